@@ -1,0 +1,69 @@
+"""What the scheduler weighs before it lets a waiting req into the batch."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scheduler_proc.radix_cache import PrefixCache
+from scheduler_proc.req import Req
+
+OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this
+RETRACT_HEADROOM = 20  # decode steps that the ratio makes room for after a retraction
+
+
+class NewTokenRatio:
+    """How much of the allowed output a req is expected to need: the scheduler's optimism.
+
+    Starts at `START`, decays to `MIN` over `DECAY_STEPS` steps that go well, and jumps to what the
+    running reqs really used, plus some head-room, when a retraction shows it was too low.
+    """
+
+    START, MIN, DECAY_STEPS = 0.7, 0.1, 600
+
+    def __init__(self) -> None:
+        self.value = self.START
+
+    def expected_outputs(self, req: Req) -> int:
+        return int(self.value * min(max(0, req.remaining), OUTPUT_CLIP))
+
+    def decay(self) -> None:
+        self.value = max(self.MIN, self.value - (self.START - self.MIN) / self.DECAY_STEPS)
+
+    def raise_after_retraction(self, running: Iterable[Req]) -> None:
+        reqs = list(running)
+        used = sum(req.num_outputs + RETRACT_HEADROOM for req in reqs)
+        allowed = sum(req.max_new_tokens for req in reqs)
+        self.value = min(1.0, max(self.value, used / max(1, allowed)))
+
+
+def prefix_need(req: Req, cache: PrefixCache) -> int:
+    """Slots that admitting `req` takes from what is available: its uncached tokens, and those
+    cached tokens that its lock would make unevictable."""
+    matched, path = cache.match_path(req.tokens[: req.max_prefix_len], req.salt)
+    newly_locked, at = 0, 0
+    for node in path:
+        used = min(len(node.key), matched - at)
+        newly_locked += used if node.lock_ref == 0 else 0
+        at += used
+    return req.num_tokens - matched + newly_locked
+
+
+def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bool:
+    """Whether the first uncached token of `req` belongs to the prompt of a req in `prefilling`.
+
+    Then waiting a step or two saves computing it twice. What such a req has computed is in the
+    tree already, so comparing up to the end of the match plus one token is enough.
+    """
+    candidates = [other for other in prefilling if other.salt == req.salt]
+    if not candidates or not cache.enabled:
+        return False
+    tokens = req.tokens
+    matched = cache.match_len(tokens, req.salt)
+    if matched == len(tokens):
+        return False
+    for other in candidates:
+        theirs = other.tokens
+        if other.prefill_len > matched and theirs[matched] == tokens[matched]:
+            if np.array_equal(theirs[:matched], tokens[:matched]):
+                return True
+    return False

@@ -1,0 +1,63 @@
+"""The ragged batch that the scheduler plans and an executor runs, and what comes back.
+
+Everything is an extend: row r contributes `extend_len >= 1` tokens (1 when decoding, a chunk when
+prefilling). T = sum of extend lengths, R = rows, S = rows that sample, L = prompt logprobs.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+
+class SuppressedIds(NamedTuple):
+    """Token ids that sample row `row` (an index into S) must not produce."""
+
+    row: int
+    ids: np.ndarray  # [n] int32
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """One step's work. All index arrays are int32 numpy arrays.
+
+    KV slots are page-size-one indices into the token pool. Row r owns tokens
+    `qo_indptr[r]:qo_indptr[r+1]`; it attends to the slots
+    `kv_indices[kv_indptr[r]:kv_indptr[r+1]]`, in sequence order, the last `extend_len` of which
+    are this step's own (`out_slots`). A token attends causally: to itself and all before it.
+    """
+
+    input_ids: np.ndarray  # [T]
+    positions: np.ndarray  # [T]
+    out_slots: np.ndarray  # [T] where each token's K and V are written
+    qo_indptr: np.ndarray  # [R+1]
+    kv_indptr: np.ndarray  # [R+1]
+    kv_indices: np.ndarray  # [sum of sequence lengths]
+
+    sample_tokens: np.ndarray  # [S] token index in [0, T) whose logits are sampled from
+    temperature: np.ndarray  # [S] float32; <= 1e-6 is greedy
+    top_p: np.ndarray  # [S] float32
+    top_k: np.ndarray  # [S] int32, -1 is off
+    min_p: np.ndarray  # [S] float32
+    uniform: np.ndarray  # [S] float64 in [0, 1): the row's random draw, made from its seed
+    want_logprob: np.ndarray  # [S] bool: return the chosen token's log-probability
+    suppressed: list[SuppressedIds] = field(default_factory=list)
+
+    logprob_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
+    logprob_targets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.qo_indptr) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.input_ids)
+
+
+class StepResult(NamedTuple):
+    """What a step computed. Log-probabilities are natural logs of the unmodified softmax."""
+
+    next_ids: np.ndarray  # [S] int32
+    logprobs: np.ndarray  # [S] float32, NaN where not wanted
+    prompt_logprobs: np.ndarray  # [L] float32: log p(logprob_targets[i] | ... logprob_tokens[i])

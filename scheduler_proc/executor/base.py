@@ -1,0 +1,18 @@
+"""The seam between the scheduler core and the thing that computes: one method that matters."""
+
+from typing import Protocol
+
+from scheduler_proc.batch import ForwardBatch, StepResult
+
+
+class Executor(Protocol):
+    """Runs plans on a model with a KV pool of `max_total_tokens` one-token slots."""
+
+    name: str
+    vocab_size: int
+    context_len: int
+    max_total_tokens: int
+
+    def run(self, batch: ForwardBatch) -> StepResult:
+        """Compute one step: write K/V to the out slots, sample, return. Called from one thread."""
+        ...

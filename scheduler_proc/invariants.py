@@ -1,0 +1,51 @@
+"""The rules that hold after every step; checked in tests and, when asked for, in a live server."""
+
+from collections import Counter
+
+import numpy as np
+
+from scheduler_proc.radix_cache import TreeNode
+from scheduler_proc.scheduler import Scheduler
+
+
+def check_invariants(core: Scheduler) -> None:
+    """Raise AssertionError, with the numbers, if the scheduler's books do not add up."""
+    nodes = list(core.cache.nodes())
+    _check_ownership(core, nodes)
+    _check_sizes(core, nodes)
+    _check_locks(core, nodes)
+    for req in core.running.values():
+        lengths = (0, req.shared_len, req.computed_len, req.kv_len, req.seq_len)
+        assert list(lengths) == sorted(lengths), f"{req.rid}: lengths out of order: {lengths}"
+
+
+def _check_ownership(core: Scheduler, nodes: list[TreeNode]) -> None:
+    """free + cached + in flight = pool, and every slot has one owner."""
+    owned = [node.slots for node in nodes] + [core.pool.free_slots()]
+    for req in core.running.values():
+        owned += [core.table.slots[req.row, req.shared_len : req.kv_len], req.spare]
+    slots = np.sort(np.concatenate(owned))
+    assert len(slots) == core.pool.size, f"{len(slots)} slots have an owner of {core.pool.size}"
+    assert np.array_equal(slots, np.arange(core.pool.size)), "a slot has two owners"
+
+
+def _check_sizes(core: Scheduler, nodes: list[TreeNode]) -> None:
+    evictable = sum(len(node.key) for node in nodes if node.lock_ref == 0)
+    protected = sum(len(node.key) for node in nodes if node.lock_ref > 0)
+    assert evictable == core.cache.evictable_size, "evictable_size is wrong"
+    assert protected == core.cache.protected_size, "protected_size is wrong"
+    assert all(len(node.key) == len(node.slots) > 0 for node in nodes), "an edge is malformed"
+
+
+def _check_locks(core: Scheduler, nodes: list[TreeNode]) -> None:
+    """A node's lock_ref is the number of running reqs whose prefix passes through it."""
+    expected: Counter[int] = Counter()
+    for req in core.running.values():
+        node = req.node
+        while node is not None and node.parent is not None:
+            expected[node.uid] += 1
+            node = node.parent
+    for node in nodes:
+        assert node.lock_ref == expected[node.uid], f"lock_ref {node.lock_ref} of node {node.uid}"
+        for child in node.children.values():
+            assert child.parent is node and node.lock_ref >= child.lock_ref

@@ -1,0 +1,87 @@
+"""Collects what the scheduler has to tell the detokenizer until the actor takes it as one batch."""
+
+import numpy as np
+
+from scheduler_proc.req import Req
+from srt.messages import (
+    Finish,
+    PromptLogprobs,
+    ReqEnd,
+    ReqStart,
+    TokenBatch,
+    pack_floats,
+    pack_ids,
+)
+
+
+class OutputBuffer:
+    """Starts come before tokens, tokens before ends; each req starts and ends exactly once."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._starts: list[ReqStart] = []
+        self._prompt_logprobs: list[PromptLogprobs] = []
+        self._handles: list[int] = []
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._ends: list[ReqEnd] = []
+
+    def token(self, req: Req, token: int, logprob: float) -> None:
+        self._start(req)
+        self._handles.append(req.handle)
+        self._ids.append(token)
+        self._logprobs.append(logprob)
+
+    def prompt_logprobs(self, req: Req, start: int, logprobs: np.ndarray) -> None:
+        """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
+        self._start(req)
+        ids = req.tokens[start : start + len(logprobs)]
+        self._prompt_logprobs.append(
+            PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs))
+        )
+
+    def end(self, req: Req, finish: Finish) -> None:
+        self._start(req)
+        self._ends.append(ReqEnd(req.handle, finish))
+
+    def take(self, epoch: int) -> TokenBatch | None:
+        """Everything collected, or None if there is nothing to tell."""
+        if not (self._handles or self._starts or self._ends or self._prompt_logprobs):
+            return None
+        logprobs = np.array(self._logprobs, np.float32)
+        batch = TokenBatch(
+            epoch=epoch,
+            handles=self._handles,
+            counts=[1] * len(self._handles),
+            ids=pack_ids(self._ids),
+            logprobs=b"" if np.isnan(logprobs).all() else pack_floats(logprobs),
+            starts=self._starts,
+            prompt_logprobs=self._prompt_logprobs,
+            ends=self._ends,
+        )
+        self.clear()
+        return batch
+
+    def _start(self, req: Req) -> None:
+        if req.started:
+            return
+        req.started = True
+        self._starts.append(
+            ReqStart(
+                handle=req.handle,
+                client=req.client,
+                rid=req.rid,
+                prompt_tokens=req.prompt_len,
+                cached_tokens=max(0, req.cached_tokens),
+                stop=req.sampling.stop,
+                min_new_tokens=req.sampling.min_new_tokens,
+                stream=req.stream,
+                return_logprob=req.return_logprob,
+                skip_special_tokens=req.sampling.skip_special_tokens,
+            )
+        )
+        if req.return_logprob and req.logprob_start_len == 0:
+            # Position 0 has no log-probability; NaN stands for null.
+            self.prompt_logprobs(req, 0, np.array([np.nan], np.float32))

@@ -1,0 +1,316 @@
+"""RadixAttention's prefix cache: a radix tree from token ids to the KV slots that hold them.
+
+An edge is a run of token ids and carries as many slots; the pool's page is one token, so an edge
+may be split anywhere and no KV is ever copied. The scheduler owns the tree and is its only caller.
+
+Rules that the rest of the scheduler leans on:
+* Only tokens whose KV has been computed are in the tree.
+* A running req locks the node where its prefix ends; a lock counts on every node up to the root,
+  so `node.lock_ref >= child.lock_ref` and nothing on a locked path is evicted.
+* What is not locked is evictable: least recently used leaves first. A leaf gives up its tail
+  token by token, and its parent becomes a leaf once it has no children left.
+* Namespaces (`salt`) are separate trees that share the pool and the eviction order.
+
+Time is a counter, not a clock, so that a recorded trace replays exactly. The eviction heap is
+lazy: a node has at most one entry, pushed when it becomes an evictable leaf and checked when popped
+(`last_access` only grows, so a stale entry comes up too early, never too late).
+
+Source: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
+arXiv 2312.07104, section 3.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from scheduler_proc.memory import TokenPool
+
+
+class TreeNode:
+    """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it."""
+
+    __slots__ = ("children", "in_heap", "key", "last_access", "lock_ref", "parent", "slots", "uid")
+
+    def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
+        self.uid = uid
+        self.parent = parent
+        self.key = key
+        self.slots = slots
+        self.children: dict[int, TreeNode] = {}
+        self.lock_ref = 0
+        self.last_access = 0
+        self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is None
+
+
+class Match(NamedTuple):
+    """A cached prefix: the node where it ends and its slots, int32 [length]."""
+
+    node: TreeNode
+    slots: np.ndarray
+
+    @property
+    def length(self) -> int:
+        return len(self.slots)
+
+
+class Inserted(NamedTuple):
+    """What `insert` did: of the given tokens, the first `existing` were in the tree before.
+
+    `slots` are the tree's slots for all of them: equal to the caller's from `existing` on, and the
+    tree's own before. `owned` is how many of the slots now belong to the tree.
+    """
+
+    node: TreeNode
+    existing: int
+    owned: int
+    slots: np.ndarray
+
+
+class PrefixCache(Protocol):
+    """What the scheduler needs of a prefix cache. `match_len` and `match_path` change nothing."""
+
+    enabled: bool
+    evictable_size: int
+    protected_size: int
+    evicted_total: int
+    version: int
+
+    def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
+    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]: ...
+    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
+    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted: ...
+    def inc_lock_ref(self, node: TreeNode) -> None: ...
+    def dec_lock_ref(self, node: TreeNode) -> None: ...
+    def evict(self, n: int) -> int: ...
+    def nodes(self) -> Iterator[TreeNode]: ...
+
+
+_EMPTY = np.empty(0, np.int32)
+
+
+class RadixCache:
+    """The radix tree. `evictable_size + protected_size` is the number of cached tokens."""
+
+    enabled = True
+
+    def __init__(self, pool: TokenPool) -> None:
+        self._pool = pool
+        self._roots: dict[str, TreeNode] = {}
+        self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
+        self._clock = 0
+        self._uids = 0
+        self.evictable_size = 0
+        self.protected_size = 0
+        self.evicted_total = 0
+        self.version = 0  # changes whenever a match may have become longer or shorter
+
+    def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
+        """The length of the longest cached prefix of `tokens`. Changes nothing."""
+        return self.match_path(tokens, salt)[0]
+
+    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]:
+        """`match_len`, and the nodes on the way (the last may match in part). Changes nothing."""
+        node = self._roots.get(salt)
+        matched, path = 0, []
+        while node is not None and matched < len(tokens):
+            node = node.children.get(int(tokens[matched]))
+            if node is None:
+                break
+            path.append(node)
+            common = _common_len(node.key, tokens[matched:])
+            matched += common
+            if common < len(node.key):
+                break
+        return matched, path
+
+    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
+        """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
+
+        The slots stay the tree's: lock the node before anything can evict them.
+        """
+        node, parts, matched = self._root(salt), [], 0
+        self._clock += 1
+        while matched < len(tokens):
+            child = node.children.get(int(tokens[matched]))
+            if child is None:
+                break
+            common = _common_len(child.key, tokens[matched:])
+            node = child if common == len(child.key) else self._split(child, common)
+            node.last_access = self._clock
+            parts.append(node.slots)
+            matched += common
+            if child is not node:
+                break
+        return Match(node, np.concatenate(parts) if parts else _EMPTY)
+
+    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted:
+        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]).
+
+        Of the caller's slots it takes those from `existing` on; those before stay the caller's
+        unless they are the tree's already. The caller frees its duplicates.
+        """
+        found = self.match_prefix(tokens, salt)
+        existing = found.length
+        node = found.node
+        if existing < len(tokens):
+            node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
+            self.version += 1
+        all_slots = np.concatenate((found.slots, slots[existing:]))
+        return Inserted(node, existing, len(tokens), all_slots)
+
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        """Protect the path from the root to `node` from eviction."""
+        while node.parent is not None:
+            if node.lock_ref == 0:
+                self.evictable_size -= len(node.key)
+                self.protected_size += len(node.key)
+            node.lock_ref += 1
+            node = node.parent
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        """Undo one `inc_lock_ref(node)`."""
+        while node.parent is not None:
+            node.lock_ref -= 1
+            if node.lock_ref == 0:
+                self.evictable_size += len(node.key)
+                self.protected_size -= len(node.key)
+                self._push_if_evictable(node)
+            node = node.parent
+
+    def evict(self, n: int) -> int:
+        """Return up to `n` slots of least recently used leaves to the pool; how many it were."""
+        evicted = 0
+        while evicted < n and self._heap:
+            last_access, _, node = heappop(self._heap)
+            node.in_heap = False
+            if not _is_evictable_leaf(node):
+                continue
+            if node.last_access != last_access:
+                self._push_if_evictable(node)
+                continue
+            evicted += self._evict_tail(node, n - evicted)
+        if evicted:
+            self.version += 1
+            self.evicted_total += evicted
+        return evicted
+
+    def nodes(self) -> Iterator[TreeNode]:
+        """Every node but the roots, in no particular order."""
+        stack = [child for root in self._roots.values() for child in root.children.values()]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def _root(self, salt: str) -> TreeNode:
+        root = self._roots.get(salt)
+        if root is None:
+            root = self._roots[salt] = self._new_node(None, _EMPTY, _EMPTY)
+        return root
+
+    def _new_node(self, parent: TreeNode | None, key: np.ndarray, slots: np.ndarray) -> TreeNode:
+        self._uids += 1
+        node = TreeNode(self._uids, parent, key, slots)
+        node.last_access = self._clock
+        return node
+
+    def _add_child(self, parent: TreeNode, key: np.ndarray, slots: np.ndarray) -> TreeNode:
+        node = self._new_node(parent, key, slots)
+        parent.children[int(key[0])] = node
+        self.evictable_size += len(key)
+        self._push_if_evictable(node)
+        return node
+
+    def _split(self, node: TreeNode, at: int) -> TreeNode:
+        """Cut the edge to `node` after `at` tokens; returns the new upper node."""
+        parent = node.parent
+        assert parent is not None
+        upper = self._new_node(parent, node.key[:at], node.slots[:at])
+        upper.lock_ref = node.lock_ref
+        upper.last_access = node.last_access
+        parent.children[int(upper.key[0])] = upper
+        node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
+        upper.children[int(node.key[0])] = node
+        return upper
+
+    def _push_if_evictable(self, node: TreeNode) -> None:
+        if _is_evictable_leaf(node) and not node.in_heap:
+            node.in_heap = True
+            heappush(self._heap, (node.last_access, node.uid, node))
+
+    def _evict_tail(self, node: TreeNode, n: int) -> int:
+        """Free the last `n` tokens of leaf `node`, or all of it if it has no more."""
+        keep = max(0, len(node.key) - n)
+        self._pool.free(node.slots[keep:])
+        freed = len(node.key) - keep
+        self.evictable_size -= freed
+        if keep > 0:
+            node.key, node.slots = node.key[:keep].copy(), node.slots[:keep].copy()
+            self._push_if_evictable(node)
+        else:
+            self._remove_leaf(node)
+        return freed
+
+    def _remove_leaf(self, node: TreeNode) -> None:
+        parent = node.parent
+        assert parent is not None
+        del parent.children[int(node.key[0])]
+        node.parent = None
+        if not parent.is_root:
+            self._push_if_evictable(parent)
+        elif not parent.children:
+            for salt in [salt for salt, root in self._roots.items() if root is parent]:
+                del self._roots[salt]
+
+
+class NoCache:
+    """`--disable-radix-cache`: nothing is ever found or kept; reqs keep and free their slots."""
+
+    enabled = False
+
+    def __init__(self) -> None:
+        self.evictable_size = 0
+        self.protected_size = 0
+        self.evicted_total = 0
+        self.version = 0
+        self._root = TreeNode(0, None, _EMPTY, _EMPTY)
+
+    def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
+        return 0
+
+    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]:
+        return 0, []
+
+    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
+        return Match(self._root, _EMPTY)
+
+    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted:
+        return Inserted(self._root, 0, 0, slots)
+
+    def inc_lock_ref(self, node: TreeNode) -> None:
+        pass
+
+    def dec_lock_ref(self, node: TreeNode) -> None:
+        pass
+
+    def evict(self, n: int) -> int:
+        return 0
+
+    def nodes(self) -> Iterator[TreeNode]:
+        return iter(())
+
+
+def _common_len(a: np.ndarray, b: np.ndarray) -> int:
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n
+
+
+def _is_evictable_leaf(node: TreeNode) -> bool:
+    return node.lock_ref == 0 and not node.children and node.parent is not None

@@ -1,0 +1,137 @@
+"""One request inside the scheduler: its tokens, its place in memory, and where it stands.
+
+Lengths of a req, all in tokens:  shared_len <= computed_len <= kv_len <= seq_len.
+`shared_len` slots belong to the radix tree (its locked path), the rest up to `kv_len` to the req.
+`kv_len` counts what has been planned, `computed_len` what has been run and committed.
+`seq_len` counts the known tokens plus those sampled by a step whose result is not read yet.
+"""
+
+import numpy as np
+
+from scheduler_proc.radix_cache import TreeNode
+from srt.messages import Finish, TokenizedReq, unpack_ids
+from srt.sampling_params import SamplingParams
+
+_NO_SLOTS = np.empty(0, np.int32)
+_MASK = 2**64 - 1
+
+
+class Req:
+    """A request from admission to its end. Only the scheduler changes it."""
+
+    def __init__(self, handle: int, wire: TokenizedReq, seed: int, now: float) -> None:
+        self.handle = handle
+        self.client = wire.client
+        self.rid = wire.rid
+        self.sampling: SamplingParams = wire.sampling
+        self.max_new_tokens = wire.sampling.max_new_tokens or 0
+        self.eos_ids = frozenset(wire.eos_ids)
+        self.stop_ids = self.eos_ids | frozenset(wire.sampling.stop_token_ids)
+        self.stop_id_array = np.array(sorted(self.stop_ids), np.int32)
+        self.stream = wire.stream
+        self.return_logprob = wire.return_logprob
+        self.logprob_start_len = wire.logprob_start_len
+        self.salt = wire.cache_salt
+        self.seed = seed
+        self.arrival_s = now
+
+        prompt = unpack_ids(wire.input_ids)
+        self.prompt_len = len(prompt)
+        self._buffer = np.empty(self.prompt_len + self.max_new_tokens, np.int32)
+        self._buffer[: self.prompt_len] = prompt
+        self.num_tokens = self.prompt_len
+
+        self.row = -1  # in ReqToTokenPool; -1 while not resident
+        self.residency = 0  # counts admissions, so that a late result knows if it still applies
+        self.node: TreeNode | None = None  # locked while resident
+        self.spare: np.ndarray = _NO_SLOTS  # allocated ahead for decoding, not used yet
+        self.shared_len = 0
+        self.computed_len = 0
+        self.kv_len = 0
+        self.prefill_len = 0  # tokens that its present residency began with
+        self.pending = 0  # tokens sampled by a step not committed yet: 0 or 1
+        self.pending_sample = -1  # which sample of that step
+
+        self.cached_tokens = -1  # of the first admission; -1 before
+        self.retractions = 0
+        self.started = False  # the detokenizer has been told
+        self.finish: Finish | None = None
+        # Next prompt position whose log-probability is to be returned; prompt_len: none left.
+        self.next_prompt_logprob = self.prompt_len
+        if wire.return_logprob and wire.logprob_start_len >= 0:
+            self.next_prompt_logprob = wire.logprob_start_len
+
+    @property
+    def key(self) -> tuple[bytes, str]:
+        return self.client, self.rid
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Prompt and output ids known so far, int32 [num_tokens]; a view, not to be kept."""
+        return self._buffer[: self.num_tokens]
+
+    @property
+    def seq_len(self) -> int:
+        return self.num_tokens + self.pending
+
+    @property
+    def num_outputs(self) -> int:
+        """Output tokens, those not read yet included."""
+        return self.seq_len - self.prompt_len
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens that may still be sampled."""
+        return self.max_new_tokens - self.num_outputs
+
+    @property
+    def is_resident(self) -> bool:
+        return self.row >= 0
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Resident, and the tokens it was admitted with are not all computed and committed."""
+        return self.is_resident and self.computed_len < self.prefill_len
+
+    @property
+    def wants_decode(self) -> bool:
+        """Resident, all but the newest token planned, and allowed to sample another."""
+        return self.kv_len >= self.prefill_len and self.extend_left == 1 and self.remaining > 0
+
+    @property
+    def extend_left(self) -> int:
+        """Known or pending tokens that have not been planned yet."""
+        return self.seq_len - self.kv_len
+
+    @property
+    def max_prefix_len(self) -> int:
+        """The longest cached prefix of use: the last token's logits are always needed, and the
+        logits of the token before the first prompt log-probability that is still wanted."""
+        longest = self.num_tokens - 1
+        if self.next_prompt_logprob < self.prompt_len:
+            longest = min(longest, max(0, self.next_prompt_logprob - 1))
+        return longest
+
+    @property
+    def blocks_stop(self) -> bool:
+        """Whether the token to sample next must not end the req (min_new_tokens)."""
+        return self.num_outputs < self.sampling.min_new_tokens and len(self.stop_id_array) > 0
+
+    def append(self, token: int) -> None:
+        self._buffer[self.num_tokens] = token
+        self.num_tokens += 1
+
+    def uniform(self) -> float:
+        """The draw for the next sample, in [0, 1): a hash of (seed, output index).
+
+        Independent of the batch, of retraction and of chunking, so a seed reproduces.
+        Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014).
+        """
+        return (_splitmix64(_splitmix64(self.seed) ^ self.num_outputs) >> 11) * 2.0**-53
+
+
+def _splitmix64(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    return x ^ (x >> 31)

@@ -1,0 +1,173 @@
+"""Turns logits into token ids: the whole of temperature, top-k, top-p, min-p and the draw.
+
+Called by the torch executor on the rows that sample. A row's token is a function of that row's
+logits, parameters and uniform draw alone: tokens are ranked by (probability, then lowest id) and
+probabilities are summed in float64 in a fixed order, whatever else is in the batch.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from scheduler_proc.batch import ForwardBatch
+from srt.sampling_params import GREEDY_TEMPERATURE
+
+# Ranks looked at before a row pays for a full sort: top-p almost always ends within them.
+_TOP_CANDIDATES = 1024
+# Extra ranks behind top-k, so that tokens tied with the k-th are seen and ordered by id.
+_TIE_MARGIN = 16
+
+
+class _Filters(NamedTuple):
+    """Parameters of the rows that filter, each [F, 1] on the logits' device."""
+
+    top_k: torch.Tensor  # int64, the vocabulary size when off
+    top_p: torch.Tensor  # float64
+    min_p: torch.Tensor  # float64
+    uniform: torch.Tensor  # float64
+
+    def pick(self, rows: torch.Tensor) -> "_Filters":
+        return _Filters(*(column[rows] for column in self))
+
+
+def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.ndarray]:
+    """logits [S, V] float32 -> (ids [S] int32, log-probabilities [S] float32).
+
+    Log-probabilities are those of the unmodified softmax, NaN where not wanted. A row whose
+    logits are not finite is sampled greedily from what is finite; it cannot disturb others.
+    """
+    masked = _suppress(logits, batch)
+    row_max, ids = masked.max(dim=-1)  # of ties, the lowest id
+    finite = row_max.isfinite()
+    if not bool(finite.all()):
+        ids = torch.where(finite, ids, _finite_argmax(masked))
+    draws = ~_on(batch.temperature <= GREEDY_TEMPERATURE, logits) & finite
+    if bool(draws.any()):
+        rows = draws.nonzero()[:, 0]
+        ids = ids.index_copy(0, rows, _draw(masked, row_max, rows, batch))
+    logprobs = _chosen_logprobs(logits, ids, batch.want_logprob)
+    return ids.cpu().numpy().astype(np.int32), logprobs
+
+
+def token_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """log softmax(logits)[ids] for logits [N, V] float32 and ids [N]: [N] float32."""
+    chosen = logits.gather(1, ids[:, None])[:, 0]
+    return chosen - logits.logsumexp(dim=-1)
+
+
+def _on(column: np.ndarray, logits: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column)).to(logits.device, dtype)
+
+
+def _suppress(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    if not batch.suppressed:
+        return logits
+    masked = logits.clone()
+    for entry in batch.suppressed:
+        masked[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
+    return masked
+
+
+def _finite_argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Argmax with NaN below every finite value but above suppressed ids (-inf)."""
+    lowest = torch.finfo(logits.dtype).min
+    return logits.nan_to_num(nan=lowest, neginf=-torch.inf).argmax(dim=-1)
+
+
+def _chosen_logprobs(logits: torch.Tensor, ids: torch.Tensor, wanted: np.ndarray) -> np.ndarray:
+    result = np.full(len(wanted), np.nan, dtype=np.float32)
+    if wanted.any():
+        rows = _on(np.flatnonzero(wanted), logits)
+        result[wanted] = token_logprobs(logits[rows], ids[rows]).cpu().numpy()
+    return result
+
+
+def _draw(
+    masked: torch.Tensor, row_max: torch.Tensor, rows: torch.Tensor, batch: ForwardBatch
+) -> torch.Tensor:
+    """Ids [n] for the non-greedy `rows` [n]."""
+    temperature = _on(batch.temperature, masked)[rows, None]
+    weights = ((masked[rows] - row_max[rows, None]) / temperature).exp_()  # largest is 1
+    vocab = masked.shape[1]
+    top_k = _on(batch.top_k, masked, torch.int64)[rows, None]
+    filters = _Filters(
+        top_k=torch.where(top_k > 0, top_k, vocab).clamp(max=vocab),
+        top_p=_on(batch.top_p, masked, torch.float64)[rows, None],
+        min_p=_on(batch.min_p, masked, torch.float64)[rows, None],
+        uniform=_on(batch.uniform, masked, torch.float64)[rows, None],
+    )
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    ids = _invert(cumulative, filters.uniform)
+    filtered = (filters.top_k < vocab) | (filters.top_p < 1.0) | (filters.min_p > 0.0)
+    chosen = filtered[:, 0].nonzero()[:, 0]
+    if len(chosen):
+        picked = _draw_filtered(weights[chosen], cumulative[chosen, -1:], filters.pick(chosen))
+        ids = ids.index_copy(0, chosen, picked)
+    return ids
+
+
+def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """First index whose cumulative weight exceeds uniform * total: [n, m], [n, 1] -> [n]."""
+    total = cumulative[:, -1:]
+    # Rounding may lift the product to the total itself, which no index exceeds.
+    below_total = torch.nextafter(total, torch.zeros_like(total))
+    target = torch.minimum(uniform * total, below_total)
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
+
+
+def _draw_filtered(weights: torch.Tensor, total: torch.Tensor, filters: _Filters) -> torch.Tensor:
+    """Ids [n] drawn from weights [n, V] (summing to `total` [n, 1]) under the filters."""
+    vocab = weights.shape[1]
+    count = min(vocab, _candidate_count(filters, vocab))
+    ids, settled = _draw_ranked(*_ranked(weights, count), total, filters, vocab)
+    rest = (~settled).nonzero()[:, 0]
+    if len(rest):
+        ranked = _ranked(weights[rest], vocab)
+        again, _ = _draw_ranked(*ranked, total[rest], filters.pick(rest), vocab)
+        ids = ids.index_copy(0, rest, again)
+    return ids
+
+
+def _candidate_count(filters: _Filters, vocab: int) -> int:
+    """Ranks that will do for all rows, top-p and min-p permitting."""
+    limited = filters.top_k < vocab
+    widest = int(torch.where(limited, filters.top_k + _TIE_MARGIN, _TOP_CANDIDATES).max())
+    return min(widest, vocab)
+
+
+def _ranked(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` largest weights of each row and their ids, by weight, ties by lowest id."""
+    if count == weights.shape[1]:
+        ranked, ids = weights.sort(dim=-1, descending=True, stable=True)
+        return ranked, ids
+    values, ids = weights.topk(count, dim=-1)
+    if bool((values[:, 1:] == values[:, :-1]).any()):
+        ids = ids.sort(dim=-1).values
+        values, order = weights.gather(1, ids).sort(dim=-1, descending=True, stable=True)
+        ids = ids.gather(1, order)
+    return values, ids
+
+
+def _draw_ranked(
+    values: torch.Tensor, ids: torch.Tensor, total: torch.Tensor, filters: _Filters, vocab: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw from ranked weights [n, m]; also say for which rows m ranks sufficed ([n] bool).
+
+    The kept tokens are the first min(top-k, top-p, min-p) ranks. They are certain when a strictly
+    smaller weight follows them: otherwise unseen tokens could be kept, or tie with the last one.
+    """
+    seen = values.shape[1]
+    cumulative = values.cumsum(dim=-1, dtype=torch.float64)
+    last_k = filters.top_k.clamp(max=seen) - 1
+    mass = torch.where(filters.top_k < vocab, cumulative.gather(1, last_k), total)
+    in_top_p = (cumulative < filters.top_p * mass).sum(dim=-1, keepdim=True) + 1
+    in_min_p = (values >= filters.min_p).sum(dim=-1, keepdim=True)  # the top weight is 1
+    in_top_p = torch.where(filters.top_p < 1.0, in_top_p, seen)
+    kept = torch.minimum(torch.minimum(in_top_p, in_min_p), filters.top_k).clamp(1, seen)
+    last = values.gather(1, kept - 1)
+    settled = (last > values[:, -1:]) | (seen == vocab)
+    ranks = torch.arange(seen, device=values.device)
+    cumulative = cumulative.where(ranks < kept, cumulative.gather(1, kept - 1))
+    picked = _invert(cumulative, filters.uniform)
+    return ids.gather(1, picked[:, None])[:, 0], settled[:, 0]

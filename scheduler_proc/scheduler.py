@@ -1,0 +1,403 @@
+"""The scheduler core: requests in, plans out, results in, tokens out. No I/O, clock or thread.
+
+One step, as the actor drives it:   step = prepare(now) → finalize(step, previous result) →
+executor.run(step.batch) → commit(step, result). There is no prefill and no decode phase: a req
+has tokens it knows and tokens whose KV is planned, and a step moves the second towards the first,
+by one for a decoding req and by a chunk for a new one, all in one ragged batch.
+
+`prepare` needs no token values. With lag 1 the actor prepares the next step while one runs, and
+reads results a step late: a req that turned out to be finished has then one row too many in
+flight, whose result is dropped. Memory that a finished or retracted req gives back may be planned
+for the next step at once, because steps run one after the other.
+
+Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
+inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting
+req whose next uncached token is being computed by a running req waits for it instead of computing
+it again. When decoding runs out of memory, the req with fewest outputs is retracted: its tokens
+stay in the tree as long as there is room, and it waits in the queue at its old place.
+"""
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduler_proc.admission import NewTokenRatio, is_being_computed, prefix_need
+from scheduler_proc.batch import StepResult
+from scheduler_proc.memory import ReqToTokenPool, TokenPool
+from scheduler_proc.outputs import OutputBuffer
+from scheduler_proc.plan import Row, Step, StepBuilder
+from scheduler_proc.queue import WaitingQueue
+from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
+from scheduler_proc.req import Req
+from srt.errors import INTERNAL, ErrorInfo
+from srt.messages import Abort, Finish, TokenBatch, TokenizedReq
+
+DECODE_RUN = 16  # slots reserved at once for a decoding req, so that its KV lies together
+MAX_TOMBSTONES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and policies. `chunked_prefill_size` is the token budget of one step."""
+
+    max_total_tokens: int
+    context_len: int
+    max_running_requests: int = 64
+    chunked_prefill_size: int = 512
+    schedule_policy: str = "lpm"
+    max_wait_s: float = 5.0
+    disable_radix_cache: bool = False
+    random_seed: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, in requests, tokens and steps."""
+
+    requests: int = 0
+    aborted: int = 0
+    retracted: int = 0
+    prompt_tokens: int = 0  # of admitted reqs
+    cached_tokens: int = 0  # of those, found in the tree
+    computed_prompt_tokens: int = 0  # run through the model, retracted reqs' again
+    generation_tokens: int = 0
+    forward_steps: int = 0
+
+
+class Scheduler:
+    """Owns the queue, the tree, the pools and the reqs of one executor."""
+
+    def __init__(self, config: SchedulerConfig, epoch: int = 0) -> None:
+        self.config = config
+        self.epoch = epoch
+        self.pool = TokenPool(config.max_total_tokens)
+        self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
+        self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
+        self._rng = random.Random(config.random_seed)
+        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self._rng)
+        self.running: dict[int, Req] = {}  # by handle, in order of admission
+        self.counters = Counters()
+        self.new_token_ratio = NewTokenRatio()
+        self._reqs: dict[tuple[bytes, str], Req] = {}
+        self._tombstones: OrderedDict[tuple[bytes, str], None] = OrderedDict()
+        self._gone: OrderedDict[bytes, None] = OrderedDict()
+        self._outputs = OutputBuffer()
+        self._next_handle = 0
+
+    # ---- requests in ---------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running) or len(self.waiting) > 0
+
+    def add(self, wire: TokenizedReq, now: float) -> None:
+        """Queue a request. One that was aborted before it came is answered at once."""
+        seed = wire.sampling.seed
+        seed = self._rng.getrandbits(63) if seed is None else seed
+        req = Req(self._next_handle, wire, seed, now)
+        self._next_handle += 1
+        self.counters.requests += 1
+        if req.key in self._reqs:
+            self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
+            return
+        self._reqs[req.key] = req
+        self.waiting.add(req)
+        if req.key in self._tombstones or req.client in self._gone:
+            self._finish(req, Finish("abort"))
+
+    def abort(self, message: Abort) -> None:
+        """End a request; if it is not here, whatever comes under its name ends on arrival."""
+        key = (message.client, message.rid)
+        req = self._reqs.get(key)
+        if req is not None:
+            self._finish(req, Finish("abort"))
+        elif not message.silent:
+            _remember(self._tombstones, key)
+
+    def drop_client(self, client: bytes) -> None:
+        """End everything of a client that is gone, and whatever of it still arrives."""
+        _remember(self._gone, client)
+        for req in [req for req in self._reqs.values() if req.client == client]:
+            self._finish(req, Finish("abort"))
+
+    def reset(self, epoch: int) -> None:
+        """A new epoch: forget every request and untold output; cached prefixes stay."""
+        for req in list(self._reqs.values()):
+            self._finish(req, Finish("abort"))
+        self._outputs.clear()
+        self._tombstones.clear()
+        self._gone.clear()
+        self.epoch = epoch
+
+    def flush_cache(self) -> bool:
+        """Empty the tree if nothing is running or waiting; whether it did."""
+        if self.has_work:
+            return False
+        self.cache.evict(self.cache.evictable_size)
+        return True
+
+    def take_output(self) -> TokenBatch | None:
+        """What there is to tell the detokenizer since the last call."""
+        return self._outputs.take(self.epoch)
+
+    # ---- a step --------------------------------------------------------------------------------
+
+    def prepare(self, now: float) -> Step | None:
+        """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
+        builder = StepBuilder(self.table)
+        self._plan_decodes(builder)
+        budget = self.config.chunked_prefill_size
+        # Decodes never starve prefills altogether.
+        prefill_budget = max(budget - builder.num_tokens, budget // 8, 1)
+        prefill_budget -= self._plan_prefills(builder, prefill_budget)
+        if prefill_budget > 0 and len(self.waiting) > 0 and self.table.num_free_rows > 0:
+            self._admit(builder, prefill_budget, now)
+        if not builder.rows and not self._unblock(builder, prefill_budget):
+            return None
+        self.counters.forward_steps += 1
+        self.new_token_ratio.decay()
+        return builder.build()
+
+    def finalize(self, step: Step, previous: StepResult | None) -> None:
+        """Fill in the tokens that the step before has sampled. Needed once, before running."""
+        for at, sample in step.late_tokens:
+            assert previous is not None
+            step.batch.input_ids[at] = previous.next_ids[sample]
+
+    def commit(self, step: Step, result: StepResult) -> None:
+        """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
+        logprobs_at = 0
+        for row in step.rows:
+            logprobs = result.prompt_logprobs[logprobs_at : logprobs_at + row.num_logprobs]
+            logprobs_at += row.num_logprobs
+            if row.req.finish is None:
+                self._commit_row(row, result, logprobs)
+
+    def fail(self, step: Step, message: str) -> None:
+        """The step could not be computed: its reqs end with an error, the others go on."""
+        error = ErrorInfo(INTERNAL, message)
+        for row in step.rows:
+            if row.sample >= 0:
+                row.req.pending = 0
+            if row.req.finish is None:
+                self._finish(row.req, Finish("abort", error=error))
+
+    def _commit_row(self, row: Row, result: StepResult, logprobs: np.ndarray) -> None:
+        req = row.req
+        is_current = row.residency == req.residency and req.is_resident
+        if is_current:
+            req.computed_len = row.start + row.extend_len
+        if not row.is_decode:
+            self.counters.computed_prompt_tokens += row.extend_len
+        if len(logprobs) > 0:
+            self._outputs.prompt_logprobs(req, row.logprob_start, logprobs)
+        if row.sample >= 0:
+            req.pending -= 1
+            self._accept(req, int(result.next_ids[row.sample]), result.logprobs[row.sample])
+        elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
+            self._finish(req, Finish("length"))
+        if is_current and not row.is_decode and req.finish is None:
+            self._insert_computed(req)
+
+    def _accept(self, req: Req, token: int, logprob: float) -> None:
+        """Append a sampled token and see whether it ends the req."""
+        req.append(token)
+        self.counters.generation_tokens += 1
+        self._outputs.token(req, token, float(logprob))
+        known_outputs = req.num_tokens - req.prompt_len
+        if token in req.stop_ids and known_outputs > req.sampling.min_new_tokens:
+            self._finish(req, Finish("stop", matched=token))
+        elif known_outputs >= req.max_new_tokens:
+            self._finish(req, Finish("length"))
+
+    # ---- planning ------------------------------------------------------------------------------
+
+    def _plan_decodes(self, builder: StepBuilder) -> None:
+        """One row for each decoding req. Those with most outputs come first: they are the ones
+        that are never retracted, so something always gets done."""
+        decoding = [req for req in self.running.values() if req.wants_decode]
+        decoding.sort(key=lambda req: (-req.num_outputs, req.handle))
+        for i, req in enumerate(decoding):
+            if req.is_resident and self._take_decode_slot(req, decoding[i + 1 :]):
+                builder.add(req, 1, is_decode=True)
+
+    def _take_decode_slot(self, req: Req, later: list[Req]) -> bool:
+        """Give `req` a slot for its next token, at the cost of the reqs not planned yet, the
+        least advanced first; without any left, `req` itself is retracted."""
+        while len(req.spare) == 0:
+            roomy = self.pool.free_size >= DECODE_RUN * len(self.running)
+            slots = self._alloc(min(DECODE_RUN, req.remaining + 1) if roomy else 1)
+            if slots is not None:
+                req.spare = slots
+                break
+            victim = self._pick_victim(req, later)
+            self._retract(victim)
+            if victim is req:
+                return False
+        self.table.slots[req.row, req.kv_len] = req.spare[0]
+        req.spare = req.spare[1:]
+        return True
+
+    def _pick_victim(self, req: Req, later: list[Req]) -> Req:
+        prefilling = [r for r in self.running.values() if r.is_prefilling and r.pending == 0]
+        candidates = [r for r in (*later, *prefilling) if r.is_resident]
+        return min(candidates, key=_retraction_key, default=req)
+
+    def _plan_prefills(self, builder: StepBuilder, budget: int) -> int:
+        """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
+        planned = 0
+        for req in list(self.running.values()):
+            if planned < budget and req.is_resident and req.kv_len < req.prefill_len:
+                planned += self._extend(builder, req, budget - planned)
+        return planned
+
+    def _extend(self, builder: StepBuilder, req: Req, budget: int) -> int:
+        """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
+        room = self.pool.free_size + self._spare_size() + self.cache.evictable_size
+        length = min(req.extend_left, budget, room)
+        if length == 0:
+            return 0
+        slots = self._alloc(length)
+        assert slots is not None
+        self.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
+        builder.add(req, length, is_decode=False)
+        return length
+
+    def _admit(self, builder: StepBuilder, budget: int, now: float) -> None:
+        """Move waiting reqs into the batch, in the policy's order, while memory lasts.
+
+        `available` shrinks by everything a taken req will need: tokens to compute, expected
+        output, and the part of its prefix that its lock makes unevictable.
+        """
+        available = self._available()
+        prefilling = [req for req in self.running.values() if req.is_prefilling]
+        for req in self.waiting.ordered(self.cache, now):
+            if budget <= 0 or self.table.num_free_rows == 0:
+                return
+            if req.pending > 0 or is_being_computed(req, prefilling, self.cache):
+                continue  # soon: when its last token is known, or the prefix that it needs
+            need = prefix_need(req, self.cache) + self.new_token_ratio.expected_outputs(req)
+            if need > available and self.running:
+                return
+            available -= need
+            self._start_running(req)
+            budget -= self._extend(builder, req, budget)
+            prefilling.append(req)
+
+    def _start_running(self, req: Req) -> None:
+        """Lock the cached prefix and give the req a table row that begins with it."""
+        found = self.cache.match_prefix(req.tokens[: req.max_prefix_len], req.salt)
+        self.cache.inc_lock_ref(found.node)
+        req.node = found.node
+        req.row = self.table.alloc()
+        req.residency += 1
+        req.prefill_len = req.num_tokens
+        req.shared_len = req.computed_len = req.kv_len = found.length
+        self.table.slots[req.row, : found.length] = found.slots
+        if req.cached_tokens < 0:
+            req.cached_tokens = found.length
+            self.counters.prompt_tokens += req.prompt_len
+            self.counters.cached_tokens += found.length
+        self.waiting.remove(req)
+        self.running[req.handle] = req
+
+    def _unblock(self, builder: StepBuilder, budget: int) -> bool:
+        """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
+        retract until one of them can go on. False if there is simply nothing to do now."""
+        while True:
+            stuck = [r for r in self.running.values() if r.kv_len < r.prefill_len]
+            if len(stuck) == 0:
+                return False
+            if self._plan_prefills(builder, max(budget, 1)) > 0:
+                return True
+            victims = [r for r in self.running.values() if r.pending == 0]
+            if len(victims) < 2:
+                return False
+            self._retract(min(victims, key=_retraction_key))
+
+    # ---- memory --------------------------------------------------------------------------------
+
+    def _alloc(self, n: int) -> np.ndarray | None:
+        """`n` slots: free ones, else those set aside for decoding, else from the cache."""
+        if self.pool.free_size < n:
+            for req in self.running.values():
+                self._free_spare(req)
+        if self.pool.free_size < n:
+            self.cache.evict(n - self.pool.free_size)
+        return self.pool.alloc(n)
+
+    def _available(self) -> int:
+        """Slots that a new req could count on, the running reqs' future needs set aside."""
+        reserved = sum(
+            max(0, req.extend_left) + self.new_token_ratio.expected_outputs(req)
+            for req in self.running.values()
+        )
+        free = self.pool.free_size + self._spare_size() + self.cache.evictable_size
+        return free - reserved
+
+    def _spare_size(self) -> int:
+        return sum(len(req.spare) for req in self.running.values())
+
+    def _free_spare(self, req: Req) -> None:
+        self.pool.free(req.spare)
+        req.spare = req.spare[:0]
+
+    def _insert_computed(self, req: Req) -> None:
+        """Give the tree what the req has computed, and move its lock to the new end."""
+        length = req.computed_len
+        row = self.table.slots[req.row]
+        done = self.cache.insert(req.tokens[:length], row[:length], req.salt)
+        if done.owned == 0:
+            return
+        if done.existing > req.shared_len:  # someone else computed it too: keep the tree's copy
+            self.pool.free(row[req.shared_len : done.existing].copy())
+            row[req.shared_len : done.existing] = done.slots[req.shared_len : done.existing]
+        assert req.node is not None
+        self.cache.inc_lock_ref(done.node)
+        self.cache.dec_lock_ref(req.node)
+        req.node, req.shared_len = done.node, done.owned
+
+    def _release(self, req: Req) -> None:
+        """Take a resident req out of memory: computed tokens to the tree, the rest to the pool."""
+        self._insert_computed(req)
+        assert req.node is not None
+        self.cache.dec_lock_ref(req.node)
+        self.pool.free(self.table.slots[req.row, req.shared_len : req.kv_len].copy())
+        self._free_spare(req)
+        self.table.free(req.row)
+        del self.running[req.handle]
+        req.row, req.node = -1, None
+        req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
+
+    def _retract(self, req: Req) -> None:
+        """Send a running req back to the queue; it will be extended again from what is cached."""
+        self._release(req)
+        req.retractions += 1
+        self.counters.retracted += 1
+        self.new_token_ratio.raise_after_retraction(self.running.values())
+        self.waiting.add(req)
+
+    def _finish(self, req: Req, finish: Finish) -> None:
+        """End a req, wherever it is, and tell."""
+        req.finish = finish
+        if req.is_resident:
+            self._release(req)
+        else:
+            self.waiting.remove(req)
+        del self._reqs[req.key]
+        self.counters.aborted += finish.type == "abort"
+        self._outputs.end(req, finish)
+
+
+def _retraction_key(req: Req) -> tuple[int, int]:
+    """Fewest outputs first; of those, the latest arrival."""
+    return req.num_outputs, -req.handle
+
+
+def _remember(memory: OrderedDict[Any, None], key: Any) -> None:
+    memory[key] = None
+    if len(memory) > MAX_TOMBSTONES:
+        memory.popitem(last=False)

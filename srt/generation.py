@@ -1,0 +1,104 @@
+"""The interface between those who ask for text and the transports that reach a server.
+
+`srt.client` (ZeroMQ) and `srt.http_client` (HTTP) implement `Client`; the gateway, the language
+and user programs are written against it. Every snapshot is cumulative, so a reader that skips
+some loses nothing but time; only `delta` is relative to the previous snapshot.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from srt.messages import ChatMessage, Finish, RingEvent
+from srt.sampling_params import SamplingParams
+
+
+class GenerateOutput(Struct, frozen=True):
+    """All that is known of one request so far.
+
+    `delta` is the text that the previous snapshot did not have. `finish` is None while the
+    request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
+    (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
+    request asked for them. Only the token at position 0 has no log-probability (None).
+    """
+
+    rid: str
+    text: str
+    delta: str
+    output_ids: list[int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    finish: Finish | None = None
+    output_logprobs: list[float] | None = None
+    prompt_logprobs: list[tuple[float | None, int]] | None = None
+
+
+class Generation(Protocol):
+    """An admitted request: iterate over its snapshots, or wait for the last one.
+
+    Both raise RequestError when the request fails, RingError when the server is lost.
+    """
+
+    @property
+    def rid(self) -> str: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+        """Snapshots in order; the last one, and only that, has `finish`."""
+        ...
+
+    async def result(self) -> GenerateOutput:
+        """The final snapshot."""
+        ...
+
+    async def aclose(self) -> None:
+        """Abort the request unless it has finished. May be called more than once."""
+        ...
+
+
+class Client(Protocol):
+    """A way into one server. Safe for concurrent use within one event loop."""
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The server's state as last heard; None when this transport does not hear of it."""
+        ...
+
+    async def submit(
+        self,
+        *,
+        text: str | None = None,
+        input_ids: Sequence[int] | None = None,
+        messages: list[ChatMessage] | None = None,
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
+        stream: bool = False,
+        return_logprob: bool = False,
+        logprob_start_len: int = -1,
+        cache_salt: str = "",
+        rid: str | None = None,
+    ) -> Generation:
+        """Hand in one request; returns once the server has admitted it.
+
+        Exactly one of text, input_ids and messages is given. Raises RequestError when the
+        request is refused and RingError when the server cannot be reached.
+        """
+        ...
+
+    async def abort(self, rid: str) -> None:
+        """End this client's request `rid`; an unknown rid is ignored."""
+        ...
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache, waiting up to `timeout_s` for the server to be idle.
+
+        Raises RequestError (code CONFLICT) when it is still busy then.
+        """
+        ...
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        ...

@@ -1,0 +1,347 @@
+"""Every message that travels on the ring's sockets, and their codecs.
+
+Frozen, array-like msgspec structs in tagged unions, one union per socket. Array-like means that
+fields are only ever appended, with defaults. Token ids travel as packed little-endian int32
+bytes. Messages of a request carry the ring's `epoch`; a receiver drops those of another epoch.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from srt.errors import ErrorInfo
+from srt.sampling_params import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+
+class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
+    """Base of all messages."""
+
+
+def pack_ids(ids: Any) -> bytes:
+    """Token ids (a sequence or array of ints) as little-endian int32 bytes."""
+    return np.asarray(ids, dtype="<i4").tobytes()
+
+
+def unpack_ids(data: bytes) -> np.ndarray:
+    """The inverse of `pack_ids`: a read-only int32 array [n]."""
+    return np.frombuffer(data, dtype="<i4")
+
+
+def pack_floats(values: Any) -> bytes:
+    """Numbers as little-endian float32 bytes; NaN stands for "no value"."""
+    return np.asarray(values, dtype="<f4").tobytes()
+
+
+def unpack_floats(data: bytes) -> np.ndarray:
+    """The inverse of `pack_floats`: a read-only float32 array [n]."""
+    return np.frombuffer(data, dtype="<f4")
+
+
+# ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
+
+
+class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One turn of a chat; `content` is plain text."""
+
+    role: str
+    content: str
+
+
+class GenerateReq(Message, frozen=True):
+    """A request for one completion. Exactly one of text, input_ids, messages is set."""
+
+    rid: str
+    epoch: int
+    sampling: SamplingParams
+    text: str | None = None
+    input_ids: bytes | None = None
+    messages: list[ChatMessage] | None = None
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    cache_salt: str = ""
+
+
+class AbortReq(Message, frozen=True):
+    """End request `rid` of the sending client. Unknown rids are ignored."""
+
+    rid: str
+    epoch: int
+
+
+class ControlReq(Message, frozen=True):
+    """An operation on the scheduler: "flush_cache" or "stats". Answered by ControlReply."""
+
+    rid: str
+    epoch: int
+    op: str
+    timeout_s: float = 0.0
+
+
+FrontMessage = GenerateReq | AbortReq | ControlReq
+
+
+# ---- front -> client -------------------------------------------------------------------------
+
+
+class Admitted(Message, frozen=True):
+    """The request passed every check and is on its way; `prompt_tokens` is its length."""
+
+    rid: str
+    epoch: int
+    prompt_tokens: int
+
+
+class Refused(Message, frozen=True):
+    """The request was not taken. Nothing else will be sent for it."""
+
+    rid: str
+    epoch: int
+    error: ErrorInfo
+
+
+FrontReply = Admitted | Refused
+
+
+# ---- front, detokenizer -> scheduler ---------------------------------------------------------
+
+
+class TokenizedReq(Message, frozen=True):
+    """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
+
+    `sampling.max_new_tokens` is never None here, and `sampling.seed` may be.
+    """
+
+    client: bytes
+    rid: str
+    epoch: int
+    input_ids: bytes
+    sampling: SamplingParams
+    eos_ids: list[int] = []
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    cache_salt: str = ""
+
+
+class Abort(Message, frozen=True):
+    """End the request (client, rid). `silent` when the detokenizer has already answered it."""
+
+    client: bytes
+    rid: str
+    epoch: int
+    silent: bool = False
+
+
+class ClientGone(Message, frozen=True):
+    """A client can no longer be reached: end everything it has, now and still on its way."""
+
+    client: bytes
+    epoch: int
+
+
+class Control(Message, frozen=True):
+    """A ControlReq on its way, with the client that asked."""
+
+    client: bytes
+    rid: str
+    epoch: int
+    op: str
+    timeout_s: float = 0.0
+
+
+SchedulerMessage = TokenizedReq | Abort | ClientGone | Control
+
+
+# ---- scheduler -> detokenizer ----------------------------------------------------------------
+
+
+class Finish(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Why a request ended: "stop" (matched: token id or stop string), "length" or "abort"."""
+
+    type: str
+    matched: int | str | None = None
+    error: ErrorInfo | None = None
+
+
+class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the detokenizer must know of a request, sent once, before its first tokens."""
+
+    handle: int
+    client: bytes
+    rid: str
+    prompt_tokens: int
+    cached_tokens: int
+    stop: list[str] = []
+    min_new_tokens: int = 0
+    stream: bool = False
+    return_logprob: bool = False
+    skip_special_tokens: bool = True
+
+
+class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The last word on a request. Every TokenizedReq gets exactly one."""
+
+    handle: int
+    finish: Finish
+
+
+class PromptLogprobs(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Log-probabilities of prompt tokens [start, start+n): ids int32 [n], logprobs float32 [n]."""
+
+    handle: int
+    start: int
+    ids: bytes
+    logprobs: bytes
+
+
+class TokenBatch(Message, frozen=True):
+    """All that one scheduler step produced.
+
+    Parallel columns: `handles[i]` produced `counts[i]` tokens; their ids follow one another in
+    `ids` (int32), with as many float32 in `logprobs` (NaN where not asked for; empty if nobody
+    asked).
+    """
+
+    epoch: int
+    handles: list[int] = []
+    counts: list[int] = []
+    ids: bytes = b""
+    logprobs: bytes = b""
+    starts: list[ReqStart] = []
+    prompt_logprobs: list[PromptLogprobs] = []
+    ends: list[ReqEnd] = []
+
+
+class ControlReply(Message, frozen=True):
+    """The answer to a Control; `data` is JSON."""
+
+    client: bytes
+    rid: str
+    epoch: int
+    data: bytes = b"{}"
+    error: ErrorInfo | None = None
+
+
+DetokenizerMessage = TokenBatch | ControlReply
+
+
+# ---- client -> back (the detokenizer's ROUTER) -----------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    """Opens, and by repetition keeps, a client's lease on the back socket."""
+
+    version: int = PROTOCOL_VERSION
+
+
+class Goodbye(Message, frozen=True):
+    """The client closes; its lease ends without waiting for the time-out."""
+
+
+BackMessage = Hello | Goodbye
+
+
+# ---- back -> client --------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True):
+    """Answers each Hello. The client may send requests of this epoch from now on."""
+
+    epoch: int
+    version: int = PROTOCOL_VERSION
+
+
+class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What is new of one request: text and ids since its last Output; `finish` on the last.
+
+    `completion_tokens` counts so far. `prompt_logprobs` lists come with the first Output.
+    """
+
+    rid: str
+    text: str = ""
+    ids: bytes = b""
+    logprobs: bytes = b""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_logprob_start: int = -1
+    prompt_logprob_ids: bytes = b""
+    prompt_logprobs: bytes = b""
+    finish: Finish | None = None
+
+
+class OutputBatch(Message, frozen=True):
+    """Everything new for one client after one scheduler step."""
+
+    epoch: int
+    outputs: list[Output]
+
+
+class ControlResult(Message, frozen=True):
+    """A ControlReply at its client."""
+
+    rid: str
+    epoch: int
+    data: bytes = b"{}"
+    error: ErrorInfo | None = None
+
+
+BackReply = Welcome | OutputBatch | ControlResult
+
+
+# ---- detokenizer -> front --------------------------------------------------------------------
+
+
+class Credit(Message, frozen=True):
+    """One request ended, whatever its end: its places at the front are free again."""
+
+    client: bytes
+    rid: str
+    epoch: int
+
+
+# ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
+
+
+class RingEvent(Message, frozen=True):
+    """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
+
+    A new `epoch` means that a part was lost: everything in flight before it has failed.
+    `parts` gives each part's state: "starting", "ready", "dead". `ready` is their conjunction.
+    """
+
+    epoch: int
+    ready: bool
+    draining: bool
+    parts: dict[str, str]
+    reason: str = ""
+
+
+# ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
+
+
+class Heartbeat(Message, frozen=True):
+    """A part lives. The first one, sent when it can serve, is its ready handshake.
+
+    `in_flight` counts the requests the part still holds (the front's count decides a drain).
+    `info` holds facts for the start-up log.
+    """
+
+    part: str
+    pid: int
+    epoch: int
+    in_flight: int = 0
+    info: dict[str, Any] = {}
+
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decoder(union: Any) -> msgspec.msgpack.Decoder:
+    """A decoder for one socket's union of messages."""
+    return msgspec.msgpack.Decoder(union)

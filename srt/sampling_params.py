@@ -1,0 +1,88 @@
+"""Sampling parameters as they travel on the wire, and the only place that checks their values."""
+
+import math
+
+from msgspec import Struct
+
+from srt.errors import RequestError
+
+MAX_STOP_STRINGS = 32
+MAX_STOP_STRING_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_SEED = 2**63 - 1
+GREEDY_TEMPERATURE = 1e-6
+
+
+class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How to sample one request.
+
+    `max_new_tokens` None means: until the context (or the token pool) is full. Temperatures up
+    to 1e-6 are greedy. `top_k` -1 is off. `min_new_tokens` blocks EOS, stop ids and stop strings
+    until that many tokens were generated. `stop` never appears in the returned text.
+    """
+
+    max_new_tokens: int | None = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: list[str] = []
+    stop_token_ids: list[int] = []
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature <= GREEDY_TEMPERATURE
+
+    def check(self, vocab_size: int) -> None:
+        """Raise RequestError naming the first field whose value is out of range."""
+        _check(
+            self.max_new_tokens is None or self.max_new_tokens >= 0,
+            "max_new_tokens",
+            "must be 0 or more",
+        )
+        _check(self.min_new_tokens >= 0, "min_new_tokens", "must be 0 or more")
+        if self.max_new_tokens is not None:
+            _check(
+                self.min_new_tokens <= self.max_new_tokens,
+                "min_new_tokens",
+                f"must not exceed max_new_tokens ({self.max_new_tokens})",
+            )
+        _check(
+            math.isfinite(self.temperature) and 0.0 <= self.temperature <= 100.0,
+            "temperature",
+            "must be between 0 and 100",
+        )
+        _check(0.0 < self.top_p <= 1.0, "top_p", "must be in (0, 1]")
+        _check(self.top_k == -1 or self.top_k >= 1, "top_k", "must be -1 (off) or at least 1")
+        _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
+        _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
+        self._check_stops(vocab_size)
+
+    def _check_stops(self, vocab_size: int) -> None:
+        _check(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"takes at most {MAX_STOP_STRINGS}")
+        for text in self.stop:
+            _check(text != "", "stop", "must not contain an empty string")
+            _check(
+                len(text) <= MAX_STOP_STRING_CHARS,
+                "stop",
+                f"strings are limited to {MAX_STOP_STRING_CHARS} characters",
+            )
+        _check(
+            len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS,
+            "stop_token_ids",
+            f"takes at most {MAX_STOP_TOKEN_IDS}",
+        )
+        _check(
+            all(0 <= i < vocab_size for i in self.stop_token_ids),
+            "stop_token_ids",
+            f"must be in [0, {vocab_size})",
+        )
+
+
+def _check(ok: bool, param: str, rule: str) -> None:
+    if not ok:
+        raise RequestError(f"{param} {rule}", param=param)

@@ -1,0 +1,128 @@
+"""Drives a scheduler core with the fake executor, at lag 0 or 1, and collects what comes out."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scheduler_proc.batch import StepResult
+from scheduler_proc.invariants import check_invariants
+from scheduler_proc.plan import Step
+from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from srt.messages import Abort, Finish, TokenizedReq, pack_ids, unpack_floats, unpack_ids
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.fake_executor import FakeExecutor
+
+
+class Driver:
+    """One core and its executor. `outputs[rid]` and `finishes[rid]` fill as steps are run."""
+
+    def __init__(self, lag: int = 0, check: bool = True, **config: object) -> None:
+        self.config = SchedulerConfig(**{"context_len": 4096, **config})  # type: ignore[arg-type]
+        self.core = Scheduler(self.config)
+        self.executor = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
+        self.lag = lag
+        self.check = check
+        self.now = 0.0
+        self.outputs: dict[str, list[int]] = {}
+        self.finishes: dict[str, Finish] = {}
+        self.cached: dict[str, int] = {}
+        self.prompt_logprobs: dict[str, list[float]] = {}
+        self._rid_of: dict[int, str] = {}
+        self._running: tuple[Step, StepResult] | None = None
+
+    def add(
+        self,
+        rid: str,
+        prompt: Iterable[int],
+        max_new: int = 1,
+        client: bytes = b"c",
+        salt: str = "",
+        eos: Iterable[int] = (),
+        min_new: int = 0,
+        logprob_start: int | None = None,
+    ) -> None:
+        wire = TokenizedReq(
+            client=client,
+            rid=rid,
+            epoch=0,
+            input_ids=pack_ids(list(prompt)),
+            sampling=SamplingParams(max_new_tokens=max_new, min_new_tokens=min_new, temperature=0),
+            eos_ids=list(eos),
+            return_logprob=logprob_start is not None,
+            logprob_start_len=-1 if logprob_start is None else logprob_start,
+            cache_salt=salt,
+        )
+        self.core.add(wire, self.now)
+
+    def abort(self, rid: str, client: bytes = b"c") -> None:
+        self.core.abort(Abort(client, rid, 0))
+
+    def step(self) -> bool:
+        """One turn of the actor's loop; False when there was nothing to do."""
+        self.now += 0.01
+        step = self.core.prepare(self.now) if self.lag or self._running is None else None
+        previous, self._running = self._running, None
+        if step is not None:
+            self.core.finalize(step, previous[1] if previous else None)
+            self._running = (step, self.executor.run(step.batch))
+        if previous is not None:
+            self.core.commit(*previous)
+        if self.lag == 0 and self._running is not None:
+            self.core.commit(*self._running)
+            self._running = None
+        self._collect()
+        if self.check:
+            check_invariants(self.core)
+        return step is not None or previous is not None
+
+    def run(self, max_steps: int = 100_000) -> None:
+        """Until everything that was added has ended."""
+        for _ in range(max_steps):
+            if not self.step():
+                assert not self.core.has_work, "stuck: work is left but no step can be planned"
+                return
+        raise AssertionError(f"not done after {max_steps} steps")
+
+    def generate(self, prompt: Iterable[int], max_new: int = 1, **kwargs: object) -> list[int]:
+        """One req, start to end."""
+        rid = f"r{len(self.finishes)}-{self.now}"
+        self.add(rid, prompt, max_new, **kwargs)  # type: ignore[arg-type]
+        self.run()
+        return self.outputs.get(rid, [])
+
+    def _collect(self) -> None:
+        batch = self.core.take_output()
+        if batch is None:
+            return
+        for start in batch.starts:
+            assert start.handle not in self._rid_of, "told twice of the same req"
+            self._rid_of[start.handle] = start.rid
+            self.cached[start.rid] = start.cached_tokens
+        ids = unpack_ids(batch.ids).tolist()
+        for handle, token in zip(batch.handles, ids, strict=True):
+            assert self._rid_of[handle] not in self.finishes, "tokens after the end"
+            self.outputs.setdefault(self._rid_of[handle], []).append(token)
+        for chunk in batch.prompt_logprobs:
+            known = self.prompt_logprobs.setdefault(self._rid_of[chunk.handle], [])
+            known += unpack_floats(chunk.logprobs).tolist()
+        for end in batch.ends:
+            assert self._rid_of[end.handle] not in self.finishes, "ended twice"
+            self.finishes[self._rid_of[end.handle]] = end.finish
+
+
+def tree_as_text(core: Scheduler) -> list[str]:
+    """The tree's edges as sorted paths of tokens, each edge in brackets: "[1 2][3]"."""
+
+    def name(key: np.ndarray) -> str:
+        return "[" + " ".join(str(t) for t in key.tolist()) + "]"
+
+    lines = []
+    for node in core.cache.nodes():
+        if node.children:
+            continue
+        path, at = [], node
+        while at.parent is not None:
+            path.append(name(at.key))
+            at = at.parent
+        lines.append("".join(reversed(path)))
+    return sorted(lines)
