@@ -155,7 +155,8 @@ def _draw_ranked(
     """Draw from ranked weights [n, m]; also say for which rows m ranks sufficed ([n] bool).
 
     The kept tokens are the first min(top-k, top-p, min-p) ranks. They are certain when a strictly
-    smaller weight follows them: otherwise unseen tokens could be kept, or tie with the last one.
+    smaller weight follows them (otherwise unseen tokens could be kept, or tie with the last one)
+    or when the last weighs nothing and so cannot be drawn.
     """
     seen = values.shape[1]
     cumulative = values.cumsum(dim=-1, dtype=torch.float64)
@@ -166,7 +167,7 @@ def _draw_ranked(
     in_top_p = torch.where(filters.top_p < 1.0, in_top_p, seen)
     kept = torch.minimum(torch.minimum(in_top_p, in_min_p), filters.top_k).clamp(1, seen)
     last = values.gather(1, kept - 1)
-    settled = (last > values[:, -1:]) | (seen == vocab)
+    settled = (last > values[:, -1:]) | (last == 0.0) | (seen == vocab)
     ranks = torch.arange(seen, device=values.device)
     cumulative = cumulative.where(ranks < kept, cumulative.gather(1, kept - 1))
     picked = _invert(cumulative, filters.uniform)

@@ -1,0 +1,32 @@
+"""The serving runtime: everything that surrounds the model.
+
+`AsyncClient` talks to a server, `Engine` runs one for this program alone, `SamplingParams` says
+how to sample. Names load on first use, so that importing a part of `srt` stays cheap.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from srt.client import AsyncClient
+    from srt.engine import Engine
+    from srt.errors import RequestError, RingError, SrtError
+    from srt.sampling_params import SamplingParams
+
+__all__ = ["AsyncClient", "Engine", "RequestError", "RingError", "SamplingParams", "SrtError"]
+
+_HOMES = {
+    "AsyncClient": "srt.client",
+    "Engine": "srt.engine",
+    "RequestError": "srt.errors",
+    "RingError": "srt.errors",
+    "SamplingParams": "srt.sampling_params",
+    "SrtError": "srt.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'srt' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

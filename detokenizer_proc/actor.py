@@ -1,0 +1,92 @@
+"""The detokenizer process: the ring's back door. Sockets and leases around the Detokenizer core."""
+
+import asyncio
+import time
+
+import zmq
+
+from detokenizer_proc.core import Detokenizer
+from srt.actor import Actor
+from srt.messages import (
+    BackMessage,
+    ClientGone,
+    ControlReply,
+    ControlResult,
+    DetokenizerMessage,
+    Goodbye,
+    Hello,
+    Message,
+    OutputBatch,
+    TokenBatch,
+    Welcome,
+)
+from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
+from srt.ring import LEASE_INTERVAL_S, LEASE_S, send_now
+
+
+class DetokenizerActor(Actor):
+    """Turns each TokenBatch into one OutputBatch per client, and knows which clients live."""
+
+    name = "detokenizer"
+    niceness = 5
+
+    async def start(self) -> None:
+        self._core = Detokenizer(load_vocab(resolve_model(self.args.model)), self.epoch)
+        self._last_hello: dict[bytes, float] = {}
+        self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
+        self._credits = self.connect(zmq.PUSH, self.ring.credits)
+        self._tokens = self.bind(zmq.PULL, self.ring.detokenizer)
+        self._clients = self.bind(zmq.ROUTER, self.ring.back)
+        self.receive(self._tokens, DetokenizerMessage, self._on_scheduler)
+        self.receive_from_clients(self._clients, BackMessage, self._on_client)
+        self.background(self._watch_leases())
+
+    def new_epoch(self, epoch: int) -> None:
+        self._core.reset(epoch)
+
+    @property
+    def in_flight(self) -> int:
+        return self._core.in_flight
+
+    def _on_client(self, client: bytes, message: BackMessage) -> None:
+        if isinstance(message, Hello):
+            self._last_hello[client] = time.monotonic()
+            send_now(self._clients, Welcome(self.epoch), to=client)
+        elif isinstance(message, Goodbye):
+            self._client_gone(client)
+
+    def _on_scheduler(self, message: DetokenizerMessage) -> None:
+        if message.epoch != self.epoch:
+            return
+        if isinstance(message, ControlReply):
+            result = ControlResult(message.rid, message.epoch, message.data, message.error)
+            self._deliver(message.client, result)
+        elif isinstance(message, TokenBatch):
+            self._on_batch(message)
+
+    def _on_batch(self, batch: TokenBatch) -> None:
+        step = self._core.step(batch)
+        for abort in step.aborts:
+            self.send(self._scheduler, abort)
+        for credit in step.credits:
+            self.send(self._credits, credit)
+        for client, outputs in step.outputs.items():
+            self._deliver(client, OutputBatch(self.epoch, outputs))
+
+    def _deliver(self, client: bytes, message: Message) -> None:
+        """A client that is not there, or does not read, loses its requests; the others go on."""
+        if not send_now(self._clients, message, to=client):
+            self._client_gone(client)
+
+    def _client_gone(self, client: bytes) -> None:
+        self._last_hello.pop(client, None)
+        self._core.drop_client(client)
+        self.send(self._scheduler, ClientGone(client, self.epoch))
+
+    async def _watch_leases(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_INTERVAL_S)
+            expired = time.monotonic() - LEASE_S
+            for client in [c for c, at in self._last_hello.items() if at < expired]:
+                self._client_gone(client)

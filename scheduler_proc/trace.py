@@ -1,0 +1,126 @@
+"""Records everything that enters the scheduler core, so that a run can be replayed exactly.
+
+The core is deterministic: the same messages, times and results give the same plans. A trace file
+is a sequence of msgpack records; `replay` feeds them to a fresh core and checks every plan.
+"""
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.plan import Step
+from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
+
+_LEN_BYTES = 4
+
+
+class Record(Struct, array_like=True, omit_defaults=True):
+    """One event: "config", "message", "prepare", "commit", "fail" or "reset"."""
+
+    kind: str
+    now: float = 0.0
+    data: Any = None
+
+
+class TraceRecorder:
+    """Writes records to `path`; does nothing if it is empty."""
+
+    def __init__(self, path: str, config: SchedulerConfig) -> None:
+        self._file: BinaryIO | None = open(path, "wb") if path else None  # noqa: SIM115
+        self._write(Record("config", data=msgspec.to_builtins(config)))
+
+    def message(self, message: SchedulerMessage, now: float) -> None:
+        self._write(Record("message", now, msgspec.msgpack.encode(message)))
+
+    def prepared(self, step: Step | None, now: float) -> None:
+        if self._file is not None:
+            self._write(Record("prepare", now, None if step is None else digest(step.batch)))
+
+    def committed(self, result: StepResult) -> None:
+        if self._file is not None:
+            self._write(Record("commit", data=[column.tobytes() for column in result]))
+
+    def failed(self) -> None:
+        self._write(Record("fail"))
+
+    def reset(self, epoch: int) -> None:
+        self._write(Record("reset", data=epoch))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, record: Record) -> None:
+        if self._file is not None:
+            data = msgspec.msgpack.encode(record)
+            self._file.write(len(data).to_bytes(_LEN_BYTES, "little") + data)
+
+
+def digest(batch: ForwardBatch) -> int:
+    """A checksum of what a plan computes and where (token values that come late excluded)."""
+    columns = (batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr)
+    columns += (batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens)
+    value = 0
+    for column in columns:
+        value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)
+    return value
+
+
+def replay(path: Path) -> Scheduler:
+    """Run a trace on a fresh core. Raises AssertionError at the first plan that differs."""
+    records = _read(path)
+    core = Scheduler(msgspec.convert(next(records).data, SchedulerConfig))
+    decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
+    planned: list[Step] = []
+    for index, record in enumerate(records):
+        if record.kind == "message":
+            _enter(core, decode(record.data), record.now)
+        elif record.kind == "prepare":
+            step = core.prepare(record.now)
+            got = None if step is None else digest(step.batch)
+            assert got == record.data, f"record {index}: another plan than the recorded one"
+            planned += [] if step is None else [step]
+        elif record.kind == "commit":
+            core.commit(planned.pop(0), _result(record.data))
+        elif record.kind == "fail":
+            core.fail(planned.pop(0), "recorded failure")
+        elif record.kind == "reset":
+            core.reset(record.data)
+        core.take_output()
+    return core
+
+
+def _enter(core: Scheduler, message: SchedulerMessage, now: float) -> None:
+    if isinstance(message, TokenizedReq):
+        core.add(message, now)
+    elif isinstance(message, Abort):
+        core.abort(message)
+    elif isinstance(message, ClientGone):
+        core.drop_client(message.client)
+
+
+def _result(columns: list[bytes]) -> StepResult:
+    return StepResult(
+        np.frombuffer(columns[0], np.int32),
+        np.frombuffer(columns[1], np.float32),
+        np.frombuffer(columns[2], np.float32),
+    )
+
+
+def _read(path: Path) -> Iterator[Record]:
+    data, at = path.read_bytes(), 0
+    while at + _LEN_BYTES <= len(data):
+        size = int.from_bytes(data[at : at + _LEN_BYTES], "little")
+        at += _LEN_BYTES
+        if at + size > len(data):
+            return  # cut short by a crash
+        yield msgspec.msgpack.decode(data[at : at + size], type=Record)
+        at += size

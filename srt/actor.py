@@ -1,0 +1,208 @@
+"""The base of every process of the ring: one uvloop loop, its sockets, its beat, and its death.
+
+A subclass opens sockets in `start`, registers a synchronous handler for each with `receive`, and
+reacts to the ring's events. Handlers run one at a time on the loop, so its state needs no locks;
+the sockets' own bounded queues are its mailbox. An exception in a handler ends the process: the
+supervisor notices within a second and restarts it with a new epoch.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+import zmq
+import zmq.asyncio
+
+from srt.args import ServerArgs
+from srt.errors import ConfigError
+from srt.log import set_up_logging
+from srt.messages import Heartbeat, Message, RingEvent, decoder
+from srt.ring import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
+
+log = logging.getLogger(__name__)
+
+EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
+MAX_SPAWNED = 256
+_PR_SET_PDEATHSIG = 1
+
+Handler = Callable[[Any], None]
+PeerHandler = Callable[[bytes, Any], None]
+
+
+class Actor:
+    """One part of the ring. `name` is the part's name in RingEvent.parts."""
+
+    name = "actor"
+    niceness = 0
+
+    def __init__(self, ring: Ring, epoch: int) -> None:
+        self.ring = ring
+        self.epoch = epoch
+        self.args: ServerArgs = ring.read_args()
+        self.context = zmq.asyncio.Context()
+        self.info: dict[str, Any] = {}
+        self._tasks: list[Coroutine[Any, Any, None]] = []
+        self._spawned: set[asyncio.Future[None]] = set()
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open sockets and load what is needed. The part is ready when this returns."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Let go of what `start` took, within a second or two."""
+
+    def new_epoch(self, epoch: int) -> None:
+        """A part was lost: forget every request."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """The server is going down: take no new requests."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that this part still holds."""
+        return 0
+
+    # ---- for subclasses ------------------------------------------------------------------------
+
+    def bind(self, kind: int, address: str) -> zmq.asyncio.Socket:
+        return bind(self.context, kind, address)
+
+    def connect(self, kind: int, address: str) -> zmq.asyncio.Socket:
+        return connect(self.context, kind, address)
+
+    def receive(self, socket: zmq.asyncio.Socket, union: Any, handler: Handler) -> None:
+        """Call `handler(message)` for everything that arrives from inside the ring."""
+        decode = decoder(union).decode
+
+        async def loop() -> None:
+            while True:
+                handler(decode(await socket.recv()))
+
+        self._tasks.append(loop())
+
+    def receive_from_clients(
+        self, socket: zmq.asyncio.Socket, union: Any, handler: PeerHandler
+    ) -> None:
+        """Call `handler(client, message)`; what does not decode is logged and dropped."""
+        decode = decoder(union).decode
+
+        async def loop() -> None:
+            while True:
+                client, *frames = await socket.recv_multipart()
+                try:
+                    message = decode(frames[-1]) if len(frames) == 1 else None
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    message = None
+                if message is None:
+                    log.warning("dropped a malformed message of a client")
+                else:
+                    handler(client, message)
+
+        self._tasks.append(loop())
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run `coroutine` beside the handlers, for as long as the actor lives."""
+        self._tasks.append(coroutine)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a short-lived coroutine; at most MAX_SPAWNED at once, more are dropped."""
+        if len(self._spawned) >= MAX_SPAWNED:
+            log.warning("too much at once: dropped a control operation")
+            coroutine.close()
+            return
+        task = asyncio.ensure_future(coroutine)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    def send(self, socket: zmq.asyncio.Socket, message: Message) -> None:
+        """Send to the next part. Its queue holds thousands of messages: a full one means that it
+        hangs, and then only a new epoch helps."""
+        if not send_now(socket, message):
+            raise RuntimeError(f"{self.name}: the next part of the ring does not read")
+
+    def request_stop(self) -> None:
+        self._stopping.set()
+
+    # ---- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From start to SIGTERM."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the launcher decides
+        ctl = self.connect(zmq.PUSH, self.ring.ctl)
+        events = self.connect(zmq.SUB, self.ring.events)
+        self.receive(events, RingEvent, lambda event: self._on_event(event, ctl))
+        await self.start()
+        tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, *self._spawned, stopping):
+            task.cancel()
+        await self.stop()
+        self.context.destroy(linger=0)
+        for task in done - {stopping}:
+            task.result()  # re-raise what ended it
+
+    def _on_event(self, event: RingEvent, ctl: zmq.asyncio.Socket) -> None:
+        if event.epoch > self.epoch:
+            self.epoch = event.epoch
+            self.new_epoch(event.epoch)
+            self._send_beat(ctl)
+        if event.draining:
+            self.drain()
+
+    async def _beat(self, ctl: zmq.asyncio.Socket) -> None:
+        while True:
+            self._send_beat(ctl)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    def _send_beat(self, ctl: zmq.asyncio.Socket) -> None:
+        beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info)
+        send_now(ctl, beat)
+
+
+def run_actor(actor: type[Actor]) -> None:
+    """A child process from its command line (ring directory, epoch, death pipe) to its end."""
+    directory, epoch, death_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _die_with_parent(directory, death_fd)
+    ring = Ring(Path(directory))
+    set_up_logging(actor.name, ring.read_args().log_level)
+    os.nice(actor.niceness)
+
+    async def live() -> None:
+        await actor(ring, epoch).run()
+
+    try:
+        uvloop.run(live())
+    except ConfigError as error:
+        log.error("%s", error)
+        sys.exit(EXIT_CONFIG)
+
+
+def _die_with_parent(directory: str, death_fd: int) -> None:
+    """End this process when the launcher ends, however it ends.
+
+    The launcher holds the other end of a pipe that is never written to; reading its end means
+    that the launcher is gone. PDEATHSIG covers the time before the thread runs.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    def watch() -> None:
+        os.read(death_fd, 1)
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="death-pipe", daemon=True).start()

@@ -1,0 +1,155 @@
+"""Server arguments: one frozen struct, its command line, and its checks.
+
+The launcher parses it, writes it into the ring's directory, and every process reads it there.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from srt.errors import ConfigError
+from srt.model.files import DEFAULT_MODEL, resolve_model
+
+_LATER = {
+    "--tp": "tensor parallelism",
+    "--dp": "data parallelism",
+    "--ring-tcp": "a ring over TCP",
+    "--step-timeout": "hang detection",
+}
+
+
+class ServerArgs(Struct, frozen=True):
+    """Everything that can be chosen about a server. Sizes in tokens or requests, times in s."""
+
+    model: str = DEFAULT_MODEL
+    served_model_name: str = ""
+    host: str = "127.0.0.1"
+    port: int = 30000
+    no_http: bool = False
+    api_key: str = ""
+    ring_dir: str = ""
+    device: str = "cpu"
+    dtype: str = "auto"
+    executor: str = "auto"
+    threads: int = 0
+    schedule_policy: str = "lpm"
+    schedule_max_wait: float = 5.0
+    disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+    max_total_tokens: int = 32768
+    max_running_requests: int = 64
+    max_queued_requests: int = 1024
+    max_queued_tokens: int = 1048576
+    chunked_prefill_size: int = 512
+    random_seed: int = -1
+    drain_timeout: float = 10.0
+    log_level: str = "info"
+    check_invariants: bool = False
+    record_trace: str = ""
+
+    @property
+    def model_name(self) -> str:
+        """The name that clients use."""
+        return self.served_model_name or resolve_model(self.model).name
+
+    def check(self) -> None:
+        """Raise ConfigError naming the first argument that cannot work."""
+        for name in ("max_total_tokens", "max_running_requests", "max_queued_requests"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(self.max_queued_tokens >= 1, "max_queued_tokens", "must be at least 1")
+        _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
+        _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
+        _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
+        _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
+        _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
+        _require(len(self.ring_dir) <= 80, "ring_dir", "is too long for a Unix socket path")
+        resolve_model(self.model)
+
+    def public(self) -> dict[str, Any]:
+        """The arguments without secrets, for /server_info."""
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if k != "api_key"}
+
+
+def parse_args(argv: Sequence[str]) -> ServerArgs:
+    """Parse a command line into checked ServerArgs. Raises ConfigError, or SystemExit on --help."""
+    for name, what in _LATER.items():
+        if any(arg == name or arg.startswith(name + "=") for arg in argv):
+            raise ConfigError(f"{name}: {what} is not supported yet")
+    parsed = vars(_parser().parse_args(argv))
+    args = ServerArgs(**parsed)
+    args.check()
+    return args
+
+
+def _require(ok: bool, name: str, rule: str) -> None:
+    if not ok:
+        raise ConfigError(f"--{name.replace('_', '-')} {rule}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m srt.launch",
+        description="Serve a language model over HTTP and ZeroMQ.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_model(parser.add_argument_group("model"))
+    _add_server(parser.add_argument_group("server"))
+    _add_compute(parser.add_argument_group("compute"))
+    _add_scheduling(parser.add_argument_group("scheduling and memory"))
+    _add_operation(parser.add_argument_group("operation"))
+    return parser
+
+
+def _option(group: Any, name: str, text: str, **kwargs: Any) -> None:
+    field = name.removeprefix("--").replace("-", "_")
+    default = getattr(ServerArgs(), field)
+    if default is False:
+        group.add_argument(name, action="store_true", help=text)
+    else:
+        group.add_argument(name, type=type(default), default=default, help=text, **kwargs)
+
+
+def _add_model(group: Any) -> None:
+    _option(group, "--model", "'smollm2' (embedded), a .gguf file or a model directory")
+    _option(group, "--served-model-name", "name that clients use (default: the model's)")
+
+
+def _add_server(group: Any) -> None:
+    _option(group, "--host", "address to listen on")
+    _option(group, "--port", "HTTP port; 0 picks a free one")
+    _option(group, "--no-http", "serve the ZeroMQ ring only")
+    _option(group, "--api-key", "require this bearer token over HTTP")
+    _option(group, "--ring-dir", "private directory for the ring's sockets (default: a new one)")
+
+
+def _add_compute(group: Any) -> None:
+    _option(group, "--device", "torch device, such as cpu or cuda")
+    choices = ["auto", "float32", "bfloat16", "float16"]
+    _option(group, "--dtype", "weights and KV cache; auto: float32 on a CPU", choices=choices)
+    _option(group, "--executor", "what runs the model", choices=["auto", "torch"])
+    _option(group, "--threads", "compute threads; 0: all cores")
+
+
+def _add_scheduling(group: Any) -> None:
+    policies = ["lpm", "dfs-weight", "fcfs", "random"]
+    _option(group, "--schedule-policy", "order of admission", choices=policies)
+    _option(group, "--schedule-max-wait", "seconds after which a request goes before all later")
+    _option(group, "--disable-radix-cache", "reuse nothing between requests")
+    _option(group, "--disable-overlap-schedule", "plan each step only after the one before (lag 0)")
+    _option(group, "--max-total-tokens", "size of the KV pool, in tokens")
+    _option(group, "--max-running-requests", "requests in the batch at once")
+    _option(group, "--max-queued-requests", "requests in flight before 429")
+    _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
+    _option(group, "--chunked-prefill-size", "token budget of one step")
+    _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
+
+
+def _add_operation(group: Any) -> None:
+    _option(group, "--drain-timeout", "seconds that SIGTERM leaves to requests in flight")
+    levels = ["debug", "info", "warning", "error"]
+    _option(group, "--log-level", "how much to log", choices=levels)
+    _option(group, "--check-invariants", "check the scheduler's books after every step (slow)")
+    _option(group, "--record-trace", "file to record the scheduler's inputs to, for replay")

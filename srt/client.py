@@ -1,0 +1,486 @@
+"""The one way into a ring: `AsyncClient`, and the only file that knows the clients' sockets.
+
+A client has a random identity for its life. It says Hello on the back socket and sends nothing
+before the Welcome of the present epoch; Hellos go on as its lease. When a RingEvent brings a new
+epoch, or none comes any more, it fails everything it has in flight by itself: that needs no
+working ring.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from srt.errors import ConfigError, RequestError, RingError
+from srt.generation import GenerateOutput, Generation
+from srt.messages import (
+    AbortReq,
+    Admitted,
+    BackReply,
+    ChatMessage,
+    ControlReq,
+    ControlResult,
+    Finish,
+    FrontReply,
+    GenerateReq,
+    Goodbye,
+    Hello,
+    Message,
+    Output,
+    OutputBatch,
+    Refused,
+    RingEvent,
+    Welcome,
+    decoder,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
+from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
+from srt.sampling_params import SamplingParams
+
+log = logging.getLogger(__name__)
+
+ADMISSION_TIMEOUT_S = 30.0
+CONTROL_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 60.0
+
+
+class RingGeneration:
+    """An admitted request of a RingClient. Output is accumulated, so a slow reader costs no
+    memory: it sees fewer, larger snapshots."""
+
+    def __init__(self, client: "RingClient", rid: str, want_logprobs: bool, prompt_lp: bool):
+        self._client = client
+        self._rid = rid
+        self._prompt_tokens = 0
+        self._text = ""
+        self._ids: list[int] = []
+        self._logprobs: list[float] | None = [] if want_logprobs else None
+        self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if prompt_lp else None
+        self._cached_tokens = 0
+        self._finish: Finish | None = None
+        self._error: RequestError | None = None
+        self._changed = asyncio.Event()
+        self._read_chars = 0
+
+    @property
+    def rid(self) -> str:
+        return self._rid
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._prompt_tokens
+
+    async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._error is not None:
+                    raise self._error
+                snapshot = self._snapshot()
+                yield snapshot
+                if snapshot.finish is not None:
+                    return
+        finally:
+            await self.aclose()
+
+    async def result(self) -> GenerateOutput:
+        try:
+            while self._finish is None and self._error is None:
+                await self._changed.wait()
+                self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            return self._snapshot()
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Abort the request unless it has ended. Its snapshots are not readable afterwards."""
+        if self._finish is None and self._error is None:
+            await self._client.abort(self._rid)
+            self.fail(RequestError("the request was closed by its reader"))
+
+    def admit(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+
+    def fail(self, error: RequestError) -> None:
+        """No more output will come."""
+        if self._finish is None and self._error is None:
+            self._error = error
+            self._changed.set()
+
+    def take(self, output: Output) -> None:
+        """Add what is new."""
+        self._text += output.text
+        self._ids += unpack_ids(output.ids).tolist()
+        self._cached_tokens = output.cached_tokens
+        if self._logprobs is not None:
+            self._logprobs += unpack_floats(output.logprobs).tolist()
+        if self._prompt_logprobs is not None and output.prompt_logprob_ids:
+            ids = unpack_ids(output.prompt_logprob_ids).tolist()
+            values = unpack_floats(output.prompt_logprobs).tolist()
+            pairs = zip(values, ids, strict=True)
+            self._prompt_logprobs += [(None if v != v else v, i) for v, i in pairs]
+        if output.finish is not None:
+            self._end(output.finish)
+        self._changed.set()
+
+    def _end(self, finish: Finish) -> None:
+        if finish.error is not None:
+            self._error = RequestError.from_info(finish.error)
+        else:
+            self._finish = finish
+
+    def _snapshot(self) -> GenerateOutput:
+        delta, self._read_chars = self._text[self._read_chars :], len(self._text)
+        return GenerateOutput(
+            rid=self._rid,
+            text=self._text,
+            delta=delta,
+            output_ids=list(self._ids),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=len(self._ids),
+            finish=self._finish,
+            output_logprobs=None if self._logprobs is None else list(self._logprobs),
+            prompt_logprobs=self._prompt_logprobs,
+        )
+
+
+class RingClient:
+    """A client of the ring in `url` (ipc://DIRECTORY). Use within one event loop."""
+
+    def __init__(self, url: str) -> None:
+        self._ring = ring_at(url)
+        self._identity = os.urandom(16)
+        self._context = zmq.asyncio.Context()
+        self._live: dict[str, RingGeneration] = {}
+        self._admissions: dict[str, asyncio.Future[int]] = {}
+        self._controls: dict[str, asyncio.Future[bytes]] = {}
+        self._event: RingEvent | None = None
+        self._epoch = 0  # of the last Welcome
+        self._usable = asyncio.Event()
+        self._tasks: list[asyncio.Future[None]] = []
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The ring as last heard; None when the supervisor has gone silent."""
+        return self._event
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request has a chance: ring ready, and this client welcome in its epoch."""
+        return self._event is not None and self._event.ready and self._epoch == self._event.epoch
+
+    async def start(self) -> None:
+        """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
+        self._front = self._dealer(self._ring.front)
+        self._back = self._dealer(self._ring.back)
+        self._events = connect(self._context, zmq.SUB, self._ring.events)
+        loops = (self._read_events(), self._read_front(), self._read_back(), self._keep_lease())
+        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+
+    async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until requests can be sent. Raises RingError when that takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._usable.wait()
+        except TimeoutError:
+            raise RingError(f"the server was not ready within {timeout_s:.0f} s") from None
+
+    async def close(self) -> None:
+        """Say goodbye, which ends everything this client still has on the server."""
+        if not self._tasks:
+            return
+        send_now(self._back, Goodbye())
+        await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        self._fail_all(RingError("the client was closed"))
+        self._context.destroy(linger=0)
+
+    async def submit(
+        self,
+        *,
+        text: str | None = None,
+        input_ids: Sequence[int] | None = None,
+        messages: list[ChatMessage] | None = None,
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
+        stream: bool = False,
+        return_logprob: bool = False,
+        logprob_start_len: int = -1,
+        cache_salt: str = "",
+        rid: str | None = None,
+    ) -> Generation:
+        """Hand in one request; returns once the front has admitted it."""
+        rid = uuid.uuid4().hex if rid is None else rid
+        if rid in self._live:
+            raise RequestError(f"rid {rid!r} is in use", param="rid")
+        self._check_usable()
+        req = GenerateReq(
+            rid=rid,
+            epoch=self._epoch,
+            sampling=sampling,
+            text=text,
+            input_ids=None if input_ids is None else _packed(input_ids),
+            messages=messages,
+            stream=stream,
+            return_logprob=return_logprob,
+            logprob_start_len=logprob_start_len,
+            cache_salt=cache_salt,
+        )
+        wants_prompt = return_logprob and logprob_start_len >= 0
+        generation = RingGeneration(self, rid, return_logprob, wants_prompt)
+        self._live[rid] = generation
+        admission = asyncio.get_running_loop().create_future()
+        self._admissions[rid] = admission
+        try:
+            self._send(req)
+            async with asyncio.timeout(ADMISSION_TIMEOUT_S):
+                generation.admit(await admission)
+        except BaseException as error:
+            self._live.pop(rid, None)
+            if not isinstance(error, RequestError):
+                await self.abort(rid)
+            if isinstance(error, TimeoutError):
+                raise RingError("the server did not answer in time") from None
+            raise
+        finally:
+            self._admissions.pop(rid, None)
+        return generation
+
+    async def abort(self, rid: str) -> None:
+        """End this client's request `rid`; an unknown rid is ignored."""
+        generation = self._live.pop(rid, None)
+        if generation is None:
+            return
+        if self.is_ready:
+            send_now(self._front, AbortReq(rid, self._epoch))
+        generation.fail(RequestError("the request was aborted"))
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache; RequestError CONFLICT if requests are in the way."""
+        await self._control("flush_cache", timeout_s)
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        stats: dict[str, Any] = msgspec.json.decode(await self._control("stats", 0.0))
+        return stats
+
+    async def _control(self, op: str, timeout_s: float) -> bytes:
+        self._check_usable()
+        rid = uuid.uuid4().hex
+        answer = asyncio.get_running_loop().create_future()
+        self._controls[rid] = answer
+        try:
+            self._send(ControlReq(rid, self._epoch, op, timeout_s))
+            async with asyncio.timeout(timeout_s + CONTROL_TIMEOUT_S):
+                data: bytes = await answer
+                return data
+        except TimeoutError:
+            raise RingError("the server did not answer in time") from None
+        finally:
+            self._controls.pop(rid, None)
+
+    # ---- the ring's side -----------------------------------------------------------------------
+
+    def _dealer(self, address: str) -> zmq.asyncio.Socket:
+        socket = open_socket(self._context, zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, self._identity)
+        socket.connect(address)
+        return socket
+
+    def _check_usable(self) -> None:
+        if self._event is None:
+            raise RingError("the server cannot be reached")
+        if not self.is_ready:
+            raise RingError(self._event.reason or "the server is starting")
+
+    def _send(self, message: Message) -> None:
+        if not send_now(self._front, message):
+            raise RingError("the server does not take requests")
+
+    async def _read_events(self) -> None:
+        decode = decoder(RingEvent).decode
+        while True:
+            try:
+                async with asyncio.timeout(RING_LOST_S):
+                    event = decode(await self._events.recv())
+            except TimeoutError:
+                self._event = None
+                self._usable.clear()
+                self._fail_all(RingError("the server cannot be reached"))
+                continue
+            self._on_event(event)
+
+    def _on_event(self, event: RingEvent) -> None:
+        lost = self._event is not None and event.epoch != self._event.epoch
+        self._event = event
+        if lost:
+            self._fail_all(RingError(event.reason or "a part of the server died"))
+        if event.ready and self._epoch != event.epoch:
+            send_now(self._back, Hello())
+        self._set_usable()
+
+    def _set_usable(self) -> None:
+        if self.is_ready:
+            self._usable.set()
+        else:
+            self._usable.clear()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            send_now(self._back, Hello())
+            await asyncio.sleep(LEASE_INTERVAL_S)
+
+    async def _read_front(self) -> None:
+        decode = decoder(FrontReply).decode
+        while True:
+            reply = decode(await self._front.recv())
+            waiting = self._admissions.get(reply.rid) or self._controls.get(reply.rid)
+            if waiting is None or waiting.done():
+                continue
+            if isinstance(reply, Refused):
+                waiting.set_exception(RequestError.from_info(reply.error))
+            elif isinstance(reply, Admitted):
+                waiting.set_result(reply.prompt_tokens)
+
+    async def _read_back(self) -> None:
+        decode = decoder(BackReply).decode
+        while True:
+            reply = decode(await self._back.recv())
+            if isinstance(reply, Welcome):
+                self._epoch = reply.epoch
+                self._set_usable()
+            elif isinstance(reply, OutputBatch) and reply.epoch == self._epoch:
+                self._on_outputs(reply)
+            elif isinstance(reply, ControlResult):
+                self._on_control(reply)
+
+    def _on_outputs(self, batch: OutputBatch) -> None:
+        for output in batch.outputs:
+            generation = self._live.get(output.rid)
+            if generation is None:
+                continue
+            generation.take(output)
+            if output.finish is not None:
+                del self._live[output.rid]
+
+    def _on_control(self, reply: ControlResult) -> None:
+        waiting = self._controls.get(reply.rid)
+        if waiting is None or waiting.done():
+            return
+        if reply.error is not None:
+            waiting.set_exception(RequestError.from_info(reply.error))
+        else:
+            waiting.set_result(reply.data)
+
+    def _fail_all(self, error: RingError) -> None:
+        for generation in self._live.values():
+            generation.fail(error)
+        self._live.clear()
+        for future in (*self._admissions.values(), *self._controls.values()):
+            if not future.done():
+                future.set_exception(error)
+
+
+class AsyncClient:
+    """The asynchronous client: `async with AsyncClient(url) as client: ...`.
+
+    `url` is `http://host:port` of a server, or `ipc://DIRECTORY` of a ring on this machine. Both
+    have the same interface; `submit` gives control over one request, `generate` and `stream` are
+    the short ways.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        self._transport = _transport(url, api_key)
+
+    async def __aenter__(self) -> "AsyncClient":
+        await self._transport.start()
+        if isinstance(self._transport, RingClient):
+            try:
+                await self._transport.wait_ready()
+            except BaseException:
+                await self._transport.close()
+                raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.close()
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The ring's state as last heard; None over HTTP."""
+        return self._transport.ring
+
+    async def submit(self, **request: Any) -> Generation:
+        """See `srt.generation.Client.submit`. `sampling` may be given as a dict."""
+        sampling = request.get("sampling")
+        if isinstance(sampling, dict):
+            request["sampling"] = _sampling(sampling)
+        return await self._transport.submit(**request)
+
+    async def generate(self, text: str | None = None, **request: Any) -> GenerateOutput:
+        """One completion, whole. Takes the arguments of `submit`."""
+        return await (await self.submit(text=text, **request)).result()
+
+    async def stream(
+        self, text: str | None = None, **request: Any
+    ) -> AsyncIterator[GenerateOutput]:
+        """One completion as it grows. Leaving the loop early aborts the request."""
+        generation = await self.submit(text=text, stream=True, **request)
+        try:
+            async for output in generation:
+                yield output
+        finally:
+            await generation.aclose()
+
+    async def abort(self, rid: str) -> None:
+        """End the request `rid` of this client."""
+        await self._transport.abort(rid)
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache. RequestError (conflict) while requests run."""
+        await self._transport.flush_cache(timeout_s)
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        return await self._transport.stats()
+
+
+def _transport(url: str, api_key: str | None) -> Any:
+    if url.startswith(("http://", "https://")):
+        from srt.http_client import HttpClient
+
+        return HttpClient(url, api_key=api_key)
+    if url.startswith(("ipc://", "tcp://")):
+        return RingClient(url)
+    raise ConfigError(f"url {url!r}: expected http://, https:// or ipc://")
+
+
+def _sampling(fields: dict[str, Any]) -> SamplingParams:
+    try:
+        return SamplingParams(**fields)
+    except TypeError as error:
+        name = str(error).split("'")[1] if "'" in str(error) else "sampling"
+        raise RequestError(f"unknown sampling parameter {name!r}", param=name) from None
+
+
+def _packed(input_ids: Sequence[int]) -> bytes:
+    try:
+        return pack_ids(input_ids)
+    except (ValueError, TypeError, OverflowError):
+        raise RequestError("input_ids must be a list of int32", param="input_ids") from None
+
+

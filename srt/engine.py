@@ -1,0 +1,153 @@
+"""Offline use: `Engine` runs a server without HTTP for this program alone, and ends it.
+
+The server is an ordinary ring in child processes, so everything behaves as it does online. Its
+synchronous calls run on a loop in a thread of their own, so they work in notebooks too.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from srt.client import AsyncClient
+from srt.errors import ConfigError, RingError
+from srt.generation import GenerateOutput
+from srt.launch import PARENT_FD_VARIABLE
+
+T = TypeVar("T")
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 15.0
+
+
+class Engine:
+    """`with Engine(model="smollm2") as engine: engine.generate("Once upon a time")`.
+
+    Arguments are those of `python -m srt.launch`, with underscores. The server ends with the
+    engine (`close`, the end of the `with` block), and with this process however it ends.
+    """
+
+    def __init__(self, model: str = "smollm2", **args: Any) -> None:
+        directory = str(Path(tempfile.mkdtemp(prefix="srt-engine-")) / "ring")
+        self._read_end, self._write_end = os.pipe()
+        command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
+        command += ["--log-level", "warning", "--model", model, *_command_line(args)]
+        path = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[self._read_end],
+            env={**os.environ, PARENT_FD_VARIABLE: str(self._read_end), "PYTHONPATH": path},
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
+        self._thread.start()
+        self._client: AsyncClient | None = None
+        try:
+            self._call(self._connect(directory))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def generate(
+        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Any:
+        """Complete one prompt (a GenerateOutput) or several at once (a list, in order).
+
+        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`.
+        """
+        if isinstance(prompts, str):
+            return self._call(self._generate([prompts], sampling, request))[0]
+        return self._call(self._generate(list(prompts), sampling, request))
+
+    def stream(
+        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Iterator[GenerateOutput]:
+        """One completion as it grows."""
+        outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
+        try:
+            while True:
+                output = self._call(_next(outputs))
+                if output is None:
+                    return
+                yield output
+        finally:
+            self._call(outputs.aclose())  # type: ignore[attr-defined]
+
+    @property
+    def client(self) -> AsyncClient:
+        """The engine's client, for use on the engine's own loop."""
+        if self._client is None:
+            raise RingError("the engine is closed")
+        return self._client
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache."""
+        self._call(self.client.flush_cache())
+
+    def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        return self._call(self.client.stats())
+
+    def close(self) -> None:
+        """End the server. May be called more than once."""
+        if self._write_end < 0:
+            return
+        if self._client is not None:
+            self._call(self._client.__aexit__(None, None, None))
+            self._client = None
+        os.close(self._write_end)
+        os.close(self._read_end)
+        self._write_end = -1
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._loop.close()
+
+    async def _connect(self, directory: str) -> None:
+        deadline = self._loop.time() + START_TIMEOUT_S
+        while not (Path(directory) / "front").exists():
+            if self._process.poll() is not None:
+                raise ConfigError("the server could not start (its message is above)")
+            if self._loop.time() > deadline:
+                raise RingError(f"the server was not ready within {START_TIMEOUT_S:.0f} s")
+            await asyncio.sleep(0.02)
+        self._client = await AsyncClient(f"ipc://{directory}").__aenter__()
+
+    async def _generate(
+        self, prompts: list[str], sampling: dict[str, Any] | None, request: dict[str, Any]
+    ) -> list[GenerateOutput]:
+        calls = [self.client.generate(p, sampling=sampling or {}, **request) for p in prompts]
+        return list(await asyncio.gather(*calls))
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+async def _next(outputs: Any) -> GenerateOutput | None:
+    return await anext(outputs, None)
+
+
+def _command_line(args: dict[str, Any]) -> list[str]:
+    command = []
+    for name, value in args.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            command.append(flag)
+        elif value is not False:
+            command += [flag, str(value)]
+    return command

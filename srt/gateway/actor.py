@@ -1,0 +1,52 @@
+"""The gateway process: the HTTP application over a ring client. The ring sees one more client."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from srt.actor import Actor
+from srt.client import RingClient
+from srt.gateway.app import create_app
+from srt.gateway.context import GatewayInfo
+from srt.gateway.server import GatewayServer
+from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
+
+
+class GatewayActor(Actor):
+    """Serves HTTP. Its client fails requests by itself when the ring breaks."""
+
+    name = "gateway"
+    niceness = 5
+
+    async def start(self) -> None:
+        self._client = RingClient(f"ipc://{self.ring.directory}")
+        await self._client.start()
+        app = create_app(self._client, self._facts())
+        self._server = GatewayServer(app, self.args.host, self.args.port)
+        await self._server.start()
+        self.info = {"url": self._server.url}
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        await self._client.close()
+
+    def new_epoch(self, epoch: int) -> None:
+        pass  # the client has heard it too
+
+    def _facts(self) -> GatewayInfo:
+        files = resolve_model(self.args.model)
+        return GatewayInfo(
+            model_name=self.args.model_name,
+            model_path=str(files.path),
+            context_len=load_vocab(files).context_len,
+            max_total_tokens=self.args.max_total_tokens,
+            version=_version(),
+            api_key=self.args.api_key or None,
+            server_args=self.args.public(),
+        )
+
+
+def _version() -> str:
+    try:
+        return version("srt-lang")
+    except PackageNotFoundError:
+        return "0+unknown"

@@ -1,0 +1,82 @@
+"""`python -m srt.launch`: parse the arguments, start the supervisor, say where the server is."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+import uvloop
+
+from srt.args import ServerArgs, parse_args
+from srt.errors import ConfigError
+from srt.log import paint, set_up_logging
+from srt.model.files import resolve_model
+from srt.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
+
+PARENT_FD_VARIABLE = "SRT_PARENT_FD"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The launcher; returns the process's exit status."""
+    try:
+        args = parse_args(sys.argv[1:] if argv is None else argv)
+        set_up_logging("launcher", args.log_level)
+        _stop_with_parent()
+        return uvloop.run(_serve(args))
+    except ConfigError as error:
+        print(f"srt: {error}", file=sys.stderr)
+        return 2
+
+
+async def _serve(args: ServerArgs) -> int:
+    started = time.monotonic()
+    supervisor = Supervisor(args)
+    log.info("starting %s (ring %s)", args.model_name, supervisor.ring.directory)
+    return await supervisor.run(lambda ready: _announce(args, ready, time.monotonic() - started))
+
+
+def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> None:
+    scheduler, tokenizer = supervisor.facts("scheduler"), supervisor.facts("tokenizer")
+    log.info("model   %s (%s)", paint(args.model_name, "1"), resolve_model(args.model).path)
+    log.info(
+        "        %s executor, %s, weights %.0f MiB, context %d tokens",
+        scheduler["executor"],
+        scheduler["dtype"],
+        scheduler["weight_bytes"] / 2**20,
+        tokenizer["context_len"],
+    )
+    log.info(
+        "pool    %d tokens, %.0f MiB (touched as it fills)",
+        args.max_total_tokens,
+        scheduler["pool_bytes"] / 2**20,
+    )
+    log.info("ring    ipc://%s", supervisor.ring.directory)
+    if not args.no_http:
+        url = supervisor.facts("gateway")["url"]
+        log.info("ready   %s after %.1f s", paint(url, "1;32"), elapsed_s)
+    else:
+        log.info("ready   after %.1f s", elapsed_s)
+
+
+def _stop_with_parent() -> None:
+    """If a parent (`srt.Engine`) gave us a pipe, stop when it closes."""
+    fd = os.environ.pop(PARENT_FD_VARIABLE, "")
+    if not fd:
+        return
+
+    def watch() -> None:
+        os.read(int(fd), 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-pipe", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""The ring's geography: where its sockets are, how they are made, and the limits they all have.
+
+All sockets are `ipc://` files in a directory of mode 0700, so the file system decides who may
+talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from srt.args import ServerArgs
+from srt.errors import ConfigError
+from srt.messages import Message, encode
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+QUEUE_MESSAGES = 10_000  # per socket and peer
+EVENT_INTERVAL_S = 0.25  # a RingEvent at least this often
+HEARTBEAT_INTERVAL_S = 0.25
+RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
+LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
+LEASE_S = 10.0  # no Hello for this long: the client is gone
+
+RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
+_ARGS_FILE = "args.json"
+
+
+class Ring(NamedTuple):
+    """A ring's directory and the addresses in it."""
+
+    directory: Path
+
+    def address(self, name: str) -> str:
+        return f"ipc://{self.directory / name}"
+
+    @property
+    def front(self) -> str:
+        """ROUTER of the tokenizer, for clients."""
+        return self.address("front")
+
+    @property
+    def back(self) -> str:
+        """ROUTER of the detokenizer, for clients."""
+        return self.address("back")
+
+    @property
+    def events(self) -> str:
+        """PUB of the supervisor, for everyone."""
+        return self.address("events")
+
+    @property
+    def ctl(self) -> str:
+        """PULL of the supervisor, for its children."""
+        return self.address("ctl")
+
+    @property
+    def scheduler(self) -> str:
+        """PULL of the scheduler."""
+        return self.address("scheduler")
+
+    @property
+    def detokenizer(self) -> str:
+        """PULL of the detokenizer."""
+        return self.address("detokenizer")
+
+    @property
+    def credits(self) -> str:
+        """PULL of the tokenizer, for credits."""
+        return self.address("credits")
+
+    def write_args(self, args: ServerArgs) -> None:
+        path = self.directory / _ARGS_FILE
+        path.touch(mode=0o600)
+        path.write_bytes(msgspec.json.encode(args))
+
+    def read_args(self) -> ServerArgs:
+        return msgspec.json.decode((self.directory / _ARGS_FILE).read_bytes(), type=ServerArgs)
+
+
+def create_ring(directory: str) -> Ring:
+    """Make the ring's private directory (a fresh one if `directory` is empty)."""
+    if not directory:
+        return Ring(Path(tempfile.mkdtemp(prefix="srt-ring-")))
+    path = Path(directory).absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise ConfigError(f"--ring-dir {path} exists already: is a server running there?") from None
+    return Ring(path)
+
+
+def ring_at(url: str) -> Ring:
+    """The ring that `ipc://DIRECTORY` names. Raises ConfigError if there is none."""
+    if url.startswith("tcp://"):
+        raise ConfigError("a ring over TCP is not supported yet: use ipc:// or http://")
+    path = Path(url.removeprefix("ipc://"))
+    if not path.is_dir():
+        raise ConfigError(f"no ring at {path}: is the server running?")
+    if os.stat(path).st_uid != os.getuid():
+        raise ConfigError(f"the ring at {path} belongs to another user")
+    return Ring(path)
+
+
+def open_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
+    """A socket with the limits that every socket of the ring has."""
+    socket: zmq.asyncio.Socket = context.socket(kind)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+    if kind == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    if kind == zmq.SUB:
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+    return socket
+
+
+def bind(context: zmq.asyncio.Context, kind: int, address: str) -> zmq.asyncio.Socket:
+    socket = open_socket(context, kind)
+    socket.bind(address)
+    return socket
+
+
+def connect(context: zmq.asyncio.Context, kind: int, address: str) -> zmq.asyncio.Socket:
+    socket = open_socket(context, kind)
+    socket.connect(address)
+    return socket
+
+
+def send_now(socket: zmq.asyncio.Socket, message: Message, to: bytes | None = None) -> bool:
+    """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
+    or its queue is full; the caller decides what that means."""
+    frames = [encode(message)] if to is None else [to, encode(message)]
+    sent = socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=True)
+    # pyzmq resolves a NOBLOCK send at once, with the result or the error.
+    error = sent.exception()
+    if error is None:
+        return True
+    if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+        return False
+    raise error
