@@ -5,6 +5,7 @@ while one runs; messages are taken at any time, because the loop itself never co
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -37,8 +38,8 @@ from srt.model.files import resolve_model
 
 log = logging.getLogger(__name__)
 
-FLUSH_POLL_S = 0.01
 MAX_FLUSH_WAIT_S = 600.0
+BLOCKED_RETRY_S = 0.05
 
 
 class SchedulerActor(Actor):
@@ -56,6 +57,7 @@ class SchedulerActor(Actor):
         self._stats_log = StatsLog(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
@@ -113,9 +115,11 @@ class SchedulerActor(Actor):
         self.send(self._detokenizer, reply)
 
     async def _flush(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while self._core.has_work and time.monotonic() < deadline:
-            await asyncio.sleep(FLUSH_POLL_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not self._core.flush_cache():
+                    await self._idle.wait()
+                return True
         return self._core.flush_cache()
 
     def _tell(self) -> None:
@@ -149,11 +153,12 @@ class SchedulerActor(Actor):
     async def _sleep(self) -> None:
         """Until a message comes. With work that cannot run yet, look again soon."""
         self._wake.clear()
-        try:
-            async with asyncio.timeout(0.05 if self._core.has_work else None):
+        if not self._core.has_work:
+            self._idle.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
+        self._idle.clear()
 
     def _prepare(self) -> Step | None:
         now = time.monotonic()
@@ -208,5 +213,3 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         disable_radix_cache=args.disable_radix_cache,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )
-
-

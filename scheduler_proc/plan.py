@@ -1,6 +1,7 @@
 """Builds a step: collects the rows that the scheduler chose and lays them out as a ForwardBatch."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class StepBuilder:
                 row.req.pending_sample = row.sample
         return Step(batch, rows, late_tokens)
 
-    def _sampling_arrays(self, qo_indptr: np.ndarray) -> dict[str, object]:
+    def _sampling_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
         picked = [(i, row.req) for i, row in enumerate(self.rows) if row.sample >= 0]
         params = [req.sampling for _, req in picked]
         suppressed = [
@@ -118,7 +119,7 @@ class StepBuilder:
             "suppressed": suppressed,
         }
 
-    def _logprob_arrays(self, qo_indptr: np.ndarray) -> dict[str, np.ndarray]:
+    def _logprob_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
         tokens, targets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
         for row, at in zip(self.rows, qo_indptr.tolist(), strict=False):
             if row.num_logprobs > 0:

@@ -66,8 +66,8 @@ class TraceRecorder:
 
 def digest(batch: ForwardBatch) -> int:
     """A checksum of what a plan computes and where (token values that come late excluded)."""
-    columns = (batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr)
-    columns += (batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens)
+    columns = [batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr]
+    columns += [batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens]
     value = 0
     for column in columns:
         value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)

@@ -149,7 +149,8 @@ class Actor:
         tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
         stopping = asyncio.ensure_future(self._stopping.wait())
         done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*tasks, *self._spawned, stopping):
+        pending: list[asyncio.Future[Any]] = [*tasks, *self._spawned, stopping]
+        for task in pending:
             task.cancel()
         await self.stop()
         self.context.destroy(linger=0)

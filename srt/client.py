@@ -164,8 +164,8 @@ class RingClient:
         self._identity = os.urandom(16)
         self._context = zmq.asyncio.Context()
         self._live: dict[str, RingGeneration] = {}
-        self._admissions: dict[str, asyncio.Future[int]] = {}
-        self._controls: dict[str, asyncio.Future[bytes]] = {}
+        self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by rid
+        self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by rid
         self._event: RingEvent | None = None
         self._epoch = 0  # of the last Welcome
         self._usable = asyncio.Event()
@@ -422,14 +422,16 @@ class AsyncClient:
     @property
     def ring(self) -> RingEvent | None:
         """The ring's state as last heard; None over HTTP."""
-        return self._transport.ring
+        ring: RingEvent | None = self._transport.ring
+        return ring
 
     async def submit(self, **request: Any) -> Generation:
         """See `srt.generation.Client.submit`. `sampling` may be given as a dict."""
         sampling = request.get("sampling")
         if isinstance(sampling, dict):
             request["sampling"] = _sampling(sampling)
-        return await self._transport.submit(**request)
+        generation: Generation = await self._transport.submit(**request)
+        return generation
 
     async def generate(self, text: str | None = None, **request: Any) -> GenerateOutput:
         """One completion, whole. Takes the arguments of `submit`."""
@@ -456,7 +458,8 @@ class AsyncClient:
 
     async def stats(self) -> dict[str, Any]:
         """The scheduler's counters and gauges."""
-        return await self._transport.stats()
+        stats: dict[str, Any] = await self._transport.stats()
+        return stats
 
 
 def _transport(url: str, api_key: str | None) -> Any:
@@ -482,5 +485,3 @@ def _packed(input_ids: Sequence[int]) -> bytes:
         return pack_ids(input_ids)
     except (ValueError, TypeError, OverflowError):
         raise RequestError("input_ids must be a list of int32", param="input_ids") from None
-
-

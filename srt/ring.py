@@ -4,10 +4,11 @@ All sockets are `ipc://` files in a directory of mode 0700, so the file system d
 talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
 """
 
+import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import zmq
@@ -135,8 +136,8 @@ def send_now(socket: zmq.asyncio.Socket, message: Message, to: bytes | None = No
     """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
     or its queue is full; the caller decides what that means."""
     frames = [encode(message)] if to is None else [to, encode(message)]
-    sent = socket.send_multipart(frames, flags=zmq.NOBLOCK, copy=True)
     # pyzmq resolves a NOBLOCK send at once, with the result or the error.
+    sent = cast("asyncio.Future[Any]", socket.send_multipart(frames, flags=zmq.NOBLOCK))
     error = sent.exception()
     if error is None:
         return True

@@ -52,6 +52,7 @@ class Child:
     restarts: int = 0
     beat: Heartbeat | None = None
     info: dict[str, Any] = field(default_factory=dict)
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
@@ -116,12 +117,13 @@ class Supervisor:
     # ---- children ------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        read_end, write_end = self._death_pipe
+        read_end = self._death_pipe[0]
         command = [sys.executable, "-m", MODULES[child.part]]
         command += [str(self.ring.directory), str(self._epoch), str(read_end)]
         child.process = subprocess.Popen(
             command, pass_fds=[read_end], stdin=subprocess.DEVNULL, env=_child_environment()
         )
+        child.exited.clear()
         child.state, child.started_at, child.beat = "starting", time.monotonic(), None
         pidfd = os.pidfd_open(child.process.pid)
         loop = asyncio.get_running_loop()
@@ -132,6 +134,7 @@ class Supervisor:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         status = process.wait()
+        child.exited.set()
         child.state, child.beat = "dead", None
         if self._stop.is_set():
             return
@@ -195,9 +198,7 @@ class Supervisor:
         return RingEvent(self._epoch, self.ready, self._draining, parts, self._reason)
 
     def _serves(self, child: Child) -> bool:
-        return (
-            child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch
-        )
+        return child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch
 
     async def _wait_until_ready(self, on_ready: Any) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -245,12 +246,13 @@ class Supervisor:
 
     async def _terminate(self, children: list[Child]) -> None:
         processes = [child.process for child in children if child.process is not None]
+        children = [child for child in children if child.process is not None]
         for process in processes:
             if process.poll() is None:
                 process.terminate()
-        deadline = time.monotonic() + TERM_GRACE_S
-        while time.monotonic() < deadline and any(p.poll() is None for p in processes):
-            await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERM_GRACE_S):
+                await asyncio.gather(*(child.exited.wait() for child in children))
         for process in processes:
             if process.poll() is None:
                 process.kill()
@@ -282,5 +284,3 @@ def _describe(status: int) -> str:
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"exit status {status}"
-
-

@@ -1,0 +1,132 @@
+"""The detokenizer without its sockets: scheduler batches in; outputs, aborts and credits out.
+
+Called by the detokenizer actor once per TokenBatch. A stop string found here has the last word:
+text, ids, logprobs, counts and finish are those of the completing token, and what the scheduler
+still sends for the request only ends it. Invariant: each ReqEnd gives one Credit, and each
+request whose client is there one finish.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from detokenizer_proc.request import Request
+from srt.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
+from srt.model.vocab import Vocab
+
+_TOKEN_BYTES = 4  # an int32 id, a float32 logprob
+
+
+class DetokenizerStep(NamedTuple):
+    """What one batch led to: outputs by client, aborts for the scheduler, credits for the front."""
+
+    outputs: dict[bytes, list[Output]]
+    aborts: list[Abort]
+    credits: list[Credit]
+
+
+class Detokenizer:
+    """All requests between their ReqStart and their ReqEnd, by the scheduler's handle."""
+
+    def __init__(self, vocab: Vocab, epoch: int) -> None:
+        self._visible = vocab.pieces(skip_special_tokens=True)
+        self._all = vocab.pieces(skip_special_tokens=False)
+        self._epoch = epoch
+        self._requests: dict[int, Request] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the scheduler has not ended."""
+        return len(self._requests)
+
+    def reset(self, epoch: int) -> None:
+        """Start a new epoch: forget every request."""
+        self._epoch = epoch
+        self._requests.clear()
+
+    def drop_client(self, client: bytes) -> None:
+        """A client is gone: no more outputs for its requests. Their credits still come."""
+        for request in self._requests.values():
+            if request.client == client:
+                request.close()
+
+    def step(self, batch: TokenBatch) -> DetokenizerStep:
+        """Take in one scheduler step. A batch of another epoch is ignored."""
+        if batch.epoch != self._epoch:
+            return DetokenizerStep({}, [], [])
+        for start in batch.starts:
+            pieces = self._visible if start.skip_special_tokens else self._all
+            self._requests[start.handle] = Request(start, pieces)
+        self._add_prompt_logprobs(batch.prompt_logprobs)
+        touched = self._add_tokens(batch)
+        aborts = self._aborts(touched, batch)
+        credits = self._end(batch, touched)
+        return DetokenizerStep(_outputs(touched), aborts, credits)
+
+    def _add_prompt_logprobs(self, chunks: list[PromptLogprobs]) -> None:
+        for chunk in chunks:
+            if request := self._requests.get(chunk.handle):
+                request.add_prompt_logprobs(chunk)
+
+    def _add_tokens(self, batch: TokenBatch) -> dict[int, Request]:
+        """Give each request its tokens; return the requests that took some.
+
+        A request that a stop token ended has that token last, in the batch of its ReqEnd.
+        """
+        stop_ids = {end.handle: end.finish.matched for end in batch.ends}
+        last = {handle: i for i, handle in enumerate(batch.handles)}
+        touched = {}
+        for i, (handle, ids, packed, logprobs) in enumerate(_columns(batch)):
+            request = self._requests.get(handle)
+            if request and request.is_open and ids:
+                stop_id = stop_ids.get(handle) if i == last[handle] else None
+                request.add_tokens(ids, packed, logprobs, stop_id)
+                touched[handle] = request
+        return touched
+
+    def _aborts(self, touched: dict[int, Request], batch: TokenBatch) -> list[Abort]:
+        """For each request that a stop string has just ended before the scheduler did."""
+        ended = {end.handle for end in batch.ends}
+        return [
+            Abort(request.client, request.rid, self._epoch, silent=True)
+            for handle, request in touched.items()
+            if request.finish and handle not in ended
+        ]
+
+    def _end(self, batch: TokenBatch, touched: dict[int, Request]) -> list[Credit]:
+        """Close what the scheduler has ended; adds the requests that now have a finish to send."""
+        credits = []
+        for end in batch.ends:
+            request = self._requests.pop(end.handle, None)
+            if request is None:
+                continue
+            if request.is_open:
+                request.end(end.finish)
+                touched[end.handle] = request
+            credits.append(Credit(request.client, request.rid, self._epoch))
+        return credits
+
+
+class _Column(NamedTuple):
+    handle: int
+    ids: list[int]
+    packed: bytes
+    logprobs: bytes
+
+
+def _columns(batch: TokenBatch) -> Iterator[_Column]:
+    ids = unpack_ids(batch.ids).tolist()
+    start = 0
+    for handle, count in zip(batch.handles, batch.counts, strict=True):
+        stop = start + count
+        raw = slice(start * _TOKEN_BYTES, stop * _TOKEN_BYTES)
+        yield _Column(handle, ids[start:stop], batch.ids[raw], batch.logprobs[raw])
+        start = stop
+
+
+def _outputs(requests: dict[int, Request]) -> dict[bytes, list[Output]]:
+    """What there is to send now, by client; closes the requests that sent their finish."""
+    outputs: dict[bytes, list[Output]] = {}
+    for request in requests.values():
+        if output := request.take_output():
+            outputs.setdefault(request.client, []).append(output)
+    return outputs

@@ -1,0 +1,106 @@
+"""One request at the detokenizer: what has been generated and not yet been sent.
+
+Owned by the detokenizer core. Invariant: after its finish was sent, or its client was dropped, a
+request is closed: it takes and gives nothing more, and holds no data.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from detokenizer_proc.text_stream import TextStream
+from srt.messages import Finish, Output, PromptLogprobs, ReqStart
+
+
+@dataclass(slots=True)
+class _Unsent:
+    """What the next Output will carry."""
+
+    text: list[str] = field(default_factory=list)
+    ids: bytearray = field(default_factory=bytearray)
+    logprobs: bytearray = field(default_factory=bytearray)
+    prompt_start: int = -1
+    prompt_ids: bytearray = field(default_factory=bytearray)
+    prompt_logprobs: bytearray = field(default_factory=bytearray)
+
+
+class Request:
+    """Collects tokens into Outputs: one per step for a stream, else one at the end."""
+
+    def __init__(self, start: ReqStart, pieces: Sequence[bytes]) -> None:
+        self._start = start
+        self._text = TextStream(pieces, start.stop, start.min_new_tokens)
+        self._unsent = _Unsent()
+        self.is_open = True
+        self.finish: Finish | None = None
+
+    @property
+    def client(self) -> bytes:
+        """The client that sent the request."""
+        return self._start.client
+
+    @property
+    def rid(self) -> str:
+        """The client's name for the request."""
+        return self._start.rid
+
+    def add_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
+        """Append the log-probabilities of the next prompt tokens."""
+        unsent = self._unsent
+        if not self.is_open:
+            return
+        if unsent.prompt_start < 0:
+            unsent.prompt_start = chunk.start
+        unsent.prompt_ids += chunk.ids
+        unsent.prompt_logprobs += chunk.logprobs
+
+    def add_tokens(
+        self, ids: list[int], packed: bytes, logprobs: bytes, stop_id: int | str | None = None
+    ) -> None:
+        """Take new tokens, or those up to the one that completes a stop string.
+
+        `packed` and `logprobs` are the ids and their log-probabilities, four bytes each. If
+        `stop_id` is the last id, it ended the request and its text is not shown.
+        """
+        unsent, before = self._unsent, self._text.num_tokens
+        is_stop_id = ids[-1] == stop_id
+        unsent.text.append(self._text.push(ids[:-1] if is_stop_id else ids))
+        if is_stop_id:
+            self._text.push_hidden()
+        size = 4 * (self._text.num_tokens - before)
+        unsent.ids += packed[:size]
+        if self._start.return_logprob:
+            unsent.logprobs += logprobs[:size]
+        if stopped := self._text.stopped:
+            self.finish = Finish("stop", stopped.text)
+
+    def end(self, finish: Finish) -> None:
+        """The scheduler's finish. It counts only if no stop string was found before."""
+        if self.finish is None:
+            self._unsent.text.append(self._text.finish())
+            self.finish = finish
+
+    def take_output(self) -> Output | None:
+        """What is to be sent now, if anything; with the finish, the request closes."""
+        if not (self.finish or self._start.stream):
+            return None
+        unsent, self._unsent = self._unsent, _Unsent()
+        if self.finish:
+            self.close()
+        return Output(
+            rid=self.rid,
+            text="".join(unsent.text),
+            ids=bytes(unsent.ids),
+            logprobs=bytes(unsent.logprobs),
+            prompt_tokens=self._start.prompt_tokens,
+            cached_tokens=self._start.cached_tokens,
+            completion_tokens=self._text.num_tokens,
+            prompt_logprob_start=unsent.prompt_start,
+            prompt_logprob_ids=bytes(unsent.prompt_ids),
+            prompt_logprobs=bytes(unsent.prompt_logprobs),
+            finish=self.finish,
+        )
+
+    def close(self) -> None:
+        """Forget everything: nothing more will be sent."""
+        self.is_open = False
+        self._unsent = _Unsent()

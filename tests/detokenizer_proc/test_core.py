@@ -1,0 +1,277 @@
+"""The detokenizer's contract: outputs, stop strings, ends, credits, aborts, clients, epochs."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detokenizer_proc.core import Detokenizer, DetokenizerStep
+from srt.errors import ErrorInfo
+from srt.messages import (
+    Abort,
+    Credit,
+    Finish,
+    Output,
+    PromptLogprobs,
+    ReqEnd,
+    ReqStart,
+    TokenBatch,
+    pack_floats,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
+from srt.model.vocab import Vocab
+
+EPOCH, EOS = 7, 256
+A, B = b"client-a", b"client-b"
+VOCAB = Vocab(
+    model_name="bytes",
+    token_bytes=[bytes([byte]) for byte in range(256)] + [b"<eos>"],
+    special_ids=frozenset({EOS}),
+    eos_ids=(EOS,),
+    bos_id=None,
+    add_bos=False,
+    context_len=100,
+    chat_template=None,
+)
+NOTHING = DetokenizerStep({}, [], [])
+LENGTH = Finish("length")
+
+
+@pytest.fixture
+def detokenizer() -> Detokenizer:
+    return Detokenizer(VOCAB, EPOCH)
+
+
+def start(handle: int, client: bytes = A, **fields: Any) -> ReqStart:
+    return ReqStart(handle, client, f"r{handle}", prompt_tokens=10, cached_tokens=4, **fields)
+
+
+def batch(
+    tokens: dict[int, list[int] | bytes] | None = None,
+    starts: tuple[ReqStart, ...] = (),
+    ends: dict[int, Finish] | None = None,
+    logprobs: list[float] | None = None,
+    prompt_logprobs: tuple[PromptLogprobs, ...] = (),
+    epoch: int = EPOCH,
+) -> TokenBatch:
+    tokens = tokens or {}
+    return TokenBatch(
+        epoch=epoch,
+        handles=list(tokens),
+        counts=[len(ids) for ids in tokens.values()],
+        ids=pack_ids([i for ids in tokens.values() for i in ids]),
+        logprobs=b"" if logprobs is None else pack_floats(logprobs),
+        starts=list(starts),
+        prompt_logprobs=list(prompt_logprobs),
+        ends=[ReqEnd(handle, finish) for handle, finish in (ends or {}).items()],
+    )
+
+
+def only_output(step: DetokenizerStep, client: bytes = A) -> Output:
+    assert list(step.outputs) == [client]
+    (output,) = step.outputs[client]
+    assert (output.prompt_tokens, output.cached_tokens) == (10, 4)
+    return output
+
+
+def ids_of(output: Output) -> list[int]:
+    ids: list[int] = unpack_ids(output.ids).tolist()
+    return ids
+
+
+# ---- streams and single answers --------------------------------------------------------------
+
+
+def test_a_stream_has_an_output_per_step(detokenizer: Detokenizer) -> None:
+    first = only_output(detokenizer.step(batch({1: b"h"}, (start(1, stream=True),))))
+    assert (first.rid, first.text, ids_of(first)) == ("r1", "h", [0x68])
+    assert (first.completion_tokens, first.finish) == (1, None)
+    held = only_output(detokenizer.step(batch({1: b"\xc3"})))
+    assert (held.text, ids_of(held), held.completion_tokens) == ("", [0xC3], 2)
+    step = detokenizer.step(batch({1: b"\xa9!"}, ends={1: LENGTH}))
+    last = only_output(step)
+    assert (last.text, ids_of(last), last.completion_tokens) == ("é!", [0xA9, 0x21], 4)
+    assert last.finish == LENGTH
+    assert step.credits == [Credit(A, "r1", EPOCH)]
+    assert step.aborts == []
+    assert detokenizer.in_flight == 0
+
+
+def test_without_stream_there_is_one_output(detokenizer: Detokenizer) -> None:
+    assert detokenizer.step(batch({1: b"he"}, (start(1),))) == NOTHING
+    assert detokenizer.step(batch({1: b"ll"})) == NOTHING
+    step = detokenizer.step(batch({1: b"o"}, ends={1: LENGTH}))
+    output = only_output(step)
+    assert (output.text, ids_of(output)) == ("hello", list(b"hello"))
+    assert (output.completion_tokens, output.finish) == (5, LENGTH)
+    assert step.credits == [Credit(A, "r1", EPOCH)]
+
+
+def test_a_step_without_new_ids_sends_nothing(detokenizer: Detokenizer) -> None:
+    detokenizer.step(batch({1: b"h"}, (start(1, stream=True),)))
+    assert detokenizer.step(batch({1: b""})) == NOTHING
+    assert detokenizer.step(batch()) == NOTHING
+
+
+def test_outputs_are_grouped_by_client(detokenizer: Detokenizer) -> None:
+    starts = (start(1, stream=True), start(2, B, stream=True), start(3, stream=True))
+    step = detokenizer.step(batch({1: b"a", 2: b"bc", 3: b"d"}, starts))
+    texts = {client: [o.text for o in outputs] for client, outputs in step.outputs.items()}
+    assert texts == {A: ["a", "d"], B: ["bc"]}
+
+
+def test_an_end_without_tokens(detokenizer: Detokenizer) -> None:
+    error = ErrorInfo("internal", "gone")
+    finish = Finish("abort", None, error)
+    step = detokenizer.step(batch(starts=(start(1),), ends={1: finish}))
+    output = only_output(step)
+    assert (output.text, output.completion_tokens, output.finish) == ("", 0, finish)
+    assert step.credits == [Credit(A, "r1", EPOCH)]
+
+
+# ---- logprobs --------------------------------------------------------------------------------
+
+
+def test_logprobs_go_to_those_who_asked(detokenizer: Detokenizer) -> None:
+    starts = (start(1, stream=True, return_logprob=True), start(2, stream=True))
+    values = [-0.5, -1.5, math.nan]
+    step = detokenizer.step(batch({1: b"ab", 2: b"c"}, starts, logprobs=values))
+    asked, other = step.outputs[A]
+    assert unpack_floats(asked.logprobs).tolist() == [-0.5, -1.5]
+    assert other.logprobs == b""
+
+
+def test_prompt_logprobs_come_first_and_in_order(detokenizer: Detokenizer) -> None:
+    chunks = (
+        PromptLogprobs(1, 2, pack_ids([7, 8]), pack_floats([math.nan, -1.0])),
+        PromptLogprobs(1, 4, pack_ids([9]), pack_floats([-2.0])),
+    )
+    request = start(1, stream=True, return_logprob=True)
+    assert detokenizer.step(batch(starts=(request,), prompt_logprobs=chunks[:1])) == NOTHING
+    step = detokenizer.step(batch({1: b"a"}, prompt_logprobs=chunks[1:], logprobs=[-3.0]))
+    output = only_output(step)
+    assert output.prompt_logprob_start == 2
+    assert unpack_ids(output.prompt_logprob_ids).tolist() == [7, 8, 9]
+    expected = np.array([math.nan, -1.0, -2.0], dtype=np.float32)
+    np.testing.assert_array_equal(unpack_floats(output.prompt_logprobs), expected)
+    later = only_output(detokenizer.step(batch({1: b"b"}, logprobs=[-1.0])))
+    assert (later.prompt_logprob_start, later.prompt_logprobs) == (-1, b"")
+
+
+# ---- how requests end ------------------------------------------------------------------------
+
+
+def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
+    request = start(1, stop=["\nQ:"], stream=True, return_logprob=True)
+    first = only_output(detokenizer.step(batch({1: b"ok\n"}, (request,), logprobs=[0, -1, -2])))
+    assert (first.text, ids_of(first)) == ("ok", list(b"ok\n"))
+    step = detokenizer.step(batch({1: b"Q:xyz"}, logprobs=[-3, -4, -5, -6, -7]))
+    output = only_output(step)
+    assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"Q:"), 5)
+    assert unpack_floats(output.logprobs).tolist() == [-3, -4]
+    assert output.finish == Finish("stop", "\nQ:")
+    assert step.aborts == [Abort(A, "r1", EPOCH, silent=True)]
+    assert step.credits == []
+    assert detokenizer.in_flight == 1
+    assert detokenizer.step(batch({1: b"more"}, logprobs=[0, 0, 0, 0])) == NOTHING
+    ended = detokenizer.step(batch(ends={1: Finish("abort")}))
+    assert ended == DetokenizerStep({}, [], [Credit(A, "r1", EPOCH)])
+
+
+def test_a_stop_string_wins_over_an_end_in_the_same_batch(detokenizer: Detokenizer) -> None:
+    request = start(1, stop=["b"])
+    step = detokenizer.step(batch({1: [*b"abc", EOS]}, (request,), {1: Finish("stop", EOS)}))
+    output = only_output(step)
+    assert (output.text, ids_of(output)) == ("a", list(b"ab"))
+    assert (output.completion_tokens, output.finish) == (2, Finish("stop", "b"))
+    assert step.aborts == []
+    assert step.credits == [Credit(A, "r1", EPOCH)]
+
+
+@pytest.mark.parametrize("finish", [LENGTH, Finish("abort"), Finish("stop", EOS)])
+def test_held_text_is_flushed_at_the_end(detokenizer: Detokenizer, finish: Finish) -> None:
+    request = start(1, stop=["stop"], stream=True)
+    first = only_output(detokenizer.step(batch({1: b"a sto"}, (request,))))
+    assert first.text == "a "
+    assert only_output(detokenizer.step(batch(ends={1: finish}))).text == "sto"
+
+
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+@pytest.mark.parametrize("stop_id", [EOS, ord("z")])
+def test_a_stop_token_counts_but_is_not_text(
+    detokenizer: Detokenizer, stop_id: int, skip_special_tokens: bool
+) -> None:
+    request = start(1, skip_special_tokens=skip_special_tokens, stop=["z!"])
+    step = detokenizer.step(batch({1: [0x61, stop_id]}, (request,), {1: Finish("stop", stop_id)}))
+    output = only_output(step)
+    assert (output.text, ids_of(output), output.completion_tokens) == ("a", [0x61, stop_id], 2)
+    assert output.finish == Finish("stop", stop_id)
+
+
+def test_a_request_may_have_several_columns(detokenizer: Detokenizer) -> None:
+    z = ord("z")
+    step = detokenizer.step(
+        TokenBatch(
+            epoch=EPOCH,
+            handles=[1, 2, 1],
+            counts=[2, 1, 2],
+            ids=pack_ids([0x61, z, 0x62, 0x63, z]),
+            starts=[start(1, stream=True), start(2, stream=True)],
+            ends=[ReqEnd(1, Finish("stop", z))],
+        )
+    )
+    first, second = step.outputs[A]
+    assert (first.text, ids_of(first)) == ("azc", [0x61, z, 0x63, z])
+    assert (first.completion_tokens, second.text) == (4, "b")
+
+
+def test_special_tokens_within_the_text(detokenizer: Detokenizer) -> None:
+    starts = (start(1), start(2, skip_special_tokens=False))
+    tokens: dict[int, list[int] | bytes] = {1: [0x61, EOS, 0x62], 2: [0x61, EOS, 0x62]}
+    step = detokenizer.step(batch(tokens, starts, {1: LENGTH, 2: LENGTH}))
+    assert [output.text for output in step.outputs[A]] == ["ab", "a<eos>b"]
+    assert [output.completion_tokens for output in step.outputs[A]] == [3, 3]
+
+
+def test_min_new_tokens_blocks_stop_strings(detokenizer: Detokenizer) -> None:
+    request = start(1, stop=["a"], min_new_tokens=3, stream=True)
+    assert only_output(detokenizer.step(batch({1: b"ab"}, (request,)))).text == "ab"
+    output = only_output(detokenizer.step(batch({1: b"a"})))
+    assert (output.text, output.finish) == ("", Finish("stop", "a"))
+
+
+# ---- strangers, lost clients, epochs ---------------------------------------------------------
+
+
+def test_unknown_handles_are_ignored(detokenizer: Detokenizer) -> None:
+    chunk = PromptLogprobs(9, 0, pack_ids([1]), pack_floats([0.0]))
+    assert detokenizer.step(batch({9: b"a"}, ends={9: LENGTH}, prompt_logprobs=(chunk,))) == NOTHING
+    starts = (start(1, stream=True),)
+    assert only_output(detokenizer.step(batch({9: b"xy", 1: b"a"}, starts))).text == "a"
+
+
+def test_a_dropped_client_gets_nothing_but_its_credits_come(detokenizer: Detokenizer) -> None:
+    starts = (start(1, stream=True, stop=["b"]), start(2, B, stream=True))
+    detokenizer.step(batch({1: b"a", 2: b"a"}, starts))
+    detokenizer.drop_client(A)
+    step = detokenizer.step(batch({1: b"b", 2: b"b"}))
+    assert only_output(step, B).text == "b"
+    assert step.aborts == []
+    assert detokenizer.in_flight == 2
+    step = detokenizer.step(batch(ends={1: Finish("abort"), 2: LENGTH}))
+    assert only_output(step, B).finish == LENGTH
+    assert step.credits == [Credit(A, "r1", EPOCH), Credit(B, "r2", EPOCH)]
+
+
+def test_another_epoch_is_ignored_and_reset_forgets(detokenizer: Detokenizer) -> None:
+    assert detokenizer.step(batch({1: b"a"}, (start(1),), epoch=EPOCH - 1)) == NOTHING
+    detokenizer.step(batch({1: b"a"}, (start(1),)))
+    detokenizer.reset(EPOCH + 1)
+    assert detokenizer.in_flight == 0
+    assert detokenizer.step(batch(ends={1: LENGTH}, epoch=EPOCH + 1)) == NOTHING
+    step = detokenizer.step(batch({1: b"b"}, (start(1),), {1: LENGTH}, epoch=EPOCH + 1))
+    assert only_output(step).text == "b"
+    assert step.credits == [Credit(A, "r1", EPOCH + 1)]

@@ -1,0 +1,174 @@
+"""TextStream: pieces joined are the full decode; stop strings against a brute-force search."""
+
+import codecs
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detokenizer_proc.text_stream import StopMatch, TextStream
+from srt.model.files import resolve_model
+from srt.model.vocab import Vocab, load_vocab
+from tokenizer_proc.tokenizer import Tokenizer, load_tokenizer
+
+SCRIPTS = [
+    "abc XYZ 019 ,.!\n\t",
+    "éüñçß ŒœŽ",
+    "中文日本語한국어",
+    "مرحبا שלום",
+    "नमस्ते ไทย",
+    "👨\u200d👩\u200d👧🏳️\u200d🌈👍🏽🇩🇪",
+    "e\u0301\u0308\ufffd\u00a0\u2028",
+]
+# Tokens that end inside characters, overlap in text, or have no text (0: special, skipped).
+PIECES = [b"", b"a", b"b", b"ab", b"aab", b"\xc3", b"\xa9", b"a\xc3", "éb".encode(), b"\xf0\x9f"]
+
+
+@pytest.fixture(scope="module")
+def vocab() -> Vocab:
+    return load_vocab(resolve_model("smollm2"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load_tokenizer(resolve_model("smollm2"))
+
+
+def random_splits(rng: random.Random, ids: list[int]) -> Iterator[list[int]]:
+    while ids:
+        count = rng.choice([1, 1, 2, 5])
+        yield ids[:count]
+        ids = ids[count:]
+
+
+def test_pieces_joined_are_the_text(vocab: Vocab, tokenizer: Tokenizer) -> None:
+    rng = random.Random(0)
+    pieces = vocab.pieces(skip_special_tokens=True)
+    for _ in range(200):
+        text = "".join(rng.choice(rng.choice(SCRIPTS)) for _ in range(rng.randrange(60)))
+        stream = TextStream(pieces, stop=["never seen"] if rng.random() < 0.5 else [])
+        ids = tokenizer.encode(text).tolist()
+        sent = [stream.push(part) for part in random_splits(rng, ids)]
+        assert "".join(sent) + stream.finish() == text
+        assert stream.num_tokens == len(ids)
+
+
+def test_random_ids_decode_as_a_whole(vocab: Vocab) -> None:
+    rng = random.Random(1)
+    for skip in (True, False):
+        pieces = vocab.pieces(skip)
+        for _ in range(50):
+            ids = [rng.randrange(400) for _ in range(30)]
+            stream = TextStream(pieces)
+            sent = [stream.push(part) for part in random_splits(rng, ids)]
+            assert "".join(sent) + stream.finish() == vocab.decode(ids, skip)
+
+
+def decode(ids: list[int], final: bool) -> str:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    return decoder.decode(b"".join(PIECES[i] for i in ids), final)
+
+
+def brute_force(
+    ids: list[int], stops: list[str], min_new_tokens: int
+) -> tuple[str, StopMatch | None]:
+    """The whole text and the stop, by searching all of the text again at each token."""
+    for count in range(1, len(ids) + 1):
+        before, text = decode(ids[: count - 1], False), decode(ids[:count], False)
+        found = [
+            (start, start + len(stop), stop)
+            for stop in stops
+            for start in range(len(text))
+            if text.startswith(stop, start) and start + len(stop) > len(before)
+        ]
+        if found and count >= min_new_tokens:
+            start, _, stop = min(found)
+            return text[:start], StopMatch(stop, count)
+    return decode(ids, True), None
+
+
+def longest_open_stop(text: str, stops: list[str]) -> int:
+    return max(n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n]))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
+    stops=st.lists(st.text(alphabet="abé\ufffd", min_size=1, max_size=5), max_size=4),
+    min_new_tokens=st.integers(0, 6),
+    seed=st.integers(0, 1000),
+)
+def test_stop_strings(ids: list[int], stops: list[str], min_new_tokens: int, seed: int) -> None:
+    text, stopped = brute_force(ids, stops, min_new_tokens)
+    stream = TextStream(PIECES, stops, min_new_tokens)
+    sent = "".join(stream.push(part) for part in random_splits(random.Random(seed), ids))
+    assert sent + stream.finish() == text
+    assert stream.stopped == stopped
+    assert stream.num_tokens == (stopped.num_tokens if stopped else len(ids))
+    if stops and not stopped:
+        so_far = decode(ids, False)
+        assert sent == so_far[: len(so_far) - longest_open_stop(so_far, stops)]
+
+
+def push_text(stream: TextStream, text: str) -> list[str]:
+    return [stream.push([byte]) for byte in text.encode()]
+
+
+BYTES = [bytes([byte]) for byte in range(256)]
+
+
+def test_text_is_held_only_while_it_may_become_a_stop() -> None:
+    stream = TextStream(BYTES, ["\n\nUser:"])
+    assert push_text(stream, "a\n\n\nUs.") == ["a", "", "", "\n", "", "", "\n\nUs."]
+    assert push_text(stream, "\n\nUser:more")[-1] == ""
+    assert stream.stopped == StopMatch("\n\nUser:", 14)
+    assert stream.finish() == ""
+
+
+def test_one_token_may_hold_several_stops() -> None:
+    stream = TextStream([b"x one two three"], ["two", "one two", "one"])
+    assert stream.push([0, 0]) == "x "
+    assert stream.stopped == StopMatch("one", 1)
+
+
+def test_a_held_prefix_is_flushed_at_the_end() -> None:
+    stream = TextStream(BYTES, ["stop"])
+    assert push_text(stream, "no sto")[-3:] == ["", "", ""]
+    assert stream.finish() == "sto"
+
+
+def test_an_incomplete_character_is_replaced_at_the_end() -> None:
+    stream = TextStream(BYTES)
+    assert stream.push([0x61, 0xE2, 0x82]) == "a"
+    assert stream.finish() == "\ufffd"
+
+
+def test_stops_before_min_new_tokens_are_text() -> None:
+    stream = TextStream(BYTES, ["ab"], min_new_tokens=4)
+    assert "".join(push_text(stream, "abxab")) == "abx"
+    assert stream.stopped == StopMatch("ab", 5)
+
+
+def test_a_stop_may_overlap_one_that_came_too_early() -> None:
+    stream = TextStream(BYTES, ["aba"], min_new_tokens=5)
+    assert push_text(stream, "ababa") == ["", "", "ab", "", ""]
+    assert stream.stopped == StopMatch("aba", 5)
+
+
+def test_a_hidden_token_counts() -> None:
+    stream = TextStream(BYTES, ["b"])
+    stream.push([0x61])
+    stream.push_hidden()
+    assert (stream.num_tokens, stream.stopped, stream.finish()) == (2, None, "")
+
+
+def test_work_per_token_does_not_grow() -> None:
+    """A long text that always may become a stop string must not be searched again and again."""
+    stop = "a" * 1000 + "b"
+    stream = TextStream(BYTES, [stop])
+    sent = "".join(push_text(stream, "a" * 50_000))
+    assert len(sent) == 50_000 - 1000
+    assert "".join(push_text(stream, "b")) == ""
+    assert stream.stopped == StopMatch(stop, 50_001)

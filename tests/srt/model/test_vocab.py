@@ -1,0 +1,121 @@
+"""Vocab from GGUF files and from Hugging Face directories."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import decoders, processors
+
+from srt.errors import ConfigError
+from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
+from tests.model_files import (
+    CORPUS,
+    GGUF_PADDING_ROWS,
+    byte_level_tokenizer,
+    save_directory,
+    spm_tokenizer,
+    write_gguf,
+    write_json,
+)
+
+TEXTS = [*CORPUS, "日本 é\n\tx", "👍🏽 ok"]
+
+
+def test_gguf(tmp_path: Path) -> None:
+    vocab = load_vocab(write_gguf(tmp_path / "tiny.gguf"))
+    assert vocab.model_name == "tiny"
+    assert vocab.token_bytes[:2] == [b"<|end|>", b"<|start|>"]
+    assert vocab.token_bytes[2:258] == [bytes([byte]) for byte in range(256)]
+    assert vocab.token_bytes[258:263] == [b"th", b"the", b" the", b" 1", b"<think>"]
+    assert vocab.token_bytes[263:] == [b""] * (1 + GGUF_PADDING_ROWS)
+    assert vocab.vocab_size == 264 + GGUF_PADDING_ROWS
+    assert vocab.special_ids == {0, 1}
+    assert vocab.eos_ids == (0, 1)
+    assert (vocab.bos_id, vocab.add_bos) == (1, True)
+    assert (vocab.context_len, vocab.chat_template) == (128, None)
+
+
+def test_gguf_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'llama' is not supported"):
+        load_vocab(write_gguf(tmp_path / "spm.gguf", model="llama"))
+
+
+def test_the_embedded_model() -> None:
+    vocab = load_vocab(resolve_model("smollm2"))
+    assert (vocab.vocab_size, vocab.context_len) == (49152, 8192)
+    assert vocab.eos_ids == (2,)
+    assert not vocab.add_bos
+    assert vocab.special_ids == set(range(17))
+    assert vocab.token_bytes[2] == b"<|im_end|>"
+    assert {bytes([byte]) for byte in b"\n\t aZ~"} <= set(vocab.token_bytes)
+    assert vocab.chat_template is not None
+    assert "<|im_start|>" in vocab.chat_template
+
+
+def test_byte_level_directory(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    vocab = load_vocab(save_directory(tmp_path, tokenizer))
+    size = tokenizer.get_vocab_size()
+    assert vocab.vocab_size == size + 5
+    assert vocab.token_bytes[size:] == [b""] * 5
+    assert vocab.special_ids == {0, 1}
+    assert vocab.token_bytes[size - 1] == "<tool> é".encode()
+    for text in TEXTS:
+        assert vocab.decode(tokenizer.encode(text).ids) == text
+    assert vocab.decode([0, size - 1, 1]) == "<tool> é"
+    assert vocab.decode([0, 1], skip_special_tokens=False) == "<bos><eos>"
+
+
+def test_spm_directory(tmp_path: Path) -> None:
+    tokenizer = spm_tokenizer()
+    vocab = load_vocab(save_directory(tmp_path, tokenizer))
+    for text in TEXTS:
+        ids = tokenizer.encode(text).ids
+        assert vocab.decode(ids) == " " + text
+        assert tokenizer.decode(ids) == text
+
+
+def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
+    vocab = load_vocab(save_directory(tmp_path, byte_level_tokenizer()))
+    broken = vocab.token_bytes.index(b"\xc3")
+    assert vocab.decode([broken, vocab.token_bytes.index(b"a")]) == "\ufffda"
+
+
+@pytest.mark.parametrize("decoder", [decoders.WordPiece(), decoders.Metaspace()])
+def test_other_decoders_are_refused_by_name(tmp_path: Path, decoder: decoders.Decoder) -> None:
+    tokenizer = byte_level_tokenizer()
+    tokenizer.decoder = decoder
+    with pytest.raises(ConfigError, match=type(decoder).__name__):
+        load_vocab(save_directory(tmp_path, tokenizer))
+
+
+def test_eos_ids_of_all_files_tokenizer_first(tmp_path: Path) -> None:
+    files = save_directory(tmp_path, byte_level_tokenizer(), {"eos_token_id": [7, 1]})
+    write_json(tmp_path / "generation_config.json", {"eos_token_id": [9, 7]})
+    assert load_vocab(files).eos_ids == (1, 9, 7)
+
+
+def test_bos_is_added_as_tokenizer_json_says(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    assert not load_vocab(save_directory(tmp_path, tokenizer)).add_bos
+    template = processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(), template])
+    vocab = load_vocab(save_directory(tmp_path, tokenizer))
+    assert (vocab.add_bos, vocab.bos_id) == (True, 0)
+    off = save_directory(tmp_path, tokenizer, tokenizer_config={"add_bos_token": False})
+    assert not load_vocab(off).add_bos
+
+
+def test_chat_template_file_wins(tmp_path: Path) -> None:
+    templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
+    config = {"chat_template": templates}
+    files = save_directory(tmp_path, byte_level_tokenizer(), tokenizer_config=config)
+    assert load_vocab(files).chat_template == "D"
+    (tmp_path / "chat_template.jinja").write_text("J")
+    assert load_vocab(files).chat_template == "J"
+
+
+def test_missing_context_length_is_named(tmp_path: Path) -> None:
+    files = save_directory(tmp_path, byte_level_tokenizer(), {"max_position_embeddings": None})
+    with pytest.raises(ConfigError, match="max_position_embeddings"):
+        load_vocab(files)

@@ -1,0 +1,339 @@
+"""Every rule of admission, one by one. The model: one token per byte, then <bos>, <eos>."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from msgspec.structs import replace
+from tokenizers import AddedToken, models, pre_tokenizers
+
+from srt.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.messages import (
+    Abort,
+    AbortReq,
+    Admitted,
+    ChatMessage,
+    Control,
+    ControlReq,
+    Credit,
+    GenerateReq,
+    Refused,
+    TokenizedReq,
+    pack_ids,
+    unpack_ids,
+)
+from srt.model.vocab import Vocab, byte_level_alphabet
+from srt.sampling_params import SamplingParams
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.front import Front
+from tokenizer_proc.tokenizer import Tokenizer
+
+EPOCH, CONTEXT, EOS = 3, 100, 257
+A, B = b"client-a", b"client-b"
+VOCAB = Vocab(
+    model_name="bytes",
+    token_bytes=[bytes([byte]) for byte in range(256)] + [b"<bos>", b"<eos>"],
+    special_ids=frozenset({256, EOS}),
+    eos_ids=(EOS,),
+    bos_id=256,
+    add_bos=False,
+    context_len=CONTEXT,
+    chat_template="{% for m in messages %}{{ m.role[0] }}:{{ m.content }}{% endfor %}",
+)
+
+
+def byte_tokenizer(bos_id: int | None = None) -> Tokenizer:
+    encoder = tokenizers.Tokenizer(models.BPE(byte_level_alphabet(), []))
+    encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder.add_special_tokens([AddedToken("<bos>"), AddedToken("<eos>")])
+    return Tokenizer(encoder, bos_id)
+
+
+def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: int) -> Front:
+    limits = {"max_requests": 4, "max_tokens": 1000, "max_total_tokens": 10_000, **bounds}
+    template = ChatTemplate.from_vocab(vocab)
+    return Front(byte_tokenizer(bos_id), template, vocab, epoch=EPOCH, **limits)
+
+
+def request(rid: str = "r", sampling: dict[str, Any] | None = None, **fields: Any) -> GenerateReq:
+    if not {"text", "input_ids", "messages"} & set(fields):
+        fields["text"] = "hello"
+    params = SamplingParams(**{"max_new_tokens": 8, **(sampling or {})})
+    return GenerateReq(**{"rid": rid, "epoch": EPOCH, "sampling": params, **fields})
+
+
+def admitted(front: Front, req: GenerateReq, client: bytes = A) -> TokenizedReq:
+    answer = front.generate(client, req)
+    assert not isinstance(answer, Refused), answer
+    assert answer[0] == Admitted(req.rid, EPOCH, len(answer[1].input_ids) // 4)
+    return answer[1]
+
+
+def refused(front: Front, req: GenerateReq, client: bytes = A) -> ErrorInfo:
+    before = (front.in_flight, front.tokens_in_flight)
+    answer = front.generate(client, req)
+    assert isinstance(answer, Refused), answer
+    assert (answer.rid, answer.epoch) == (req.rid, req.epoch)
+    assert (front.in_flight, front.tokens_in_flight) == before
+    return answer.error
+
+
+def assert_bad(error: ErrorInfo, param: str) -> None:
+    assert (error.code, error.param, error.retryable) == (BAD_REQUEST, param, False)
+
+
+def assert_unavailable(error: ErrorInfo, word: str) -> None:
+    assert (error.code, error.retryable) == (UNAVAILABLE, True)
+    assert word in error.message
+
+
+# ---- what is passed on -----------------------------------------------------------------------
+
+
+def test_everything_is_passed_on() -> None:
+    fields: dict[str, Any] = {
+        "stream": True,
+        "return_logprob": True,
+        "logprob_start_len": 2,
+        "cache_salt": "s",
+    }
+    req = request(sampling={"temperature": 0.5, "stop": ["x"]}, **fields)
+    assert admitted(make_front(), req) == TokenizedReq(
+        client=A,
+        rid="r",
+        epoch=EPOCH,
+        input_ids=pack_ids(list(b"hello")),
+        sampling=req.sampling,
+        eos_ids=[EOS],
+        **fields,
+    )
+
+
+def test_prompts_of_each_kind() -> None:
+    front = make_front(bos_id=256)
+    chat = [ChatMessage("user", "hi"), ChatMessage("assistant", "ho")]
+    prompts: dict[str, tuple[Any, list[int]]] = {
+        "text": ("hi", [256, *b"hi"]),
+        "input_ids": (pack_ids([5, 257]), [5, 257]),
+        "messages": (chat, [*b"u:hia:ho"]),  # BOS is the template's affair
+    }
+    for name, (prompt, ids) in prompts.items():
+        req = admitted(front, request(rid=name, **{name: prompt}))
+        assert unpack_ids(req.input_ids).tolist() == ids
+
+
+def test_ignore_eos_takes_the_eos_ids_away() -> None:
+    assert admitted(make_front(), request(sampling={"ignore_eos": True})).eos_ids == []
+
+
+# ---- bad requests ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rid", ["", "r" * 257])
+def test_rid_length(rid: str) -> None:
+    assert_bad(refused(make_front(), request(rid=rid)), "rid")
+    admitted(make_front(), request(rid="r" * 256))
+
+
+def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
+    front = make_front()
+    admitted(front, request())
+    assert_bad(refused(front, request()), "rid")
+    admitted(front, request(), client=B)
+    front.credit(Credit(A, "r", EPOCH))
+    admitted(front, request())
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": None}, "text"),
+        ({"text": "a", "input_ids": pack_ids([1])}, "input_ids"),
+        ({"text": "a", "messages": [ChatMessage("user", "a")]}, "messages"),
+        ({"text": ""}, "text"),
+        ({"input_ids": b""}, "input_ids"),
+        ({"input_ids": b"\x01\x00"}, "input_ids"),
+        ({"input_ids": pack_ids([0, 258])}, "input_ids"),
+        ({"input_ids": pack_ids([-1, 5])}, "input_ids"),
+        ({"messages": []}, "messages"),
+        ({"messages": [ChatMessage("user", "a"), ChatMessage("", "b")]}, "messages"),
+        ({"sampling": {"top_p": 0.0}}, "top_p"),
+        ({"sampling": {"temperature": math.nan}}, "temperature"),
+        ({"sampling": {"stop_token_ids": [258]}}, "stop_token_ids"),
+        ({"sampling": {"min_new_tokens": 9}}, "min_new_tokens"),
+        ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
+        ({"return_logprob": True, "logprob_start_len": 6}, "logprob_start_len"),
+    ],
+)
+def test_bad_requests_name_the_field(fields: dict[str, Any], param: str) -> None:
+    assert_bad(refused(make_front(), request(**fields)), param)
+
+
+def test_edges_that_are_allowed() -> None:
+    front = make_front()
+    admitted(front, request("ids", input_ids=pack_ids([0, 257])))
+    admitted(front, request("start", return_logprob=True, logprob_start_len=5))
+    admitted(front, request("unused", logprob_start_len=99))
+
+
+def test_min_new_tokens_against_the_room_that_is_left() -> None:
+    sampling = {"max_new_tokens": None, "min_new_tokens": CONTEXT - 5}
+    admitted(make_front(), request(sampling=sampling))
+    error = refused(make_front(), request(text="hello!", sampling=sampling))
+    assert_bad(error, "min_new_tokens")
+
+
+def test_a_model_without_template_takes_no_chats() -> None:
+    front = make_front(vocab=Vocab(**{**vars(VOCAB), "chat_template": None}))
+    assert_bad(refused(front, request(messages=[ChatMessage("user", "a")])), "messages")
+
+
+# ---- lengths ---------------------------------------------------------------------------------
+
+
+def assert_too_long(error: ErrorInfo, param: str, limit: int = CONTEXT) -> None:
+    assert (error.code, error.param, error.retryable) == (CONTEXT_LENGTH, param, False)
+    words = f"This model's maximum context length is {limit} tokens. However, you"
+    assert error.message.startswith(words)
+
+
+def test_prompt_and_completion_must_fit_together() -> None:
+    admitted(make_front(), request(text="x" * 92))
+    error = refused(make_front(), request(text="x" * 93))
+    assert_too_long(error, "max_new_tokens")
+    assert "you requested 101 tokens (93 in the prompt, 8 in the completion)" in error.message
+
+
+def test_the_token_pool_bounds_too() -> None:
+    error = refused(make_front(max_total_tokens=12), request())
+    assert_too_long(error, "max_new_tokens", limit=12)
+
+
+def test_no_max_new_tokens_takes_the_room_that_is_left() -> None:
+    req = request(text="x" * 99, sampling={"max_new_tokens": None})
+    assert admitted(make_front(), req).sampling.max_new_tokens == 1
+    ids = pack_ids(np.zeros(100))
+    error = refused(make_front(), request(input_ids=ids, sampling={"max_new_tokens": None}))
+    assert_too_long(error, "input_ids")
+    assert "your prompt resulted in 100 tokens" in error.message
+
+
+def test_a_prompt_alone_may_fill_the_context() -> None:
+    nothing = {"max_new_tokens": 0}
+    assert admitted(make_front(), request(text="x" * 100, sampling=nothing))
+    assert_too_long(refused(make_front(), request(text="x" * 101, sampling=nothing)), "text")
+    assert_too_long(refused(make_front(), request(text="x" * 101)), "text")
+
+
+def test_long_text_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = make_front()
+    monkeypatch.setattr(Tokenizer, "encode", lambda *_: pytest.fail("tokenized"))
+    text = "x" * (16 * CONTEXT + 1)
+    assert_too_long(refused(front, request(text=text)), "text")
+    assert_too_long(refused(front, request(messages=[ChatMessage("user", text)])), "messages")
+    half = ChatMessage("user", text[: len(text) // 2])  # only the rendered whole is too long
+    assert_too_long(refused(front, request(messages=[half, half])), "messages")
+
+
+# ---- load ------------------------------------------------------------------------------------
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    front = make_front(max_requests=2)
+    admitted(front, request("1"))
+    admitted(front, request("2"), client=B)
+    error = refused(front, request("3"))
+    assert (error.code, error.retryable) == (OVERLOADED, True)
+    front.credit(Credit(B, "2", EPOCH))
+    admitted(front, request("3"))
+
+
+def test_prompt_tokens_in_flight_are_bounded() -> None:
+    front = make_front(max_tokens=10)
+    admitted(front, request("1"))
+    admitted(front, request("2"))
+    assert (front.in_flight, front.tokens_in_flight) == (2, 10)
+    error = refused(front, request("3", text="x"))
+    assert (error.code, error.retryable) == (OVERLOADED, True)
+
+
+def test_a_large_prompt_is_taken_when_nothing_is_in_flight() -> None:
+    front = make_front(max_tokens=10)
+    admitted(front, request("large", text="x" * 50))
+    assert refused(front, request("small", text="x")).code == OVERLOADED
+    front.credit(Credit(A, "large", EPOCH))
+    admitted(front, request("small", text="x"))
+
+
+def test_credits_count_once_and_for_known_requests() -> None:
+    front = make_front()
+    admitted(front, request("1"))
+    admitted(front, request("2", text="xy"))
+    for credit in (
+        Credit(B, "1", EPOCH),
+        Credit(A, "9", EPOCH),
+        Credit(A, "1", EPOCH - 1),
+        Credit(A, "1", EPOCH),
+        Credit(A, "1", EPOCH),
+    ):
+        front.credit(credit)
+    assert (front.in_flight, front.tokens_in_flight) == (1, 2)
+
+
+# ---- epochs, draining, the other messages ----------------------------------------------------
+
+
+def test_another_epoch_is_refused() -> None:
+    for epoch in (EPOCH - 1, EPOCH + 1):
+        assert_unavailable(refused(make_front(), replace(request(), epoch=epoch)), "restarted")
+
+
+def test_reset_forgets_what_was_in_flight() -> None:
+    front = make_front()
+    admitted(front, request())
+    front.reset(EPOCH + 1)
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+    assert_unavailable(refused(front, request()), "restarted")
+    answer = front.generate(A, replace(request(), epoch=EPOCH + 1))
+    assert not isinstance(answer, Refused)
+    front.credit(Credit(A, "r", EPOCH))
+    assert front.in_flight == 1
+
+
+def test_draining_refuses_new_requests_only() -> None:
+    front = make_front()
+    admitted(front, request())
+    front.drain()
+    assert_unavailable(refused(front, request("2")), "draining")
+    assert front.abort(A, AbortReq("r", EPOCH)) is not None
+    assert isinstance(front.control(A, ControlReq("c", EPOCH, "stats")), Control)
+
+
+def test_abort_goes_on_for_requests_in_flight_only() -> None:
+    front = make_front()
+    admitted(front, request())
+    assert front.abort(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
+    assert front.in_flight == 1
+    assert front.abort(B, AbortReq("r", EPOCH)) is None
+    assert front.abort(A, AbortReq("x", EPOCH)) is None
+    assert front.abort(A, AbortReq("r", EPOCH - 1)) is None
+
+
+def test_control() -> None:
+    front = make_front()
+    passed = front.control(A, ControlReq("c", EPOCH, "flush_cache", 2.0))
+    assert passed == Control(A, "c", EPOCH, "flush_cache", 2.0)
+    bad = {
+        "op": ControlReq("c", EPOCH, "reboot"),
+        "rid": ControlReq("", EPOCH, "stats"),
+        "timeout_s": ControlReq("c", EPOCH, "flush_cache", math.inf),
+    }
+    for param, req in bad.items():
+        answer = front.control(A, req)
+        assert isinstance(answer, Refused)
+        assert_bad(answer.error, param)
+    stale = front.control(A, ControlReq("c", EPOCH - 1, "stats"))
+    assert isinstance(stale, Refused)
+    assert_unavailable(stale.error, "restarted")

@@ -1,0 +1,118 @@
+"""Chat messages to one prompt text, by the model's own Jinja template in a sandbox.
+
+Called by the front's admission. Templates come with models and are not trusted: they run in
+Jinja's immutable sandbox, and their output is bounded.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from srt.errors import RequestError
+from srt.messages import ChatMessage
+from srt.model.vocab import Vocab
+
+MAX_RENDERED_CHARS = 4 * 1024 * 1024
+
+
+class ChatTemplate:
+    """Renders chats for one model. `source` None: the model has no template and takes no chats."""
+
+    def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
+        self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        self._template: jinja2.Template | None = None
+        self._why_not = "this model has no chat template: send a text prompt instead"
+        if source is not None:
+            self._compile(source)
+
+    @classmethod
+    def from_vocab(cls, vocab: Vocab) -> "ChatTemplate":
+        """The template of a model, with its BOS and EOS tokens as template variables."""
+        bos = "" if vocab.bos_id is None else vocab.token_bytes[vocab.bos_id].decode()
+        eos = vocab.token_bytes[vocab.eos_ids[0]].decode() if vocab.eos_ids else ""
+        return cls(vocab.chat_template, bos_token=bos, eos_token=eos)
+
+    def _compile(self, source: str) -> None:
+        # A broken template must not keep a model from serving plain prompts.
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            self._why_not = f"this model's chat template cannot be compiled: {error}"
+
+    def render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> str:
+        """The prompt for a chat. Raises RequestError when the template refuses it."""
+        if self._template is None:
+            raise RequestError(self._why_not, param="messages")
+        names = {
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None,
+            "documents": None,
+            **self._names,
+        }
+        try:
+            return _bounded(self._template, names)
+        except RequestError:
+            raise
+        except Exception as error:  # a template may fail in any way that Python can
+            reason = str(error) or type(error).__name__
+            raise RequestError(f"the chat template failed: {reason}", param="messages") from error
+
+
+def _bounded(template: jinja2.Template, names: dict[str, Any]) -> str:
+    parts, size = [], 0
+    for part in template.generate(names):
+        size += len(part)
+        if size > MAX_RENDERED_CHARS:
+            limit = f"the rendered chat exceeds {MAX_RENDERED_CHARS} characters"
+            raise RequestError(limit, param="messages")
+        parts.append(part)
+    return "".join(parts)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+class _GenerationTag(Extension):
+    """Lets `{% generation %}`, a mark for training data, through without effect."""
+
+    tags = {"generation"}  # noqa: RUF012 (the base class declares it per instance)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as templates expect it: Jinja's own filter escapes for HTML."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(fmt: str) -> str:
+    return datetime.now().strftime(fmt)

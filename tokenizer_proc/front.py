@@ -1,0 +1,196 @@
+"""Admission: checks each request, turns it into tokens, and keeps the bounds on what is in flight.
+
+The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O.
+Invariant: an admitted request holds its place (one request, its prompt tokens) until its Credit
+comes or the epoch changes; a refused one holds nothing.
+"""
+
+import math
+
+from msgspec.structs import replace
+
+from srt.errors import OVERLOADED, UNAVAILABLE, RequestError
+from srt.messages import (
+    Abort,
+    AbortReq,
+    Admitted,
+    Control,
+    ControlReq,
+    Credit,
+    GenerateReq,
+    Refused,
+    TokenizedReq,
+    pack_ids,
+)
+from srt.model.vocab import Vocab
+from srt.sampling_params import SamplingParams
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.prompt import Prompt, PromptReader, too_long
+from tokenizer_proc.tokenizer import Tokenizer
+
+MAX_RID_CHARS = 256
+CONTROL_OPS = ("flush_cache", "stats")
+
+
+class Front:
+    """The admission core of one ring.
+
+    Bounds: `max_requests` in flight, and `max_tokens` prompt tokens in flight (what a request may
+    still generate does not count: it is unknown and mostly far below its limit). A prompt above
+    `max_tokens` is taken when nothing else is in flight, so that no valid request is refused
+    forever. `max_total_tokens` is the scheduler's pool: no request may need more.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        vocab: Vocab,
+        *,
+        epoch: int,
+        max_requests: int,
+        max_tokens: int,
+        max_total_tokens: int,
+    ) -> None:
+        self._vocab = vocab
+        self._limit = min(vocab.context_len, max_total_tokens)
+        self._reader = PromptReader(tokenizer, template, vocab.vocab_size, self._limit)
+        self._max_requests = max_requests
+        self._max_tokens = max_tokens
+        self._epoch = epoch
+        self._draining = False
+        self._places: dict[tuple[bytes, str], int] = {}  # (client, rid) -> prompt tokens
+        self._tokens = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Admitted requests that have not ended."""
+        return len(self._places)
+
+    @property
+    def tokens_in_flight(self) -> int:
+        """Prompt tokens of the requests in flight."""
+        return self._tokens
+
+    def generate(self, client: bytes, req: GenerateReq) -> tuple[Admitted, TokenizedReq] | Refused:
+        """Admit or refuse a request. The TokenizedReq goes to the scheduler."""
+        try:
+            tokenized, prompt_tokens = self._admit(client, req)
+        except RequestError as error:
+            return Refused(req.rid, req.epoch, error.info)
+        self._places[client, req.rid] = prompt_tokens
+        self._tokens += prompt_tokens
+        return Admitted(req.rid, self._epoch, prompt_tokens), tokenized
+
+    def credit(self, credit: Credit) -> None:
+        """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
+        if credit.epoch == self._epoch:
+            self._tokens -= self._places.pop((credit.client, credit.rid), 0)
+
+    def abort(self, client: bytes, req: AbortReq) -> Abort | None:
+        """What to tell the scheduler, if the request is in flight. Its credit comes later."""
+        if req.epoch != self._epoch or (client, req.rid) not in self._places:
+            return None
+        return Abort(client, req.rid, self._epoch)
+
+    def control(self, client: bytes, req: ControlReq) -> Control | Refused:
+        """Check an operation for the scheduler. A draining server still takes it."""
+        try:
+            self._check_epoch(req.epoch)
+            _check_rid(req.rid)
+            if req.op not in CONTROL_OPS:
+                raise RequestError(f"op must be one of {', '.join(CONTROL_OPS)}", param="op")
+            if not (math.isfinite(req.timeout_s) and req.timeout_s >= 0):
+                raise RequestError("timeout_s must be 0 or more", param="timeout_s")
+        except RequestError as error:
+            return Refused(req.rid, req.epoch, error.info)
+        return Control(client, req.rid, self._epoch, req.op, req.timeout_s)
+
+    def drain(self) -> None:
+        """Refuse every later request; those in flight go on."""
+        self._draining = True
+
+    def reset(self, epoch: int) -> None:
+        """Start a new epoch: everything that was in flight has failed."""
+        self._epoch = epoch
+        self._places.clear()
+        self._tokens = 0
+
+    # ---- the checks, cheap ones first --------------------------------------------------------
+
+    def _admit(self, client: bytes, req: GenerateReq) -> tuple[TokenizedReq, int]:
+        self._check_epoch(req.epoch)
+        if self._draining:
+            raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
+        self._check_new_rid(client, req.rid)
+        req.sampling.check(self._vocab.vocab_size)
+        self._check_room_for_one()
+        prompt = self._reader.read(req)
+        prompt_tokens = len(prompt.ids)
+        sampling = self._resolve_lengths(req.sampling, prompt)
+        _check_logprob_start(req, prompt_tokens)
+        self._check_room_for(prompt_tokens)
+        tokenized = TokenizedReq(
+            client=client,
+            rid=req.rid,
+            epoch=self._epoch,
+            input_ids=pack_ids(prompt.ids),
+            sampling=sampling,
+            eos_ids=[] if sampling.ignore_eos else list(self._vocab.eos_ids),
+            stream=req.stream,
+            return_logprob=req.return_logprob,
+            logprob_start_len=req.logprob_start_len,
+            cache_salt=req.cache_salt,
+        )
+        return tokenized, prompt_tokens
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self._epoch:
+            reason = "the server restarted in between: send the request again"
+            raise RequestError(reason, code=UNAVAILABLE, retryable=True)
+
+    def _check_new_rid(self, client: bytes, rid: str) -> None:
+        _check_rid(rid)
+        if (client, rid) in self._places:
+            raise RequestError("rid is already in use by a request in flight", param="rid")
+
+    def _check_room_for_one(self) -> None:
+        if self.in_flight >= self._max_requests:
+            raise _overloaded(f"{self.in_flight} requests are in flight")
+
+    def _check_room_for(self, prompt_tokens: int) -> None:
+        if self._tokens and self._tokens + prompt_tokens > self._max_tokens:
+            raise _overloaded(f"{self._tokens} prompt tokens are in flight")
+
+    def _resolve_lengths(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
+        """`sampling` with a `max_new_tokens` that fits behind the prompt."""
+        wanted = sampling.max_new_tokens
+        room = self._limit - len(prompt.ids)
+        if room < (1 if wanted is None else 0):
+            raise too_long(self._limit, prompt)
+        if wanted is not None and wanted > room:
+            raise too_long(self._limit, prompt, wanted)
+        resolved = room if wanted is None else wanted
+        if sampling.min_new_tokens > resolved:
+            raise RequestError(
+                f"min_new_tokens must not exceed the {resolved} tokens left for the completion",
+                param="min_new_tokens",
+            )
+        return replace(sampling, max_new_tokens=resolved)
+
+
+def _check_rid(rid: str) -> None:
+    if not 0 < len(rid) <= MAX_RID_CHARS:
+        raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+
+
+def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:
+    if req.return_logprob and not -1 <= req.logprob_start_len <= prompt_tokens:
+        raise RequestError(
+            f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens",
+            param="logprob_start_len",
+        )
+
+
+def _overloaded(reason: str) -> RequestError:
+    return RequestError(f"the server is at its limit: {reason}", code=OVERLOADED, retryable=True)

@@ -1,0 +1,111 @@
+"""Reads a request's prompt, given as text, token ids or chat messages, into token ids.
+
+Called by the front for each request. Invariant: the work is bounded by the context length,
+whatever the size of the request.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from srt.errors import CONTEXT_LENGTH, RequestError
+from srt.messages import ChatMessage, GenerateReq, unpack_ids
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.tokenizer import Tokenizer
+
+# Longer text cannot fit: hardly any token is longer on average, in any language or code.
+MAX_CHARS_PER_TOKEN = 16
+
+
+class Prompt(NamedTuple):
+    """A prompt's ids (int32 [n], n >= 1) and the request's field that it came from."""
+
+    ids: np.ndarray
+    param: str
+
+
+class PromptReader:
+    """Turns requests into prompts for one model whose requests hold at most `limit` tokens."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, vocab_size: int, limit: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._vocab_size = vocab_size
+        self._limit = limit
+
+    def read(self, req: GenerateReq) -> Prompt:
+        """The prompt of `req`. Raises RequestError naming the field."""
+        given = [
+            name for name in ("text", "input_ids", "messages") if getattr(req, name) is not None
+        ]
+        if len(given) != 1:
+            raise RequestError(
+                f"exactly one of text, input_ids and messages must be given, not {len(given)}",
+                param=given[1] if given else "text",
+            )
+        prompt = Prompt(self._ids(req), given[0])
+        if len(prompt.ids) == 0:
+            raise RequestError(f"{prompt.param} must hold at least one token", param=prompt.param)
+        return prompt
+
+    def _ids(self, req: GenerateReq) -> np.ndarray:
+        if req.text is not None:
+            self._check_chars(len(req.text), "text")
+            return self._tokenizer.encode(req.text)
+        if req.messages is not None:
+            return self._encode_chat(req.messages)
+        return self._checked_ids(req.input_ids or b"")
+
+    def _encode_chat(self, messages: list[ChatMessage]) -> np.ndarray:
+        if not messages:
+            raise RequestError("messages must not be empty", param="messages")
+        if not all(message.role for message in messages):
+            raise RequestError("every message must have a role", param="messages")
+        self._check_chars(sum(len(message.content) for message in messages), "messages")
+        text = self._template.render(messages)
+        self._check_chars(len(text), "messages")
+        # The template writes whatever belongs at the start, BOS included.
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _checked_ids(self, data: bytes) -> np.ndarray:
+        if len(data) % 4:
+            raise RequestError("input_ids must be packed int32", param="input_ids")
+        ids = unpack_ids(data)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
+            raise RequestError(f"input_ids must be in [0, {self._vocab_size})", param="input_ids")
+        return ids
+
+    def _check_chars(self, num_chars: int, param: str) -> None:
+        if num_chars > MAX_CHARS_PER_TOKEN * self._limit:
+            raise RequestError(
+                f"This model's maximum context length is {self._limit} tokens. However, your "
+                f"{param} has {num_chars} characters, which cannot fit. Please reduce its length.",
+                param=param,
+                code=CONTEXT_LENGTH,
+            )
+
+
+def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> RequestError:
+    """The error for a prompt that does not fit, alone or with what it asks for, in OpenAI's words.
+
+    Clients search the text for the limit, so its first sentence stays as it is.
+    """
+    size = len(prompt.ids)
+    what = "messages" if prompt.param == "messages" else "prompt"
+    limit_words = f"This model's maximum context length is {limit} tokens. However, "
+    if max_new_tokens is None:
+        return RequestError(
+            f"{limit_words}your {what} resulted in {size} tokens. "
+            f"Please reduce the length of the {what}.",
+            param=prompt.param,
+            code=CONTEXT_LENGTH,
+        )
+    return RequestError(
+        f"{limit_words}you requested {size + max_new_tokens} tokens ({size} in the {what}, "
+        f"{max_new_tokens} in the completion). "
+        f"Please reduce the length of the {what} or of the completion.",
+        param="max_new_tokens",
+        code=CONTEXT_LENGTH,
+    )
