@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,10 @@ class Actor:
     name = "actor"
     niceness = 0
 
-    def __init__(self, ring: Ring, epoch: int) -> None:
+    def __init__(self, ring: Ring, epoch: int, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are what the supervisor gives to this part alone."""
         self.ring = ring
+        self.arguments = arguments
         self.epoch = epoch
         self.args: ServerArgs = ring.read_args()
         self.context = zmq.asyncio.Context()
@@ -184,7 +186,7 @@ def run_actor(actor: type[Actor]) -> None:
     os.nice(actor.niceness)
 
     async def live() -> None:
-        await actor(ring, epoch).run()
+        await actor(ring, epoch, sys.argv[4:]).run()
 
     try:
         uvloop.run(live())

@@ -56,11 +56,8 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
         scheduler["pool_bytes"] / 2**20,
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)
-    if not args.no_http:
-        url = supervisor.facts("gateway")["url"]
-        log.info("ready   %s after %.1f s", paint(url, "1;32"), elapsed_s)
-    else:
-        log.info("ready   after %.1f s", elapsed_s)
+    where = paint(supervisor.url, "1;32") if supervisor.url else "on the ring only"
+    log.info("ready   %s after %.1f s", where, elapsed_s)
 
 
 def _stop_with_parent() -> None:

@@ -23,6 +23,7 @@ import zmq.asyncio
 
 from srt.actor import EXIT_CONFIG
 from srt.args import ServerArgs
+from srt.listener import bind_listener, url_of
 from srt.messages import Heartbeat, RingEvent, decoder
 from srt.ring import EVENT_INTERVAL_S, RING_PARTS, Ring, bind, create_ring, send_now
 
@@ -60,6 +61,7 @@ class Supervisor:
 
     def __init__(self, args: ServerArgs) -> None:
         self._args = args
+        self._listener = None if args.no_http else bind_listener(args.host, args.port)
         self.ring: Ring = create_ring(args.ring_dir)
         self.ring.write_args(args)
         self._epoch = 1
@@ -84,6 +86,11 @@ class Supervisor:
     def all_ready(self) -> bool:
         """The ring is ready, and so is the gateway."""
         return self.ready and all(child.state == "ready" for child in self._children.values())
+
+    @property
+    def url(self) -> str | None:
+        """The HTTP address; None without a gateway."""
+        return None if self._listener is None else url_of(self._listener)
 
     def facts(self, part: str) -> dict[str, Any]:
         """What a part told of itself when it became ready."""
@@ -120,8 +127,12 @@ class Supervisor:
         read_end = self._death_pipe[0]
         command = [sys.executable, "-m", MODULES[child.part]]
         command += [str(self.ring.directory), str(self._epoch), str(read_end)]
+        fds = [read_end]
+        if child.part == "gateway" and self._listener is not None:
+            fds.append(self._listener.fileno())
+            command.append(str(self._listener.fileno()))
         child.process = subprocess.Popen(
-            command, pass_fds=[read_end], stdin=subprocess.DEVNULL, env=_child_environment()
+            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_child_environment()
         )
         child.exited.clear()
         child.state, child.started_at, child.beat = "starting", time.monotonic(), None
@@ -240,6 +251,8 @@ class Supervisor:
         for task in self._tasks:
             task.cancel()
         self._context.destroy(linger=0)
+        if self._listener is not None:
+            self._listener.close()
         os.close(self._death_pipe[1])
         os.close(self._death_pipe[0])
         shutil.rmtree(self.ring.directory, ignore_errors=True)

@@ -1,5 +1,6 @@
 """The gateway process: the HTTP application over a ring client. The ring sees one more client."""
 
+import socket
 from importlib.metadata import PackageNotFoundError, version
 
 from srt.actor import Actor
@@ -21,9 +22,9 @@ class GatewayActor(Actor):
         self._client = RingClient(f"ipc://{self.ring.directory}")
         await self._client.start()
         app = create_app(self._client, self._facts())
-        self._server = GatewayServer(app, self.args.host, self.args.port)
+        listener = socket.socket(fileno=int(self.arguments[0]))
+        self._server = GatewayServer(app, sock=listener)
         await self._server.start()
-        self.info = {"url": self._server.url}
 
     async def stop(self) -> None:
         await self._server.stop()

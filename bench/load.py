@@ -1,0 +1,170 @@
+"""Runs a workload against a server's streaming /v1/completions and records every request."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Any
+
+import httpx
+import msgspec
+from msgspec import Struct
+
+from bench.text import TextSource
+from bench.workloads import Node, Workload
+
+CONNECT_TIMEOUT_S = 10.0
+PROBE_TOKENS = 400
+_DATA = "data: "
+
+
+class Record(Struct):
+    """One request. Times are `time.perf_counter()` seconds; `chunk_times` has one per chunk of
+    text. `cached_tokens` is None when the server does not tell."""
+
+    started: float
+    ended: float = 0.0
+    chunk_times: list[float] = []
+    text: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    completion_tokens: int = 0
+    error: str | None = None
+
+
+class Run(Struct):
+    """A finished workload; `cpu_s` is this process's own CPU time during it."""
+
+    records: list[Record]
+    wall_s: float
+    cpu_s: float
+
+
+class LoadGenerator:
+    """A closed-loop client of one server. Use it in `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        api_key: str | None = None,
+        *,
+        ignore_eos: bool = True,
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._http = httpx.AsyncClient(
+            base_url=url.rstrip("/"),
+            headers=headers,
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+        )
+        self._options: dict[str, Any] = {"ignore_eos": True} if ignore_eos else {}
+        if model:
+            self._options["model"] = model
+
+    async def __aenter__(self) -> "LoadGenerator":
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._http.aclose()
+
+    async def fill_model(self) -> None:
+        """Ask the server for its model's name unless one was given."""
+        if "model" not in self._options:
+            models = (await self._http.get("/v1/models")).raise_for_status().json()
+            self._options["model"] = models["data"][0]["id"]
+
+    async def tokens_per_word(self, source: TextSource) -> float:
+        """What a word of `source` costs on this server. Raises RuntimeError if it fails."""
+        text = source.text(PROBE_TOKENS)
+        record = await self.complete(text, 1)
+        if record.error is not None:
+            raise RuntimeError(f"the probe request failed: {record.error}")
+        return record.prompt_tokens / len(text.split())
+
+    async def flush_cache(self) -> bool:
+        """Whether the server has emptied its prefix cache."""
+        reply = await self._http.post("/flush_cache", params={"timeout": "5"})
+        return reply.is_success
+
+    async def server_info(self) -> Any:
+        """What the server tells about itself, or None."""
+        reply = await self._http.get("/server_info")
+        try:
+            return reply.json() if reply.is_success else None
+        except ValueError:
+            return None
+
+    async def run(self, workload: Workload) -> Run:
+        """Run `workload` to its end; failed requests are recorded, their children skipped."""
+        slots = asyncio.Semaphore(workload.concurrency)
+        records: list[Record] = []
+
+        async def visit(node: Node, before: str, group: asyncio.TaskGroup) -> None:
+            prompt = before + node.text
+            if node.out_tokens:
+                async with slots:
+                    record = await self.complete(prompt, node.out_tokens)
+                records.append(record)
+                if record.error is not None:
+                    return
+                prompt += record.text
+            for child in node.children:
+                group.create_task(visit(child, prompt, group))
+
+        wall, cpu = time.perf_counter(), time.process_time()
+        async with asyncio.TaskGroup() as group:
+            for root in workload.roots:
+                group.create_task(visit(root, "", group))
+        return Run(records, time.perf_counter() - wall, time.process_time() - cpu)
+
+    async def complete(self, prompt: str, max_tokens: int) -> Record:
+        """Send one request and read its stream. Never raises for a failed request."""
+        record = Record(time.perf_counter())
+        body = self._options | {
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        try:
+            async with self._http.stream("POST", "/v1/completions", json=body) as reply:
+                if reply.is_success:
+                    await _read_stream(reply, record)
+                else:
+                    text = (await reply.aread()).decode(errors="replace")
+                    record.error = f"HTTP {reply.status_code}: {text[:300]}"
+        except httpx.HTTPError as exc:
+            record.error = f"{type(exc).__name__}: {exc}"
+        record.ended = time.perf_counter()
+        return record
+
+
+async def _read_stream(reply: httpx.Response, record: Record) -> None:
+    async for line in reply.aiter_lines():
+        if not line.startswith(_DATA) or line == "data: [DONE]":
+            continue
+        chunk = msgspec.json.decode(line[len(_DATA) :])
+        if "error" in chunk:
+            record.error = str(chunk["error"])
+            return
+        for choice in chunk["choices"]:
+            if choice["text"]:
+                record.chunk_times.append(time.perf_counter())
+                record.text += choice["text"]
+        if usage := chunk.get("usage"):
+            _read_usage(usage, record)
+    if not record.completion_tokens:
+        record.error = "the stream ended without usage"
+
+
+def _read_usage(usage: dict[str, Any], record: Record) -> None:
+    record.prompt_tokens = usage["prompt_tokens"]
+    record.completion_tokens = usage["completion_tokens"]
+    details = usage.get("prompt_tokens_details") or {}
+    record.cached_tokens = details.get("cached_tokens")

@@ -1,0 +1,135 @@
+"""Figures of a run, the table that is printed, and the JSON that is kept."""
+
+import datetime
+import os
+import platform
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from bench.load import Record, Run
+
+
+class Figures(Struct, kw_only=True):
+    """What a run measured. Latencies are in ms; None where the server gave no number.
+
+    ITL is the time between chunks of text. The hit rate is the server's own count of cached
+    tokens over prompt tokens.
+    """
+
+    requests: int
+    errors: int
+    wall_s: float
+    client_cpu_s: float
+    out_tokens: int
+    out_tok_s: float
+    prompt_tok_s: float
+    prompt_tokens_min: int
+    prompt_tokens_mean: float
+    prompt_tokens_max: int
+    hit_rate: float | None
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    itl_p50_ms: float | None
+    itl_p99_ms: float | None
+
+
+COLUMNS = {
+    "requests": "reqs",
+    "errors": "err",
+    "wall_s": "wall s",
+    "out_tok_s": "out tok/s",
+    "prompt_tok_s": "prompt tok/s",
+    "hit_rate": "hit rate",
+    "ttft_p50_ms": "TTFT p50 ms",
+    "ttft_p99_ms": "p99",
+    "itl_p50_ms": "ITL p50 ms",
+    "itl_p99_ms": "p99",
+    "prompt_tokens_min": "prompt min",
+    "prompt_tokens_mean": "mean",
+    "prompt_tokens_max": "max",
+    "client_cpu_s": "client cpu s",
+}
+
+
+def figures_of(run: Run) -> Figures:
+    """The figures of the requests that succeeded."""
+    good = [r for r in run.records if r.error is None]
+    lengths = [r.prompt_tokens for r in good] or [0]
+    out_tokens = sum(r.completion_tokens for r in good)
+    ttft = [(r.chunk_times[0] - r.started) * 1000 for r in good if r.chunk_times]
+    itl = [(later - earlier) * 1000 for r in good for earlier, later in pairwise(r.chunk_times)]
+    return Figures(
+        requests=len(run.records),
+        errors=len(run.records) - len(good),
+        wall_s=run.wall_s,
+        client_cpu_s=run.cpu_s,
+        out_tokens=out_tokens,
+        out_tok_s=out_tokens / run.wall_s,
+        prompt_tok_s=sum(lengths) / run.wall_s,
+        prompt_tokens_min=min(lengths),
+        prompt_tokens_mean=sum(lengths) / len(lengths),
+        prompt_tokens_max=max(lengths),
+        hit_rate=_hit_rate(good),
+        ttft_p50_ms=percentile(ttft, 50),
+        ttft_p99_ms=percentile(ttft, 99),
+        itl_p50_ms=percentile(itl, 50),
+        itl_p99_ms=percentile(itl, 99),
+    )
+
+
+def _hit_rate(records: Sequence[Record]) -> float | None:
+    told = [r for r in records if r.cached_tokens is not None]
+    prompt = sum(r.prompt_tokens for r in told)
+    return sum(r.cached_tokens or 0 for r in told) / prompt if prompt else None
+
+
+def percentile(values: Sequence[float], percent: float) -> float | None:
+    """The nearest-rank percentile; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * percent // 100))
+    return ordered[int(rank) - 1]
+
+
+def table(rows: dict[str, Figures]) -> str:
+    """One line per workload, for the terminal."""
+    lines = [["workload", *COLUMNS.values()]]
+    for name, figures in rows.items():
+        lines.append([name, *(_cell(column, getattr(figures, column)) for column in COLUMNS)])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in lines
+    )
+
+
+def _cell(column: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if column == "hit_rate":
+        return f"{100 * value:.1f}%"
+    return str(value) if isinstance(value, int) else f"{value:.1f}"
+
+
+def machine() -> dict[str, Any]:
+    """The class of machine that this client runs on."""
+    return {"cpu": _cpu_model(), "cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def now() -> str:
+    """The date and time of a report, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

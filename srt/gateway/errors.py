@@ -1,0 +1,146 @@
+"""Turns every failure into the one error body, `{"error": {message, type, code, param, ...}}`.
+
+Nothing else in the gateway writes an error. A 500 tells a request id, under which the log has
+the traceback; the client never sees one.
+"""
+
+import logging
+import re
+import uuid
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException
+from msgspec import UNSET, Struct, UnsetType
+
+from srt.errors import BAD_REQUEST, HTTP_STATUS, INTERNAL, NOT_FOUND, ErrorInfo, RequestError
+
+logger = logging.getLogger(__name__)
+
+MODEL_NOT_FOUND = "model_not_found"
+METHOD_NOT_ALLOWED = "method_not_allowed"
+TOO_LARGE = "request_too_large"
+REQUEST_TIMEOUT = "request_timeout"
+_STATUS = HTTP_STATUS | {
+    MODEL_NOT_FOUND: 404,
+    METHOD_NOT_ALLOWED: 405,
+    REQUEST_TIMEOUT: 408,
+    TOO_LARGE: 413,
+}
+_FRAMEWORK_CODES = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO_LARGE}
+_TYPES = {
+    401: "authentication_error",
+    409: "conflict_error",
+    429: "rate_limit_error",
+}
+RETRY_AFTER = {"Retry-After": "1"}
+_AT_PATH = re.compile(r" - at `(?P<key>key in )?\$(?P<path>[^`]*)`$")
+_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
+_MISSING_FIELD = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
+
+
+class ClientDisconnected(Exception):
+    """The peer closed the connection before the answer was complete."""
+
+
+class ErrorDetail(Struct, frozen=True, kw_only=True):
+    """What a client is told: `type` in OpenAI's words, `code` from `srt.errors`."""
+
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+    retryable: bool = False
+    request_id: str | UnsetType = UNSET
+
+
+class ErrorBody(Struct, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+def http_status(info: ErrorInfo) -> int:
+    """The HTTP status that goes with an error code."""
+    return _STATUS.get(info.code, 500)
+
+
+def error_body(info: ErrorInfo, request_id: str | UnsetType = UNSET) -> ErrorBody:
+    """The body for `info`; `request_id` is told for defects only."""
+    status = http_status(info)
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    detail = ErrorDetail(
+        message=info.message,
+        type=kind,
+        code=info.code,
+        param=info.param,
+        retryable=info.retryable,
+        request_id=request_id,
+    )
+    return ErrorBody(detail)
+
+
+def report_defect(exc: BaseException) -> ErrorBody:
+    """Log an unexpected exception under a new request id; the body that tells the id."""
+    request_id = uuid.uuid4().hex
+    logger.error("request %s failed", request_id, exc_info=exc)
+    return error_body(ErrorInfo(INTERNAL, f"internal error (request id {request_id})"), request_id)
+
+
+def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
+    """The RequestError that names the field which msgspec found wrong."""
+    text = str(exc)
+    match = _AT_PATH.search(text)
+    path = match["path"].lstrip(".") if match else ""
+    what = text[: match.start()] if match else text
+    unknown = _UNKNOWN_FIELD.match(what) or _MISSING_FIELD.match(what)
+    if unknown:
+        path = f"{path}.{unknown['name']}".lstrip(".")
+        verb = "unknown field" if _UNKNOWN_FIELD.match(what) else "missing field"
+        return RequestError(f"{verb} {path!r}", param=path)
+    lowered = what[:1].lower() + what[1:].replace("`", "")
+    return RequestError(f"{path or 'the body'}: {lowered}", param=path or None)
+
+
+def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) -> Response[bytes]:
+    return Response(
+        msgspec.json.encode(body),
+        status_code=status,
+        media_type="application/json",
+        headers=dict(headers or {}),
+    )
+
+
+def _on_request_error(_: Request[Any, Any, Any], exc: RequestError) -> Response[bytes]:
+    status = http_status(exc.info)
+    body = report_defect(exc) if exc.info.code == INTERNAL else error_body(exc.info)
+    return _respond(body, status, RETRY_AFTER if status in (429, 503) else None)
+
+
+def _on_framework_error(_: Request[Any, Any, Any], exc: HTTPException) -> Response[bytes]:
+    status = exc.status_code
+    if status >= 500:
+        return _respond(report_defect(exc), status, None)
+    code = _FRAMEWORK_CODES.get(status, BAD_REQUEST)
+    message = HTTPStatus(status).phrase if code != BAD_REQUEST else exc.detail
+    return _respond(error_body(ErrorInfo(code, message)), status, exc.headers)
+
+
+def _on_defect(_: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
+    return _respond(report_defect(exc), 500, None)
+
+
+def _on_disconnect(_: Request[Any, Any, Any], __: ClientDisconnected) -> Response[bytes]:
+    # Nobody reads it; 499 is what access logs show for a client that left.
+    return Response(b"", status_code=499)
+
+
+EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
+    RequestError: _on_request_error,
+    HTTPException: _on_framework_error,
+    ClientDisconnected: _on_disconnect,
+    Exception: _on_defect,
+}

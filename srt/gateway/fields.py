@@ -1,0 +1,233 @@
+"""The three classes of request fields, as one table per kind of request.
+
+* Honoured: a field of the request's struct in `wire_native` or `wire_openai`.
+* `Ignored`: any value is accepted, because no value changes what this server answers.
+* `OnlyNeutral`: accepted with a value that asks for nothing, refused by name with another one.
+
+Every other name is refused as unknown. Null means "default" for every field. `describe` lists a
+kind's fields with their class, for the documentation.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+
+from srt.errors import RequestError
+
+
+class Ignored(NamedTuple):
+    """A field whose value cannot matter; `why` says so in the documentation."""
+
+    why: str
+
+
+class OnlyNeutral(NamedTuple):
+    """A field that is not supported; `neutral` are the values that mean "not used"."""
+
+    neutral: tuple[Any, ...]
+    why: str
+
+
+FieldClass = Ignored | OnlyNeutral
+
+
+class Kind(NamedTuple):
+    """The fields of one kind of JSON object that are not honoured, and its nested kinds."""
+
+    fields: Mapping[str, FieldClass]
+    nested: "Mapping[str, Kind]" = MappingProxyType({})
+
+
+class FieldRow(NamedTuple):
+    """One line of the documentation."""
+
+    name: str
+    treatment: str
+    note: str
+
+
+_NOT_SUPPORTED = "not supported by this server"
+_PENALTY = "penalties are not supported"
+_GRAMMAR = "constrained decoding is not supported"
+_MEDIA = "text only"
+_NO_TOOLS = "tool calls are not supported"
+
+_SAMPLING: dict[str, FieldClass] = {
+    "n": OnlyNeutral((1,), "send one request per sample"),
+    "frequency_penalty": OnlyNeutral((0,), _PENALTY),
+    "presence_penalty": OnlyNeutral((0,), _PENALTY),
+    "repetition_penalty": OnlyNeutral((1,), _PENALTY),
+    "logit_bias": OnlyNeutral(({},), _NOT_SUPPORTED),
+    "regex": OnlyNeutral(("",), _GRAMMAR),
+    "json_schema": OnlyNeutral(("",), _GRAMMAR),
+    "ebnf": OnlyNeutral(("",), _GRAMMAR),
+    "structural_tag": OnlyNeutral(("",), _GRAMMAR),
+    "stop_regex": OnlyNeutral(("", []), "use stop strings"),
+    "no_stop_trim": OnlyNeutral((False,), "stop strings are never part of the text"),
+    "spaces_between_special_tokens": OnlyNeutral((True,), "special tokens are joined as they are"),
+    "custom_params": OnlyNeutral(({},), _NOT_SUPPORTED),
+}
+
+_ROUTING: dict[str, FieldClass] = {
+    "lora_path": OnlyNeutral(("",), "adapters are not supported"),
+    "session_params": OnlyNeutral(({},), "sessions are not supported"),
+    "priority": OnlyNeutral((0,), "there is one priority"),
+    "custom_logit_processor": OnlyNeutral(("",), _NOT_SUPPORTED),
+    "return_hidden_states": OnlyNeutral((False,), _NOT_SUPPORTED),
+}
+
+NATIVE_SAMPLING = Kind(
+    _SAMPLING
+    | {
+        "beam_width": OnlyNeutral((0, 1), "beam search is not supported"),
+        "stream_interval": OnlyNeutral((1,), "set for the whole server"),
+    }
+)
+
+NATIVE = Kind(
+    _ROUTING
+    | {
+        "log_metrics": Ignored("metrics are always collected"),
+        "no_logs": Ignored("request contents are never logged"),
+        "custom_labels": Ignored("labels are for metrics only"),
+        "input_embeds": OnlyNeutral(([],), "send text or input_ids"),
+        "image_data": OnlyNeutral(("", []), _MEDIA),
+        "video_data": OnlyNeutral(("", []), _MEDIA),
+        "audio_data": OnlyNeutral(("", []), _MEDIA),
+        "modalities": OnlyNeutral(([], ["text"]), _MEDIA),
+        "top_logprobs_num": OnlyNeutral((0,), "only the chosen token's log-probability is kept"),
+        "token_ids_logprob": OnlyNeutral(([],), "only the chosen token's log-probability is kept"),
+        "return_text_in_logprobs": OnlyNeutral((False,), "log-probabilities carry ids only"),
+        "return_prompt_token_ids": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "return_entropy": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "session_id": OnlyNeutral(("",), "sessions are not supported"),
+        "background": OnlyNeutral((False,), _NOT_SUPPORTED),
+    },
+    {"sampling_params": NATIVE_SAMPLING},
+)
+
+_OPENAI: dict[str, FieldClass] = (
+    _SAMPLING
+    | _ROUTING
+    | {
+        "user": Ignored("an end-user label"),
+        "metadata": Ignored("labels for a store that does not exist here"),
+        "store": Ignored("nothing is ever stored"),
+        "safety_identifier": Ignored("an end-user label"),
+        "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
+        "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
+        "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
+        "response_format": OnlyNeutral(({"type": "text"},), _GRAMMAR),
+        "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
+        "length_penalty": OnlyNeutral((1,), _PENALTY),
+        "return_token_ids": OnlyNeutral((False,), _NOT_SUPPORTED),
+    }
+)
+
+_STREAM_OPTIONS = Kind(
+    {
+        "include_obfuscation": Ignored("chunks are never padded"),
+        "continuous_usage_stats": OnlyNeutral((False,), "usage comes in the last chunk"),
+    }
+)
+
+COMPLETION = Kind(
+    _OPENAI
+    | {
+        "best_of": OnlyNeutral((1,), "send one request per sample"),
+        "echo": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "suffix": OnlyNeutral(("",), _NOT_SUPPORTED),
+        "logprobs": OnlyNeutral((), "use /generate with return_logprob"),
+        "add_special_tokens": OnlyNeutral((True,), _NOT_SUPPORTED),
+    },
+    {"stream_options": _STREAM_OPTIONS},
+)
+
+_MESSAGE = Kind(
+    {
+        "name": OnlyNeutral(("",), "chat templates here do not take names"),
+        "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
+        "audio": OnlyNeutral((), _MEDIA),
+        "tool_calls": OnlyNeutral(([],), _NO_TOOLS),
+        "tool_call_id": OnlyNeutral(("",), _NO_TOOLS),
+        "function_call": OnlyNeutral((), _NO_TOOLS),
+        "reasoning_content": OnlyNeutral(("",), _NOT_SUPPORTED),
+    }
+)
+
+CHAT = Kind(
+    _OPENAI
+    | {
+        "parallel_tool_calls": Ignored("matters for tool calls only"),
+        "separate_reasoning": Ignored("no model here separates its reasoning"),
+        "stream_reasoning": Ignored("no model here separates its reasoning"),
+        "tools": OnlyNeutral(([],), _NO_TOOLS),
+        "tool_choice": OnlyNeutral(("none", "auto"), _NO_TOOLS),
+        "functions": OnlyNeutral(([],), _NO_TOOLS),
+        "function_call": OnlyNeutral(("none", "auto"), _NO_TOOLS),
+        "logprobs": OnlyNeutral((False,), "use /generate with return_logprob"),
+        "top_logprobs": OnlyNeutral((0,), "use /generate with return_logprob"),
+        "modalities": OnlyNeutral((["text"],), _MEDIA),
+        "audio": OnlyNeutral((), _MEDIA),
+        "prediction": OnlyNeutral((), _NOT_SUPPORTED),
+        "reasoning_effort": OnlyNeutral(("none",), _NOT_SUPPORTED),
+        "verbosity": OnlyNeutral(("medium",), _NOT_SUPPORTED),
+        "web_search_options": OnlyNeutral((), _NOT_SUPPORTED),
+        "chat_template": OnlyNeutral(("",), "the model's own template is used"),
+        "chat_template_kwargs": OnlyNeutral(({},), _NOT_SUPPORTED),
+        "continue_final_message": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "add_generation_prompt": OnlyNeutral((True,), _NOT_SUPPORTED),
+        "add_special_tokens": OnlyNeutral((False,), "the template writes them"),
+    },
+    {"stream_options": _STREAM_OPTIONS, "messages": _MESSAGE},
+)
+
+NO_EXTRAS = Kind({})
+
+
+def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:
+    """`value` (decoded JSON) without nulls and without fields that need no action.
+
+    Lists are taken element by element. Raises RequestError, naming the field with its path, when
+    an unsupported field has a value that asks for something.
+    """
+    if isinstance(value, list):
+        return [honoured_only(item, kind, f"{path}[{i}]") for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, item in value.items():
+        where = f"{path}.{name}".lstrip(".")
+        if item is None or _needs_no_action(item, kind.fields.get(name), where):
+            continue
+        nested = kind.nested.get(name)
+        kept[name] = honoured_only(item, nested, where) if nested else item
+    return kept
+
+
+def _needs_no_action(item: Any, field: FieldClass | None, where: str) -> bool:
+    if field is None:
+        return False
+    if isinstance(field, Ignored) or any(_same(item, value) for value in field.neutral):
+        return True
+    raise RequestError(f"{where} is not supported with this value: {field.why}", param=where)
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
+    """Every field of a kind of request: honoured ones from `struct`, then the others by class."""
+    _, components = msgspec.json.schema_components([struct])
+    for name, schema in components[struct.__name__]["properties"].items():
+        yield FieldRow(name, "honoured", schema.get("description", ""))
+    for name, field in sorted(kind.fields.items()):
+        if isinstance(field, Ignored):
+            yield FieldRow(name, "accepted", field.why)
+    for name, field in sorted(kind.fields.items()):
+        if isinstance(field, OnlyNeutral):
+            values = ", ".join(msgspec.json.encode(v).decode() for v in (None, *field.neutral))
+            yield FieldRow(name, f"only {values}", field.why)

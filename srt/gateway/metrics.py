@@ -1,0 +1,120 @@
+"""Prometheus metrics: latencies seen by the gateway, counters read from the scheduler.
+
+The registry is private to one gateway, so that tests and embedders can have several. Scheduler
+values are fetched when somebody scrapes; nothing is polled.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from srt.generation import GenerateOutput
+
+GAUGES = {
+    "num_running_reqs": "Requests in the running batch.",
+    "num_queue_reqs": "Requests waiting to be scheduled.",
+    "num_used_tokens": "KV slots that running requests hold.",
+    "max_total_tokens": "KV slots in the pool.",
+    "token_usage": "Fraction of the KV slots in use.",
+    "cache_hit_rate": "Cached prompt tokens per prompt token.",
+    "new_token_ratio": "Expected share of max_new_tokens that requests will use.",
+}
+COUNTERS = {
+    "cached_tokens_total": "Prompt tokens taken from the prefix cache.",
+    "prompt_tokens_total": "Prompt tokens of all requests.",
+    "generation_tokens_total": "Generated tokens.",
+    "num_requests_total": "Requests that reached the scheduler.",
+    "num_aborted_requests_total": "Requests that were aborted.",
+    "num_retracted_reqs_total": "Times a running request was put back into the queue.",
+    "evicted_tokens_total": "Cached tokens given up to make room.",
+    "forward_steps_total": "Forward passes.",
+}
+_LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
+_TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)
+
+
+class GatewayMetrics:
+    """All metrics of one gateway."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._ttft = self._histogram(
+            "srt_time_to_first_token_seconds",
+            "From the request's arrival to its first token (streamed requests).",
+            _LATENCY_BUCKETS_S,
+        )
+        self._itl = self._histogram(
+            "srt_inter_token_latency_seconds",
+            "Time between tokens (streamed requests).",
+            _TOKEN_BUCKETS_S,
+        )
+        self._e2e = self._histogram(
+            "srt_e2e_request_latency_seconds",
+            "From the request's arrival to its last token.",
+            _LATENCY_BUCKETS_S,
+        )
+        self._scheduler = _SchedulerStats()
+        self._registry.register(self._scheduler)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self._registry)
+
+    def track(self, started: float) -> "RequestTimer":
+        """A timer for one request that arrived at `started` (time.monotonic())."""
+        return RequestTimer(self._ttft, self._itl, self._e2e, started)
+
+    def render(self, stats: Mapping[str, Any] | None) -> bytes:
+        """The text exposition with the scheduler's `stats`; None when it did not answer."""
+        self._scheduler.stats = stats
+        return generate_latest(self._registry)
+
+
+class RequestTimer:
+    """Observes the latencies of one request from its snapshots."""
+
+    def __init__(self, ttft: Histogram, itl: Histogram, e2e: Histogram, started: float) -> None:
+        self._ttft = ttft
+        self._itl = itl
+        self._e2e = e2e
+        self._started = started
+        self._last = started
+        self._tokens = 0
+
+    def on_snapshot(self, output: GenerateOutput) -> None:
+        """Account for the tokens that are new in `output`."""
+        now = time.monotonic()
+        new = output.completion_tokens - self._tokens
+        if new > 0 and self._tokens == 0:
+            self._ttft.observe(now - self._started)
+        elif new > 0:
+            for _ in range(new):
+                self._itl.observe((now - self._last) / new)
+        if new > 0:
+            self._tokens, self._last = output.completion_tokens, now
+        if output.finish is not None:
+            self.on_result()
+
+    def on_result(self) -> None:
+        """The request is complete."""
+        self._e2e.observe(time.monotonic() - self._started)
+
+
+class _SchedulerStats:
+    """A prometheus collector over the last statistics that the scheduler sent."""
+
+    def __init__(self) -> None:
+        self.stats: Mapping[str, Any] | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        up = 0 if self.stats is None else 1
+        yield GaugeMetricFamily("srt_up", "Whether the scheduler answered.", value=up)
+        stats = self.stats or {}
+        for name, text in GAUGES.items():
+            if name in stats:
+                yield GaugeMetricFamily(f"srt_{name}", text, value=stats[name])
+        for name, text in COUNTERS.items():
+            if name in stats:
+                yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])

@@ -1,0 +1,89 @@
+"""The server's own operations and facts: flush, abort, model and server info."""
+
+import math
+from typing import Any
+
+from litestar import HttpMethod, get, post, route
+from litestar.types import ASGIApp
+
+from srt.errors import RequestError
+from srt.gateway.body import read_body
+from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.reply import json_reply
+from srt.gateway.ring_state import ring_state, stats_or_none
+from srt.gateway.wire_native import ABORT_KIND, AbortRequest, ModelInfo
+
+MAX_FLUSH_WAIT_S = 300.0
+
+
+@route("/flush_cache", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200)
+async def flush_cache(request: HttpRequest) -> ASGIApp:
+    """Empty the prefix cache; 409 while requests run, after waiting `timeout` seconds."""
+    timeout_s = _timeout(request)
+    await gateway_of(request).client.flush_cache(timeout_s)
+    return json_reply({"flushed": True})
+
+
+def _timeout(request: HttpRequest) -> float:
+    raw = request.query_params.get("timeout", "0")
+    try:
+        timeout_s = float(raw)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 <= timeout_s <= MAX_FLUSH_WAIT_S:
+        message = f"timeout must be a number of seconds from 0 to {MAX_FLUSH_WAIT_S:g}"
+        raise RequestError(message, param="timeout")
+    return timeout_s
+
+
+@post("/abort_request", status_code=200)
+async def abort_request(request: HttpRequest) -> ASGIApp:
+    """Abort one request by its exact rid, or all that came through this gateway."""
+    body = await read_body(request, AbortRequest, ABORT_KIND)
+    if not body.abort_all and not body.rid:
+        raise RequestError("rid or abort_all must be given", param="rid")
+    gateway = gateway_of(request)
+    rids = list(gateway.live) if body.abort_all else [rid for rid in (body.rid,) if rid]
+    aborted = [rid for rid in rids if rid in gateway.live]
+    for rid in aborted:
+        await gateway.client.abort(rid)
+    return json_reply({"aborted": aborted})
+
+
+@get(["/get_model_info", "/model_info"])
+async def model_info(request: HttpRequest) -> ASGIApp:
+    """What is served."""
+    info = gateway_of(request).info
+    return json_reply(
+        ModelInfo(
+            model_path=info.model_path,
+            tokenizer_path=info.model_path,
+            served_model_name=info.model_name,
+            context_length=info.context_len,
+            max_total_tokens=info.max_total_tokens,
+        )
+    )
+
+
+@get(["/get_server_info", "/server_info"])
+async def server_info(request: HttpRequest) -> ASGIApp:
+    """The server's arguments, its statistics and the ring's state."""
+    return json_reply(await _server_info(gateway_of(request)))
+
+
+async def _server_info(gateway: Gateway) -> dict[str, Any]:
+    info = gateway.info
+    args = {name: value for name, value in info.server_args.items() if "api_key" not in name}
+    stats = await stats_or_none(gateway.client)
+    return args | {
+        "model_path": info.model_path,
+        "served_model_name": info.model_name,
+        "context_length": info.context_len,
+        "max_total_tokens": info.max_total_tokens,
+        "version": info.version,
+        "ring": ring_state(gateway.client.ring),
+        "internal_states": [] if stats is None else [stats],
+    }
+
+
+ROUTES = [flush_cache, abort_request, model_info, server_info]

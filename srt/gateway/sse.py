@@ -1,0 +1,83 @@
+"""Server-sent events: their bytes, and the ASGI response that sends them.
+
+The first byte of a stream is sent after admission, so a refusal is never hidden in a 200. Once
+it is sent, a failure is one `{"error": ...}` event; every stream that ends by itself ends with
+`[DONE]`.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Protocol
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from srt.errors import INTERNAL, RequestError
+from srt.gateway.disconnect import while_connected
+from srt.gateway.errors import ClientDisconnected, error_body, report_defect
+
+DONE = b"data: [DONE]\n\n"
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class Closable(Protocol):
+    """What a stream must release when it ends, however it ends."""
+
+    async def aclose(self) -> None: ...
+
+
+def event(payload: Any) -> bytes:
+    """One event: `payload` as JSON in a single `data:` line."""
+    return b"data: " + _encode(payload) + b"\n\n"
+
+
+async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Frame `payloads`; a failure among them becomes an error event."""
+    try:
+        async with aclosing(payloads):
+            async for payload in payloads:
+                yield event(payload)
+    except RequestError as exc:
+        defect = exc.info.code == INTERNAL
+        yield event(report_defect(exc) if defect else error_body(exc.info))
+    except Exception as exc:
+        yield event(report_defect(exc))
+    yield DONE
+
+
+class EventStream:
+    """An ASGI application that streams `payloads` and then closes `owner`.
+
+    `owner` is closed when the client disconnects, when the server cancels the response, and when
+    the stream ends.
+    """
+
+    def __init__(
+        self,
+        payloads: AsyncGenerator[Any, None],
+        owner: Closable,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._payloads = payloads
+        self._owner = owner
+        self._headers = _HEADERS | dict(headers or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientDisconnected):
+                await while_connected(receive, self._send_all(send))
+        finally:
+            await self._owner.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(events(self._payloads)) as frames:
+            async for frame in frames:
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,138 @@
+"""The JSON of /generate and its neighbours, field by field as SGLang names them.
+
+Requests list the honoured fields only; the others are in `fields`. The structs are also the
+schema that the documentation shows.
+"""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from srt.gateway.fields import NATIVE, NO_EXTRAS, Kind
+from srt.sampling_params import MAX_SEED, SamplingParams
+
+Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Rid = Annotated[str, Meta(min_length=1, max_length=256)]
+Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
+LogprobEntry = tuple[float | None, int, None]
+
+
+class NativeSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The `sampling_params` of /generate."""
+
+    max_new_tokens: Annotated[Count, Meta(description="0 computes the prompt only.")] = 128
+    min_new_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
+    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
+    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
+    top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
+    min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
+    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = []
+    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = []
+    ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
+    sampling_seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
+    seed: Annotated[Seed | None, Meta(description="Another name of sampling_seed.")] = None
+    skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
+
+    def to_params(self) -> SamplingParams:
+        """The same as the ring's own type."""
+        return SamplingParams(
+            max_new_tokens=self.max_new_tokens,
+            min_new_tokens=self.min_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=self.seed if self.sampling_seed is None else self.sampling_seed,
+            stop=as_list(self.stop),
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            skip_special_tokens=self.skip_special_tokens,
+        )
+
+
+class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The body of /generate. Exactly one of text and input_ids is given."""
+
+    text: Annotated[str | list[str] | None, Meta(description="A prompt, or several.")] = None
+    input_ids: Annotated[
+        list[TokenId | list[TokenId]] | None, Meta(description="Token ids, or lists of them.")
+    ] = None
+    sampling_params: Annotated[
+        NativeSampling | list[NativeSampling],
+        Meta(description="For all prompts, or one per prompt."),
+    ] = field(default_factory=NativeSampling)
+    rid: Annotated[
+        Rid | list[Rid] | None,
+        Meta(description="The request's id; with several prompts a list, or a prefix."),
+    ] = None
+    return_logprob: Annotated[bool, Meta(description="Add log-probabilities.")] = False
+    logprob_start_len: Annotated[
+        Int, Meta(description="First prompt position with a log-probability; -1 is none.")
+    ] = -1
+    stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
+    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    extra_key: Annotated[str, Meta(description="Another name of cache_salt.")] = ""
+
+
+class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The body of /abort_request."""
+
+    rid: str | None = None
+    abort_all: bool = False
+
+
+class FinishReason(Struct, frozen=True, kw_only=True):
+    """Why the text ended: a stop (what matched), the length, or an abort (why)."""
+
+    type: Literal["stop", "length", "abort"]
+    matched: int | str | UnsetType | None = UNSET
+    length: int | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
+class MetaInfo(Struct, frozen=True, kw_only=True):
+    """Facts about one answer; log-probabilities are [logprob, token id, null]."""
+
+    id: str
+    finish_reason: FinishReason | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    e2e_latency: float
+    input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
+    output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
+
+
+class NativeResponse(Struct, frozen=True, kw_only=True):
+    """One answer, or one snapshot of it; `text` and `output_ids` are cumulative."""
+
+    text: str
+    output_ids: list[int]
+    meta_info: MetaInfo
+    index: int | UnsetType = UNSET
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """The answer of /get_model_info."""
+
+    model_path: str
+    tokenizer_path: str
+    served_model_name: str
+    context_length: int
+    max_total_tokens: int
+    is_generation: bool = True
+    has_image_understanding: bool = False
+    preferred_sampling_params: dict[str, Any] | None = None
+
+
+REQUEST_KIND: Kind = NATIVE
+ABORT_KIND: Kind = NO_EXTRAS
+
+
+def as_list(value: str | list[str]) -> list[str]:
+    """A stop field's one or several strings as a list; "" is none."""
+    if isinstance(value, str):
+        return [value] if value else []
+    return value

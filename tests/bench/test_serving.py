@@ -1,0 +1,183 @@
+"""The benchmark client: shapes of the workloads as data, figures, and runs on a fake server."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bench.load import LoadGenerator, Record, Run
+from bench.report import figures_of, percentile, table
+from bench.serving import measure, parse_args
+from bench.text import TextSource, words_of
+from bench.workloads import WORKLOADS, Node, Workload
+from srt.errors import OVERLOADED, RequestError
+from srt.messages import Finish
+from tests.fakes import FakeClient
+from tests.srt.gateway_setup import served
+
+
+def shape(name: str, scale: float = 1.0) -> Workload:
+    return WORKLOADS[name](TextSource(0), scale)
+
+
+def common_prefix(texts: list[str]) -> str:
+    length = 0
+    for letters in zip(*texts, strict=False):
+        if len(set(letters)) > 1:
+            break
+        length += 1
+    return texts[0][:length]
+
+
+def depth(node: Node) -> int:
+    return 1 + max((depth(child) for child in node.children), default=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "concurrency", "requests", "out_tokens"),
+    [
+        ("single", 1, 4, 128),
+        ("batch", 32, 64, 128),
+        ("fewshot", 16, 64, 16),
+        ("multiturn", 16, 64, 64),
+        ("tree", 24, 8 * 39, 40),
+        ("longprompt", 4, 8, 32),
+    ],
+)
+def test_counts(name: str, concurrency: int, requests: int, out_tokens: int) -> None:
+    workload = shape(name)
+    nodes = list(workload.requests())
+    assert (workload.concurrency, len(nodes)) == (concurrency, requests)
+    assert {node.out_tokens for node in nodes} == {out_tokens}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("single", 128), ("batch", 256), ("longprompt", 4000), ("fewshot", 1530)]
+)
+def test_prompt_lengths(name: str, words: int) -> None:
+    for root in shape(name).roots:
+        assert len(root.text.split()) == pytest.approx(words, rel=0.06)
+
+
+def test_sharing() -> None:
+    fewshot = [root.text for root in shape("fewshot").roots]
+    assert len(common_prefix(fewshot).split()) == pytest.approx(1470, rel=0.06)
+    assert len(set(fewshot)) == 64
+    batch = [root.text for root in shape("batch").roots]
+    assert len(common_prefix(batch).split()) <= 1
+
+
+def test_dependencies() -> None:
+    assert {depth(root) for root in shape("multiturn").roots} == {4}
+    assert all(len(n.children) <= 1 for n in shape("multiturn").requests())
+    for problem in shape("tree").roots:
+        assert (problem.out_tokens, depth(problem), len(problem.children)) == (0, 4, 3)
+
+
+def test_seed_scale_and_calibration() -> None:
+    assert shape("batch") == shape("batch")
+    assert WORKLOADS["batch"](TextSource(1), 1.0) != shape("batch")
+    assert len(shape("batch", 0.25).roots) == 16
+    assert len(shape("longprompt", 0.01).roots) == 1
+    assert len(TextSource(0, tokens_per_word=2.0).text(100).split()) == 50
+
+
+def test_words_of_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"q": "one two", "n": 3}\n{"l": ["three", {"x": "four"}]}\n')
+    assert words_of(tmp_path) == ["one", "two", "three", "four"]
+    with pytest.raises(ValueError, match="jsonl"):
+        words_of(tmp_path / "none")
+
+
+def test_figures() -> None:
+    good = Record(
+        started=1.0,
+        ended=2.0,
+        chunk_times=[1.1, 1.2, 1.4],
+        prompt_tokens=10,
+        cached_tokens=5,
+        completion_tokens=3,
+    )
+    silent = Record(started=1.0, prompt_tokens=30, completion_tokens=1, chunk_times=[1.5])
+    failed = Record(started=1.0, error="no")
+    figures = figures_of(Run([good, silent, failed], wall_s=2.0, cpu_s=0.1))
+    assert (figures.requests, figures.errors) == (3, 1)
+    assert (figures.out_tok_s, figures.prompt_tok_s) == (2.0, 20.0)
+    assert figures.hit_rate == 0.5
+    assert figures.ttft_p50_ms == pytest.approx(100)
+    assert figures.ttft_p99_ms == pytest.approx(500)
+    assert figures.itl_p99_ms == pytest.approx(200)
+    assert (figures.prompt_tokens_min, figures.prompt_tokens_max) == (10, 30)
+    header, row = table({"x": figures}).splitlines()
+    assert len(header) == len(row) and "50.0%" in row
+    assert figures_of(Run([silent], 1.0, 0.0)).hit_rate is None
+
+
+def test_percentile() -> None:
+    assert percentile([], 50) is None
+    assert percentile([3, 1, 2], 50) == 2
+    assert percentile(list(range(1, 101)), 99) == 99
+
+
+class Counting(FakeClient):
+    """A fake that knows how many requests ran at once."""
+
+    def __init__(self) -> None:
+        super().__init__(("x", " y"))
+        self.finish = Finish("length")
+        self.delay_s = 0.002
+        self.most = 0
+
+    async def submit(self, **request: Any) -> Any:
+        generation = await super().submit(**request)
+        live = sum(not g.closed for g in self.generations)
+        self.most = max(self.most, live)
+        return generation
+
+
+async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
+    client = Counting()
+    out = tmp_path / "r.json"
+    async with served(client, api_key="k") as server:
+        args = parse_args(
+            ["--workload", "tree", "--url", server.url, "--scale", "0.125", "--api-key", "k"]
+        )
+        report = await measure(args)
+    out.write_bytes(msgspec.json.encode(report))
+    figures = report["figures"]["tree"]
+    assert (figures.requests, figures.errors, figures.out_tokens) == (39, 0, 78)
+    assert 1 < client.most <= 24
+    assert report["cache_flushed"] == {"tree": True} and client.flushes == [5.0]
+    assert report["server"]["version"] == "0.1"
+    assert "k" not in str(report["server"].get("api_key", ""))
+    requests = client.requests[1:]
+    assert all(r["sampling"].ignore_eos and r["sampling"].temperature == 0 for r in requests)
+    texts = [r["text"] for r in requests]
+    leaves = [t for t in texts if t.count("\nStep") == 3]
+    assert len(leaves) == 27
+    assert all(t.count("x y\nStep") == 2 for t in leaves)
+    saved = msgspec.json.decode(out.read_bytes())
+    assert saved["figures"]["tree"]["requests"] == 39 and saved["machine"]["cores"]
+
+
+async def test_refused_requests_are_counted() -> None:
+    client = FakeClient(("x",))
+    client.refusals[1] = RequestError("full", code=OVERLOADED, retryable=True)
+    async with served(client) as server:
+        args = parse_args(
+            ["--workload", "multiturn", "--url", server.url, "--scale", "0.125", "--no-ignore-eos"]
+        )
+        report = await measure(args)
+    figures = report["figures"]["multiturn"]
+    assert (figures.requests, figures.errors) == (5, 1)
+    assert not client.requests[-1]["sampling"].ignore_eos
+
+
+async def test_a_server_that_is_not_there() -> None:
+    async with LoadGenerator("http://127.0.0.1:1", "m") as load:
+        record = await asyncio.wait_for(load.complete("a", 1), 10)
+        assert record.error is not None and "ConnectError" in record.error
+        with pytest.raises(RuntimeError, match="probe"):
+            await load.tokens_per_word(TextSource(0))

@@ -1,0 +1,37 @@
+"""transformers' own model of the embedded GGUF, in float32: what parity is measured against.
+
+Names, shapes and the order of rope rows come from transformers' GGUF code, not from ours. (Its
+`from_pretrained(gguf_file=...)` does the same but needs accelerate.) One model per process; it
+takes some ten seconds and half a gigabyte.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from srt.model.files import DEFAULT_MODEL, resolve_model
+
+
+@cache
+def reference_model() -> Any:
+    """A transformers LlamaForCausalLM in float32, evaluation mode, weights dequantised."""
+    path = resolve_model(DEFAULT_MODEL).path
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
+    missing, unexpected = model.load_state_dict(loaded["tensors"], strict=False)
+    assert not unexpected, unexpected
+    assert set(missing) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    return model
+
+
+@torch.inference_mode()
+def reference_logits(ids: list[int]) -> torch.Tensor:
+    """Logits [len(ids), vocab_size] float32 of one sequence."""
+    logits: torch.Tensor = reference_model()(torch.tensor([ids])).logits[0]
+    return logits

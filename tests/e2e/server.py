@@ -1,0 +1,137 @@
+"""A real server for tests: `python -m srt.launch` in a subprocess, and ways to look at it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_TIMEOUT_S = 120.0
+
+
+class Server:
+    """A launched server. `url` is its HTTP address, `ring` its ipc:// one."""
+
+    def __init__(self, tmp: Path, *args: str) -> None:
+        self.directory = tmp / "ring"
+        self._log = open(tmp / "log", "w+")  # noqa: SIM115
+        command = [sys.executable, "-m", "srt.launch", "--ring-dir", str(self.directory)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *args], stderr=self._log, start_new_session=True
+        )
+        self.url = ""
+
+    @property
+    def ring(self) -> str:
+        return f"ipc://{self.directory}"
+
+    def log(self) -> str:
+        self._log.flush()
+        return Path(self._log.name).read_text()
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until /ready says 200 (the address comes from the start-up log)."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log()
+            self.url = self.url or self._url_from_log()
+            if self.url and self.is_ready():
+                return
+            time.sleep(0.05)
+        raise AssertionError("not ready in time:\n" + self.log())
+
+    def is_ready(self) -> bool:
+        try:
+            return httpx.get(self.url + "/ready", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _url_from_log(self) -> str:
+        for line in self.log().splitlines():
+            if " ready   http://" in line:
+                return line.split(" ready   ")[1].split()[0]
+        return ""
+
+    def pids(self) -> dict[str, int]:
+        """The children's process ids, by the module they run."""
+        names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
+        names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
+        found = {}
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+            except (OSError, UnicodeDecodeError):
+                continue
+            if str(self.directory) in words and "-m" in words:
+                module = words[words.index("-m") + 1]
+                if module in names:
+                    found[names[module]] = int(entry.name)
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """The scheduler's numbers."""
+        answer = httpx.get(self.url + "/server_info", timeout=10).json()
+        internal: dict[str, Any] = answer["internal_states"][0]
+        return internal
+
+    def wait_idle(self, timeout_s: float = 30.0) -> dict[str, Any]:
+        """Until nothing runs or waits; then every slot is free or in the tree."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            stats = self.stats()
+            if stats["num_running_reqs"] == stats["num_queue_reqs"] == 0:
+                assert stats["num_used_tokens"] == 0, stats
+                free_and_cached = stats["num_free_tokens"] + stats["num_cached_tokens"]
+                assert free_and_cached == stats["max_total_tokens"], stats
+                return stats
+            time.sleep(0.05)
+        raise AssertionError(f"still busy: {self.stats()}")
+
+    def stop(self) -> int:
+        """SIGTERM, and the launcher's exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise
+        finally:
+            self._log.close()
+
+
+@contextmanager
+def running_server(tmp: Path, *args: str) -> Iterator[Server]:
+    """A server that is ready, and is stopped at the end; its exit must be clean."""
+    server = Server(tmp, *args)
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        log = server.log()
+        if server.process.poll() is None:
+            assert server.stop() == 0, log
+
+
+def gone(pids: list[int], timeout_s: float) -> bool:
+    """Whether all processes end within the time."""
+    deadline = time.monotonic() + timeout_s
+    while any(_alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,219 @@
+"""What happens when parts die, clients vanish and the server is told to go.
+
+The bounds asserted here are generous (a shared machine); the measured figures are printed.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from srt.client import AsyncClient
+from srt.errors import RequestError, RingError
+from tests.e2e.server import Server, gone, running_server
+
+LONG = {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0.0}
+PARTS = ("gateway", "tokenizer", "scheduler", "detokenizer")
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("faults")) as server:
+        yield server
+
+
+class Stream:
+    """One long streaming request and when it ended, how."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.ended_at = 0.0
+        self.error: Exception | None = None
+
+    async def over_http(self, url: str) -> None:
+        body = {"text": "Once upon a time", "stream": True, "sampling_params": LONG}
+        try:
+            async with (
+                httpx.AsyncClient(timeout=120) as client,
+                client.stream("POST", url + "/generate", json=body) as response,
+            ):
+                assert response.status_code == 200
+                async for line in response.aiter_lines():
+                    if '"error"' in line:
+                        raise RequestError(line)
+                    if line.startswith("data:"):
+                        self.started.set()
+        except (httpx.TransportError, RequestError) as error:
+            self.error = error
+        self.ended_at = time.monotonic()
+
+    async def over_ring(self, client: AsyncClient) -> None:
+        try:
+            async for _ in client.stream("Once upon a time", sampling=LONG):
+                self.started.set()
+        except RequestError as error:
+            self.error = error
+        self.ended_at = time.monotonic()
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
+    fragile: Server, part: str
+) -> None:
+    """kill -9 under 4 HTTP and 4 ZeroMQ streams. Every stream that needed the part ends with an
+    error or a closed connection; the ring heals by itself; the next request is right. The
+    gateway's death costs the HTTP streams only: the others go on to their end."""
+    expected = httpx.post(fragile.url + "/generate", json=short(), timeout=60).json()["text"]
+    async with AsyncClient(fragile.ring) as client:
+        http = [Stream() for _ in range(4)]
+        ring = [Stream() for _ in range(4)]
+        tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in http]
+        tasks += [asyncio.ensure_future(s.over_ring(client)) for s in ring]
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(stream.started.wait() for stream in http + ring))
+        os.kill(fragile.pids()[part], signal.SIGKILL)
+        killed_at = time.monotonic()
+        hit = http if part == "gateway" else http + ring
+        async with asyncio.timeout(10):
+            while not all(stream.ended_at for stream in hit):
+                await asyncio.sleep(0.005)
+        assert all(stream.error is not None for stream in hit)
+        worst = max(stream.ended_at for stream in hit) - killed_at
+        print(f"{part}: every stream ended within {1000 * worst:.0f} ms")
+        assert worst < 3.0
+        if part == "gateway":
+            assert all(stream.error is None for stream in ring)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(wait_ready_again, fragile)
+    healed = time.monotonic() - killed_at
+    print(f"{part}: whole again after {healed:.1f} s")
+    assert httpx.post(fragile.url + "/generate", json=short(), timeout=60).json()["text"] == expected
+    await asyncio.to_thread(fragile.wait_idle)
+
+
+def wait_ready_again(server: Server) -> None:
+    deadline = time.monotonic() + 60
+    while not server.is_ready():
+        assert time.monotonic() < deadline, server.log()
+        time.sleep(0.05)
+
+
+def short() -> dict[str, object]:
+    return {
+        "text": "The capital of France is",
+        "sampling_params": {"max_new_tokens": 8, "temperature": 0},
+    }
+
+
+async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) -> None:
+    """10 HTTP and 10 ZeroMQ clients are cut off mid-stream, without a word: their work ends."""
+    streams = [Stream() for _ in range(20)]
+    tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in streams[:10]]
+    clients = [await AsyncClient(fragile.ring).__aenter__() for _ in range(10)]
+    pairs = zip(streams[10:], clients, strict=True)
+    tasks += [asyncio.ensure_future(s.over_ring(client)) for s, client in pairs]
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(stream.started.wait() for stream in streams))
+    for client in clients:  # as a killed process would: no goodbye, no abort
+        transport = client._transport
+        for task in transport._tasks:
+            task.cancel()
+        transport._context.destroy(linger=0)
+        transport._tasks = []
+        transport._event = None
+    for task in tasks[:10]:
+        task.cancel()
+    vanished_at = time.monotonic()
+    steps = (await asyncio.to_thread(fragile.stats))["forward_steps_total"]
+    stats = await asyncio.to_thread(fragile.wait_idle)
+    print(
+        f"20 clients gone: idle after {time.monotonic() - vanished_at:.2f} s, "
+        f"{stats['forward_steps_total'] - steps} steps later"
+    )
+    assert stats["forward_steps_total"] - steps < 100  # of 400 each had left
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_abort_ends_the_request_and_its_stream(fragile: Server) -> None:
+    async with AsyncClient(fragile.ring) as client:
+        stream = Stream()
+        generation = await client.submit(text="Hello", sampling=LONG, stream=True, rid="mine")
+        seen = 0
+        with pytest.raises(RequestError, match="aborted"):
+            async for _ in generation:
+                seen += 1
+                if seen == 2:
+                    await client.abort("mine")
+        assert stream.error is None
+    await asyncio.to_thread(fragile.wait_idle)
+
+
+def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    server.wait_ready()
+    pids = list(server.pids().values())
+    assert len(pids) == 4
+    server.process.kill()
+    killed_at = time.monotonic()
+    server.process.wait()
+    assert gone(pids, 5.0), "processes outlive their launcher"
+    print(f"launcher killed: all gone after {time.monotonic() - killed_at:.2f} s")
+    deadline = time.monotonic() + 5
+    while server.directory.exists():
+        assert time.monotonic() < deadline, "sockets are left"
+        time.sleep(0.02)
+
+
+def test_sigterm_drains_and_leaves_nothing(tmp_path: Path) -> None:
+    """A request in flight is finished, new ones get a 503, then everything is gone."""
+
+    async def scenario(server: Server) -> None:
+        async with AsyncClient(server.ring) as client:
+            sampling = {"max_new_tokens": 24, "ignore_eos": True}
+            generation = await client.submit(text="Hello", sampling=sampling)
+            server.process.send_signal(signal.SIGTERM)
+            refused = None
+            for _ in range(100):
+                await asyncio.sleep(0.02)
+                try:
+                    await (await client.submit(text="too late", sampling=sampling)).aclose()
+                except RingError as error:
+                    refused = error
+                    break
+                except RequestError as error:
+                    refused = error
+                    break
+            assert refused is not None and refused.info.http_status == 503
+            assert (await generation.result()).completion_tokens == 24
+
+    server = Server(tmp_path, "--drain-timeout", "60")
+    server.wait_ready()
+    pids = list(server.pids().values())
+    asyncio.run(scenario(server))
+    assert server.process.wait(60) == 0
+    assert gone(pids, 1.0) and not server.directory.exists()
+
+
+def test_a_missing_model_is_one_line() -> None:
+    import subprocess
+    import sys
+
+    result = subprocess.run(
+        [sys.executable, "-m", "srt.launch", "--model", "/nowhere/model"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr.startswith("srt: model '/nowhere/model' not found")
+    assert result.stderr.count("\n") == 1

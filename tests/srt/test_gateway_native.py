@@ -1,0 +1,307 @@
+"""/generate and the server's operations, as SGLang's clients use them."""
+
+from typing import Any
+
+import pytest
+
+from srt.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
+from srt.messages import Finish
+from tests.fakes import FakeClient
+from tests.srt.gateway_setup import error_of, in_process, sse_payloads
+
+
+async def test_one_prompt() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a b c", "rid": "x1"})
+    body = response.json()
+    latency = body["meta_info"].pop("e2e_latency")
+    assert latency >= 0
+    assert body == {
+        "text": "Hello, wörld",
+        "output_ids": [100, 101, 102],
+        "meta_info": {
+            "id": "x1",
+            "finish_reason": {"type": "stop", "matched": 2},
+            "prompt_tokens": 3,
+            "completion_tokens": 3,
+            "cached_tokens": 3,
+        },
+    }
+    assert client.generations[0].closed
+
+
+async def test_put_is_post() -> None:
+    async with in_process(FakeClient()) as http:
+        assert (await http.put("/generate", json={"input_ids": [1, 2]})).status_code == 200
+
+
+async def test_sampling_fields_reach_the_ring() -> None:
+    client = FakeClient()
+    sampling = {
+        "max_new_tokens": 2,
+        "min_new_tokens": 1,
+        "temperature": 0,
+        "top_p": 0.5,
+        "top_k": 4,
+        "min_p": 0.1,
+        "stop": "END",
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+        "sampling_seed": 9,
+        "skip_special_tokens": False,
+    }
+    body = {"text": "a", "sampling_params": sampling, "extra_key": "s"}
+    async with in_process(client) as http:
+        assert (await http.post("/generate", json=body)).status_code == 200
+    params = client.requests[0]["sampling"]
+    assert (params.max_new_tokens, params.min_new_tokens, params.temperature) == (2, 1, 0.0)
+    assert (params.top_p, params.top_k, params.min_p, params.seed) == (0.5, 4, 0.1, 9)
+    assert (params.stop, params.stop_token_ids) == (["END"], [7])
+    assert params.ignore_eos and not params.skip_special_tokens
+    assert client.requests[0]["cache_salt"] == "s"
+
+
+async def test_nulls_are_defaults_everywhere() -> None:
+    client = FakeClient()
+    sampling = {
+        "max_new_tokens": None,
+        "stop": None,
+        "regex": None,
+        "n": None,
+        "json_schema": None,
+        "temperature": None,
+    }
+    body = {"text": "a", "input_ids": None, "sampling_params": sampling, "rid": None}
+    async with in_process(client) as http:
+        assert (await http.post("/generate", json=body)).status_code == 200
+        body = {"text": "a", "sampling_params": None, "stream": None}
+        assert (await http.post("/generate", json=body)).status_code == 200
+    assert client.requests[0]["sampling"] == client.requests[1]["sampling"]
+    assert client.requests[0]["sampling"].max_new_tokens == 128
+
+
+async def test_what_the_sglang_language_sends() -> None:
+    sampling = {
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True,
+        "max_new_tokens": 0,
+        "min_new_tokens": 0,
+        "n": 1,
+        "stop": [],
+        "stop_token_ids": [],
+        "stop_regex": [],
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "ignore_eos": False,
+        "regex": None,
+        "json_schema": None,
+    }
+    client = FakeClient()
+    client.finish = Finish("length")
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a", "sampling_params": sampling})
+    body = response.json()
+    assert body["text"] == "" and body["output_ids"] == []
+    assert body["meta_info"]["finish_reason"] == {"type": "length", "length": 0}
+
+
+async def test_a_list_gives_a_list_in_order() -> None:
+    client = FakeClient()
+    body = {
+        "text": ["a", "b c"],
+        "sampling_params": [{"temperature": 0.1}, {"temperature": 0.2}],
+        "rid": "q",
+    }
+    async with in_process(client) as http:
+        answers = (await http.post("/generate", json=body)).json()
+    assert [a["meta_info"]["id"] for a in answers] == ["q_0", "q_1"]
+    assert [a["meta_info"]["prompt_tokens"] for a in answers] == [1, 2]
+    assert [r["sampling"].temperature for r in client.requests] == [0.1, 0.2]
+
+
+async def test_lists_of_ids_and_logprobs() -> None:
+    client = FakeClient()
+    body = {"input_ids": [[1, 2, 3]], "return_logprob": True, "logprob_start_len": 0}
+    async with in_process(client) as http:
+        (answer,) = (await http.post("/generate", json=body)).json()
+    meta = answer["meta_info"]
+    assert meta["input_token_logprobs"] == [[None, 0, None], [-0.25, 1, None]]
+    assert meta["output_token_logprobs"] == [[-0.5, i, None] for i in (100, 101, 102)]
+    assert client.requests[0]["input_ids"] == [1, 2, 3]
+
+
+async def test_stream_is_cumulative_and_exact() -> None:
+    async with in_process(FakeClient(("a", "é"))) as http:
+        response = await http.post("/generate", json={"text": "p", "rid": "x", "stream": True})
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["srt-prompt-tokens"] == "1"
+    first, second, done, rest = response.content.split(b"\n\n")
+    assert first.startswith(b'data: {"text":"a","output_ids":[100],"meta_info":{"id":"x","fin')
+    assert b'"finish_reason":null' in first
+    assert second.startswith('data: {"text":"aé","output_ids":[100,101],'.encode())
+    assert b'"finish_reason":{"type":"stop","matched":2}' in second
+    assert (done, rest) == (b"data: [DONE]", b"")
+
+
+async def test_streamed_batch_tells_the_index() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": ["a", "b"], "stream": True})
+    final: dict[int, Any] = {}
+    for payload in sse_payloads(response.text):
+        final[payload["index"]] = payload
+    assert sorted(final) == [0, 1]
+    assert all(p["text"] == "Hello, wörld" for p in final.values())
+
+
+async def test_error_in_a_stream_is_one_event() -> None:
+    client = FakeClient()
+    client.error = RingError("the scheduler died")
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a", "stream": True})
+    assert response.status_code == 200
+    payloads = sse_payloads(response.text)
+    assert payloads[-1]["error"]["code"] == "unavailable"
+    assert payloads[-1]["error"]["retryable"] is True
+    assert client.aborted == ["r0"]
+
+
+async def test_defect_in_a_stream_tells_no_traceback() -> None:
+    client = FakeClient()
+    client.error = ValueError("secret detail")
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a", "stream": True})
+    assert "secret" not in response.text
+    assert sse_payloads(response.text)[-1]["error"]["request_id"]
+
+
+async def test_abort_as_a_finish_reason() -> None:
+    client = FakeClient()
+    client.finish = Finish("abort", error=ErrorInfo("conflict", "aborted by the user"))
+    async with in_process(client) as http:
+        body = (await http.post("/generate", json={"text": "a"})).json()
+    assert body["meta_info"]["finish_reason"] == {"type": "abort", "message": "aborted by the user"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_refused_item_aborts_the_others_and_is_named(stream: bool) -> None:
+    client = FakeClient()
+    client.refusals[2] = RequestError("text is too long", param="text", code=CONTEXT_LENGTH)
+    body = {"text": ["a", "b", "c", "d"], "stream": stream}
+    async with in_process(client) as http:
+        response = await http.post("/generate", json=body)
+    error = error_of(response)
+    assert response.status_code == 400
+    assert (error["param"], error["code"]) == ("text[2]", "context_length_exceeded")
+    assert error["message"] == "text[2] is too long"
+    assert sorted(client.aborted) == ["r0", "r1"]
+    assert len(client.requests) == 3
+
+
+async def test_overload_is_429_even_for_streams() -> None:
+    client = FakeClient()
+    client.refusals[0] = RequestError("queue full", code=OVERLOADED, retryable=True)
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a", "stream": True})
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "1"
+    assert error_of(response)["type"] == "rate_limit_error"
+
+
+async def test_ring_down_is_503() -> None:
+    client = FakeClient()
+    client.refusals[0] = RingError("starting")
+    async with in_process(client) as http:
+        response = await http.post("/generate", json={"text": "a"})
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert error_of(response)["retryable"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "text"),
+        ({"text": "a", "input_ids": [1]}, "text"),
+        ({"text": []}, "text"),
+        ({"input_ids": []}, "input_ids"),
+        ({"input_ids": [1, [2]]}, "input_ids"),
+        ({"input_ids": [1, -2]}, "input_ids[1]"),
+        ({"input_ids": [2**40]}, "input_ids[0]"),
+        ({"text": 5}, "text"),
+        ({"text": ["a", 5]}, "text[1]"),
+        ({"text": "a", "colour": "red"}, "colour"),
+        ({"text": "a", "sampling_params": {"colour": 1}}, "sampling_params.colour"),
+        ({"text": "a", "sampling_params": {"temperature": "hot"}}, "sampling_params.temperature"),
+        ({"text": "a", "sampling_params": {"temperature": True}}, "sampling_params.temperature"),
+        ({"text": "a", "sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
+        ({"text": "a", "sampling_params": {"top_k": 2**70}}, "sampling_params.top_k"),
+        ({"text": ["a"], "sampling_params": [{"top_p": 2}]}, "sampling_params[0].top_p"),
+        ({"text": ["a", "b"], "sampling_params": [{}]}, "sampling_params"),
+        ({"text": ["a", "b"], "rid": ["x"]}, "rid"),
+        ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
+        ({"text": "a", "rid": ""}, "rid"),
+        ({"text": "a", "cache_salt": "x", "extra_key": "y"}, "extra_key"),
+        ({"text": "a", "top_logprobs_num": 2}, "top_logprobs_num"),
+        ({"text": "a", "image_data": "aGk="}, "image_data"),
+        ({"text": "a", "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ({"text": ["a"], "sampling_params": [{"regex": "a+"}]}, "sampling_params[0].regex"),
+    ],
+)
+async def test_bad_fields_are_named(body: dict[str, Any], param: str) -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.post("/generate", json=body)
+    assert response.status_code == 400, response.text
+    error = error_of(response)
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert all(g.closed for g in client.generations)
+
+
+async def test_flush_cache() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        assert (await http.get("/flush_cache")).status_code == 200
+        assert (await http.post("/flush_cache?timeout=2.5")).status_code == 200
+        client.busy = True
+        busy = await http.post("/flush_cache")
+        bad = await http.post("/flush_cache?timeout=nan")
+    assert client.flushes == [0.0, 2.5, 0.0]
+    assert (busy.status_code, error_of(busy)["code"]) == (409, "conflict")
+    assert (bad.status_code, error_of(bad)["param"]) == (400, "timeout")
+
+
+async def test_abort_needs_a_rid_and_ignores_unknown_ones() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        assert (await http.post("/abort_request", json={})).status_code == 400
+        response = await http.post("/abort_request", json={"rid": "nobody"})
+    assert response.json() == {"aborted": []}
+    assert client.aborted == []
+
+
+@pytest.mark.parametrize("path", ["/get_model_info", "/model_info"])
+async def test_model_info(path: str) -> None:
+    async with in_process(FakeClient()) as http:
+        body = (await http.get(path)).json()
+    assert body["model_path"] == "/models/tiny.gguf"
+    assert body["served_model_name"] == "tiny"
+    assert body["is_generation"] is True
+    assert body["context_length"] == 2048
+
+
+@pytest.mark.parametrize("path", ["/get_server_info", "/server_info"])
+async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
+    async with in_process(FakeClient()) as http:
+        response = await http.get(path)
+    body = response.json()
+    assert "sesame" not in response.text
+    assert body["port"] == 30000 and body["version"] == "0.1"
+    assert body["internal_states"][0]["cached_tokens_total"] == 7
+    assert body["ring"]["ready"] is True
