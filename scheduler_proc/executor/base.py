@@ -13,6 +13,21 @@ class Executor(Protocol):
     context_len: int
     max_total_tokens: int
 
+    @property
+    def dtype(self) -> object:
+        """The element type of the KV pool."""
+        ...
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        ...
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory that the KV pool takes once every slot has been used."""
+        ...
+
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return. Called from one thread."""
         ...

@@ -1,0 +1,180 @@
+"""Opens a checkpoint, GGUF or safetensors: its configuration, and tensors by Hugging Face names.
+
+Read by the loader, from several threads at once. A reader hands out plain torch tensors on the
+CPU; only the two readers know file formats, quantisation and llama.cpp's names.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+
+from scheduler_proc.models.config import LlamaConfig, config_from_gguf, config_from_json
+from srt.errors import ConfigError
+from srt.model.files import ModelFiles
+from srt.model.gguf_file import GGUFFile, GGUFTensor
+
+# numpy's dequantisation is fastest, and shares two threads best, on rows of about this many blocks.
+_BLOCKS_PER_ROW = 256
+
+ROPE_DIVISORS = "rope_freqs.weight"
+
+_GGUF_TOP = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_GGUF_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GGUF_LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+class Checkpoint(Protocol):
+    """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head."""
+
+    path: Path
+    config: LlamaConfig
+    interleaved_rope: bool
+
+    def names(self) -> Iterable[str]:
+        """Every tensor in the files; a GGUF tensor without a Hugging Face name keeps its own."""
+        ...
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape, without reading it."""
+        ...
+
+    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        """Rows [start, stop) of the tensor's first dimension, on the CPU."""
+        ...
+
+    def rope_divisors(self) -> torch.Tensor | None:
+        """What the rope frequencies are to be divided by [head_dim/2], if the file says so."""
+        ...
+
+
+def open_checkpoint(files: ModelFiles) -> Checkpoint:
+    """The checkpoint at `files`. Raises ConfigError if it is malformed or not supported."""
+    if files.kind == "gguf":
+        return GGUFCheckpoint(GGUFFile(files.path))
+    return SafetensorsCheckpoint(files.path)
+
+
+class GGUFCheckpoint:
+    """A GGUF file of architecture llama; every tensor is dequantised to float32."""
+
+    interleaved_rope = True
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.path = file.path
+        self.config = config_from_gguf(file)
+        self._dequantise = _dequantiser()
+        self._tensors = {_hf_name(name): tensor for name, tensor in file.tensors.items()}
+        self._rope_divisors = self._tensors.pop(ROPE_DIVISORS, None)
+
+    def names(self) -> Iterable[str]:
+        return self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._tensors[name].shape
+
+    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        tensor = self._tensors[name]
+        row_bytes = len(tensor.data) // tensor.shape[0]
+        data = tensor.data[start * row_bytes : stop * row_bytes]
+        values = self._dequantise(data, tensor)
+        return torch.from_numpy(values).reshape(stop - start, *tensor.shape[1:])
+
+    def rope_divisors(self) -> torch.Tensor | None:
+        tensor = self._rope_divisors
+        return None if tensor is None else torch.from_numpy(self._dequantise(tensor.data, tensor))
+
+
+def _hf_name(gguf_name: str) -> str:
+    match = _GGUF_LAYER_NAME.fullmatch(gguf_name)
+    if match is None or match[2] not in _GGUF_LAYER:
+        return _GGUF_TOP.get(gguf_name, gguf_name)
+    return f"model.layers.{match[1]}.{_GGUF_LAYER[match[2]]}.{match[3]}"
+
+
+def _dequantiser() -> Callable[[np.ndarray, GGUFTensor], np.ndarray]:
+    """Whole blocks of a tensor -> float32 [n]. gguf is imported here: only GGUF models need it."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    def run(data: np.ndarray, tensor: GGUFTensor) -> np.ndarray:
+        kind = GGMLQuantizationType(tensor.ggml_type)
+        block_bytes = GGML_QUANT_SIZES[kind][1]
+        blocks = len(data) // block_bytes
+        row = block_bytes * np.gcd(blocks, _BLOCKS_PER_ROW)
+        try:
+            values = dequantize(data.reshape(-1, row), kind)
+        except NotImplementedError as error:
+            raise ConfigError(f"tensor {tensor.name}: {error}") from error
+        # torch refuses read-only memory, which is what unquantised tensors are: views of the file.
+        return np.require(values.reshape(-1), np.float32, ["C", "W"])
+
+    return run
+
+
+class SafetensorsCheckpoint:
+    """model.safetensors, or the shards that model.safetensors.index.json lists."""
+
+    interleaved_rope = False
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import safe_open
+
+        self.path = path
+        self.config = config_from_json(path / "config.json")
+        self._files = {}
+        for file in _safetensors_files(path):
+            handle = _open_safetensors(safe_open, path / file)
+            self._files.update(dict.fromkeys(handle.keys(), handle))
+
+    def names(self) -> Iterable[str]:
+        return self._files
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+        rows: torch.Tensor = self._files[name].get_slice(name)[start:stop]
+        return rows
+
+    def rope_divisors(self) -> torch.Tensor | None:
+        return None
+
+
+def _safetensors_files(path: Path) -> list[str]:
+    index = path / "model.safetensors.index.json"
+    if not index.is_file():
+        return ["model.safetensors"]
+    try:
+        return sorted(set(msgspec.json.decode(index.read_bytes())["weight_map"].values()))
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{index}: not a safetensors index ({error!r})") from error
+
+
+def _open_safetensors(safe_open: Any, path: Path) -> Any:
+    from safetensors import SafetensorError
+
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing")
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ConfigError(f"{path}: not a readable safetensors file ({error})") from error
