@@ -13,6 +13,7 @@ from srt.messages import (
     ControlReply,
     ControlResult,
     DetokenizerMessage,
+    Expired,
     Goodbye,
     Hello,
     Message,
@@ -22,7 +23,7 @@ from srt.messages import (
 )
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
-from srt.ring import LEASE_INTERVAL_S, LEASE_S, send_now
+from srt.ring import LEASE_INTERVAL_S, LEASE_S, MAX_EXPIRED_CLIENTS, send_now
 
 
 class DetokenizerActor(Actor):
@@ -34,6 +35,7 @@ class DetokenizerActor(Actor):
     async def start(self) -> None:
         self._core = Detokenizer(load_vocab(resolve_model(self.args.model)), self.epoch)
         self._last_hello: dict[bytes, float] = {}
+        self._expired: dict[bytes, None] = {}  # in order of their ends
         self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
         self._credits = self.connect(zmq.PUSH, self.ring.credits)
         self._tokens = self.bind(zmq.PULL, self.ring.detokenizer)
@@ -50,11 +52,13 @@ class DetokenizerActor(Actor):
         return self._core.in_flight
 
     def _on_client(self, client: bytes, message: BackMessage) -> None:
-        if isinstance(message, Hello):
+        if isinstance(message, Goodbye):
+            self._client_gone(client)
+        elif client in self._expired:
+            send_now(self._clients, Expired(), to=client)
+        elif isinstance(message, Hello):
             self._last_hello[client] = time.monotonic()
             send_now(self._clients, Welcome(self.epoch), to=client)
-        elif isinstance(message, Goodbye):
-            self._client_gone(client)
 
     def _on_scheduler(self, message: DetokenizerMessage) -> None:
         if message.epoch != self.epoch:
@@ -81,6 +85,9 @@ class DetokenizerActor(Actor):
 
     def _client_gone(self, client: bytes) -> None:
         self._last_hello.pop(client, None)
+        self._expired[client] = None
+        if len(self._expired) > MAX_EXPIRED_CLIENTS:
+            del self._expired[next(iter(self._expired))]
         self._core.drop_client(client)
         self.send(self._scheduler, ClientGone(client, self.epoch))
 

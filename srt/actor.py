@@ -105,7 +105,7 @@ class Actor:
                 client, *frames = await socket.recv_multipart()
                 try:
                     message = decode(frames[-1]) if len(frames) == 1 else None
-                except (msgspec.DecodeError, UnicodeDecodeError):
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                     message = None
                 if message is None:
                     log.warning("dropped a malformed message of a client")
@@ -143,7 +143,6 @@ class Actor:
         """From start to SIGTERM."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.request_stop)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches us too; the launcher decides
         ctl = self.connect(zmq.PUSH, self.ring.ctl)
         events = self.connect(zmq.SUB, self.ring.events)
         self.receive(events, RingEvent, lambda event: self._on_event(event, ctl))

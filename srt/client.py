@@ -26,6 +26,7 @@ from srt.messages import (
     ChatMessage,
     ControlReq,
     ControlResult,
+    Expired,
     Finish,
     FrontReply,
     GenerateReq,
@@ -42,6 +43,7 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
+from srt.request_fields import checked_request
 from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
 from srt.sampling_params import SamplingParams
 
@@ -106,7 +108,7 @@ class RingGeneration:
     async def aclose(self) -> None:
         """Abort the request unless it has ended. Its snapshots are not readable afterwards."""
         if self._finish is None and self._error is None:
-            await self._client.abort(self._rid)
+            self._client.forget(self._rid)
             self.fail(RequestError("the request was closed by its reader"))
 
     def admit(self, prompt_tokens: int) -> None:
@@ -161,7 +163,6 @@ class RingClient:
 
     def __init__(self, url: str) -> None:
         self._ring = ring_at(url)
-        self._identity = os.urandom(16)
         self._context = zmq.asyncio.Context()
         self._live: dict[str, RingGeneration] = {}
         self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by rid
@@ -170,6 +171,7 @@ class RingClient:
         self._epoch = 0  # of the last Welcome
         self._usable = asyncio.Event()
         self._tasks: list[asyncio.Future[None]] = []
+        self._readers: list[asyncio.Future[None]] = []
 
     @property
     def ring(self) -> RingEvent | None:
@@ -183,11 +185,31 @@ class RingClient:
 
     async def start(self) -> None:
         """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
-        self._front = self._dealer(self._ring.front)
-        self._back = self._dealer(self._ring.back)
         self._events = connect(self._context, zmq.SUB, self._ring.events)
-        loops = (self._read_events(), self._read_front(), self._read_back(), self._keep_lease())
+        self._incarnate()
+        loops = (self._read_events(), self._keep_lease())
         self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+
+    def _incarnate(self) -> None:
+        """Open both sockets under a fresh identity."""
+        identity = os.urandom(16)
+        self._front = self._dealer(self._ring.front, identity)
+        self._back = self._dealer(self._ring.back, identity)
+        loops = (self._read_front(self._front), self._read_back(self._back))
+        self._readers = [asyncio.ensure_future(loop) for loop in loops]
+
+    def _reincarnate(self) -> None:
+        """The server has given this client up (it slept through its lease): start afresh."""
+        self._epoch = 0
+        self._set_usable()
+        self._fail_all(RingError("the server had given this client up"))
+        readers, sockets = self._readers, (self._front, self._back)
+        self._incarnate()
+        for reader in readers:
+            reader.cancel()
+        for socket in sockets:
+            socket.close(linger=0)
+        send_now(self._back, Hello())
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until requests can be sent. Raises RingError when that takes too long."""
@@ -203,10 +225,11 @@ class RingClient:
             return
         send_now(self._back, Goodbye())
         await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        tasks = [*self._tasks, *self._readers]
         self._tasks = []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._fail_all(RingError("the client was closed"))
         self._context.destroy(linger=0)
 
@@ -250,9 +273,10 @@ class RingClient:
             async with asyncio.timeout(ADMISSION_TIMEOUT_S):
                 generation.admit(await admission)
         except BaseException as error:
-            self._live.pop(rid, None)
-            if not isinstance(error, RequestError):
-                await self.abort(rid)
+            if isinstance(error, RequestError):
+                self._live.pop(rid, None)
+            else:
+                self.forget(rid)
             if isinstance(error, TimeoutError):
                 raise RingError("the server did not answer in time") from None
             raise
@@ -261,13 +285,17 @@ class RingClient:
         return generation
 
     async def abort(self, rid: str) -> None:
-        """End this client's request `rid`; an unknown rid is ignored."""
-        generation = self._live.pop(rid, None)
-        if generation is None:
-            return
-        if self.is_ready:
+        """End this client's request `rid`: its last snapshot comes soon, with finish "abort".
+
+        An unknown rid is ignored.
+        """
+        if rid in self._live and self.is_ready:
             send_now(self._front, AbortReq(rid, self._epoch))
-        generation.fail(RequestError("the request was aborted"))
+
+    def forget(self, rid: str) -> None:
+        """Nobody reads request `rid` any more: end it, and drop what still comes of it."""
+        if self._live.pop(rid, None) is not None and self.is_ready:
+            send_now(self._front, AbortReq(rid, self._epoch))
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
         """Empty the prefix cache; RequestError CONFLICT if requests are in the way."""
@@ -295,9 +323,9 @@ class RingClient:
 
     # ---- the ring's side -----------------------------------------------------------------------
 
-    def _dealer(self, address: str) -> zmq.asyncio.Socket:
+    def _dealer(self, address: str, identity: bytes) -> zmq.asyncio.Socket:
         socket = open_socket(self._context, zmq.DEALER)
-        socket.setsockopt(zmq.IDENTITY, self._identity)
+        socket.setsockopt(zmq.IDENTITY, identity)
         socket.connect(address)
         return socket
 
@@ -344,10 +372,10 @@ class RingClient:
             send_now(self._back, Hello())
             await asyncio.sleep(LEASE_INTERVAL_S)
 
-    async def _read_front(self) -> None:
+    async def _read_front(self, front: zmq.asyncio.Socket) -> None:
         decode = decoder(FrontReply).decode
         while True:
-            reply = decode(await self._front.recv())
+            reply = decode(await front.recv())
             waiting = self._admissions.get(reply.rid) or self._controls.get(reply.rid)
             if waiting is None or waiting.done():
                 continue
@@ -356,13 +384,15 @@ class RingClient:
             elif isinstance(reply, Admitted):
                 waiting.set_result(reply.prompt_tokens)
 
-    async def _read_back(self) -> None:
+    async def _read_back(self, back: zmq.asyncio.Socket) -> None:
         decode = decoder(BackReply).decode
         while True:
-            reply = decode(await self._back.recv())
+            reply = decode(await back.recv())
             if isinstance(reply, Welcome):
                 self._epoch = reply.epoch
                 self._set_usable()
+            elif isinstance(reply, Expired):
+                self._reincarnate()
             elif isinstance(reply, OutputBatch) and reply.epoch == self._epoch:
                 self._on_outputs(reply)
             elif isinstance(reply, ControlResult):
@@ -426,11 +456,8 @@ class AsyncClient:
         return ring
 
     async def submit(self, **request: Any) -> Generation:
-        """See `srt.generation.Client.submit`. `sampling` may be given as a dict."""
-        sampling = request.get("sampling")
-        if isinstance(sampling, dict):
-            request["sampling"] = _sampling(sampling)
-        generation: Generation = await self._transport.submit(**request)
+        """See `srt.generation.Client.submit`. `sampling` and messages may be given as dicts."""
+        generation: Generation = await self._transport.submit(**checked_request(request))
         return generation
 
     async def generate(self, text: str | None = None, **request: Any) -> GenerateOutput:
@@ -449,7 +476,7 @@ class AsyncClient:
             await generation.aclose()
 
     async def abort(self, rid: str) -> None:
-        """End the request `rid` of this client."""
+        """End the request `rid` of this client; its output ends with finish "abort"."""
         await self._transport.abort(rid)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
@@ -470,14 +497,6 @@ def _transport(url: str, api_key: str | None) -> Any:
     if url.startswith(("ipc://", "tcp://")):
         return RingClient(url)
     raise ConfigError(f"url {url!r}: expected http://, https:// or ipc://")
-
-
-def _sampling(fields: dict[str, Any]) -> SamplingParams:
-    try:
-        return SamplingParams(**fields)
-    except TypeError as error:
-        name = str(error).split("'")[1] if "'" in str(error) else "sampling"
-        raise RequestError(f"unknown sampling parameter {name!r}", param=name) from None
 
 
 def _packed(input_ids: Sequence[int]) -> bytes:

@@ -6,6 +6,7 @@ synchronous calls run on a loop in a thread of their own, so they work in notebo
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,7 +34,8 @@ class Engine:
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
-        directory = str(Path(tempfile.mkdtemp(prefix="srt-engine-")) / "ring")
+        self._directory = tempfile.mkdtemp(prefix="srt-engine-")
+        directory = str(Path(self._directory) / "ring")
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
         command += ["--log-level", "warning", "--model", model, *_command_line(args)]
@@ -114,6 +116,8 @@ class Engine:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self._loop.close()
@@ -121,18 +125,36 @@ class Engine:
     async def _connect(self, directory: str) -> None:
         deadline = self._loop.time() + START_TIMEOUT_S
         while not (Path(directory) / "front").exists():
-            if self._process.poll() is not None:
-                raise ConfigError("the server could not start (its message is above)")
-            if self._loop.time() > deadline:
-                raise RingError(f"the server was not ready within {START_TIMEOUT_S:.0f} s")
+            self._check_starting(deadline)
             await asyncio.sleep(0.02)
-        self._client = await AsyncClient(f"ipc://{directory}").__aenter__()
+        connecting = asyncio.ensure_future(AsyncClient(f"ipc://{directory}").__aenter__())
+        try:
+            while not connecting.done():
+                self._check_starting(deadline)
+                await asyncio.wait([connecting], timeout=0.1)
+            self._client = connecting.result()
+        finally:
+            connecting.cancel()
+
+    def _check_starting(self, deadline: float) -> None:
+        if self._process.poll() is not None:
+            raise ConfigError("the server could not start (its message is above)")
+        if self._loop.time() > deadline:
+            raise RingError(f"the server was not ready within {START_TIMEOUT_S:.0f} s")
 
     async def _generate(
         self, prompts: list[str], sampling: dict[str, Any] | None, request: dict[str, Any]
     ) -> list[GenerateOutput]:
-        calls = [self.client.generate(p, sampling=sampling or {}, **request) for p in prompts]
-        return list(await asyncio.gather(*calls))
+        """All outputs; the first failure ends the other requests."""
+        client = self.client
+        calls = [client.generate(p, sampling=sampling or {}, **request) for p in prompts]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

@@ -33,7 +33,7 @@ Parse = Callable[[Any, GenerateOutput], GenerateOutput]
 
 
 class HttpClient:
-    """A client of the server at `url`. Close it with `aclose` or use it in `async with`.
+    """A client of the server at `url`. Close it with `close` or use it in `async with`.
 
     `transport` replaces the network (an ASGI application in tests).
     """
@@ -63,9 +63,12 @@ class HttpClient:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
+        await self.close()
 
-    async def aclose(self) -> None:
+    async def start(self) -> None:
+        """Nothing to wait for: connections are made when they are needed."""
+
+    async def close(self) -> None:
         """Close all connections; requests in flight are aborted by the server."""
         await self._http.aclose()
 

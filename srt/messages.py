@@ -256,6 +256,11 @@ class Welcome(Message, frozen=True):
     version: int = PROTOCOL_VERSION
 
 
+class Expired(Message, frozen=True):
+    """Answers the Hello of a client whose lease has ended: what it had in flight is gone, and it
+    must come back under a new identity."""
+
+
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is new of one request: text and ids since its last Output; `finish` on the last.
 
@@ -291,7 +296,7 @@ class ControlResult(Message, frozen=True):
     error: ErrorInfo | None = None
 
 
-BackReply = Welcome | OutputBatch | ControlResult
+BackReply = Welcome | Expired | OutputBatch | ControlResult
 
 
 # ---- detokenizer -> front --------------------------------------------------------------------

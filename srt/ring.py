@@ -25,6 +25,7 @@ HEARTBEAT_INTERVAL_S = 0.25
 RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
+MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep is told
 
 RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
 _ARGS_FILE = "args.json"
@@ -115,6 +116,7 @@ def open_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
     socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects keeps its identity
     if kind == zmq.SUB:
         socket.setsockopt(zmq.SUBSCRIBE, b"")
     return socket

@@ -132,7 +132,11 @@ class Supervisor:
             fds.append(self._listener.fileno())
             command.append(str(self._listener.fileno()))
         child.process = subprocess.Popen(
-            command, pass_fds=fds, stdin=subprocess.DEVNULL, env=_child_environment()
+            command,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env=_child_environment(),
+            preexec_fn=_ignore_ctrl_c,
         )
         child.exited.clear()
         child.state, child.started_at, child.beat = "starting", time.monotonic(), None
@@ -286,6 +290,11 @@ class Supervisor:
         if not task.cancelled() and task.exception() is not None:
             log.error("the supervisor failed", exc_info=task.exception())
             self._fail("the supervisor failed")
+
+
+def _ignore_ctrl_c() -> None:
+    """Ctrl-C reaches the whole group; only the launcher decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _child_environment() -> dict[str, str]:

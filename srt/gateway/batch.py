@@ -88,7 +88,8 @@ class Batch:
         """Abort what has not finished. Idempotent."""
         async with AsyncExitStack() as stack:
             for generation in self.generations:
-                self._gateway.live.pop(generation.rid, None)
+                if self._gateway.live.get(generation.rid) is generation:
+                    del self._gateway.live[generation.rid]
                 stack.push_async_callback(generation.aclose)
 
 

@@ -190,11 +190,15 @@ NO_EXTRAS = Kind({})
 def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:
     """`value` (decoded JSON) without nulls and without fields that need no action.
 
-    Lists are taken element by element. Raises RequestError, naming the field with its path, when
-    an unsupported field has a value that asks for something.
+    A list's objects are taken one by one; no kind has lists in lists, so the depth of this is that
+    of the kinds, whatever the client sent. Raises RequestError, naming the field with its path,
+    when an unsupported field has a value that asks for something.
     """
     if isinstance(value, list):
-        return [honoured_only(item, kind, f"{path}[{i}]") for i, item in enumerate(value)]
+        return [
+            honoured_only(item, kind, f"{path}[{i}]") if isinstance(item, dict) else item
+            for i, item in enumerate(value)
+        ]
     if not isinstance(value, dict):
         return value
     kept = {}

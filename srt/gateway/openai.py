@@ -51,14 +51,17 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, ChatRequest, CHAT)
     if not body.messages:
         raise RequestError("messages must not be empty", param="messages")
-    limit = body.max_completion_tokens
+    limit, names = body.max_tokens, _CHAT_NAMES
+    if body.max_completion_tokens is not None:
+        limit = body.max_completion_tokens
+        names = names | {"max_new_tokens": "max_completion_tokens"}
     prompt = Prompt(
-        sampling=body.sampling(body.max_tokens if limit is None else limit),
+        sampling=body.sampling(limit),
         messages=[_chat_message(i, message) for i, message in enumerate(body.messages)],
         rid=body.rid,
         cache_salt=body.cache_salt,
     )
-    return await _answer(request, body, [prompt], CHATS, _CHAT_NAMES)
+    return await _answer(request, body, [prompt], CHATS, names)
 
 
 async def _answer(

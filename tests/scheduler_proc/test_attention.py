@@ -1,0 +1,103 @@
+"""The reference attention against a naive float64 loop over shuffled slots."""
+
+import numpy as np
+import pytest
+import torch
+
+from scheduler_proc.attention import reference
+from scheduler_proc.attention.reference import ReferenceAttention
+from tests.scheduler_proc.ragged import indptr, int32
+
+NUM_SLOTS = 700
+
+
+def naive(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, qo: np.ndarray, kv: np.ndarray, idx: np.ndarray
+) -> np.ndarray:
+    """One query, one head at a time, in float64."""
+    out = np.zeros(q.shape)
+    group = q.shape[1] // k.shape[1]
+    for r in range(len(qo) - 1):
+        slots = idx[kv[r] : kv[r + 1]]
+        extend_len = qo[r + 1] - qo[r]
+        for i in range(extend_len):
+            seen = slots[: len(slots) - extend_len + i + 1]
+            for h in range(q.shape[1]):
+                scores = k[seen, h // group] @ q[qo[r] + i, h] / np.sqrt(q.shape[2])
+                weights = np.exp(scores - scores.max())
+                out[qo[r] + i, h] = weights / weights.sum() @ v[seen, h // group]
+    return out
+
+
+def random_batch(
+    rng: np.random.Generator, kv_heads: int, group: int, lengths: list[tuple[int, int]]
+) -> tuple[np.ndarray, ...]:
+    """q, k, v (float32; unlisted slots hold NaN) and the index arrays for (extend, seq) lengths."""
+    qo = indptr([extend for extend, _ in lengths])
+    kv = indptr([seq for _, seq in lengths])
+    idx = int32(rng.permutation(NUM_SLOTS)[: kv[-1]])
+    pools = np.full((2, NUM_SLOTS, kv_heads, 16), np.nan, np.float32)
+    pools[:, idx] = rng.standard_normal((2, len(idx), kv_heads, 16))
+    q = rng.standard_normal((qo[-1], kv_heads * group, 16)).astype(np.float32)
+    return q, pools[0], pools[1], qo, kv, idx
+
+
+def run(batch: tuple[np.ndarray, ...]) -> np.ndarray:
+    q, k, v, qo, kv, idx = batch
+    plan = ReferenceAttention().plan(qo, kv, idx)
+    return plan.run(*(torch.from_numpy(x) for x in (q, k, v))).numpy()
+
+
+@pytest.mark.parametrize("group", range(1, 9))
+def test_ragged_batches_match_the_naive_loop(group: int) -> None:
+    rng = np.random.default_rng(group)
+    for _ in range(3):
+        extends = rng.choice([1, 1, 2, 5, 17], size=6)
+        lengths = [(int(e), int(e + rng.choice([0, 1, 30]))) for e in extends]
+        batch = random_batch(rng, int(rng.integers(1, 4)), group, lengths)
+        np.testing.assert_allclose(run(batch), naive(*batch), atol=2e-6)
+
+
+@pytest.mark.parametrize(("extend_len", "seq_len"), [(300, 300), (129, 400), (128, 131)])
+def test_long_extends_in_query_blocks(extend_len: int, seq_len: int) -> None:
+    assert extend_len >= reference._QUERY_BLOCK
+    batch = random_batch(np.random.default_rng(0), 2, 3, [(1, 9), (extend_len, seq_len), (2, 2)])
+    np.testing.assert_allclose(run(batch), naive(*batch), atol=2e-6)
+
+
+def test_consecutive_slots_are_read_as_a_view_and_give_the_same() -> None:
+    q, k, v, qo, kv, idx = random_batch(np.random.default_rng(1), 2, 2, [(4, 40), (1, 25)])
+    gathered = run((q, k, v, qo, kv, idx))
+    packed = int32(np.arange(len(idx)) + 100)
+    k2, v2 = (np.full_like(pool, np.nan) for pool in (k, v))
+    k2[packed], v2[packed] = k[idx], v[idx]
+    assert isinstance(reference._as_slots(packed, torch.device("cpu")), slice)
+    np.testing.assert_allclose(run((q, k2, v2, qo, kv, packed)), gathered, atol=1e-6)
+
+
+@pytest.mark.parametrize("indices", [[7], [3, 4, 5], [5, 4, 3], [1, 3, 2, 4], [0, 2]])
+def test_a_slice_only_for_one_ascending_run(indices: list[int]) -> None:
+    slots = reference._as_slots(int32(indices), torch.device("cpu"))
+    assert torch.arange(10)[slots].tolist() == indices
+    assert isinstance(slots, slice) == (
+        indices == list(range(indices[0], indices[0] + len(indices)))
+    )
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    rng = np.random.default_rng(2)
+    q, k, v, qo, kv, idx = random_batch(rng, 2, 4, [(3, 50), (1, 60), (8, 8)])
+    together = run((q, k, v, qo, kv, idx))
+    for r in range(3):
+        rows, slots = slice(qo[r], qo[r + 1]), idx[kv[r] : kv[r + 1]]
+        alone = run((q[rows], k, v, indptr([qo[r + 1] - qo[r]]), indptr([len(slots)]), slots))
+        np.testing.assert_allclose(alone, together[rows], atol=1e-6)
+
+
+def test_a_poisoned_row_stays_alone() -> None:
+    q, k, v, qo, kv, idx = random_batch(np.random.default_rng(3), 1, 2, [(1, 20), (1, 30)])
+    clean = run((q, k, v, qo, kv, idx))
+    k[idx[5]] = np.nan
+    poisoned = run((q, k, v, qo, kv, idx))
+    assert np.isnan(poisoned[0]).all()
+    np.testing.assert_array_equal(poisoned[1], clean[1])

@@ -1,0 +1,196 @@
+"""The sampler: exact distributions, determinism, row independence, fall-backs."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scheduler_proc import sampling
+from scheduler_proc.batch import ForwardBatch, SuppressedIds
+from scheduler_proc.sampling import sample
+from tests.scheduler_proc.ragged import int32, sampling_fields
+
+DRAWS = 20_000
+
+
+def sample_batch(count: int, **fields: Any) -> ForwardBatch:
+    empty, rows = int32([]), int32(np.arange(count))
+    return ForwardBatch(
+        empty, empty, empty, int32([0]), int32([0]), empty, rows, **sampling_fields(count, **fields)
+    )
+
+
+def exact(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> Any:
+    """The distribution [V] that the parameters define, by a direct sort in float64."""
+    scaled = logits.astype(np.float64) / temperature
+    probs = np.exp(scaled - scaled.max())
+    probs /= probs.sum()
+    order = np.argsort(-probs, kind="stable")
+    if top_k > 0:
+        probs[order[top_k:]] = 0.0
+        probs /= probs.sum()
+    if top_p < 1.0:
+        enough = int(np.searchsorted(probs[order].cumsum(), np.float32(top_p))) + 1
+        probs[order[enough:]] = 0.0
+    probs[probs < np.float32(min_p) * probs.max()] = 0.0
+    return probs / probs.sum()
+
+
+def spread_logits(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(vocab) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p", "min_p"),
+    list(product([0.7, 1.5], [-1, 5], [1.0, 0.8], [0.0, 0.1])),
+)
+def test_draws_follow_the_exact_distribution(
+    temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
+    logits = spread_logits(24, seed=1)
+    want = exact(logits, temperature, top_k, top_p, min_p)
+    uniform = np.random.default_rng(2).random(DRAWS)
+    batch = sample_batch(
+        DRAWS, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform
+    )
+    ids, _ = sample(torch.from_numpy(logits).expand(DRAWS, -1), batch)
+    counts = np.bincount(ids, minlength=24)
+    assert counts[want == 0.0].sum() == 0
+    expected = want[want > 0.0] * DRAWS
+    statistic = ((counts[want > 0.0] - expected) ** 2 / expected).sum()
+    freedom = len(expected) - 1
+    assert statistic < freedom + 5.0 * np.sqrt(2.0 * max(freedom, 1))
+
+
+@pytest.mark.parametrize("fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}])
+def test_the_draw_inverts_the_distribution(fields: dict[str, float]) -> None:
+    """Equally spaced draws hit each token as often as its probability says, to one draw."""
+    logits = spread_logits(40, seed=3)
+    count = 4000
+    uniform = (np.arange(count) + 0.5) / count
+    batch = sample_batch(count, temperature=1.0, uniform=uniform, **fields)
+    ids, _ = sample(torch.from_numpy(logits).expand(count, -1), batch)
+    params = {"top_k": -1, "top_p": 1.0, "min_p": 0.0, **fields}
+    want = exact(logits, temperature=1.0, **params)  # type: ignore[arg-type]
+    assert np.abs(np.bincount(ids, minlength=40) - want * count).max() <= 1.0
+    again, _ = sample(torch.from_numpy(logits).expand(count, -1), batch)
+    np.testing.assert_array_equal(ids, again)
+
+
+@pytest.mark.parametrize("fields", [{}, {"top_k": 3}, {"top_p": 0.5}])
+def test_the_largest_draw_is_still_a_likely_token(fields: dict[str, float]) -> None:
+    logits = torch.tensor([[1.0, 2.0, -torch.inf, 0.5, -torch.inf]])
+    batch = sample_batch(1, temperature=1.0, uniform=np.nextafter(1.0, 0.0), **fields)
+    assert sample(logits, batch)[0][0] in (0, 1, 3)
+
+
+def mixed_batch(count: int, vocab: int) -> tuple[torch.Tensor, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(4)
+    logits = torch.from_numpy((rng.standard_normal((count, vocab)) * 3).astype(np.float32))
+    logits = (logits * 4).round() / 4  # many ties
+    fields = {
+        "temperature": rng.choice([0.0, 0.05, 0.8, 1.3, 5.0], count),
+        "top_k": rng.choice([-1, 1, 20, 1500], count),
+        "top_p": rng.choice([1.0, 0.3, 0.95, 0.9999], count),
+        "min_p": rng.choice([0.0, 0.0, 1e-4, 0.2], count),
+        "uniform": rng.random(count),
+        "want_logprob": rng.random(count) < 0.5,
+    }
+    return logits, fields
+
+
+def test_a_row_does_not_depend_on_the_others() -> None:
+    logits, fields = mixed_batch(96, 3000)
+    ids, logprobs = sample(logits, sample_batch(96, **fields))
+    for r in range(96):
+        alone = {name: column[r] for name, column in fields.items()}
+        one_id, one_logprob = sample(logits[r : r + 1], sample_batch(1, **alone))
+        assert one_id[0] == ids[r], {name: column[r] for name, column in fields.items()}
+        np.testing.assert_allclose(one_logprob[0], logprobs[r], atol=1e-5)
+
+
+def test_candidates_give_what_full_sorts_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, fields = mixed_batch(200, 3000)
+    quick, _ = sample(logits, sample_batch(200, **fields))
+    monkeypatch.setattr(sampling, "_candidate_count", lambda filters, vocab: vocab)
+    full, _ = sample(logits, sample_batch(200, **fields))
+    np.testing.assert_array_equal(quick, full)
+
+
+def test_top_p_beyond_the_candidates_falls_back_to_a_full_sort() -> None:
+    logits = np.zeros(5000, np.float32)
+    logits[4000] = 0.1
+    batch = sample_batch(3, temperature=1.0, top_p=0.9, uniform=[0.0, 0.5, np.nextafter(1.0, 0.0)])
+    ids, _ = sample(torch.from_numpy(logits).expand(3, -1), batch)
+    kept = np.flatnonzero(exact(logits, temperature=1.0, top_k=-1, top_p=0.9, min_p=0.0))
+    assert len(kept) > 4 * sampling._TOP_CANDIDATES
+    # Ranked: token 4000, then its equals by id; the last rank kept is the largest id.
+    assert ids[0] == 4000
+    assert abs(int(ids[1]) - len(kept) // 2) <= 2
+    assert ids[2] == kept[kept != 4000].max()
+
+
+@pytest.mark.parametrize("fields", [{"top_k": 50}, {"top_p": 0.9}])
+def test_common_settings_never_sort_the_vocabulary(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, float]
+) -> None:
+    counts: list[int] = []
+    ranked = sampling._ranked
+
+    def recorded(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        counts.append(count)
+        return ranked(weights, count)
+
+    monkeypatch.setattr(sampling, "_ranked", recorded)
+    logits = torch.from_numpy(spread_logits(49152, seed=5, scale=5.0))[None]
+    for temperature in (0.05, 1.0):
+        sample(logits, sample_batch(1, temperature=temperature, **fields))
+    assert len(counts) == 2 and max(counts) <= 1024
+
+
+def test_greedy_takes_the_first_of_equals() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0], [5.0, 5.0, 5.0]])
+    assert sample(logits, sample_batch(2))[0].tolist() == [1, 0]
+    assert sample(logits, sample_batch(2, temperature=1e-6))[0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_suppressed_ids_never_come(temperature: float) -> None:
+    logits = torch.tensor([[9.0, 1.0, 2.0, 8.0]]).repeat(50, 1)
+    before = logits.clone()
+    batch = sample_batch(50, temperature=temperature, uniform=np.arange(50) / 50)
+    batch.suppressed = [SuppressedIds(row, int32([0, 3])) for row in range(0, 50, 2)]
+    ids, _ = sample(logits, batch)
+    assert set(ids[::2]) <= {1, 2}
+    assert set(ids[1::2]) <= {0, 3}
+    assert torch.equal(logits, before)
+
+
+def test_logprobs_are_of_the_unmodified_softmax() -> None:
+    logits = torch.from_numpy(np.stack([spread_logits(50, seed) for seed in range(4)]))
+    batch = sample_batch(
+        4, temperature=[0.0, 3.0, 0.5, 1.0], top_k=5, want_logprob=[True, True, False, True]
+    )
+    batch.suppressed = [SuppressedIds(0, int32([int(logits[0].argmax())]))]
+    ids, logprobs = sample(logits, batch)
+    want = logits.double().log_softmax(-1).gather(1, torch.from_numpy(ids).long()[:, None])[:, 0]
+    assert np.isnan(logprobs[2])
+    np.testing.assert_allclose(logprobs[[0, 1, 3]], want[[0, 1, 3]], atol=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_that_are_not_finite_disturb_nobody(temperature: float) -> None:
+    logits = torch.from_numpy(np.stack([spread_logits(30, seed) for seed in range(5)]))
+    fields = {"temperature": temperature, "uniform": [0.1, 0.3, 0.5, 0.7, 0.9], "top_p": 0.9}
+    clean, _ = sample(logits, sample_batch(5, **fields))
+    best = int(logits[1].argmax())
+    broken = logits.clone()
+    broken[1, best - 1] = torch.nan
+    broken[2, 7] = torch.inf
+    broken[3] = torch.nan
+    batch = sample_batch(5, **fields)
+    batch.suppressed = [SuppressedIds(3, int32([0]))]
+    ids, _ = sample(broken, batch)
+    assert ids.tolist() == [clean[0], best, 7, 1, clean[4]]

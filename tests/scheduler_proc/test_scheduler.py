@@ -1,0 +1,242 @@
+"""Single rules of the scheduler core, each in a small scene on the fake executor."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler_proc.batch import StepResult
+from scheduler_proc.invariants import check_invariants
+from scheduler_proc.trace import TraceRecorder, replay
+from srt.messages import ClientGone
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import reference_output
+
+
+def small(**config: object) -> Driver:
+    defaults = {"max_total_tokens": 200, "max_running_requests": 8, "chunked_prefill_size": 32}
+    return Driver(**{**defaults, **config})  # type: ignore[arg-type]
+
+
+def test_chunks_and_decodes_share_a_step() -> None:
+    driver = small()
+    driver.add("decoding", [1, 2, 3], max_new=20)
+    driver.step()
+    driver.add("long", range(100, 180), max_new=1)
+    step = driver.core.prepare(1.0)
+    assert step is not None
+    assert [(row.req.rid, row.extend_len) for row in step.rows] == [("decoding", 1), ("long", 31)]
+    driver.core.commit(step, driver.executor.run(step.batch))
+    driver.run()
+    assert driver.outputs["decoding"] == reference_output([1, 2, 3], 20)
+
+
+def test_a_prompt_is_shared_as_soon_as_its_chunk_is_computed() -> None:
+    """Of two reqs with the same long prompt only one computes it, even while it prefills."""
+    driver = small()
+    prompt = list(range(90))
+    driver.add("a", prompt, max_new=2)
+    driver.add("b", [*prompt[:70], 500], max_new=2)
+    driver.run()
+    assert driver.cached == {"a": 0, "b": 70}
+    assert driver.core.counters.computed_prompt_tokens == 90 + 1
+
+
+def test_retraction_loses_nothing_and_the_most_advanced_goes_on() -> None:
+    driver = small(max_total_tokens=64)
+    for rid in range(4):
+        driver.add(f"r{rid}", [rid, 1, 2], max_new=30)
+    driver.core.new_token_ratio.value = 0.0
+    driver.run()
+    assert driver.core.counters.retracted > 0
+    for rid in range(4):
+        assert driver.outputs[f"r{rid}"] == reference_output([rid, 1, 2], 30)
+
+
+def test_salts_keep_tenants_apart() -> None:
+    driver = small()
+    driver.generate([1, 2, 3, 4], salt="a")
+    driver.add("other", [1, 2, 3, 4], salt="b")
+    driver.add("same", [1, 2, 3, 4], salt="a")
+    driver.run()
+    assert driver.cached["other"] == 0 and driver.cached["same"] == 3
+
+
+def test_zero_new_tokens_only_fill_the_cache() -> None:
+    driver = small()
+    driver.add("warm", range(50), max_new=0)
+    driver.run()
+    assert driver.finishes["warm"].type == "length" and "warm" not in driver.outputs
+    assert driver.core.cache.match_len(np.arange(50, dtype=np.int32)) == 50
+
+
+def test_min_new_tokens_blocks_stop_ids() -> None:
+    prompt = [5, 6]
+    first = reference_output(prompt, 1)[0]
+    driver = small()
+    driver.add("stops", prompt, max_new=10, eos=[first])
+    driver.add("goes on", prompt, max_new=10, eos=[first], min_new=3)
+    driver.run()
+    assert driver.outputs["stops"] == [first]
+    assert driver.finishes["stops"].matched == first
+    expected = reference_output(prompt, 10, frozenset([first]), 3)
+    assert driver.outputs["goes on"] == expected and len(expected) > 3
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_the_token_after_the_last_is_never_told_nor_cached(lag: int) -> None:
+    """At lag 1 a finished req has one row too many in flight."""
+    prompt = [7, 8, 9]
+    output = reference_output(prompt, 3)
+    driver = small(lag=lag)
+    driver.add("r", prompt, max_new=50, eos=[output[-1]])
+    driver.run()
+    assert driver.outputs["r"] == output
+    beyond = np.array(prompt + output + reference_output(prompt + output, 1), np.int32)
+    assert driver.core.cache.match_len(beyond) == len(prompt) + len(output) - 1
+
+
+def test_vanished_clients_end_with_the_step_in_flight() -> None:
+    """20 clients go while a step runs: the next one has none of their rows, at lag 0 and 1."""
+    for lag in (0, 1):
+        driver = small(lag=lag, max_running_requests=32, max_total_tokens=2000)
+        for i in range(20):
+            driver.add(f"r{i}", [i, 1, 2], max_new=400, client=b"%d" % i)
+        for _ in range(5):
+            driver.step()
+        for i in range(20):
+            driver.core.drop_client(b"%d" % i)
+        steps = driver.executor.steps
+        driver.run()
+        assert driver.executor.steps - steps == 0
+        assert driver.core.pool.free_size + driver.core.cache.evictable_size == 2000
+
+
+def test_what_a_gone_client_sent_before_ends_on_arrival() -> None:
+    driver = small()
+    driver.core.drop_client(b"gone")
+    driver.add("late", [1, 2], client=b"gone")
+    driver.abort("early")
+    driver.add("early", [1, 2])
+    driver.run()
+    assert {f.type for f in driver.finishes.values()} == {"abort"} and not driver.executor.steps
+
+
+def test_prompt_logprobs_cap_the_prefix_match() -> None:
+    """From position k on, k-1 tokens at most may come from the cache; position 0 has none."""
+    driver = small()
+    prompt = list(range(40))
+    driver.generate(prompt)
+    for start in (0, 1, 10, 39, 40):
+        driver.add(f"from {start}", prompt, max_new=1, logprob_start=start)
+        driver.run()
+        values = driver.prompt_logprobs.get(f"from {start}", [])
+        assert len(values) == 40 - start
+        assert [math.isnan(v) for v in values] == [start == 0 and i == 0 for i in range(40 - start)]
+        assert driver.cached[f"from {start}"] == min(39, max(0, start - 1))
+    whole = driver.prompt_logprobs["from 1"]
+    assert driver.prompt_logprobs["from 10"] == whole[9:]
+
+
+def test_a_failed_step_ends_its_reqs_only() -> None:
+    driver = small()
+    driver.add("bad", [1, 2, 3], max_new=5)
+    step = driver.core.prepare(0.0)
+    assert step is not None
+    driver.add("good", [4, 5], max_new=2)
+    driver.core.fail(step, "out of luck")
+    check_invariants(driver.core)
+    driver.run()
+    error = driver.finishes["bad"].error
+    assert error is not None and error.http_status == 500
+    assert driver.outputs["good"] == reference_output([4, 5], 2)
+    assert driver.core.cache.match_len(np.array([1, 2, 3], np.int32)) == 0
+
+
+def test_flush_needs_an_idle_scheduler() -> None:
+    driver = small()
+    driver.generate(range(30))
+    driver.add("r", [1], max_new=3)
+    assert not driver.core.flush_cache()
+    driver.run()
+    assert driver.core.flush_cache() and driver.core.pool.free_size == 200
+
+
+def test_a_new_epoch_forgets_requests_and_keeps_the_cache() -> None:
+    driver = small()
+    driver.generate(range(30))
+    driver.add("r", range(60), max_new=3)
+    driver.step()
+    driver.core.reset(5)
+    assert not driver.core.has_work and driver.core.take_output() is None
+    check_invariants(driver.core)
+    assert driver.core.cache.match_len(np.arange(60, dtype=np.int32)) >= 30
+
+
+def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
+    """Random policy, aborts, a lost client: the replay makes the same plans and ends alike."""
+    driver = small(lag=1, schedule_policy="random", max_total_tokens=150, random_seed=3)
+    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
+    record(driver, recorder)
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        client = b"c%d" % (i % 3)
+        driver.add(f"r{i}", rng.integers(0, 3, 20).tolist(), max_new=40, client=client)
+        for _ in range(rng.integers(0, 4)):
+            driver.step()
+        if i == 20:
+            driver.core.drop_client(b"c1")
+        if i % 9 == 0:
+            driver.abort(f"r{i}", client)
+    driver.run()
+    recorder.close()
+    assert driver.core.counters.retracted > 0
+    again = replay(tmp_path / "trace")
+    assert again.counters == driver.core.counters
+    assert again.cache.evicted_total == driver.core.cache.evicted_total
+
+
+def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
+    driver = small()
+    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
+    record(driver, recorder)
+    driver.add("r", [1, 2, 3], max_new=2)
+    driver.run()
+    recorder.close()
+    data = (tmp_path / "trace").read_bytes()
+    (tmp_path / "trace").write_bytes(data.replace(b"lpm", b"lpn"))
+    with pytest.raises(KeyError):
+        replay(tmp_path / "trace")
+    at = data.index(b"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00")
+    (tmp_path / "trace").write_bytes(data[: at + 8] + b"\xff" + data[at + 9 :])
+    replay(tmp_path / "trace")  # other tokens, same shapes: the same plans
+    (tmp_path / "trace").write_bytes(data.replace(b"prepare", b"prepar_", 1))
+    with pytest.raises((AssertionError, IndexError)):
+        replay(tmp_path / "trace")
+
+
+def record(driver: Driver, recorder: TraceRecorder) -> None:
+    """Tap the core's inputs, as the actor does."""
+    core = driver.core
+    add, abort, drop, prepare = core.add, core.abort, core.drop_client, core.prepare
+    commit = core.commit
+
+    def tapped_drop(client: bytes) -> None:
+        recorder.message(ClientGone(client, 0), driver.now)
+        drop(client)
+
+    def tapped_prepare(now: float):  # type: ignore[no-untyped-def]
+        step = prepare(now)
+        recorder.prepared(step, now)
+        return step
+
+    def tapped_commit(step, result: StepResult) -> None:  # type: ignore[no-untyped-def]
+        recorder.committed(result)
+        commit(step, result)
+
+    core.add = lambda m, now: (recorder.message(m, now), add(m, now))[1]  # type: ignore[method-assign]
+    core.abort = lambda m: (recorder.message(m, driver.now), abort(m))[1]  # type: ignore[method-assign]
+    core.drop_client = tapped_drop  # type: ignore[method-assign]
+    core.prepare = tapped_prepare  # type: ignore[method-assign]
+    core.commit = tapped_commit  # type: ignore[method-assign]
