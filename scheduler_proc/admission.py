@@ -39,12 +39,12 @@ class NewTokenRatio:
 def prefix_need(req: Req, cache: PrefixCache) -> int:
     """Slots that admitting `req` takes from what is available: its uncached tokens, and those
     cached tokens that its lock would make unevictable."""
-    matched, path = cache.match_path(req.tokens[: req.max_prefix_len], req.salt)
-    newly_locked, at = 0, 0
-    for node in path:
-        used = min(len(node.key), matched - at)
-        newly_locked += used if node.lock_ref == 0 else 0
-        at += used
+    matched = min(cache.track(req.cursor, req.tokens, req.salt), req.max_prefix_len)
+    newly_locked = 0
+    for node in req.cursor.path():
+        if node.lock_ref > 0:
+            break  # and so are all above it
+        newly_locked += max(0, min(node.end, matched) - node.start)
     return req.num_tokens - matched + newly_locked
 
 
@@ -58,7 +58,7 @@ def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bo
     if not candidates or not cache.enabled:
         return False
     tokens = req.tokens
-    matched = cache.match_len(tokens, req.salt)
+    matched = cache.track(req.cursor, tokens, req.salt)
     if matched == len(tokens):
         return False
     for other in candidates:

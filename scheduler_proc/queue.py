@@ -54,7 +54,7 @@ class WaitingQueue:
 
 
 def _longest_prefix_first(reqs: list[Req], cache: PrefixCache) -> list[Req]:
-    lengths = {req.handle: cache.match_len(req.tokens, req.salt) for req in reqs}
+    lengths = {req.handle: cache.track(req.cursor, req.tokens, req.salt) for req in reqs}
     return sorted(reqs, key=lambda req: -lengths[req.handle])
 
 
@@ -64,10 +64,11 @@ def _depth_first_by_weight(reqs: list[Req], cache: PrefixCache) -> list[Req]:
     A req's sort key is the sequence of (branch weight, branch) on its path, so comparing keys
     walks the tree. A req that ends at a node comes after those that go deeper: they hold it.
     """
-    paths: dict[int, list[TreeNode]] = {}
+    paths: dict[int, list[TreeNode]] = {}  # root first
     weights: dict[int, int] = {}
     for req in reqs:
-        paths[req.handle] = cache.match_path(req.tokens, req.salt)[1]
+        cache.track(req.cursor, req.tokens, req.salt)
+        paths[req.handle] = list(req.cursor.path())[::-1]
         for node in paths[req.handle]:
             weights[node.uid] = weights.get(node.uid, 0) + 1
 

@@ -29,15 +29,29 @@ from scheduler_proc.memory import TokenPool
 
 
 class TreeNode:
-    """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it."""
+    """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
 
-    __slots__ = ("children", "in_heap", "key", "last_access", "lock_ref", "parent", "slots", "uid")
+    `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
+    """
+
+    __slots__ = (
+        "children",
+        "end",
+        "in_heap",
+        "key",
+        "last_access",
+        "lock_ref",
+        "parent",
+        "slots",
+        "uid",
+    )
 
     def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
         self.uid = uid
         self.parent = parent
         self.key = key
         self.slots = slots
+        self.end: int = len(key) + (0 if parent is None else parent.end)
         self.children: dict[int, TreeNode] = {}
         self.lock_ref = 0
         self.last_access = 0
@@ -46,6 +60,30 @@ class TreeNode:
     @property
     def is_root(self) -> bool:
         return self.parent is None
+
+    @property
+    def start(self) -> int:
+        return self.end - len(self.key)
+
+
+class Cursor:
+    """Where a waiting req's match ended, so that the next look at it costs O(1), not O(length).
+
+    Valid as long as its node is in the tree and still covers `length`; `track` checks that.
+    """
+
+    __slots__ = ("length", "node")
+
+    def __init__(self) -> None:
+        self.node: TreeNode | None = None
+        self.length = 0
+
+    def path(self) -> Iterator[TreeNode]:
+        """The nodes of the match, from its end up to the root (excluded)."""
+        node = self.node
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
 
 
 class Match(NamedTuple):
@@ -73,16 +111,15 @@ class Inserted(NamedTuple):
 
 
 class PrefixCache(Protocol):
-    """What the scheduler needs of a prefix cache. `match_len` and `match_path` change nothing."""
+    """What the scheduler needs of a prefix cache. `match_len` and `track` change nothing."""
 
     enabled: bool
     evictable_size: int
     protected_size: int
     evicted_total: int
-    version: int
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
-    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]: ...
+    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
     def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted: ...
     def inc_lock_ref(self, node: TreeNode) -> None: ...
@@ -108,26 +145,30 @@ class RadixCache:
         self.evictable_size = 0
         self.protected_size = 0
         self.evicted_total = 0
-        self.version = 0  # changes whenever a match may have become longer or shorter
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
         """The length of the longest cached prefix of `tokens`. Changes nothing."""
-        return self.match_path(tokens, salt)[0]
+        return self.track(Cursor(), tokens, salt)
 
-    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]:
-        """`match_len`, and the nodes on the way (the last may match in part). Changes nothing."""
-        node = self._roots.get(salt)
-        matched, path = 0, []
+    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
+        """`match_len` for a caller that asks again and again: goes on where `cursor` stood."""
+        node, matched = cursor.node, cursor.length
+        if node is None or node.parent is None or not node.start < matched <= node.end:
+            node, matched = self._roots.get(salt), 0
         while node is not None and matched < len(tokens):
-            node = node.children.get(int(tokens[matched]))
-            if node is None:
+            if matched == node.end:
+                child = node.children.get(int(tokens[matched]))
+                if child is None:
+                    break
+                node = child
+            offset = matched - node.start
+            if node.key[offset] != tokens[matched]:
                 break
-            path.append(node)
-            common = _common_len(node.key, tokens[matched:])
-            matched += common
-            if common < len(node.key):
+            matched += _common_len(node.key[offset:], tokens[matched:])
+            if matched < node.end:
                 break
-        return matched, path
+        cursor.node, cursor.length = node, matched
+        return matched
 
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
         """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
@@ -160,7 +201,6 @@ class RadixCache:
         node = found.node
         if existing < len(tokens):
             node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
-            self.version += 1
         all_slots = np.concatenate((found.slots, slots[existing:]))
         return Inserted(node, existing, len(tokens), all_slots)
 
@@ -196,7 +236,6 @@ class RadixCache:
                 continue
             evicted += self._evict_tail(node, n - evicted)
         if evicted:
-            self.version += 1
             self.evicted_total += evicted
         return evicted
 
@@ -252,6 +291,7 @@ class RadixCache:
         self.evictable_size -= freed
         if keep > 0:
             node.key, node.slots = node.key[:keep].copy(), node.slots[:keep].copy()
+            node.end -= freed
             self._push_if_evictable(node)
         else:
             self._remove_leaf(node)
@@ -278,14 +318,13 @@ class NoCache:
         self.evictable_size = 0
         self.protected_size = 0
         self.evicted_total = 0
-        self.version = 0
         self._root = TreeNode(0, None, _EMPTY, _EMPTY)
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
         return 0
 
-    def match_path(self, tokens: np.ndarray, salt: str = "") -> tuple[int, list[TreeNode]]:
-        return 0, []
+    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
+        return 0
 
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
         return Match(self._root, _EMPTY)

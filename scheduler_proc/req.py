@@ -8,7 +8,7 @@ Lengths of a req, all in tokens:  shared_len <= computed_len <= kv_len <= seq_le
 
 import numpy as np
 
-from scheduler_proc.radix_cache import TreeNode
+from scheduler_proc.radix_cache import Cursor, TreeNode
 from srt.messages import Finish, TokenizedReq, unpack_ids
 from srt.sampling_params import SamplingParams
 
@@ -44,6 +44,7 @@ class Req:
         self.row = -1  # in ReqToTokenPool; -1 while not resident
         self.residency = 0  # counts admissions, so that a late result knows if it still applies
         self.node: TreeNode | None = None  # locked while resident
+        self.cursor = Cursor()  # of its match while it waits
         self.spare: np.ndarray = _NO_SLOTS  # allocated ahead for decoding, not used yet
         self.shared_len = 0
         self.computed_len = 0

@@ -1,0 +1,1 @@
+"""Attention over the token-granular KV pool: the seam and its backends."""

@@ -1,0 +1,1 @@
+"""Model families: configuration, checkpoint reading, and the forward pass over ragged tokens."""

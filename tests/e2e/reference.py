@@ -20,8 +20,10 @@ def reference_model() -> Any:
     """A transformers LlamaForCausalLM in float32, evaluation mode, weights dequantised."""
     path = resolve_model(DEFAULT_MODEL).path
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    loaded = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)
+    make_model: Any = AutoModelForCausalLM.from_config
+    read_gguf: Any = load_gguf_checkpoint
+    model = make_model(config, dtype=torch.float32).eval()
+    loaded = read_gguf(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(loaded["tensors"], strict=False)
     assert not unexpected, unexpected
     assert set(missing) <= {"lm_head.weight"}, missing

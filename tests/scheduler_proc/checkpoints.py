@@ -31,10 +31,11 @@ LLAMA3_ROPE = {
 }
 
 
-def random_llama(**overrides: Any) -> LlamaForCausalLM:
-    """A transformers model with random weights, biases and norms (none at a neutral value)."""
+def random_llama(**overrides: Any) -> Any:
+    """A transformers LlamaForCausalLM; weights, biases and norms are random, none neutral."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**SMALL, **overrides})).eval()
+    model: Any = LlamaForCausalLM(LlamaConfig(**{**SMALL, **overrides}))
+    model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
@@ -44,7 +45,7 @@ def random_llama(**overrides: Any) -> LlamaForCausalLM:
     return model
 
 
-def save_directory(model: LlamaForCausalLM, path: Path, **options: Any) -> ModelFiles:
+def save_directory(model: Any, path: Path, **options: Any) -> ModelFiles:
     model.save_pretrained(path, **options)
     return ModelFiles("small", "hf", path)
 
@@ -66,7 +67,7 @@ _GGUF_NAMES = {
 }
 
 
-def gguf_tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
+def gguf_tensors(model: Any) -> dict[str, np.ndarray]:
     """The model's tensors under llama.cpp's names, q/k rows in its interleaved order."""
     tensors = {}
     for hf_name, value in model.state_dict().items():
@@ -84,7 +85,7 @@ def gguf_tensors(model: LlamaForCausalLM) -> dict[str, np.ndarray]:
 
 
 def write_gguf(
-    model: LlamaForCausalLM,
+    model: Any,
     path: Path,
     tensors: dict[str, np.ndarray] | None = None,
     quants: dict[str, gguf.GGMLQuantizationType] | None = None,

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.executor.base import Executor
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
@@ -16,10 +17,17 @@ from tests.scheduler_proc.fake_executor import FakeExecutor
 class Driver:
     """One core and its executor. `outputs[rid]` and `finishes[rid]` fill as steps are run."""
 
-    def __init__(self, lag: int = 0, check: bool = True, **config: object) -> None:
+    def __init__(
+        self,
+        lag: int = 0,
+        check: bool = True,
+        executor: Executor | None = None,
+        **config: object,
+    ) -> None:
         self.config = SchedulerConfig(**{"context_len": 4096, **config})  # type: ignore[arg-type]
         self.core = Scheduler(self.config)
-        self.executor = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
+        fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
+        self.executor = fake if executor is None else executor
         self.lag = lag
         self.check = check
         self.now = 0.0

@@ -8,6 +8,8 @@ import numpy as np
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.base import Executor
 
+Ids = Sequence[int] | np.ndarray
+
 
 class Row(NamedTuple):
     """One request's share of a step: its new ids, after `slots` minus as many computed ones.
@@ -16,9 +18,9 @@ class Row(NamedTuple):
     scored by the i-th new token.
     """
 
-    ids: Sequence[int]
-    slots: Sequence[int]
-    targets: Sequence[int] = ()
+    ids: Ids
+    slots: Ids
+    targets: Ids = ()
     samples: bool = True
 
 
@@ -41,7 +43,7 @@ def sampling_fields(count: int, **values: Any) -> dict[str, Any]:
         "want_logprob": (np.bool_, False),
     }
     rest = {name: value for name, value in values.items() if name not in fields}
-    spread = {
+    spread: dict[str, Any] = {
         name: np.broadcast_to(np.asarray(values.get(name, default), dtype), count).copy()
         for name, (dtype, default) in fields.items()
     }
@@ -72,7 +74,7 @@ def make_batch(rows: Sequence[Row], **sampling: Any) -> ForwardBatch:
 
 
 def chunked_logprobs(
-    executor: Executor, ids: Sequence[int], slots: Sequence[int], chunk: int, start: int = 0
+    executor: Executor, ids: Ids, slots: Ids, chunk: int, start: int = 0
 ) -> tuple[np.ndarray, StepResult]:
     """Extend `ids[start:]` in chunks; log p of every id after the first one computed.
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import NoCache, RadixCache
+from scheduler_proc.radix_cache import Cursor, NoCache, RadixCache
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 SALTS = st.sampled_from(["", "a"])
@@ -25,6 +25,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.cache = RadixCache(self.pool)
         self.model: dict[tuple[str, tuple[int, ...]], int] = {}
         self.locked: list[tuple[object, str, list[int]]] = []
+        self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
 
     def longest(self, tokens: list[int], salt: str) -> int:
         n = 0
@@ -58,6 +59,11 @@ class TreeMachine(RuleBasedStateMachine):
         assert found.slots.tolist() == [self.model[p] for p in prefixes]
 
     @rule(tokens=TOKENS, salt=SALTS)
+    def watch(self, tokens: list[int], salt: str) -> None:
+        """From now on `cursors_follow` asks for these tokens after every change."""
+        self.cursors[salt, tuple(tokens)] = Cursor()
+
+    @rule(tokens=TOKENS, salt=SALTS)
     def lock(self, tokens: list[int], salt: str) -> None:
         found = self.cache.match_prefix(ids(tokens), salt)
         self.cache.inc_lock_ref(found.node)
@@ -80,12 +86,20 @@ class TreeMachine(RuleBasedStateMachine):
         self.model = {prefix: slot for prefix, slot in self.model.items() if slot not in free}
 
     @invariant()
+    def cursors_follow(self) -> None:
+        for (salt, tokens), cursor in self.cursors.items():
+            expected = self.longest(list(tokens), salt)
+            assert self.cache.track(cursor, ids(list(tokens)), salt) == expected
+            covered = sum(min(n.end, expected) - n.start for n in cursor.path())
+            assert covered == expected
+
+    @invariant()
     def the_books_add_up(self) -> None:
         slots = [s for node in self.cache.nodes() for s in node.slots.tolist()]
         assert sorted(slots) == sorted(self.model.values())
         assert len(slots) + self.pool.free_size == 60
         assert self.cache.evictable_size + self.cache.protected_size == len(slots)
-        kept = {tuple(t[: i + 1]) + (s,) for _, s, t in self.locked for i in range(len(t))}
+        kept = {(*t[: i + 1], s) for _, s, t in self.locked for i in range(len(t))}
         assert all((p[-1], p[:-1]) in self.model for p in kept), "a locked token was evicted"
         assert self.cache.protected_size == len(kept)
 

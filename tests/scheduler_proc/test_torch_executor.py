@@ -83,8 +83,8 @@ def test_sharded_safetensors_match(tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", ["gqa, untied", "tied", "wide heads", "biases"])
 def test_gguf_matches_transformers(tmp_path: Path, variant: str) -> None:
     model = random_llama(**VARIANTS[variant])
-    keys = {"attention.key_length": 12, "attention.value_length": 12}
-    files = write_gguf(model, tmp_path / "m.gguf", **(keys if variant == "wide heads" else {}))
+    wide: dict[str, Any] = {"attention.key_length": 12, "attention.value_length": 12}
+    files = write_gguf(model, tmp_path / "m.gguf", **(wide if variant == "wide heads" else {}))
     assert compare(load(files), model, random_ids(200)) <= 1e-3
 
 
@@ -135,7 +135,7 @@ def generate(model: Any, prompt: np.ndarray, count: int) -> list[int]:
     ids = prompt
     for _ in range(count):
         ids = np.append(ids, int(hf_logits(model, ids)[-1].argmax()))
-    return ids[len(prompt) :].tolist()
+    return [int(token) for token in ids[len(prompt) :]]
 
 
 def test_a_mixed_batch_generates_what_each_row_would_alone(small: tuple[ModelFiles, Any]) -> None:

@@ -1,0 +1,161 @@
+"""Greedy text is the same however a req is served, and the same as transformers' greedy text.
+
+The scheduler core drives the torch executor on the embedded model, without processes around. A
+first divergence is allowed only where the reference's two best logits are within 1e-3, and is
+counted. The reference is teacher-forced: if each of our tokens is the reference's argmax given the
+tokens before it, then the reference's greedy text is ours.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from scheduler_proc.executor.torch_executor import TorchExecutor
+from srt.messages import ChatMessage
+from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.model.vocab import load_vocab
+from tests.e2e.reference import reference_logits
+from tests.scheduler_proc.driver import Driver
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.tokenizer import load_tokenizer
+
+POOL = 2048
+MAX_NEW = 16
+NEAR_TIE = 1e-3
+
+TEXTS = [
+    "The capital of France is",
+    "Once upon a time, in a small village by the sea,",
+    "def fibonacci(n):\n    ",
+    "1, 2, 3, 5, 8, 13,",
+    "Water boils at a temperature of",
+    "The three primary colours are",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Q: What is 12 times 12?\nA:",
+    "In 1969, Neil Armstrong",
+    "import numpy as np\n\nx = np.",
+]
+QUESTIONS = [
+    "Name three fruits.",
+    "What is the largest planet?",
+    "Write a haiku about rain.",
+    "Explain gravity to a child.",
+    "How many days are in a week?",
+    "Translate 'good morning' into Spanish.",
+    "Give me a synonym for happy.",
+    "Who wrote Romeo and Juliet?",
+    "What is 7 + 5?",
+    "Tell me a joke.",
+]
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[TorchExecutor]:
+    yield TorchExecutor(resolve_model(DEFAULT_MODEL), max_total_tokens=POOL)
+
+
+@cache
+def prompts() -> list[list[int]]:
+    """20 prompts: ten plain texts, ten chats (which share the system prompt)."""
+    files = resolve_model(DEFAULT_MODEL)
+    tokenizer, template = load_tokenizer(files), ChatTemplate.from_vocab(load_vocab(files))
+    chats = [template.render([ChatMessage("user", question)]) for question in QUESTIONS]
+    return [tokenizer.encode(text).tolist() for text in (*TEXTS, *chats)]
+
+
+def serve(executor: TorchExecutor, **config: object) -> Driver:
+    """All prompts at once, to their end."""
+    defaults: dict[str, object] = {
+        "max_total_tokens": POOL,
+        "max_running_requests": 20,
+        "context_len": executor.context_len,
+    }
+    driver = Driver(executor=executor, **{**defaults, **config})  # type: ignore[arg-type]
+    send(driver, "")
+    return driver
+
+
+def send(driver: Driver, name: str) -> None:
+    for i, prompt in enumerate(prompts()):
+        driver.add(f"{name}{i}", prompt, MAX_NEW)
+    driver.run()
+
+
+def texts(driver: Driver, name: str = "") -> list[list[int]]:
+    return [driver.outputs[f"{name}{i}"] for i in range(len(prompts()))]
+
+
+@pytest.fixture(scope="module")
+def alone(executor: TorchExecutor) -> list[list[int]]:
+    """Each prompt by itself, nothing shared: the baseline."""
+    return texts(serve(executor, max_running_requests=1, disable_radix_cache=True))
+
+
+def divergences(outputs: list[list[int]], baseline: list[list[int]]) -> int:
+    """How many outputs part from the baseline, each only at a near tie of the reference."""
+    parted = 0
+    for prompt, ours, theirs in zip(prompts(), outputs, baseline, strict=True):
+        if ours == theirs:
+            continue
+        at = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        best = reference_logits(prompt + ours[:at])[-1].topk(2).values
+        assert best[0] - best[1] < NEAR_TIE, f"parted at {at} without a near tie"
+        parted += 1
+    return parted
+
+
+def test_alone_equals_transformers(alone: list[list[int]]) -> None:
+    parted = 0
+    for prompt, output in zip(prompts(), alone, strict=True):
+        logits = reference_logits(prompt + output)[len(prompt) - 1 : -1]
+        for row, token in zip(logits, output, strict=True):
+            if int(row.argmax()) != token:
+                assert float(row.max() - row[token]) < NEAR_TIE
+                parted += 1
+                break
+    print(f"{parted} of {len(alone)} texts part from transformers, all at near ties")
+    assert parted <= 2
+
+
+MODES: dict[str, dict[str, object]] = {
+    "batched, cold": {"disable_radix_cache": True},
+    "batched, sharing": {},
+    "chunked": {"chunked_prefill_size": 16},
+    "overlapped": {"lag": 1, "chunked_prefill_size": 64},
+    "after retraction": {"max_total_tokens": 360, "lag": 1},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_however_served(executor: TorchExecutor, alone: list[list[int]], mode: str) -> None:
+    if mode == "after retraction":
+        driver = retracting(executor)
+        assert driver.core.counters.retracted > 0
+    else:
+        driver = serve(executor, **MODES[mode])
+    parted = divergences(texts(driver), alone)
+    print(f"{mode}: {parted} texts part, {driver.core.counters.retracted} retractions")
+    assert parted <= 2
+
+
+def test_warm_equals_cold(executor: TorchExecutor, alone: list[list[int]]) -> None:
+    """The second time everything but the last prompt token comes from the cache."""
+    driver = serve(executor)
+    send(driver, "again ")
+    hits = [driver.cached[f"again {i}"] for i in range(len(prompts()))]
+    assert hits == [len(prompt) - 1 for prompt in prompts()]
+    assert divergences(texts(driver, "again "), alone) <= 2
+
+
+def retracting(executor: TorchExecutor) -> Driver:
+    """A pool too small for all, and a scheduler that believes outputs to be short."""
+    driver = Driver(
+        executor=executor,
+        max_running_requests=20,
+        context_len=executor.context_len,
+        **MODES["after retraction"],  # type: ignore[arg-type]
+    )
+    driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0  # type: ignore[misc]
+    send(driver, "")
+    return driver
