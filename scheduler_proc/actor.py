@@ -117,10 +117,12 @@ class SchedulerActor(Actor):
     async def _flush(self, timeout_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while not self._core.flush_cache():
+                while self._core.has_work:
                     await self._idle.wait()
-                return True
-        return self._core.flush_cache()
+        flushed = self._core.flush_cache()
+        if flushed:
+            self._trace.flushed()
+        return flushed
 
     def _tell(self) -> None:
         batch = self._core.take_output()

@@ -22,7 +22,7 @@ _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "prepare", "commit", "fail" or "reset"."""
+    """One event: "config", "message", "prepare", "commit", "fail", "flush" or "reset"."""
 
     kind: str
     now: float = 0.0
@@ -49,6 +49,9 @@ class TraceRecorder:
 
     def failed(self) -> None:
         self._write(Record("fail"))
+
+    def flushed(self) -> None:
+        self._write(Record("flush"))
 
     def reset(self, epoch: int) -> None:
         self._write(Record("reset", data=epoch))
@@ -92,6 +95,8 @@ def replay(path: Path) -> Scheduler:
             core.commit(planned.pop(0), _result(record.data))
         elif record.kind == "fail":
             core.fail(planned.pop(0), "recorded failure")
+        elif record.kind == "flush":
+            assert core.flush_cache(), f"record {index}: not idle, as it was when recorded"
         elif record.kind == "reset":
             core.reset(record.data)
         core.take_output()

@@ -146,7 +146,12 @@ class Actor:
         ctl = self.connect(zmq.PUSH, self.ring.ctl)
         events = self.connect(zmq.SUB, self.ring.events)
         self.receive(events, RingEvent, lambda event: self._on_event(event, ctl))
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            for task in self._tasks:
+                task.close()
+            raise
         tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
         stopping = asyncio.ensure_future(self._stopping.wait())
         done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -93,7 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m srt.launch",
         description="Serve a language model over HTTP and ZeroMQ.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_model(parser.add_argument_group("model"))
     _add_server(parser.add_argument_group("server"))
@@ -109,7 +108,8 @@ def _option(group: Any, name: str, text: str, **kwargs: Any) -> None:
     if default is False:
         group.add_argument(name, action="store_true", help=text)
     else:
-        group.add_argument(name, type=type(default), default=default, help=text, **kwargs)
+        shown = "" if default == "" else " (default: %(default)s)"
+        group.add_argument(name, type=type(default), default=default, help=text + shown, **kwargs)
 
 
 def _add_model(group: Any) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -83,7 +83,8 @@ class RingGeneration:
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         try:
             while True:
-                await self._changed.wait()
+                if self._finish is None and self._error is None:
+                    await self._changed.wait()
                 self._changed.clear()
                 if self._error is not None:
                     raise self._error
@@ -230,6 +231,7 @@ class RingClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._event = None  # later calls find no server
         self._fail_all(RingError("the client was closed"))
         self._context.destroy(linger=0)
 
@@ -466,7 +468,7 @@ class AsyncClient:
 
     async def stream(
         self, text: str | None = None, **request: Any
-    ) -> AsyncIterator[GenerateOutput]:
+    ) -> AsyncGenerator[GenerateOutput, None]:
         """One completion as it grows. Leaving the loop early aborts the request."""
         generation = await self.submit(text=text, stream=True, **request)
         try:

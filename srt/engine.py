@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class Engine:
 
     def stream(
         self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
-    ) -> Iterator[GenerateOutput]:
+    ) -> Generator[GenerateOutput, None, None]:
         """One completion as it grows."""
         outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
         try:
@@ -84,7 +84,8 @@ class Engine:
                     return
                 yield output
         finally:
-            self._call(outputs.aclose())  # type: ignore[attr-defined]
+            if not self._loop.is_closed():
+                self._call(outputs.aclose())
 
     @property
     def client(self) -> AsyncClient:
@@ -157,7 +158,14 @@ class Engine:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        if self._loop.is_closed():
+            coroutine.close()
+            raise RingError("the engine is closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # for an interrupt: the loop must not go on with it
 
 
 async def _next(outputs: Any) -> GenerateOutput | None:

@@ -107,6 +107,8 @@ class HttpClient:
         return HttpGeneration(response, body.get("rid") or "", parse)
 
     async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+        if self._http.is_closed:
+            raise RingError("the client was closed")
         try:
             response = await self._http.send(request, stream=stream)
             if response.is_success:

@@ -4,6 +4,7 @@ A part of the ring drops what it cannot decode, so a wrong type must be found on
 socket: here it is a RequestError that names the field, and both transports refuse alike.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, get_type_hints
 
@@ -45,6 +46,8 @@ def _as_type(name: str, value: Any, kind: Any) -> Any:
         msgspec.msgpack.encode(value)  # no lone surrogates, no integers beyond 64 bits
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
         raise RequestError(f"{name}: {error}", param=name) from None
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
+        raise RequestError(f"{name} must be a finite number", param=name)
     return value
 
 

@@ -81,5 +81,3 @@ class TokenizerActor(Actor):
     def _reply(self, client: bytes, message: Message) -> None:
         # A client that does not read its answers, or left, is found by its lease.
         send_now(self._clients, message, to=client)
-
-

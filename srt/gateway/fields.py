@@ -82,7 +82,7 @@ NATIVE_SAMPLING = Kind(
     _SAMPLING
     | {
         "beam_width": OnlyNeutral((0, 1), "beam search is not supported"),
-        "stream_interval": OnlyNeutral((1,), "set for the whole server"),
+        "stream_interval": OnlyNeutral((1,), "an event after every step"),
     }
 )
 

@@ -22,7 +22,7 @@ from srt.listener import BACKLOG, bind_listener, url_of
 
 HEAD_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 30
-STREAM_GRACE_S = 5.0
+STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
 
 
 class HeadTimeoutProtocol(H11Protocol):

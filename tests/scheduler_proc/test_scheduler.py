@@ -190,6 +190,9 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
         if i % 9 == 0:
             driver.abort(f"r{i}", client)
     driver.run()
+    assert driver.core.flush_cache()
+    recorder.flushed()
+    driver.generate([0, 1, 2], max_new=3)
     recorder.close()
     assert driver.core.counters.retracted > 0
     again = replay(tmp_path / "trace")

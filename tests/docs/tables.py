@@ -1,0 +1,218 @@
+"""The tables in the documents that are written from the code, and their place in the text.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. `python -m tests.docs.tables`
+writes them anew; `test_tables` fails when one is not what the code says.
+"""
+
+import argparse
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+
+from bench.workloads import WORKLOADS
+from srt import messages
+from srt.args import _parser
+from srt.gateway import health, native, openai, operations
+from srt.gateway.errors import _STATUS
+from srt.gateway.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, describe
+from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
+from srt.gateway.wire_native import NativeRequest, NativeSampling
+from srt.gateway.wire_openai import ChatRequest, CompletionRequest, Message, StreamOptions
+from srt.sampling_params import (
+    MAX_STOP_STRING_CHARS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+)
+
+ROOT = Path(__file__).parents[2]
+_PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<table>.*?)<!-- end -->", re.S)
+
+_MEANINGS = {
+    "bad_request": "a field is missing, unknown, of the wrong type or out of range; see `param`",
+    "context_length_exceeded": "prompt and `max_new_tokens` do not fit into the context",
+    "unauthorized": "the API key is missing or wrong",
+    "not_found": "no such route",
+    "model_not_found": "`model` is not the served name or path",
+    "method_not_allowed": "the route does not take this HTTP method",
+    "request_timeout": "the body did not arrive in time",
+    "conflict": "the operation cannot be done now (`/flush_cache` while requests run)",
+    "request_too_large": "the body is above the size limit",
+    "overloaded": "the bound on requests or prompt tokens in flight is reached; `Retry-After`",
+    "internal": "a defect; the body has a `request_id`, the log has the traceback",
+    "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
+}
+
+_SAMPLING_NOTES = {
+    "max_new_tokens": "tokens to generate at most; `None`: all the room there is",
+    "min_new_tokens": "no end token, stop id or stop string counts before so many tokens",
+    "temperature": "0 to 100; up to 1e-6 is greedy",
+    "top_p": "in (0, 1]; 1 is off",
+    "top_k": "at least 1; -1 is off",
+    "min_p": "in [0, 1]; 0 is off",
+    "seed": "0 to 2**63 - 1; the same seed draws the same numbers, whatever else is in the batch",
+    "stop": f"up to {MAX_STOP_STRINGS} strings of up to {MAX_STOP_STRING_CHARS} characters; "
+    "never part of the text",
+    "stop_token_ids": f"up to {MAX_STOP_TOKEN_IDS} ids that end the text",
+    "ignore_eos": "go on after the model's end token",
+    "skip_special_tokens": "leave special tokens out of the text",
+}
+
+_SOCKETS: list[tuple[str, Any]] = [
+    ("client → tokenizer", messages.FrontMessage),
+    ("tokenizer → client", messages.FrontReply),
+    ("tokenizer, detokenizer → scheduler", messages.SchedulerMessage),
+    ("scheduler → detokenizer", messages.DetokenizerMessage),
+    ("client → detokenizer", messages.BackMessage),
+    ("detokenizer → client", messages.BackReply),
+    ("detokenizer → tokenizer", messages.Credit),
+    ("supervisor → everyone", messages.RingEvent),
+    ("part → supervisor", messages.Heartbeat),
+]
+
+
+def options() -> str:
+    """Every option of the launcher."""
+    rows = [
+        (f"`{action.option_strings[0]}`", _default(action), _help(action))
+        for action in _parser()._actions
+        if not isinstance(action, argparse._HelpAction)
+    ]
+    return _table(("option", "default", "meaning"), rows)
+
+
+def _default(action: argparse.Action) -> str:
+    if action.const is True:
+        return "off"
+    return "" if action.default == "" else f"`{action.default}`"
+
+
+def _help(action: argparse.Action) -> str:
+    choices = "" if not action.choices else f" (one of {_code_list(action.choices)})"
+    return str(action.help) + choices
+
+
+def _code_list(values: Iterable[Any]) -> str:
+    return ", ".join(f"`{value}`" for value in values)
+
+
+def routes() -> str:
+    """Every route of the gateway, with the first sentence of its handler."""
+    handlers: list[HTTPRouteHandler] = [
+        *native.ROUTES,
+        *openai.ROUTES,
+        *operations.ROUTES,
+        *health.ROUTES,
+    ]
+    rows = []
+    for handler in handlers:
+        methods = ", ".join(sorted(str(method) for method in handler.http_methods))
+        paths = _code_list(sorted(handler.paths))
+        rows.append((methods, paths.replace("{name:path}", "NAME"), _first_line(handler.fn)))
+    return _table(("method", "path", "what it does"), rows)
+
+
+def fields(struct: type[msgspec.Struct], kind: Kind) -> str:
+    """The fields of one kind of request, by class."""
+    rows = [(f"`{row.name}`", row.treatment, row.note) for row in describe(struct, kind)]
+    return _table(("field", "class", "note"), rows)
+
+
+def errors() -> str:
+    """Every error code with its HTTP status."""
+    ordered = sorted(_STATUS.items(), key=lambda item: (item[1], item[0]))
+    rows = [(str(status), f"`{code}`", _MEANINGS[code]) for code, status in ordered]
+    return _table(("status", "code", "meaning"), rows)
+
+
+def metrics() -> str:
+    """Every metric of /metrics."""
+    text = GatewayMetrics().render(dict.fromkeys([*GAUGES, *COUNTERS], 0)).decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    rows = [
+        (f"`{name}`", kinds[name], note)
+        for name, note in re.findall(r"^# HELP (\S+) (.*)$", text, re.M)
+        if not name.endswith("_created")
+    ]
+    return _table(("metric", "type", "meaning"), rows)
+
+
+def ring_messages() -> str:
+    """Every message of the ring, by the socket it travels on."""
+    rows = []
+    for way, union in _SOCKETS:
+        kinds = get_args(union) if isinstance(union, UnionType) else (union,)
+        rows += [(way, f"`{kind.__name__}`", _first_line(kind)) for kind in kinds]
+    return _table(("way", "message", "what it says"), rows)
+
+
+def sampling_params() -> str:
+    """Every field of SamplingParams with its default."""
+    defaults = msgspec.structs.asdict(SamplingParams())
+    rows = [(f"`{n}`", f"`{value}`", _SAMPLING_NOTES[n]) for n, value in defaults.items()]
+    return _table(("field", "default", "meaning"), rows)
+
+
+def workloads() -> str:
+    """The workloads of the serving benchmark."""
+    rows = [(f"`{name}`", _first_line(shape)) for name, shape in WORKLOADS.items()]
+    return _table(("workload", "shape at `--scale 1`"), rows)
+
+
+def _first_line(thing: Any) -> str:
+    """The first paragraph of a docstring."""
+    paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0]
+    return " ".join(paragraph.split())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '') for cell in line)} |\n" for line in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "options": options,
+    "routes": routes,
+    "generate-fields": lambda: fields(NativeRequest, NATIVE),
+    "sampling-fields": lambda: fields(NativeSampling, NATIVE_SAMPLING),
+    "completion-fields": lambda: fields(CompletionRequest, COMPLETION),
+    "chat-fields": lambda: fields(ChatRequest, CHAT),
+    "message-fields": lambda: fields(Message, CHAT.nested["messages"]),
+    "stream-options-fields": lambda: fields(StreamOptions, CHAT.nested["stream_options"]),
+    "sampling-params": sampling_params,
+    "errors": errors,
+    "metrics": metrics,
+    "messages": ring_messages,
+    "workloads": workloads,
+}
+
+
+def documents() -> list[Path]:
+    """The documents for people."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def rewritten(text: str) -> str:
+    """`text` with its tables as the code has them."""
+
+    def table(match: re.Match[str]) -> str:
+        name = match["name"]
+        return f"<!-- table: {name} -->\n{TABLES[name]()}<!-- end -->"
+
+    return _PLACE.sub(table, text)
+
+
+def names_in(text: str) -> list[str]:
+    """The tables that `text` has a place for."""
+    return [match["name"] for match in _PLACE.finditer(text)]
+
+
+if __name__ == "__main__":
+    for document in documents():
+        document.write_text(rewritten(document.read_text()))

@@ -1,0 +1,198 @@
+"""Runs what the documents show.
+
+`python` blocks run as programs of their own, and `sh` blocks of curl commands run in a shell, both
+against the shared server in place of the default address. An `output` block behind a block lists
+lines that it must print. Other `sh` commands are checked without running them: make targets must
+exist, and options must parse. `json` blocks must be JSON; `text` blocks are pictures.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.serving import parse_args as parse_bench_args
+from scheduler_proc.trace import TraceRecorder
+from srt.args import _LATER, _parser, parse_args
+from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
+from tests.docs.tables import ROOT, documents
+from tests.e2e.server import Server
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.test_scheduler import record
+
+URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
+TIMEOUT_S = 120
+
+BLOCKS = [block for document in documents() for block in blocks_of(document)]
+PYTHON = [block for block in BLOCKS if block.tag == "python"]
+CURL = [b for b in BLOCKS if b.tag == "sh" and commands_of(b.code)[0][0] == "curl"]
+COMMANDS = [block for block in BLOCKS if block.tag == "sh" and block not in CURL]
+
+
+def where(block: Block) -> str:
+    return block.where
+
+
+def at_server(code: str, server: Server) -> str:
+    """`code` with the documents' addresses replaced by the server's."""
+    return code.replace(URL, server.url).replace(RING, server.ring)
+
+
+def run(command: list[str], directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=directory,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def check_output(block: Block, done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, f"{block.where}:\n{done.stdout}\n{done.stderr}"
+    if block.expected is not None:
+        missing = missing_lines(block.expected, done.stdout)
+        assert not missing, f"{block.where} does not print {missing}, but:\n{done.stdout}"
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=where)
+def test_python_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
+    """In a directory that has `server.trace`, the record of a small run."""
+    write_trace(tmp_path / "server.trace")
+    (tmp_path / "block.py").write_text(at_server(block.code, server))
+    check_output(block, run([sys.executable, "block.py"], tmp_path, PYTHONPATH=str(ROOT)))
+
+
+def write_trace(path: Path) -> None:
+    driver = Driver(lag=1, max_total_tokens=256)
+    recorder = TraceRecorder(str(path), driver.config)
+    record(driver, recorder)
+    for i in range(4):
+        driver.add(f"r{i}", [*range(40), 50 + i], max_new=8)
+    driver.run()
+    recorder.close()
+
+
+@pytest.mark.parametrize("block", CURL, ids=where)
+def test_curl_blocks_run(block: Block, server: Server, tmp_path: Path) -> None:
+    """An HTTP error fails the command."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    assert all(words[0] == "curl" for words in commands_of(block.code)), "curl commands only"
+    (tmp_path / ".curlrc").write_text("fail-with-body\nshow-error\n")
+    script = "set -e\n" + at_server(block.code, server)
+    check_output(block, run(["sh", "-c", script], tmp_path, CURL_HOME=str(tmp_path)))
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=where)
+def test_commands_are_real(block: Block) -> None:
+    commands = commands_of(block.code)
+    assert commands, f"{block.where} is empty"
+    for words in commands:
+        check_command(words)
+
+
+def check_command(words: list[str]) -> None:
+    """Raise AssertionError, or what a parser raises, for a command that would not work."""
+    program, *arguments = words
+    if program == "make":
+        targets = [word for word in arguments if "=" not in word]
+        assert targets and set(targets) <= make_targets(), words
+        check_make_options(targets, arguments)
+        return
+    assert Path(program).name == "python" and arguments[0] == "-m", words
+    module, options = arguments[1], arguments[2:]
+    if module == "srt.launch":
+        parse_args(options)
+    elif module == "bench.serving":
+        parse_bench_args(options)
+    else:
+        assert (ROOT / (module.replace(".", "/") + ".py")).is_file() and not options, words
+
+
+def check_make_options(targets: list[str], arguments: list[str]) -> None:
+    """`make serve ARGS="..."` and `make bench ARGS="..."` hand options on."""
+    parsers: dict[str, Callable[[list[str]], object]] = {
+        "serve": parse_args,
+        "bench": parse_bench_args,
+    }
+    for word in arguments:
+        name, is_assignment, value = word.partition("=")
+        if is_assignment and name == "ARGS" and targets[0] in parsers:
+            parsers[targets[0]](value.split())
+
+
+def make_targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text()
+    return set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.M))
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
+    text = document.read_text()
+    for code in re.findall(r"`((?:make|python -m) [^`\n]+)`", text):
+        check_command(commands_of(code)[0])
+    for code in re.findall(r"`([^`\n]*--[^`\n]*)`", text):
+        options = set(re.findall(r"(?<!\S)--[a-z-]+", code))
+        assert options <= known_options(), f"{document.name}: {code}"
+
+
+def known_options() -> set[str]:
+    """Those of the launcher (the ones it refuses for now included), of the benchmark and of pip."""
+    launcher = {option for action in _parser()._actions for option in action.option_strings}
+    benchmark = set(re.findall(r"--[a-z-]+", (ROOT / "bench" / "serving.py").read_text()))
+    return launcher | set(_LATER) | benchmark | {"--no-deps"}
+
+
+@pytest.mark.parametrize("words", ["make server", "python -m srt.launch --no-such", "rm -r x"])
+def test_a_wrong_command_is_noticed(words: str) -> None:
+    with pytest.raises((AssertionError, SystemExit)):
+        check_command(words.split())
+
+
+def test_every_block_has_a_known_tag() -> None:
+    assert [block.where for block in BLOCKS if block.tag not in TAGS] == []
+
+
+def test_every_output_belongs_to_a_block_that_runs() -> None:
+    expecting = [block for block in BLOCKS if block.expected is not None]
+    assert all(block in PYTHON or block in CURL for block in expecting)
+    assert len(expecting) == len([block for block in BLOCKS if block.tag == "output"])
+
+
+def test_blocks_are_found_with_their_outputs(tmp_path: Path) -> None:
+    document = tmp_path / "x.md"
+    document.write_text("a\n\n```sh\nls\n```\n\n```output\nb\n```\nc\n```cobol\nd\n```\n")
+    found = [(block.line, block.tag, block.expected) for block in blocks_of(document)]
+    assert found == [(3, "sh", "b\n"), (7, "output", None), (11, "cobol", None)]
+    document.write_text("```sh\nls\n")
+    with pytest.raises(AssertionError, match="no end"):
+        blocks_of(document)
+
+
+def test_json_blocks_are_json() -> None:
+    for block in BLOCKS:
+        if block.tag == "json":
+            json.loads(block.code)
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text())
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+    if document.name == "README.md":
+        linked = {Path(target).name for target in targets}
+        assert linked >= {path.name for path in documents() if path != document}
+
+
+def test_missing_output_is_noticed() -> None:
+    assert missing_lines("a ... c\nd\n", "a b c\nd\n") == []
+    assert missing_lines("d\na\n", "a\nd\n") == ["a"]

@@ -1,0 +1,168 @@
+"""The rules that keep the folders apart, checked on the source.
+
+Each rule is also tried on a line that breaks it, so that a rule that finds nothing is noticed.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OURS = ("srt", "tokenizer_proc", "scheduler_proc", "detokenizer_proc", "lang", "bench", "tests")
+PACKAGES = OURS[:-1]
+
+# Which of our folders a folder may import, besides itself.
+MAY_IMPORT = {
+    "srt": (),
+    "tokenizer_proc": ("srt",),
+    "scheduler_proc": ("srt",),
+    "detokenizer_proc": ("srt",),
+    "lang": ("srt",),
+    "bench": OURS,
+    "tests": OURS,
+}
+MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
+UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
+UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
+ZMQ_FILES = ("srt/ring.py", "srt/client.py", "srt/actor.py", "srt/supervisor.py")
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+
+
+def sources(*folders: str) -> list[Path]:
+    """The Python files of `folders`, relative to the root."""
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path.relative_to(ROOT) for path in files]
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text(), str(path))
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """The full names of all modules that a file imports, at its top or anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are absolute"
+            yield node.module
+
+
+def import_faults(path: Path, tree: ast.AST) -> list[str]:
+    """What `path` imports and must not."""
+    return [f"{path} imports {name}" for name in imports(tree) if not _is_allowed(path, name)]
+
+
+def _is_allowed(path: Path, module: str) -> bool:
+    folder, top = path.parts[0], module.partition(".")[0]
+    if top in OURS:
+        return top == folder or top in MAY_IMPORT[folder]
+    if top == "torch":
+        return folder in MAY_USE_TORCH
+    if top == "transformers":
+        return folder == "tests"
+    if top == "zmq":
+        is_actor = path.name == "actor.py"
+        return folder == "tests" or is_actor or path.as_posix() in ZMQ_FILES
+    return top not in UNSAFE_MODULES
+
+
+def unsafe_calls(tree: ast.AST) -> list[str]:
+    """Uses of pickle that need no import of it."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_torch_load = node.attr == "load" and ast.unparse(node.value) == "torch"
+            if node.attr in UNSAFE_NAMES or is_torch_load:
+                found.append(ast.unparse(node))
+    return found
+
+
+def long_functions(tree: ast.AST) -> list[str]:
+    """Functions above the limit."""
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+
+
+def test_folders_import_only_what_they_may() -> None:
+    faults = [fault for path in sources(*OURS) for fault in import_faults(path, parsed(path))]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("srt/x.py", "import tokenizer_proc.front"),
+        ("srt/gateway/x.py", "def f():\n    from tests.fakes import FakeClient"),
+        ("srt/x.py", "from bench import text"),
+        ("tokenizer_proc/x.py", "import scheduler_proc"),
+        ("scheduler_proc/x.py", "from detokenizer_proc.core import Detokenizer"),
+        ("detokenizer_proc/x.py", "import torch.nn"),
+        ("bench/x.py", "import transformers"),
+        ("tests/x.py", "import pickle"),
+        ("srt/x.py", "from marshal import loads"),
+        ("srt/gateway/app.py", "import zmq.asyncio"),
+        ("scheduler_proc/scheduler.py", "import zmq"),
+    ],
+)
+def test_a_forbidden_import_is_noticed(path: str, line: str) -> None:
+    assert len(import_faults(Path(path), ast.parse(line))) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("tokenizer_proc/x.py", "from srt.errors import RequestError"),
+        ("scheduler_proc/executor/x.py", "import torch"),
+        ("detokenizer_proc/actor.py", "import zmq"),
+        ("srt/ring.py", "import zmq"),
+        ("tests/e2e/x.py", "import transformers"),
+    ],
+)
+def test_an_allowed_import_is_let_through(path: str, line: str) -> None:
+    assert import_faults(Path(path), ast.parse(line)) == []
+
+
+def test_nothing_is_pickled() -> None:
+    assert {p.as_posix(): c for p in sources(*OURS) if (c := unsafe_calls(parsed(p)))} == {}
+    assert unsafe_calls(ast.parse("socket.send_pyobj(1); torch.load(path)")) != []
+
+
+def test_every_module_says_what_it_is() -> None:
+    """Empty package files excepted."""
+    trees = {path: parsed(path) for path in sources(*OURS)}
+    silent = [p.as_posix() for p, t in trees.items() if t.body and not ast.get_docstring(t)]
+    assert silent == []
+
+
+def test_files_and_functions_stay_small() -> None:
+    long_files = [
+        path.as_posix()
+        for path in sources(*PACKAGES)
+        if len((ROOT / path).read_text().splitlines()) > MAX_FILE_LINES
+    ]
+    assert long_files == []
+    found = {p.as_posix(): f for p in sources(*PACKAGES) if (f := long_functions(parsed(p)))}
+    assert found == {}
+    assert long_functions(ast.parse("def f():\n" + "    g()\n" * MAX_FUNCTION_LINES)) == ["f"]
+
+
+def test_processes_around_the_model_do_not_load_it() -> None:
+    """The client, the tokenizer, the detokenizer and the gateway start without torch."""
+    code = (
+        "import sys, srt.client, tokenizer_proc.actor, detokenizer_proc.actor, srt.gateway.actor\n"
+        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
