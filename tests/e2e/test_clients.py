@@ -1,0 +1,308 @@
+"""Those who call the server: the unmodified `openai` package, and `srt.AsyncClient` by both ways.
+
+The two ways of `AsyncClient` must give the same for the same call, and no client may notice
+another.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+
+from srt import AsyncClient
+from srt.errors import NOT_FOUND, ConfigError, RequestError, RingError
+from srt.generation import GenerateOutput
+from srt.sampling_params import SamplingParams
+from tests.e2e.server import Server
+
+PROMPT = "The capital of France is"
+GREEDY = {"max_new_tokens": 6, "temperature": 0.0}
+LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+CHAT: list[Any] = [{"role": "user", "content": "Say hello."}]
+
+
+@pytest.fixture
+async def oai(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="any") as client:
+        yield client
+
+
+@asynccontextmanager
+async def both(server: Server) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
+    """A client over the ring and one over HTTP."""
+    async with AsyncClient(server.ring) as ring, AsyncClient(server.url) as http:
+        yield ring, http
+
+
+# ---- the openai package --------------------------------------------------------------------------
+
+
+async def test_openai_completion(oai: openai.AsyncOpenAI) -> None:
+    answer = await oai.completions.create(
+        model="smollm2", prompt=PROMPT, temperature=0, max_tokens=6
+    )
+    assert answer.choices[0].text.startswith(" Paris")
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage is not None and answer.usage.prompt_tokens == 5
+    assert answer.usage.completion_tokens == 6
+    stream = await oai.completions.create(
+        model="smollm2", prompt=PROMPT, temperature=0, max_tokens=6, stream=True
+    )
+    text = "".join([chunk.choices[0].text async for chunk in stream])
+    assert text == answer.choices[0].text
+
+
+async def test_openai_chat(oai: openai.AsyncOpenAI) -> None:
+    answer = await oai.chat.completions.create(
+        model="smollm2", messages=CHAT, temperature=0, max_completion_tokens=6, user="someone"
+    )
+    stream = await oai.chat.completions.create(
+        model="smollm2",
+        messages=CHAT,
+        temperature=0,
+        max_completion_tokens=6,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+    deltas = [c.choices[0].delta.content or "" for c in chunks if c.choices]
+    assert "".join(deltas) == answer.choices[0].message.content
+    usage = chunks[-1].usage
+    assert usage is not None and answer.usage is not None
+    assert usage.completion_tokens == answer.usage.completion_tokens
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
+
+
+async def test_openai_extras(oai: openai.AsyncOpenAI) -> None:
+    """Fields that the package knows not, by its own door for them; stop strings; models."""
+    answer = await oai.completions.create(
+        model="smollm2",
+        prompt=PROMPT,
+        max_tokens=6,
+        temperature=0,
+        stop=["ris"],
+        extra_body={"top_k": 1, "ignore_eos": True},
+    )
+    assert answer.choices[0].text == " Pa" and answer.choices[0].finish_reason == "stop"
+    assert [model.id async for model in oai.models.list()] == ["smollm2"]
+
+
+async def test_openai_errors(oai: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        await oai.chat.completions.create(model="smollm2", messages=CHAT, top_p=0)
+    assert bad.value.param == "top_p" and bad.value.code == "bad_request"
+    with pytest.raises(openai.NotFoundError) as missing:
+        await oai.chat.completions.create(model="gpt-4o", messages=CHAT)
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as long:
+        await oai.completions.create(model="smollm2", prompt="x " * 9000)
+    assert long.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError) as tools:
+        await oai.chat.completions.create(
+            model="smollm2",
+            messages=CHAT,
+            tools=[{"type": "function", "function": {"name": "f"}}],
+        )
+    assert tools.value.param == "tools"
+
+
+async def test_openai_stream_left_early(oai: openai.AsyncOpenAI, server: Server) -> None:
+    stream = await oai.completions.create(
+        model="smollm2", prompt=PROMPT, max_tokens=500, stream=True, extra_body={"ignore_eos": True}
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+    await assert_soon_idle(server)
+
+
+# ---- srt.AsyncClient, both ways ------------------------------------------------------------------
+
+
+async def assert_soon_idle(server: Server) -> None:
+    """Within a few steps, far before 500 tokens."""
+    steps = (await asyncio.to_thread(server.stats))["forward_steps_total"]
+    stats = await asyncio.to_thread(server.wait_idle)
+    assert stats["forward_steps_total"] - steps < 100
+
+
+def facts(output: GenerateOutput) -> tuple[Any, ...]:
+    """What must not depend on the way."""
+    finish = output.finish
+    assert finish is not None
+    return (
+        output.text,
+        output.output_ids,
+        (finish.type, finish.matched),
+        output.prompt_tokens,
+        output.completion_tokens,
+    )
+
+
+async def last_of_stream(client: AsyncClient, **request: Any) -> GenerateOutput:
+    """The last snapshot of a stream, whose deltas must add up to its text."""
+    outputs = [output async for output in client.stream(**request)]
+    assert "".join(output.delta for output in outputs) == outputs[-1].text
+    assert all(output.finish is None for output in outputs[:-1])
+    return outputs[-1]
+
+
+CALLS: dict[str, dict[str, Any]] = {
+    "text": {"text": PROMPT, "sampling": GREEDY},
+    "input_ids": {"input_ids": [504, 3575, 282, 4649, 314], "sampling": GREEDY},
+    "stop": {"text": PROMPT, "sampling": {**GREEDY, "stop": ["ris"]}},
+    "nothing new": {"text": PROMPT, "sampling": {"max_new_tokens": 0}},
+    "params": {"text": PROMPT, "sampling": SamplingParams(max_new_tokens=4, temperature=0.0)},
+    "seed": {"text": PROMPT, "sampling": {"max_new_tokens": 6, "temperature": 1.3, "seed": 11}},
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_both_ways_give_the_same(server: Server, call: str) -> None:
+    """Whole and streamed, all at once."""
+    async with both(server) as (ring, http):
+        outputs = await asyncio.gather(
+            ring.generate(**CALLS[call]),
+            http.generate(**CALLS[call]),
+            last_of_stream(ring, **CALLS[call]),
+            last_of_stream(http, **CALLS[call]),
+        )
+        results = [facts(output) for output in outputs]
+        assert results.count(results[0]) == 4, results
+
+
+async def test_both_ways_give_the_same_chat(server: Server) -> None:
+    """A chat over HTTP tells no token ids; all else agrees."""
+    async with both(server) as clients:
+        answers = [await c.generate(messages=CHAT, sampling=GREEDY) for c in clients]
+    ring, http = (facts(answer) for answer in answers)
+    assert ring[0] == http[0] != ""
+    assert ring[2:] == http[2:]
+    assert answers[0].rid and answers[1].rid
+    assert answers[0].cached_tokens <= answers[1].cached_tokens == ring[3] - 1
+
+
+async def test_both_ways_give_the_same_logprobs(server: Server) -> None:
+    async with both(server) as clients:
+        ring, http = [
+            await c.generate(PROMPT, sampling=GREEDY, return_logprob=True, logprob_start_len=0)
+            for c in clients
+        ]
+    assert ring.output_logprobs is not None and http.output_logprobs is not None
+    assert ring.output_logprobs == pytest.approx(http.output_logprobs, abs=1e-3)
+    assert ring.prompt_logprobs is not None and http.prompt_logprobs is not None
+    assert ring.prompt_logprobs[0][0] is None and http.prompt_logprobs[0][0] is None
+    assert [token for _, token in ring.prompt_logprobs] == [t for _, t in http.prompt_logprobs]
+    values = [[value for value, _ in o.prompt_logprobs or []][1:] for o in (ring, http)]
+    assert values[0] == pytest.approx(values[1], abs=1e-3)
+
+
+async def test_both_ways_raise_the_same(server: Server) -> None:
+    async with both(server) as clients:
+        for sampling, param in (({"top_p": 0.0}, "top_p"), ({"stop": [""]}, "stop")):
+            infos = []
+            for client in clients:
+                with pytest.raises(RequestError) as caught:
+                    await client.generate(PROMPT, sampling=sampling)
+                infos.append(caught.value.info)
+            assert infos[0].param == param and infos[1].param == f"sampling_params.{param}"
+            assert infos[0].code == infos[1].code
+        stats = [await client.stats() for client in clients]
+        assert stats[0]["max_total_tokens"] == stats[1]["max_total_tokens"]
+        for client in clients:
+            await client.flush_cache(timeout_s=5)
+
+
+async def test_the_same_rid_at_two_clients(server: Server) -> None:
+    """A rid is its client's own: neither the requests nor an abort get mixed up."""
+    async with AsyncClient(server.ring) as one, AsyncClient(server.ring) as two:
+        first = await one.submit(text="Once upon a time", sampling=LONG, stream=True, rid="r")
+        expected = await two.generate(PROMPT, sampling=GREEDY)
+        output = await two.generate(PROMPT, sampling=GREEDY, rid="r")
+        assert output.rid == "r" and facts(output) == facts(expected)
+        await two.abort("r")
+        snapshots = aiter(first)
+        before = (await anext(snapshots)).completion_tokens
+        assert (await anext(snapshots)).completion_tokens > before
+        with pytest.raises(RequestError) as caught:
+            await one.submit(text=PROMPT, rid="r")
+        assert caught.value.info.param == "rid"
+        await one.abort("r")
+        last = [snapshot async for snapshot in snapshots][-1]
+        assert last.finish is not None and last.finish.type == "abort"
+        assert (await one.generate(PROMPT, sampling=GREEDY, rid="r")).text == expected.text
+    await asyncio.to_thread(server.wait_idle)
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_a_stream_left_early_is_aborted(server: Server, way: str) -> None:
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        async with aclosing(client.stream(PROMPT, sampling=LONG)) as outputs:
+            async for output in outputs:
+                if output.completion_tokens >= 2:
+                    break
+        await assert_soon_idle(server)
+        assert (await client.generate(PROMPT, sampling=GREEDY)).text.startswith(" Paris")
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_a_cancelled_call_is_aborted(server: Server, way: str) -> None:
+    """Cancelled while it waits for its tokens, or for its admission."""
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        for delay_s in (0.0, 0.5):
+            call = asyncio.ensure_future(client.generate(PROMPT, sampling=LONG))
+            await asyncio.sleep(delay_s)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            await assert_soon_idle(server)
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_an_abort_by_rid(server: Server, way: str) -> None:
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        generation = await client.submit(text=PROMPT, sampling=LONG, stream=True, rid=f"a-{way}")
+        async for output in generation:
+            if output.finish is None:
+                await client.abort(f"a-{way}")
+        assert output.finish is not None and output.finish.type == "abort"
+        assert output.completion_tokens == len(output.output_ids) < 500
+        await client.abort("unknown")
+    await asyncio.to_thread(server.wait_idle)
+
+
+async def test_where_no_server_is(server: Server) -> None:
+    with pytest.raises(ConfigError, match="no ring at"):
+        AsyncClient("ipc:///nonexistent/ring")
+    with pytest.raises(ConfigError, match="expected http"):
+        AsyncClient("ftp://somewhere")
+    async with AsyncClient("http://127.0.0.1:1") as client:
+        with pytest.raises(RingError) as caught:
+            await client.generate(PROMPT)
+        assert caught.value.info.retryable
+    async with AsyncClient(server.url + "/nowhere") as client:
+        with pytest.raises(RequestError) as wrong:
+            await client.generate(PROMPT)
+        assert wrong.value.info.code == NOT_FOUND
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_a_closed_client_says_so(server: Server, way: str) -> None:
+    """A stream in flight ends with an error at once, and later calls are refused."""
+    client = AsyncClient(server.ring if way == "ring" else server.url)
+    async with client:
+        outputs = client.stream(PROMPT, sampling=LONG)
+        await anext(outputs)
+    started = time.monotonic()
+    with pytest.raises(RingError):
+        async for _ in outputs:
+            pass
+    with pytest.raises(RingError):
+        await client.generate(PROMPT)
+    assert time.monotonic() - started < 2
+    await assert_soon_idle(server)

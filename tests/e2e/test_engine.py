@@ -1,0 +1,122 @@
+"""`srt.Engine`: offline use, on a server of its own without HTTP."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srt import Engine, RequestError, RingError
+from srt.errors import ConfigError
+from srt.generation import GenerateOutput
+from tests.e2e.server import gone
+
+PROMPT = "The capital of France is"
+GREEDY = {"max_new_tokens": 6, "temperature": 0.0}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(max_total_tokens=4096, check_invariants=True) as engine:
+        yield engine
+        stats = engine.stats()
+        assert stats["num_running_reqs"] == stats["num_used_tokens"] == 0
+
+
+def test_one_prompt(engine: Engine) -> None:
+    output = engine.generate(PROMPT, GREEDY)
+    assert isinstance(output, GenerateOutput) and output.text.startswith(" Paris")
+    assert output.completion_tokens == len(output.output_ids) == 6
+    assert output.finish is not None and output.finish.type == "length"
+
+
+def test_prompts_in_order(engine: Engine) -> None:
+    prompts = [PROMPT, "One, two, three,", PROMPT]
+    outputs = engine.generate(prompts, GREEDY)
+    assert [o.text for o in outputs] == [engine.generate(p, GREEDY).text for p in prompts]
+    assert outputs[0].text != outputs[1].text
+    assert engine.generate([], GREEDY) == []
+
+
+def test_a_stream(engine: Engine) -> None:
+    whole = engine.generate(PROMPT, GREEDY)
+    outputs = list(engine.stream(PROMPT, GREEDY))
+    assert len(outputs) > 1 and outputs[-1].text == whole.text
+    assert "".join(output.delta for output in outputs) == whole.text
+
+
+def test_a_stream_left_early_is_aborted(engine: Engine) -> None:
+    before = engine.stats()["num_aborted_requests_total"]
+    for output in engine.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True}):
+        if output.completion_tokens >= 2:
+            break
+    assert engine.generate("Hello", GREEDY).completion_tokens > 0
+    assert engine.stats()["num_aborted_requests_total"] == before + 1
+
+
+def test_calls_from_several_threads(engine: Engine) -> None:
+    expected = engine.generate(PROMPT, GREEDY).text
+    texts: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: texts.append(engine.generate(PROMPT, GREEDY).text))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [expected] * 3
+
+
+def test_stats_and_flush(engine: Engine) -> None:
+    engine.generate(PROMPT, GREEDY)
+    assert engine.generate(PROMPT, GREEDY).cached_tokens == 4
+    stats = engine.stats()
+    assert stats["max_total_tokens"] == 4096 and stats["cached_tokens_total"] >= 4
+    engine.flush_cache()
+    assert engine.stats()["num_cached_tokens"] == 0
+
+
+def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
+    """Neither alone nor beside good ones, which it takes with it."""
+    with pytest.raises(RequestError) as caught:
+        engine.generate(PROMPT, {"top_p": 0.0})
+    assert caught.value.info.param == "top_p"
+    with pytest.raises(RequestError) as caught:
+        engine.generate([PROMPT, ""], {"max_new_tokens": 500, "ignore_eos": True})
+    assert caught.value.info.param == "text"
+    with pytest.raises(RequestError):
+        list(engine.stream(PROMPT, {"temprature": 1.0}))
+    with pytest.raises(RequestError):
+        engine.generate(PROMPT, {"max_new_tokens": 5000})  # more than the pool
+    steps = engine.stats()["forward_steps_total"]
+    assert engine.generate(PROMPT, GREEDY).text.startswith(" Paris")
+    assert engine.stats()["forward_steps_total"] - steps < 100
+
+
+def test_closing(engine: Engine) -> None:
+    """Twice is once; the processes and the directory are gone, and calls say why they fail."""
+    other = Engine(max_total_tokens=1024)
+    pid, directory = other._process.pid, Path(other._directory)
+    assert directory.exists()
+    stream = other.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True})
+    next(stream)
+    other.close()
+    other.close()
+    assert gone([pid], 1.0) and not directory.exists()
+    for call in (lambda: other.generate(PROMPT), other.stats, lambda: list(other.stream(PROMPT))):
+        with pytest.raises(RingError, match="closed"):
+            call()
+    stream.close()
+    assert engine.generate(PROMPT, GREEDY).text.startswith(" Paris")
+
+
+def test_what_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        ({"model": "/nonexistent/model.gguf"}, "/nonexistent/model.gguf"),
+        ({"max_total_tokens": 0}, "--max-total-tokens"),
+        ({"device": "nowhere"}, "nowhere"),
+    ):
+        with pytest.raises(ConfigError):
+            Engine(**arguments)
+        assert message in capfd.readouterr().err
