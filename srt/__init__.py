@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from srt.client import AsyncClient
     from srt.engine import Engine
-    from srt.errors import RequestError, RingError, SrtError
+    from srt.errors import ConfigError, RequestError, RingError, SrtError
     from srt.sampling_params import SamplingParams
 
-__all__ = ["AsyncClient", "Engine", "RequestError", "RingError", "SamplingParams", "SrtError"]
+__all__ = [
+    "AsyncClient",
+    "ConfigError",
+    "Engine",
+    "RequestError",
+    "RingError",
+    "SamplingParams",
+    "SrtError",
+]
 
 _HOMES = {
     "AsyncClient": "srt.client",
+    "ConfigError": "srt.errors",
     "Engine": "srt.engine",
     "RequestError": "srt.errors",
     "RingError": "srt.errors",

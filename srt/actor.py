@@ -149,8 +149,8 @@ class Actor:
         try:
             await self.start()
         except BaseException:
-            for task in self._tasks:
-                task.close()
+            for coroutine in self._tasks:
+                coroutine.close()
             raise
         tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
         stopping = asyncio.ensure_future(self._stopping.wait())

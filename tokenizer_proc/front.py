@@ -29,6 +29,7 @@ from tokenizer_proc.prompt import Prompt, PromptReader, too_long
 from tokenizer_proc.tokenizer import Tokenizer
 
 MAX_RID_CHARS = 256
+MAX_SALT_CHARS = 256
 CONTROL_OPS = ("flush_cache", "stats")
 
 
@@ -123,6 +124,7 @@ class Front:
         if self._draining:
             raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
         self._check_new_rid(client, req.rid)
+        _check_salt(req.cache_salt)
         req.sampling.check(self._vocab.vocab_size)
         self._check_room_for_one()
         prompt = self._reader.read(req)
@@ -182,6 +184,12 @@ class Front:
 def _check_rid(rid: str) -> None:
     if not 0 < len(rid) <= MAX_RID_CHARS:
         raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+
+
+def _check_salt(salt: str) -> None:
+    if len(salt) > MAX_SALT_CHARS:
+        limit = f"cache_salt must have at most {MAX_SALT_CHARS} characters"
+        raise RequestError(limit, param="cache_salt")
 
 
 def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:

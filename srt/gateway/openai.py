@@ -74,6 +74,8 @@ async def _answer(
     gateway = gateway_of(request)
     _check_model(body.model, gateway.info)
     rename = partial(_rename_param, names, len(prompts) > 1)
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
     admission = submit_all(gateway, prompts, stream=body.stream, rename_param=rename)
     model = body.model or gateway.info.model_name
     if body.stream:

@@ -14,7 +14,8 @@ import numpy as np
 
 from srt.errors import ConfigError
 
-_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+# Metadata value type -> struct code.
+_SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 # ggml type id -> (elements per block, bytes per block)
 _BLOCKS = {

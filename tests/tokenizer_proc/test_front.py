@@ -137,6 +137,10 @@ def test_rid_length(rid: str) -> None:
     admitted(make_front(), request(rid="r" * 256))
 
 
+def test_salt_length() -> None:
+    assert_bad(refused(make_front(), request(cache_salt="s" * 257)), "cache_salt")
+
+
 def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
     front = make_front()
     admitted(front, request())
