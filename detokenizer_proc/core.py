@@ -87,7 +87,7 @@ class Detokenizer:
         """For each request that a stop string has just ended before the scheduler did."""
         ended = {end.handle for end in batch.ends}
         return [
-            Abort(request.client, request.rid, self._epoch, silent=True)
+            Abort(request.client, request.rid, self._epoch)
             for handle, request in touched.items()
             if request.finish and handle not in ended
         ]

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import zmq
@@ -38,8 +38,16 @@ from srt.model.files import resolve_model
 
 log = logging.getLogger(__name__)
 
-MAX_FLUSH_WAIT_S = 600.0
+MAX_FLUSH_WAIT_S = 300.0
+MAX_PENDING_FLUSHES = 8
 BLOCKED_RETRY_S = 0.05
+
+
+class PendingFlush(NamedTuple):
+    """A flush_cache that waits for the scheduler to be idle, and the timer that gives it up."""
+
+    control: Control
+    timer: asyncio.TimerHandle
 
 
 class SchedulerActor(Actor):
@@ -53,11 +61,11 @@ class SchedulerActor(Actor):
         started = time.monotonic()
         self._executor: Executor = await loop.run_in_executor(self._compute, self._load)
         self._core = Scheduler(core_config(self.args, self._executor), self.epoch)
-        self._trace = TraceRecorder(self.args.record_trace, self._core.config)
+        self._trace = TraceRecorder(self._trace_path(), self._core.config)
         self._stats_log = StatsLog(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
+        self._pending_flushes: dict[str, PendingFlush] = {}
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
@@ -65,12 +73,21 @@ class SchedulerActor(Actor):
         self.background(self._serve())
 
     async def stop(self) -> None:
-        self._trace.close()
+        self._trace.close(self._core.counters)
         self._compute.shutdown(wait=False, cancel_futures=True)
 
     def new_epoch(self, epoch: int) -> None:
+        for pending in self._pending_flushes.values():
+            pending.timer.cancel()
+        self._pending_flushes.clear()
         self._core.reset(epoch)
         self._trace.reset(epoch)
+
+    def _trace_path(self) -> str:
+        """The file asked for; with the epoch appended after a restart, so that the trace of a
+        crash survives it."""
+        path = self.args.record_trace
+        return f"{path}.{self.epoch}" if path and self.epoch > 1 else path
 
     @property
     def in_flight(self) -> int:
@@ -93,7 +110,7 @@ class SchedulerActor(Actor):
             return
         now = time.monotonic()
         if isinstance(message, Control):
-            self.spawn(self._control(message))
+            self._on_control(message)
             return
         self._trace.message(message, now)
         if isinstance(message, TokenizedReq):
@@ -105,24 +122,41 @@ class SchedulerActor(Actor):
         self._tell()
         self._wake.set()
 
-    async def _control(self, control: Control) -> None:
-        error, data = None, b"{}"
+    def _on_control(self, control: Control) -> None:
+        """Answered at once, except a flush that has time to wait."""
         if control.op == "stats":
-            data = msgspec.json.encode(stats_of(self._core, self._executor))
-        elif not await self._flush(min(control.timeout_s, MAX_FLUSH_WAIT_S)):
-            error = ErrorInfo(CONFLICT, "the cache is in use: requests are running or waiting")
+            self._reply(control, msgspec.json.encode(stats_of(self._core, self._executor)))
+        elif not self._core.has_work:
+            self._flush(control)
+        elif control.timeout_s <= 0 or len(self._pending_flushes) >= MAX_PENDING_FLUSHES:
+            self._refuse_flush(control)
+        else:
+            wait_s = min(control.timeout_s, MAX_FLUSH_WAIT_S)
+            timer = asyncio.get_running_loop().call_later(wait_s, self._give_up_flush, control)
+            self._pending_flushes[_key(control)] = PendingFlush(control, timer)
+
+    def _flush(self, control: Control) -> None:
+        self._core.flush_cache()
+        self._trace.flushed()
+        self._reply(control)
+
+    def _flush_pending(self) -> None:
+        for pending in self._pending_flushes.values():
+            pending.timer.cancel()
+            self._flush(pending.control)
+        self._pending_flushes.clear()
+
+    def _give_up_flush(self, control: Control) -> None:
+        del self._pending_flushes[_key(control)]
+        self._refuse_flush(control)
+
+    def _refuse_flush(self, control: Control) -> None:
+        error = ErrorInfo(CONFLICT, "the cache is in use: requests are running or waiting")
+        self._reply(control, error=error)
+
+    def _reply(self, control: Control, data: bytes = b"{}", error: ErrorInfo | None = None) -> None:
         reply = ControlReply(control.client, control.rid, control.epoch, data, error)
         self.send(self._detokenizer, reply)
-
-    async def _flush(self, timeout_s: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                while self._core.has_work:
-                    await self._idle.wait()
-        flushed = self._core.flush_cache()
-        if flushed:
-            self._trace.flushed()
-        return flushed
 
     def _tell(self) -> None:
         batch = self._core.take_output()
@@ -135,32 +169,27 @@ class SchedulerActor(Actor):
         running: tuple[Step, asyncio.Future[StepResult]] | None = None
         while True:
             step = self._prepare() if self._overlap or running is None else None
-            previous = None
-            if running is not None:
-                previous = await self._result(*running)
-            if step is not None and (previous is not None or not step.late_tokens):
-                self._core.finalize(step, previous)
-                ahead = (step, self._launch(step))
-            else:
-                if step is not None:  # it builds on a step that failed
-                    self._core.fail(step, "the step before failed")
-                    self._tell()
-                ahead = None
-            if running is not None and previous is not None:
-                self._commit(running[0], previous)
-            running = ahead
-            if running is None and previous is None:
+            finished, running = running, None
+            result = None if finished is None else await self._result(*finished)
+            if step is not None and (finished is None or result is not None):
+                self._core.finalize(step, result)
+                running = (step, self._launch(step))
+            elif step is not None:  # it builds on a step that failed
+                self._core.cancel(step)
+                self._trace.cancelled()
+            if finished is not None and result is not None:
+                self._commit(finished[0], result)
+            if finished is None and running is None:
                 await self._sleep()
 
     async def _sleep(self) -> None:
         """Until a message comes. With work that cannot run yet, look again soon."""
         self._wake.clear()
         if not self._core.has_work:
-            self._idle.set()
+            self._flush_pending()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
-        self._idle.clear()
 
     def _prepare(self) -> Step | None:
         now = time.monotonic()
@@ -190,6 +219,10 @@ class SchedulerActor(Actor):
         self._tell()
         if self.args.check_invariants:
             check_invariants(self._core)
+
+
+def _key(control: Control) -> str:
+    return f"{control.client.hex()}/{control.rid}"
 
 
 def facts_of(executor: Executor) -> dict[str, Any]:

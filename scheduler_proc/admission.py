@@ -59,8 +59,8 @@ def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bo
         return False
     tokens = req.tokens
     matched = cache.track(req.cursor, tokens, req.salt)
-    if matched == len(tokens):
-        return False
+    if matched == len(tokens) or matched >= req.max_prefix_len:
+        return False  # a longer match would be of no use
     for other in candidates:
         theirs = other.tokens
         if other.prefill_len > matched and theirs[matched] == tokens[matched]:

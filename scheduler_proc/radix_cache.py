@@ -138,7 +138,9 @@ class RadixCache:
 
     def __init__(self, pool: TokenPool) -> None:
         self._pool = pool
-        self._roots: dict[str, TreeNode] = {}
+        self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
+        self._salts: dict[int, str] = {}  # a root's uid -> its salt
+        self._nowhere = TreeNode(0, None, _EMPTY, _EMPTY)  # where a match in an empty tree ends
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
         self._uids = 0
@@ -175,7 +177,7 @@ class RadixCache:
 
         The slots stay the tree's: lock the node before anything can evict them.
         """
-        node, parts, matched = self._root(salt), [], 0
+        node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
         self._clock += 1
         while matched < len(tokens):
             child = node.children.get(int(tokens[matched]))
@@ -200,6 +202,7 @@ class RadixCache:
         existing = found.length
         node = found.node
         if existing < len(tokens):
+            node = self._root(salt) if node is self._nowhere else node
             node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
         all_slots = np.concatenate((found.slots, slots[existing:]))
         return Inserted(node, existing, len(tokens), all_slots)
@@ -251,6 +254,7 @@ class RadixCache:
         root = self._roots.get(salt)
         if root is None:
             root = self._roots[salt] = self._new_node(None, _EMPTY, _EMPTY)
+            self._salts[root.uid] = salt
         return root
 
     def _new_node(self, parent: TreeNode | None, key: np.ndarray, slots: np.ndarray) -> TreeNode:
@@ -305,8 +309,7 @@ class RadixCache:
         if not parent.is_root:
             self._push_if_evictable(parent)
         elif not parent.children:
-            for salt in [salt for salt, root in self._roots.items() if root is parent]:
-                del self._roots[salt]
+            del self._roots[self._salts.pop(parent.uid)]
 
 
 class NoCache:

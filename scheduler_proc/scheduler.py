@@ -20,7 +20,6 @@ stay in the tree as long as there is room, and it waits in the queue at its old 
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,8 @@ from srt.errors import INTERNAL, ErrorInfo
 from srt.messages import Abort, Finish, TokenBatch, TokenizedReq
 
 DECODE_RUN = 16  # slots reserved at once for a decoding req, so that its KV lies together
-MAX_TOMBSTONES = 4096
+MAX_GONE_CLIENTS = 4096
+ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,10 @@ class Scheduler:
         self.counters = Counters()
         self.new_token_ratio = NewTokenRatio()
         self._reqs: dict[tuple[bytes, str], Req] = {}
-        self._tombstones: OrderedDict[tuple[bytes, str], None] = OrderedDict()
         self._gone: OrderedDict[bytes, None] = OrderedDict()
         self._outputs = OutputBuffer()
         self._next_handle = 0
+        self._admission_refused_at: int | None = None  # the forward step at which memory was short
 
     # ---- requests in ---------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Scheduler:
         return bool(self.running) or len(self.waiting) > 0
 
     def add(self, wire: TokenizedReq, now: float) -> None:
-        """Queue a request. One that was aborted before it came is answered at once."""
+        """Queue a request. One whose client is gone already is ended at once."""
         seed = wire.sampling.seed
         seed = self._rng.getrandbits(63) if seed is None else seed
         req = Req(self._next_handle, wire, seed, now)
@@ -105,21 +105,21 @@ class Scheduler:
             return
         self._reqs[req.key] = req
         self.waiting.add(req)
-        if req.key in self._tombstones or req.client in self._gone:
+        self._admission_refused_at = None
+        if req.client in self._gone:
             self._finish(req, Finish("abort"))
 
     def abort(self, message: Abort) -> None:
-        """End a request; if it is not here, whatever comes under its name ends on arrival."""
-        key = (message.client, message.rid)
-        req = self._reqs.get(key)
+        """End a request; one that has ended already is ignored."""
+        req = self._reqs.get((message.client, message.rid))
         if req is not None:
             self._finish(req, Finish("abort"))
-        elif not message.silent:
-            _remember(self._tombstones, key)
 
     def drop_client(self, client: bytes) -> None:
         """End everything of a client that is gone, and whatever of it still arrives."""
-        _remember(self._gone, client)
+        self._gone[client] = None
+        if len(self._gone) > MAX_GONE_CLIENTS:
+            self._gone.popitem(last=False)
         for req in [req for req in self._reqs.values() if req.client == client]:
             self._finish(req, Finish("abort"))
 
@@ -128,7 +128,6 @@ class Scheduler:
         for req in list(self._reqs.values()):
             self._finish(req, Finish("abort"))
         self._outputs.clear()
-        self._tombstones.clear()
         self._gone.clear()
         self.epoch = epoch
 
@@ -153,7 +152,7 @@ class Scheduler:
         # Decodes never starve prefills altogether.
         prefill_budget = max(budget - builder.num_tokens, budget // 8, 1)
         prefill_budget -= self._plan_prefills(builder, prefill_budget)
-        if prefill_budget > 0 and len(self.waiting) > 0 and self.table.num_free_rows > 0:
+        if prefill_budget > 0 and self._may_admit():
             self._admit(builder, prefill_budget, now)
         if not builder.rows and not self._unblock(builder, prefill_budget):
             return None
@@ -175,6 +174,19 @@ class Scheduler:
             logprobs_at += row.num_logprobs
             if row.req.finish is None:
                 self._commit_row(row, result, logprobs)
+
+    def cancel(self, step: Step) -> None:
+        """A prepared step that will not be run: its reqs go back to the queue as they were."""
+        for row in step.rows:
+            req = row.req
+            if req.finish is not None:
+                continue
+            if row.sample >= 0:
+                req.pending -= 1
+            if row.num_logprobs > 0:
+                req.next_prompt_logprob = row.logprob_start
+            if req.is_resident and row.residency == req.residency:
+                self._retract(req)
 
     def fail(self, step: Step, message: str) -> None:
         """The step could not be computed: its reqs end with an error, the others go on."""
@@ -221,19 +233,20 @@ class Scheduler:
         decoding = [req for req in self.running.values() if req.wants_decode]
         decoding.sort(key=lambda req: (-req.num_outputs, req.handle))
         for i, req in enumerate(decoding):
-            if req.is_resident and self._take_decode_slot(req, decoding[i + 1 :]):
+            if req.is_resident and self._take_decode_slot(req, decoding, i + 1):
                 builder.add(req, 1, is_decode=True)
 
-    def _take_decode_slot(self, req: Req, later: list[Req]) -> bool:
-        """Give `req` a slot for its next token, at the cost of the reqs not planned yet, the
-        least advanced first; without any left, `req` itself is retracted."""
+    def _take_decode_slot(self, req: Req, decoding: list[Req], later: int) -> bool:
+        """Give `req` a slot for its next token. If there is none, the least advanced req gives
+        up its memory, of those not planned yet (`decoding[later:]`, prefills and `req`)."""
         while len(req.spare) == 0:
-            roomy = self.pool.free_size >= DECODE_RUN * len(self.running)
-            slots = self._alloc(min(DECODE_RUN, req.remaining + 1) if roomy else 1)
+            room = self.pool.free_size + self.cache.evictable_size
+            roomy = room >= DECODE_RUN * len(self.running)
+            slots = self._alloc(min(DECODE_RUN, req.remaining) if roomy else 1)
             if slots is not None:
                 req.spare = slots
                 break
-            victim = self._pick_victim(req, later)
+            victim = self._pick_victim(req, decoding[later:])
             self._retract(victim)
             if victim is req:
                 return False
@@ -243,8 +256,7 @@ class Scheduler:
 
     def _pick_victim(self, req: Req, later: list[Req]) -> Req:
         prefilling = [r for r in self.running.values() if r.is_prefilling and r.pending == 0]
-        candidates = [r for r in (*later, *prefilling) if r.is_resident]
-        return min(candidates, key=_retraction_key, default=req)
+        return min((r for r in (req, *later, *prefilling) if r.is_resident), key=_retraction_key)
 
     def _plan_prefills(self, builder: StepBuilder, budget: int) -> int:
         """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
@@ -266,6 +278,15 @@ class Scheduler:
         builder.add(req, length, is_decode=False)
         return length
 
+    def _may_admit(self) -> bool:
+        """Whether it is worth looking at the queue: sorting it for nothing, step after step, is
+        what a long queue behind a full pool would cost."""
+        if len(self.waiting) == 0 or self.table.num_free_rows == 0:
+            return False
+        since = self._admission_refused_at
+        recently = since is not None and self.counters.forward_steps < since + ADMISSION_RETRY_STEPS
+        return not recently or not self.running
+
     def _admit(self, builder: StepBuilder, budget: int, now: float) -> None:
         """Move waiting reqs into the batch, in the policy's order, while memory lasts.
 
@@ -281,6 +302,7 @@ class Scheduler:
                 continue  # soon: when its last token is known, or the prefix that it needs
             need = prefix_need(req, self.cache) + self.new_token_ratio.expected_outputs(req)
             if need > available and self.running:
+                self._admission_refused_at = self.counters.forward_steps
                 return
             available -= need
             self._start_running(req)
@@ -309,24 +331,29 @@ class Scheduler:
         retract until one of them can go on. False if there is simply nothing to do now."""
         while True:
             stuck = [r for r in self.running.values() if r.kv_len < r.prefill_len]
-            if len(stuck) == 0:
+            in_flight = any(r.computed_len < r.kv_len for r in self.running.values())
+            if len(stuck) == 0 or in_flight:
                 return False
             if self._plan_prefills(builder, max(budget, 1)) > 0:
                 return True
-            victims = [r for r in self.running.values() if r.pending == 0]
-            if len(victims) < 2:
+            if len(self.running) < 2:
                 return False
-            self._retract(min(victims, key=_retraction_key))
+            self._retract(min(self.running.values(), key=_retraction_key))
 
     # ---- memory --------------------------------------------------------------------------------
 
     def _alloc(self, n: int) -> np.ndarray | None:
-        """`n` slots: free ones, else those set aside for decoding, else from the cache."""
-        if self.pool.free_size < n:
-            for req in self.running.values():
-                self._free_spare(req)
+        """`n` slots: free ones, else from the cache, else those set aside for decoding.
+
+        Spares never exceed what their req may still need, so they cost the cache nothing that
+        the outputs would not.
+        """
         if self.pool.free_size < n:
             self.cache.evict(n - self.pool.free_size)
+        if self.pool.free_size < n:
+            for req in self.running.values():
+                if len(req.spare) > 0:
+                    self._free_spare(req)
         return self.pool.alloc(n)
 
     def _available(self) -> int:
@@ -367,6 +394,7 @@ class Scheduler:
         self.cache.dec_lock_ref(req.node)
         self.pool.free(self.table.slots[req.row, req.shared_len : req.kv_len].copy())
         self._free_spare(req)
+        self._admission_refused_at = None
         self.table.free(req.row)
         del self.running[req.handle]
         req.row, req.node = -1, None
@@ -395,9 +423,3 @@ class Scheduler:
 def _retraction_key(req: Req) -> tuple[int, int]:
     """Fewest outputs first; of those, the latest arrival."""
     return req.num_outputs, -req.handle
-
-
-def _remember(memory: OrderedDict[Any, None], key: Any) -> None:
-    memory[key] = None
-    if len(memory) > MAX_TOMBSTONES:
-        memory.popitem(last=False)

@@ -15,14 +15,15 @@ from msgspec import Struct
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.plan import Step
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
 _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "prepare", "commit", "fail", "flush" or "reset"."""
+    """One event: "config", "message", "prepare", "commit", "fail", "cancel", "flush",
+    "reset" or "end"."""
 
     kind: str
     now: float = 0.0
@@ -50,13 +51,19 @@ class TraceRecorder:
     def failed(self) -> None:
         self._write(Record("fail"))
 
+    def cancelled(self) -> None:
+        self._write(Record("cancel"))
+
     def flushed(self) -> None:
         self._write(Record("flush"))
 
     def reset(self, epoch: int) -> None:
         self._write(Record("reset", data=epoch))
 
-    def close(self) -> None:
+    def close(self, counters: Counters | None = None) -> None:
+        """End the trace; with `counters`, replay checks that it ends with the same."""
+        if counters is not None:
+            self._write(Record("end", data=msgspec.to_builtins(counters)))
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -95,6 +102,10 @@ def replay(path: Path) -> Scheduler:
             core.commit(planned.pop(0), _result(record.data))
         elif record.kind == "fail":
             core.fail(planned.pop(0), "recorded failure")
+        elif record.kind == "cancel":
+            core.cancel(planned.pop(0))
+        elif record.kind == "end":
+            assert record.data == msgspec.to_builtins(core.counters), "another end than recorded"
         elif record.kind == "flush":
             assert core.flush_cache(), f"record {index}: not idle, as it was when recorded"
         elif record.kind == "reset":

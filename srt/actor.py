@@ -32,7 +32,6 @@ from srt.ring import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
 log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
-MAX_SPAWNED = 256
 _PR_SET_PDEATHSIG = 1
 
 Handler = Callable[[Any], None]
@@ -54,7 +53,6 @@ class Actor:
         self.context = zmq.asyncio.Context()
         self.info: dict[str, Any] = {}
         self._tasks: list[Coroutine[Any, Any, None]] = []
-        self._spawned: set[asyncio.Future[None]] = set()
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
@@ -118,16 +116,6 @@ class Actor:
         """Run `coroutine` beside the handlers, for as long as the actor lives."""
         self._tasks.append(coroutine)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a short-lived coroutine; at most MAX_SPAWNED at once, more are dropped."""
-        if len(self._spawned) >= MAX_SPAWNED:
-            log.warning("too much at once: dropped a control operation")
-            coroutine.close()
-            return
-        task = asyncio.ensure_future(coroutine)
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
-
     def send(self, socket: zmq.asyncio.Socket, message: Message) -> None:
         """Send to the next part. Its queue holds thousands of messages: a full one means that it
         hangs, and then only a new epoch helps."""
@@ -155,7 +143,7 @@ class Actor:
         tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
         stopping = asyncio.ensure_future(self._stopping.wait())
         done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        pending: list[asyncio.Future[Any]] = [*tasks, *self._spawned, stopping]
+        pending: list[asyncio.Future[Any]] = [*tasks, stopping]
         for task in pending:
             task.cancel()
         await self.stop()
@@ -192,11 +180,18 @@ def run_actor(actor: type[Actor]) -> None:
     async def live() -> None:
         await actor(ring, epoch, sys.argv[4:]).run()
 
+    status = 0
     try:
         uvloop.run(live())
     except ConfigError as error:
         log.error("%s", error)
-        sys.exit(EXIT_CONFIG)
+        status = EXIT_CONFIG
+    except Exception:
+        log.exception("%s failed", actor.name)
+        status = 1
+    # At once: the interpreter would wait for a compute thread, which may hang.
+    logging.shutdown()
+    os._exit(status)
 
 
 def _die_with_parent(directory: str, death_fd: int) -> None:

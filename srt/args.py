@@ -65,7 +65,6 @@ class ServerArgs(Struct, frozen=True):
         _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
-        _require(len(self.ring_dir) <= 80, "ring_dir", "is too long for a Unix socket path")
         resolve_model(self.model)
 
     def public(self) -> dict[str, Any]:

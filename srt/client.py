@@ -7,10 +7,11 @@ working ring.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 ADMISSION_TIMEOUT_S = 30.0
 CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
+WELCOME_TIMEOUT_S = 2.0
+MAX_RID_CHARS = 256
 
 
 class RingGeneration:
@@ -61,6 +64,7 @@ class RingGeneration:
     def __init__(self, client: "RingClient", rid: str, want_logprobs: bool, prompt_lp: bool):
         self._client = client
         self._rid = rid
+        self.wire_id = client.next_wire_id()
         self._prompt_tokens = 0
         self._text = ""
         self._ids: list[int] = []
@@ -109,7 +113,7 @@ class RingGeneration:
     async def aclose(self) -> None:
         """Abort the request unless it has ended. Its snapshots are not readable afterwards."""
         if self._finish is None and self._error is None:
-            self._client.forget(self._rid)
+            self._client.forget(self)
             self.fail(RequestError("the request was closed by its reader"))
 
     def admit(self, prompt_tokens: int) -> None:
@@ -155,7 +159,7 @@ class RingGeneration:
             completion_tokens=len(self._ids),
             finish=self._finish,
             output_logprobs=None if self._logprobs is None else list(self._logprobs),
-            prompt_logprobs=self._prompt_logprobs,
+            prompt_logprobs=self._prompt_logprobs and list(self._prompt_logprobs),
         )
 
 
@@ -165,9 +169,13 @@ class RingClient:
     def __init__(self, url: str) -> None:
         self._ring = ring_at(url)
         self._context = zmq.asyncio.Context()
-        self._live: dict[str, RingGeneration] = {}
-        self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by rid
-        self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by rid
+        # On the wire each submission has an id of its own, so that what still comes of an old
+        # request can never reach a new one with the same rid.
+        self._live: dict[str, RingGeneration] = {}  # by wire id
+        self._by_rid: dict[str, RingGeneration] = {}
+        self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by wire id
+        self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by wire id
+        self._last_wire_id = 0
         self._event: RingEvent | None = None
         self._epoch = 0  # of the last Welcome
         self._usable = asyncio.Event()
@@ -176,8 +184,11 @@ class RingClient:
 
     @property
     def ring(self) -> RingEvent | None:
-        """The ring as last heard; None when the supervisor has gone silent."""
-        return self._event
+        """The ring as last heard; None when the supervisor has gone silent. It is ready only once
+        this client is welcome in its epoch."""
+        if self._event is None or self.is_ready == self._event.ready:
+            return self._event
+        return msgspec.structs.replace(self._event, ready=False)
 
     @property
     def is_ready(self) -> bool:
@@ -189,7 +200,7 @@ class RingClient:
         self._events = connect(self._context, zmq.SUB, self._ring.events)
         self._incarnate()
         loops = (self._read_events(), self._keep_lease())
-        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+        self._tasks = [self._task(loop) for loop in loops]
 
     def _incarnate(self) -> None:
         """Open both sockets under a fresh identity."""
@@ -197,13 +208,26 @@ class RingClient:
         self._front = self._dealer(self._ring.front, identity)
         self._back = self._dealer(self._ring.back, identity)
         loops = (self._read_front(self._front), self._read_back(self._back))
-        self._readers = [asyncio.ensure_future(loop) for loop in loops]
+        self._readers = [self._task(loop) for loop in loops]
 
-    def _reincarnate(self) -> None:
-        """The server has given this client up (it slept through its lease): start afresh."""
+    def _task(self, loop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a loop of this client; if it fails, so does everything that waits for it."""
+        task = asyncio.ensure_future(loop)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the client failed", exc_info=task.exception())
+            self._event = None
+            self._usable.clear()
+            self._fail_all(RingError("the client failed (its log says why)"))
+
+    def _reincarnate(self, reason: str) -> None:
+        """What this client had in flight is lost: fail it and start afresh."""
         self._epoch = 0
         self._set_usable()
-        self._fail_all(RingError("the server had given this client up"))
+        self._fail_all(RingError(reason))
         readers, sockets = self._readers, (self._front, self._back)
         self._incarnate()
         for reader in readers:
@@ -250,11 +274,13 @@ class RingClient:
     ) -> Generation:
         """Hand in one request; returns once the front has admitted it."""
         rid = uuid.uuid4().hex if rid is None else rid
-        if rid in self._live:
-            raise RequestError(f"rid {rid!r} is in use", param="rid")
-        self._check_usable()
+        self._check_rid(rid)
+        await self._until_usable()
+        self._check_rid(rid)
+        wants_prompt = return_logprob and logprob_start_len >= 0
+        generation = RingGeneration(self, rid, return_logprob, wants_prompt)
         req = GenerateReq(
-            rid=rid,
+            rid=generation.wire_id,
             epoch=self._epoch,
             sampling=sampling,
             text=text,
@@ -265,39 +291,59 @@ class RingClient:
             logprob_start_len=logprob_start_len,
             cache_salt=cache_salt,
         )
-        wants_prompt = return_logprob and logprob_start_len >= 0
-        generation = RingGeneration(self, rid, return_logprob, wants_prompt)
-        self._live[rid] = generation
+        await self._admit(generation, req)
+        return generation
+
+    async def _admit(self, generation: RingGeneration, req: GenerateReq) -> None:
+        """Send the request and wait for the front's word. Whatever goes wrong, none is left."""
+        self._live[req.rid] = self._by_rid[generation.rid] = generation
         admission = asyncio.get_running_loop().create_future()
-        self._admissions[rid] = admission
+        self._admissions[req.rid] = admission
         try:
             self._send(req)
             async with asyncio.timeout(ADMISSION_TIMEOUT_S):
                 generation.admit(await admission)
         except BaseException as error:
             if isinstance(error, RequestError):
-                self._live.pop(rid, None)
+                self._drop(generation)
             else:
-                self.forget(rid)
+                self.forget(generation)
             if isinstance(error, TimeoutError):
                 raise RingError("the server did not answer in time") from None
             raise
         finally:
-            self._admissions.pop(rid, None)
-        return generation
+            self._admissions.pop(req.rid, None)
 
     async def abort(self, rid: str) -> None:
         """End this client's request `rid`: its last snapshot comes soon, with finish "abort".
 
         An unknown rid is ignored.
         """
-        if rid in self._live and self.is_ready:
-            send_now(self._front, AbortReq(rid, self._epoch))
+        generation = self._by_rid.get(rid)
+        if generation is not None and self.is_ready:
+            send_now(self._front, AbortReq(generation.wire_id, self._epoch))
 
-    def forget(self, rid: str) -> None:
-        """Nobody reads request `rid` any more: end it, and drop what still comes of it."""
-        if self._live.pop(rid, None) is not None and self.is_ready:
-            send_now(self._front, AbortReq(rid, self._epoch))
+    def forget(self, generation: RingGeneration) -> None:
+        """Nobody reads this request any more: end it, and drop what still comes of it."""
+        if self._drop(generation) and self.is_ready:
+            send_now(self._front, AbortReq(generation.wire_id, self._epoch))
+
+    def next_wire_id(self) -> str:
+        """An id that no earlier request of this client had."""
+        self._last_wire_id += 1
+        return str(self._last_wire_id)
+
+    def _drop(self, generation: RingGeneration) -> bool:
+        """Free the request's rid; whether it was still live."""
+        if self._by_rid.get(generation.rid) is generation:
+            del self._by_rid[generation.rid]
+        return self._live.pop(generation.wire_id, None) is not None
+
+    def _check_rid(self, rid: str) -> None:
+        if not 0 < len(rid) <= MAX_RID_CHARS:
+            raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+        if rid in self._by_rid:
+            raise RequestError(f"rid {rid!r} is already in use", param="rid")
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
         """Empty the prefix cache; RequestError CONFLICT if requests are in the way."""
@@ -309,8 +355,8 @@ class RingClient:
         return stats
 
     async def _control(self, op: str, timeout_s: float) -> bytes:
-        self._check_usable()
-        rid = uuid.uuid4().hex
+        await self._until_usable()
+        rid = self.next_wire_id()
         answer = asyncio.get_running_loop().create_future()
         self._controls[rid] = answer
         try:
@@ -331,7 +377,12 @@ class RingClient:
         socket.connect(address)
         return socket
 
-    def _check_usable(self) -> None:
+    async def _until_usable(self) -> None:
+        """Raise RingError unless requests can be sent now, or as soon as the Welcome is here."""
+        if self._event is not None and self._event.ready and not self.is_ready:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    await self._usable.wait()
         if self._event is None:
             raise RingError("the server cannot be reached")
         if not self.is_ready:
@@ -349,8 +400,8 @@ class RingClient:
                     event = decode(await self._events.recv())
             except TimeoutError:
                 self._event = None
-                self._usable.clear()
-                self._fail_all(RingError("the server cannot be reached"))
+                send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
+                self._reincarnate("the server cannot be reached")
                 continue
             self._on_event(event)
 
@@ -394,7 +445,8 @@ class RingClient:
                 self._epoch = reply.epoch
                 self._set_usable()
             elif isinstance(reply, Expired):
-                self._reincarnate()
+                self._reincarnate("the server had given this client up")
+                return  # a new reader has taken over
             elif isinstance(reply, OutputBatch) and reply.epoch == self._epoch:
                 self._on_outputs(reply)
             elif isinstance(reply, ControlResult):
@@ -407,7 +459,7 @@ class RingClient:
                 continue
             generation.take(output)
             if output.finish is not None:
-                del self._live[output.rid]
+                self._drop(generation)
 
     def _on_control(self, reply: ControlResult) -> None:
         waiting = self._controls.get(reply.rid)
@@ -422,6 +474,7 @@ class RingClient:
         for generation in self._live.values():
             generation.fail(error)
         self._live.clear()
+        self._by_rid.clear()
         for future in (*self._admissions.values(), *self._controls.values()):
             if not future.done():
                 future.set_exception(error)

@@ -6,7 +6,7 @@ synchronous calls run on a loop in a thread of their own, so they work in notebo
 
 import asyncio
 import os
-import shutil
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -34,8 +34,9 @@ class Engine:
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
-        self._directory = tempfile.mkdtemp(prefix="srt-engine-")
-        directory = str(Path(self._directory) / "ring")
+        # The launcher makes this directory and removes it, whatever becomes of this process.
+        self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
+        directory = str(self.directory)
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
         command += ["--log-level", "warning", "--model", model, *_command_line(args)]
@@ -118,7 +119,6 @@ class Engine:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
         self._loop.close()

@@ -129,12 +129,12 @@ class TokenizedReq(Message, frozen=True):
 
 
 class Abort(Message, frozen=True):
-    """End the request (client, rid). `silent` when the detokenizer has already answered it."""
+    """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
+    one socket, and the detokenizer aborts only what it has output of."""
 
     client: bytes
     rid: str
     epoch: int
-    silent: bool = False
 
 
 class ClientGone(Message, frozen=True):

@@ -27,6 +27,8 @@ LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep is told
 
+MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, its name included
+
 RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
 _ARGS_FILE = "args.json"
 
@@ -88,6 +90,8 @@ def create_ring(directory: str) -> Ring:
     if not directory:
         return Ring(Path(tempfile.mkdtemp(prefix="srt-ring-")))
     path = Path(directory).absolute()
+    if len(str(path)) > MAX_DIRECTORY_CHARS:
+        raise ConfigError(f"--ring-dir {path} is too long for a Unix socket's address")
     try:
         path.mkdir(mode=0o700, parents=True)
     except FileExistsError:

@@ -10,6 +10,7 @@ MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
 MAX_SEED = 2**63 - 1
+MAX_TOP_K = 2**31 - 1
 GREEDY_TEMPERATURE = 1e-6
 
 
@@ -57,7 +58,11 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
             "must be between 0 and 100",
         )
         _check(0.0 < self.top_p <= 1.0, "top_p", "must be in (0, 1]")
-        _check(self.top_k == -1 or self.top_k >= 1, "top_k", "must be -1 (off) or at least 1")
+        _check(
+            self.top_k == -1 or 1 <= self.top_k <= MAX_TOP_K,
+            "top_k",
+            "must be -1 (off) or between 1 and 2**31 - 1",
+        )
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
         self._check_stops(vocab_size)

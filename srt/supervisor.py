@@ -68,6 +68,7 @@ class Supervisor:
         self._draining = False
         self._reason = ""
         self._failure: str | None = None
+        self._closing = False
         parts = RING_PARTS if args.no_http else (*RING_PARTS, "gateway")
         self._children = {part: Child(part) for part in parts}
         self._death_pipe = os.pipe()
@@ -151,7 +152,13 @@ class Supervisor:
         status = process.wait()
         child.exited.set()
         child.state, child.beat = "dead", None
-        if self._stop.is_set():
+        if self._closing:
+            return
+        if self._stop.is_set():  # while draining: what it held is lost, so there is no more to wait
+            self._epoch += child.part in RING_PARTS
+            self._reason = f"{child.part} died ({_describe(status)})"
+            self._changed.set()
+            self._forced.set()
             return
         self._reason = f"{child.part} died ({_describe(status)})"
         if status == EXIT_CONFIG:
@@ -248,6 +255,7 @@ class Supervisor:
     async def _shut_down(self) -> None:
         """Everybody out, the gateway first; nothing is left behind."""
         self._stop.set()
+        self._closing = True
         gateway = [child for child in self._children.values() if child.part == "gateway"]
         ring = [child for child in self._children.values() if child.part != "gateway"]
         await self._terminate(gateway)
@@ -303,6 +311,7 @@ def _child_environment() -> dict[str, str]:
 
 
 def _describe(status: int) -> str:
-    if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
-    return f"exit status {status}"
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"killed by {names.get(-status, f'signal {-status}')}"

@@ -15,7 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from srt.errors import RequestError
+from srt.errors import CONTEXT_LENGTH, RequestError
 from srt.messages import ChatMessage
 from srt.model.vocab import Vocab
 
@@ -46,8 +46,14 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             self._why_not = f"this model's chat template cannot be compiled: {error}"
 
-    def render(self, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> str:
-        """The prompt for a chat. Raises RequestError when the template refuses it."""
+    def render(
+        self,
+        messages: Sequence[ChatMessage],
+        add_generation_prompt: bool = True,
+        max_chars: int = MAX_RENDERED_CHARS,
+    ) -> str:
+        """The prompt for a chat. Raises RequestError when the template refuses it, and when it
+        is longer than `max_chars`."""
         if self._template is None:
             raise RequestError(self._why_not, param="messages")
         names = {
@@ -58,7 +64,7 @@ class ChatTemplate:
             **self._names,
         }
         try:
-            return _bounded(self._template, names)
+            return _bounded(self._template, names, max_chars)
         except RequestError:
             raise
         except Exception as error:  # a template may fail in any way that Python can
@@ -66,13 +72,13 @@ class ChatTemplate:
             raise RequestError(f"the chat template failed: {reason}", param="messages") from error
 
 
-def _bounded(template: jinja2.Template, names: dict[str, Any]) -> str:
+def _bounded(template: jinja2.Template, names: dict[str, Any], max_chars: int) -> str:
     parts, size = [], 0
     for part in template.generate(names):
         size += len(part)
-        if size > MAX_RENDERED_CHARS:
-            limit = f"the rendered chat exceeds {MAX_RENDERED_CHARS} characters"
-            raise RequestError(limit, param="messages")
+        if size > max_chars:
+            limit = f"the rendered chat exceeds {max_chars} characters, which cannot fit"
+            raise RequestError(limit, param="messages", code=CONTEXT_LENGTH)
         parts.append(part)
     return "".join(parts)
 

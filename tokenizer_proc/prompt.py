@@ -63,8 +63,10 @@ class PromptReader:
             raise RequestError("messages must not be empty", param="messages")
         if not all(message.role for message in messages):
             raise RequestError("every message must have a role", param="messages")
-        self._check_chars(sum(len(message.content) for message in messages), "messages")
-        text = self._template.render(messages)
+        size = sum(len(message.role) + len(message.content) for message in messages)
+        # Every message costs a token at least, so more of them than that cannot fit.
+        self._check_chars(max(size, MAX_CHARS_PER_TOKEN * len(messages)), "messages")
+        text = self._template.render(messages, max_chars=MAX_CHARS_PER_TOKEN * self._limit)
         self._check_chars(len(text), "messages")
         # The template writes whatever belongs at the start, BOS included.
         return self._tokenizer.encode(text, add_special_tokens=False)

@@ -173,7 +173,7 @@ def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
     assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"Q:"), 5)
     assert unpack_floats(output.logprobs).tolist() == [-3, -4]
     assert output.finish == Finish("stop", "\nQ:")
-    assert step.aborts == [Abort(A, "r1", EPOCH, silent=True)]
+    assert step.aborts == [Abort(A, "r1", EPOCH)]
     assert step.credits == []
     assert detokenizer.in_flight == 1
     assert detokenizer.step(batch({1: b"more"}, logprobs=[0, 0, 0, 0])) == NOTHING

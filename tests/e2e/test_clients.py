@@ -306,3 +306,39 @@ async def test_a_closed_client_says_so(server: Server, way: str) -> None:
         await client.generate(PROMPT)
     assert time.monotonic() - started < 2
     await assert_soon_idle(server)
+
+
+# ---- one client, many requests -------------------------------------------------------------------
+
+
+async def test_a_flush_beside_a_request_harms_neither(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        for _ in range(5):
+            flushed, output = await asyncio.gather(
+                client.flush_cache(20.0), client.generate(PROMPT, sampling=GREEDY)
+            )
+            assert flushed is None and output.completion_tokens == 6
+
+
+async def test_flushes_that_wait_do_not_hide_the_statistics(server: Server) -> None:
+    """More flushes than may wait: the rest is told at once that the cache is in use."""
+    async with AsyncClient(server.ring) as client:
+        async with aclosing(client.stream("Once upon a time", sampling=LONG)) as stream:
+            await anext(stream)
+            flushes = [asyncio.ensure_future(client.flush_cache(60.0)) for _ in range(20)]
+            done, waiting = await asyncio.wait(flushes, timeout=5)
+            assert len(done) == 12 and len(waiting) == 8
+            assert all(task.exception().info.code == "conflict" for task in done)
+            assert (await client.stats())["num_running_reqs"] == 1
+        await asyncio.gather(*waiting)
+
+
+async def test_a_rid_can_be_used_again_as_soon_as_its_answer_is_there(server: Server) -> None:
+    """Also after a stop string, when the scheduler learns of the end last."""
+    async with AsyncClient(server.ring) as client:
+        for _ in range(10):
+            sampling = {**GREEDY, "stop": [" Paris"]}
+            output = await client.generate(PROMPT, sampling=sampling, rid="again")
+            assert output.finish is not None and output.finish.matched == " Paris"
+            generation = await client.submit(text="Once upon", sampling=LONG, rid="again")
+            await generation.aclose()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -97,7 +96,7 @@ def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
 def test_closing(engine: Engine) -> None:
     """Twice is once; the processes and the directory are gone, and calls say why they fail."""
     other = Engine(max_total_tokens=1024)
-    pid, directory = other._process.pid, Path(other._directory)
+    pid, directory = other._process.pid, other.directory
     assert directory.exists()
     stream = other.stream(PROMPT, {"max_new_tokens": 500, "ignore_eos": True})
     next(stream)

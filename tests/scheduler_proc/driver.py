@@ -1,6 +1,6 @@
 """Drives a scheduler core with the fake executor, at lag 0 or 1, and collects what comes out."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -36,7 +36,9 @@ class Driver:
         self.cached: dict[str, int] = {}
         self.prompt_logprobs: dict[str, list[float]] = {}
         self._rid_of: dict[int, str] = {}
-        self._running: tuple[Step, StepResult] | None = None
+        self.between: Callable[[], None] = lambda: None  # called while a prepared step waits
+        self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
+        self._running: tuple[Step, StepResult | None] | None = None
 
     def add(
         self,
@@ -70,18 +72,31 @@ class Driver:
         self.now += 0.01
         step = self.core.prepare(self.now) if self.lag or self._running is None else None
         previous, self._running = self._running, None
-        if step is not None:
-            self.core.finalize(step, previous[1] if previous else None)
-            self._running = (step, self.executor.run(step.batch))
-        if previous is not None:
-            self.core.commit(*previous)
-        if self.lag == 0 and self._running is not None:
-            self.core.commit(*self._running)
-            self._running = None
+        self.between()
+        result = None if previous is None else previous[1]
+        if previous is not None and result is None:
+            self.core.fail(previous[0], "made to fail")
+        if step is not None and (previous is None or result is not None):
+            self.core.finalize(step, result)
+            failed = self.fails()
+            self._running = (step, None if failed else self.executor.run(step.batch))
+        elif step is not None:
+            self.core.cancel(step)
+        if previous is not None and result is not None:
+            self.core.commit(previous[0], result)
+        if self.lag == 0:
+            self._commit_at_once()
         self._collect()
         if self.check:
             check_invariants(self.core)
         return step is not None or previous is not None
+
+    def _commit_at_once(self) -> None:
+        running, self._running = self._running, None
+        if running is not None and running[1] is not None:
+            self.core.commit(running[0], running[1])
+        elif running is not None:
+            self.core.fail(running[0], "made to fail")
 
     def run(self, max_steps: int = 100_000) -> None:
         """Until everything that was added has ended."""

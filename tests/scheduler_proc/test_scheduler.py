@@ -117,10 +117,58 @@ def test_what_a_gone_client_sent_before_ends_on_arrival() -> None:
     driver = small()
     driver.core.drop_client(b"gone")
     driver.add("late", [1, 2], client=b"gone")
-    driver.abort("early")
-    driver.add("early", [1, 2])
     driver.run()
-    assert {f.type for f in driver.finishes.values()} == {"abort"} and not driver.executor.steps
+    assert driver.finishes["late"].type == "abort" and not driver.executor.steps
+
+
+def test_an_abort_that_comes_too_late_is_forgotten() -> None:
+    driver = small()
+    driver.generate([1, 2, 3])
+    driver.abort("again")
+    driver.add("again", [1, 2, 3], max_new=2)
+    driver.run()
+    assert driver.outputs["again"] == reference_output([1, 2, 3], 2)
+
+
+def test_a_step_that_builds_on_a_failed_one_is_cancelled_without_harm() -> None:
+    """At lag 1: the reqs of the failed step end; a new one planned behind it starts over."""
+    driver = small(lag=1)
+    driver.add("bad", [1, 2, 3], max_new=9)
+    driver.fails = lambda: True
+    driver.step()
+    driver.fails = lambda: False
+    driver.add("good", range(50), max_new=3, logprob_start=5)
+    driver.run()
+    assert driver.finishes["bad"].error is not None
+    assert driver.outputs["good"] == reference_output(list(range(50)), 3)
+    assert len(driver.prompt_logprobs["good"]) == 45
+
+
+def test_decoding_stays_contiguous_and_cheap_when_the_cache_fills_the_pool() -> None:
+    """Slots for decoding come in runs from the least recent leaves, not one by one."""
+    driver = small(max_total_tokens=2000, check=False)
+    for i in range(40):
+        driver.generate(range(1000 * i, 1000 * i + 60), max_new=2)
+    assert driver.core.pool.free_size < 100
+    for i in range(8):
+        driver.add(f"r{i}", [i, 5, 5], max_new=60)
+    gaps = []
+    while driver.step():
+        for req in driver.core.running.values():
+            slots = driver.core.table.slots[req.row, : req.kv_len]
+            gaps.append(int((np.diff(slots) != 1).sum()) / max(1, req.kv_len))
+    assert np.mean(gaps) < 0.2
+
+
+def test_salts_leave_nothing_behind() -> None:
+    driver = small()
+    for i in range(50):
+        driver.add(f"r{i}", [1, 2, 3], salt=f"tenant {i}")
+        driver.abort(f"r{i}")
+        driver.generate([1, 2], salt=f"other {i}")
+    driver.run()
+    driver.core.flush_cache()
+    assert driver.core.cache._roots == {}  # type: ignore[attr-defined]
 
 
 def test_prompt_logprobs_cap_the_prefix_match() -> None:
@@ -193,7 +241,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
     assert driver.core.flush_cache()
     recorder.flushed()
     driver.generate([0, 1, 2], max_new=3)
-    recorder.close()
+    recorder.close(driver.core.counters)
     assert driver.core.counters.retracted > 0
     again = replay(tmp_path / "trace")
     assert again.counters == driver.core.counters

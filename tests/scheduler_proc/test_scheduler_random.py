@@ -34,9 +34,6 @@ class Traffic:
         stop = frozenset(rng.sample(range(1000), 100)) if rng.random() < 0.3 else frozenset()
         min_new = min(max_new, rng.randint(0, 3))
         self.asked[rid] = (prompt, max_new, stop, min_new)
-        if rng.random() < 0.02:  # an abort that overtakes its request
-            self.driver.abort(rid)
-            self.aborted.add(rid)
         self.driver.add(
             rid,
             prompt,
@@ -52,12 +49,23 @@ class Traffic:
         if self.rng.random() < 0.35:
             for _ in range(self.rng.choice([1, 1, 2, 8])):
                 self.arrive()
+        if self.rng.random() < 0.02:
+            self.abort_one()
+        self.driver.step()
+
+    def meddle(self) -> None:
+        """Messages also come while a prepared step waits for the one before it."""
+        if self.rng.random() < 0.02:
+            self.abort_one()
+        if self.rng.random() < 0.02:
+            self.arrive()
+
+    def abort_one(self) -> None:
         live = [rid for rid in self.asked if rid not in self.driver.finishes]
-        if live and self.rng.random() < 0.03:
+        if live:
             rid = self.rng.choice(live)
             self.driver.abort(rid)
             self.aborted.add(rid)
-        self.driver.step()
 
     def check(self) -> None:
         assert set(self.driver.finishes) == set(self.asked), "every req ends exactly once"
@@ -66,8 +74,9 @@ class Traffic:
             got = self.driver.outputs.get(rid, [])
             finish = self.driver.finishes[rid]
             if finish.type == "abort":
-                assert rid in self.aborted and finish.error is None
+                assert rid in self.aborted or finish.error is not None
                 assert got == expected[: len(got)]
+                assert finish.error is None or finish.error.message == "made to fail"
             else:
                 assert got == expected
                 assert finish.type == ("stop" if got and got[-1] in stop else "length")
@@ -86,8 +95,11 @@ def drive(seed: int, steps: int, lag: int, policy: str, pool: int, **config: obj
         **config,
     )
     traffic = Traffic(seed, driver)
+    driver.between = traffic.meddle
+    driver.fails = lambda: traffic.rng.random() < 0.004
     for _ in range(steps):
         traffic.turn()
+    driver.between = lambda: None
     driver.run()
     traffic.check()
     cached = driver.core.cache.evictable_size

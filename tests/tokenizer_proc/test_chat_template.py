@@ -6,7 +6,6 @@ from srt.errors import RequestError
 from srt.messages import ChatMessage
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
-from tokenizer_proc import chat_template
 from tokenizer_proc.chat_template import ChatTemplate
 
 USER = ChatMessage("user", "Hi <b>")
@@ -57,9 +56,8 @@ def test_failures_name_messages(source: str | None, reason: str) -> None:
     assert caught.value.info.param == "messages"
 
 
-def test_output_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_RENDERED_CHARS", 1000)
+def test_output_is_bounded() -> None:
     template = ChatTemplate("{% for i in range(90000) %}x{% endfor %}")
     with pytest.raises(RequestError, match="exceeds 1000 characters"):
-        template.render([USER])
-    assert ChatTemplate("{{ 'x' * 1000 }}").render([USER]) == "x" * 1000
+        template.render([USER], max_chars=1000)
+    assert ChatTemplate("{{ 'x' * 1000 }}").render([USER], max_chars=1000) == "x" * 1000
