@@ -19,12 +19,11 @@ import zmq
 import zmq.asyncio
 
 from srt.errors import ConfigError, RequestError, RingError
-from srt.generation import GenerateOutput, Generation
+from srt.generation import GenerateOutput, Generation, Request
 from srt.messages import (
     AbortReq,
     Admitted,
     BackReply,
-    ChatMessage,
     ControlReq,
     ControlResult,
     Expired,
@@ -46,7 +45,6 @@ from srt.messages import (
 )
 from srt.request_fields import checked_request
 from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
-from srt.sampling_params import SamplingParams
 
 log = logging.getLogger(__name__)
 
@@ -61,15 +59,16 @@ class RingGeneration:
     """An admitted request of a RingClient. Output is accumulated, so a slow reader costs no
     memory: it sees fewer, larger snapshots."""
 
-    def __init__(self, client: "RingClient", rid: str, want_logprobs: bool, prompt_lp: bool):
+    def __init__(self, client: "RingClient", rid: str, request: Request) -> None:
+        wants_prompt = request.return_logprob and request.logprob_start_len >= 0
         self._client = client
         self._rid = rid
         self.wire_id = client.next_wire_id()
         self._prompt_tokens = 0
         self._text = ""
         self._ids: list[int] = []
-        self._logprobs: list[float] | None = [] if want_logprobs else None
-        self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if prompt_lp else None
+        self._logprobs: list[float] | None = [] if request.return_logprob else None
+        self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if wants_prompt else None
         self._cached_tokens = 0
         self._finish: Finish | None = None
         self._error: RequestError | None = None
@@ -259,37 +258,24 @@ class RingClient:
         self._fail_all(RingError("the client was closed"))
         self._context.destroy(linger=0)
 
-    async def submit(
-        self,
-        *,
-        text: str | None = None,
-        input_ids: Sequence[int] | None = None,
-        messages: list[ChatMessage] | None = None,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
-        stream: bool = False,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        cache_salt: str = "",
-        rid: str | None = None,
-    ) -> Generation:
+    async def submit(self, request: Request) -> Generation:
         """Hand in one request; returns once the front has admitted it."""
-        rid = uuid.uuid4().hex if rid is None else rid
+        rid = uuid.uuid4().hex if request.rid is None else request.rid
         self._check_rid(rid)
         await self._until_usable()
         self._check_rid(rid)
-        wants_prompt = return_logprob and logprob_start_len >= 0
-        generation = RingGeneration(self, rid, return_logprob, wants_prompt)
+        generation = RingGeneration(self, rid, request)
         req = GenerateReq(
             rid=generation.wire_id,
             epoch=self._epoch,
-            sampling=sampling,
-            text=text,
-            input_ids=None if input_ids is None else _packed(input_ids),
-            messages=messages,
-            stream=stream,
-            return_logprob=return_logprob,
-            logprob_start_len=logprob_start_len,
-            cache_salt=cache_salt,
+            sampling=request.sampling,
+            text=request.text,
+            input_ids=None if request.input_ids is None else _packed(request.input_ids),
+            messages=request.messages,
+            stream=request.stream,
+            return_logprob=request.return_logprob,
+            logprob_start_len=request.logprob_start_len,
+            cache_salt=request.cache_salt,
         )
         await self._admit(generation, req)
         return generation
@@ -511,8 +497,12 @@ class AsyncClient:
         return ring
 
     async def submit(self, **request: Any) -> Generation:
-        """See `srt.generation.Client.submit`. `sampling` and messages may be given as dicts."""
-        generation: Generation = await self._transport.submit(**checked_request(request))
+        """Hand in one request; returns once it is admitted.
+
+        The arguments are the fields of `srt.generation.Request`; `sampling` and messages may be
+        given as dicts.
+        """
+        generation: Generation = await self._transport.submit(checked_request(request))
         return generation
 
     async def generate(self, text: str | None = None, **request: Any) -> GenerateOutput:

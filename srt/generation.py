@@ -14,6 +14,24 @@ from srt.messages import ChatMessage, Finish, RingEvent
 from srt.sampling_params import SamplingParams
 
 
+class Request(Struct, frozen=True, kw_only=True):
+    """What a client asks for: one completion. Exactly one of text, input_ids, messages is set.
+
+    `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
+    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one.
+    """
+
+    text: str | None = None
+    input_ids: Sequence[int] | None = None
+    messages: list[ChatMessage] | None = None
+    sampling: SamplingParams = SamplingParams()
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    cache_salt: str = ""
+    rid: str | None = None
+
+
 class GenerateOutput(Struct, frozen=True):
     """All that is known of one request so far.
 
@@ -68,23 +86,11 @@ class Client(Protocol):
         """The server's state as last heard; None when this transport does not hear of it."""
         ...
 
-    async def submit(
-        self,
-        *,
-        text: str | None = None,
-        input_ids: Sequence[int] | None = None,
-        messages: list[ChatMessage] | None = None,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
-        stream: bool = False,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        cache_salt: str = "",
-        rid: str | None = None,
-    ) -> Generation:
+    async def submit(self, request: Request) -> Generation:
         """Hand in one request; returns once the server has admitted it.
 
-        Exactly one of text, input_ids and messages is given. Raises RequestError when the
-        request is refused and RingError when the server cannot be reached.
+        Raises RequestError when the request is refused and RingError when the server cannot be
+        reached.
         """
         ...
 

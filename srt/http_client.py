@@ -5,7 +5,7 @@ the server says "admitted". Chats go through the chat route, which tells neither
 log-probabilities. This transport hears no ring events.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -20,7 +20,7 @@ from srt.errors import (
     RequestError,
     RingError,
 )
-from srt.generation import GenerateOutput
+from srt.generation import GenerateOutput, Request
 from srt.messages import ChatMessage, Finish, RingEvent
 from srt.sampling_params import SamplingParams
 
@@ -72,32 +72,24 @@ class HttpClient:
         """Close all connections; requests in flight are aborted by the server."""
         await self._http.aclose()
 
-    async def submit(
-        self,
-        *,
-        text: str | None = None,
-        input_ids: Sequence[int] | None = None,
-        messages: list[ChatMessage] | None = None,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
-        stream: bool = False,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        cache_salt: str = "",
-        rid: str | None = None,
-    ) -> "HttpGeneration":
-        body: dict[str, Any] = {"stream": True, "rid": rid, "cache_salt": cache_salt}
-        if messages is not None:
-            if return_logprob:
+    async def submit(self, request: Request) -> "HttpGeneration":
+        body: dict[str, Any] = {
+            "stream": True,
+            "rid": request.rid,
+            "cache_salt": request.cache_salt,
+        }
+        if request.messages is not None:
+            if request.return_logprob:
                 message = "return_logprob is not available for messages over HTTP"
                 raise RequestError(message, param="return_logprob")
-            body |= _chat_body(messages, sampling)
+            body |= _chat_body(request.messages, request.sampling)
             return await self._open("/v1/chat/completions", body, _parse_chat)
         body |= {
-            "text": text,
-            "input_ids": None if input_ids is None else [int(i) for i in input_ids],
-            "sampling_params": _native_sampling(sampling),
-            "return_logprob": return_logprob,
-            "logprob_start_len": logprob_start_len,
+            "text": request.text,
+            "input_ids": None if request.input_ids is None else list(request.input_ids),
+            "sampling_params": _native_sampling(request.sampling),
+            "return_logprob": request.return_logprob,
+            "logprob_start_len": request.logprob_start_len,
         }
         return await self._open("/generate", body, _parse_native)
 

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from srt.errors import RequestError
+from srt.generation import Request
 from srt.messages import ChatMessage
 from srt.sampling_params import SamplingParams
 
@@ -25,8 +26,11 @@ _REQUEST_TYPES: dict[str, Any] = {
 }
 
 
-def checked_request(request: dict[str, Any]) -> dict[str, Any]:
+def checked_request(request: dict[str, Any]) -> Request:
     """`request` with every field of its type. `sampling` and the messages may be dicts."""
+    for name in request:
+        if name not in Request.__struct_fields__:
+            raise RequestError(f"unknown field {name!r}", param=name)
     checked = dict(request)
     for name, kind in _REQUEST_TYPES.items():
         if name in request:
@@ -37,7 +41,7 @@ def checked_request(request: dict[str, Any]) -> dict[str, Any]:
         checked["input_ids"] = _ids(request["input_ids"])
     if request.get("messages") is not None:
         checked["messages"] = [_message(i, m) for i, m in enumerate(request["messages"])]
-    return checked
+    return Request(**checked)
 
 
 def _as_type(name: str, value: Any, kind: Any) -> Any:

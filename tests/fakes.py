@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from srt.errors import CONFLICT, RequestError
-from srt.generation import GenerateOutput
-from srt.messages import ChatMessage, Finish, RingEvent
-from srt.sampling_params import SamplingParams
+from srt.generation import GenerateOutput, Request
+from srt.messages import Finish, RingEvent
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
 DEFAULT_PIECES = ("Hello", ", ", "wörld")
@@ -19,7 +18,7 @@ class FakeGeneration:
     `hold` (an event) must be set before the last piece comes; `error` is raised in its place.
     """
 
-    def __init__(self, client: "FakeClient", request: dict[str, Any], rid: str) -> None:
+    def __init__(self, client: "FakeClient", request: Request, rid: str) -> None:
         self.client = client
         self.request = request
         self.rid = rid
@@ -29,8 +28,8 @@ class FakeGeneration:
 
     def _snapshot(self, count: int, finish: Finish | None) -> GenerateOutput:
         pieces = self.client.pieces
-        start = self.request["logprob_start_len"]
-        wants = self.request["return_logprob"]
+        start = self.request.logprob_start_len
+        wants = self.request.return_logprob
         return GenerateOutput(
             rid=self.rid,
             text="".join(pieces[:count]),
@@ -48,7 +47,7 @@ class FakeGeneration:
 
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         total = len(self.client.pieces)
-        limit = self.request["sampling"].max_new_tokens
+        limit = self.request.sampling.max_new_tokens
         total = total if limit is None else min(total, limit)
         for count in range(1, total):
             yield self._snapshot(count, None)
@@ -84,7 +83,7 @@ class FakeClient:
         self.hold.set()
         self.error: Exception | None = None
         self.refusals: dict[int, Exception] = {}
-        self.requests: list[dict[str, Any]] = []
+        self.requests: list[Request] = []
         self.generations: list[FakeGeneration] = []
         self.aborted: list[str] = []
         self.flushes: list[float] = []
@@ -97,43 +96,19 @@ class FakeClient:
         self.ring: RingEvent | None = READY
 
     @staticmethod
-    def prompt_tokens(request: dict[str, Any]) -> int:
+    def prompt_tokens(request: Request) -> int:
         """One token per word, id or message."""
-        if request["text"] is not None:
-            return len(request["text"].split())
-        return len(request["input_ids"] or request["messages"])
+        if request.text is not None:
+            return len(request.text.split())
+        return len(request.input_ids or request.messages)
 
-    async def submit(
-        self,
-        *,
-        text: str | None = None,
-        input_ids: Sequence[int] | None = None,
-        messages: list[ChatMessage] | None = None,
-        sampling: SamplingParams = SamplingParams(),  # noqa: B008 - frozen
-        stream: bool = False,
-        return_logprob: bool = False,
-        logprob_start_len: int = -1,
-        cache_salt: str = "",
-        rid: str | None = None,
-    ) -> FakeGeneration:
+    async def submit(self, request: Request) -> FakeGeneration:
         index = len(self.requests)
-        self.requests.append(
-            {
-                "text": text,
-                "input_ids": input_ids,
-                "messages": messages,
-                "sampling": sampling,
-                "stream": stream,
-                "return_logprob": return_logprob,
-                "logprob_start_len": logprob_start_len,
-                "cache_salt": cache_salt,
-                "rid": rid,
-            }
-        )
+        self.requests.append(request)
         if index in self.refusals:
             raise self.refusals[index]
-        sampling.check(vocab_size=1000)
-        generation = FakeGeneration(self, self.requests[-1], rid or f"r{index}")
+        request.sampling.check(vocab_size=1000)
+        generation = FakeGeneration(self, request, request.rid or f"r{index}")
         self.generations.append(generation)
         self.changed.set()
         return generation

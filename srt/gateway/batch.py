@@ -10,28 +10,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from msgspec import Struct
-
 from srt.errors import RequestError
 from srt.gateway.context import Gateway
-from srt.generation import GenerateOutput, Generation
-from srt.messages import ChatMessage
-from srt.sampling_params import SamplingParams
+from srt.generation import GenerateOutput, Generation, Request
 
 RenameParam = Callable[[str | None, int], str | None]
-
-
-class Prompt(Struct, frozen=True):
-    """One request to submit. Exactly one of text, input_ids, messages is set."""
-
-    sampling: SamplingParams
-    text: str | None = None
-    input_ids: Sequence[int] | None = None
-    messages: list[ChatMessage] | None = None
-    rid: str | None = None
-    cache_salt: str = ""
-    return_logprob: bool = False
-    logprob_start_len: int = -1
 
 
 class Batch:
@@ -101,39 +84,25 @@ def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[Generate
 
 
 async def submit_all(
-    gateway: Gateway, prompts: Sequence[Prompt], *, stream: bool, rename_param: RenameParam
+    gateway: Gateway, requests: Sequence[Request], *, rename_param: RenameParam
 ) -> Batch:
-    """Submit every prompt; if one is refused, abort the others and raise its error.
+    """Submit every request; if one is refused, abort the others and raise its error.
 
-    `rename_param` translates the field that an error names, with the prompt's index, to the
+    `rename_param` translates the field that an error names, with the request's index, to the
     caller's field.
     """
     started = time.monotonic()
     async with AsyncExitStack() as admitted:
         generations = []
-        for index, prompt in enumerate(prompts):
+        for index, request in enumerate(requests):
             try:
-                generation = await _submit(gateway, prompt, stream)
+                generation = await gateway.client.submit(request)
             except RequestError as exc:
                 raise _renamed(exc, rename_param, index) from exc
             admitted.push_async_callback(generation.aclose)
             generations.append(generation)
         admitted.pop_all()
     return Batch(gateway, generations, started)
-
-
-async def _submit(gateway: Gateway, prompt: Prompt, stream: bool) -> Generation:
-    return await gateway.client.submit(
-        text=prompt.text,
-        input_ids=prompt.input_ids,
-        messages=prompt.messages,
-        sampling=prompt.sampling,
-        stream=stream,
-        return_logprob=prompt.return_logprob,
-        logprob_start_len=prompt.logprob_start_len,
-        cache_salt=prompt.cache_salt,
-        rid=prompt.rid,
-    )
 
 
 def _renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:

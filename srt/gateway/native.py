@@ -37,7 +37,7 @@ async def generate(request: HttpRequest) -> ASGIApp:
     prompts, is_list = prompts_of(body)
     gateway = gateway_of(request)
     rename = partial(rename_param, body, is_list)
-    admission = submit_all(gateway, prompts, stream=body.stream, rename_param=rename)
+    admission = submit_all(gateway, prompts, rename_param=rename)
     if body.stream:
         batch = await while_connected(request.receive, admission)
         total = sum(g.prompt_tokens for g in batch.generations)

@@ -3,13 +3,13 @@
 from typing import Any
 
 from srt.errors import RequestError
-from srt.gateway.batch import Prompt
 from srt.gateway.wire_native import NativeRequest, NativeSampling
+from srt.generation import Request
 
 _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
 
 
-def prompts_of(body: NativeRequest) -> tuple[list[Prompt], bool]:
+def prompts_of(body: NativeRequest) -> tuple[list[Request], bool]:
     """The prompts of a body, and whether the answer is a list."""
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("exactly one of text and input_ids must be given", param="text")
@@ -27,7 +27,8 @@ def prompts_of(body: NativeRequest) -> tuple[list[Prompt], bool]:
     rids = _rids(body.rid, len(values), is_list)
     salt = _cache_salt(body)
     prompts = [
-        Prompt(
+        Request(
+            stream=body.stream,
             sampling=sampling.to_params(),
             text=value if name == "text" else None,
             input_ids=value if name == "input_ids" else None,

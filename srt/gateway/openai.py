@@ -9,7 +9,7 @@ from litestar import get, post
 from litestar.types import ASGIApp
 
 from srt.errors import RequestError
-from srt.gateway.batch import Prompt, submit_all
+from srt.gateway.batch import submit_all
 from srt.gateway.body import read_body
 from srt.gateway.context import Gateway, GatewayInfo, HttpRequest, gateway_of
 from srt.gateway.disconnect import while_connected
@@ -27,6 +27,7 @@ from srt.gateway.wire_openai import (
     OpenAIRequest,
     OpenAIResponse,
 )
+from srt.generation import Request
 from srt.messages import ChatMessage
 
 _COMPLETION_NAMES = {
@@ -55,7 +56,8 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     if body.max_completion_tokens is not None:
         limit = body.max_completion_tokens
         names = names | {"max_new_tokens": "max_completion_tokens"}
-    prompt = Prompt(
+    prompt = Request(
+        stream=body.stream,
         sampling=body.sampling(limit),
         messages=[_chat_message(i, message) for i, message in enumerate(body.messages)],
         rid=body.rid,
@@ -67,7 +69,7 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
 async def _answer(
     request: HttpRequest,
     body: OpenAIRequest,
-    prompts: list[Prompt],
+    prompts: list[Request],
     face: Face,
     names: Mapping[str, str],
 ) -> ASGIApp:
@@ -76,7 +78,7 @@ async def _answer(
     rename = partial(_rename_param, names, len(prompts) > 1)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
-    admission = submit_all(gateway, prompts, stream=body.stream, rename_param=rename)
+    admission = submit_all(gateway, prompts, rename_param=rename)
     model = body.model or gateway.info.model_name
     if body.stream:
         batch = await while_connected(request.receive, admission)
@@ -91,7 +93,7 @@ async def _answer(
     return json_reply(await while_connected(request.receive, answer()))
 
 
-def _prompts(body: CompletionRequest) -> list[Prompt]:
+def _prompts(body: CompletionRequest) -> list[Request]:
     sampling = body.sampling(body.max_tokens)
     many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
@@ -100,7 +102,8 @@ def _prompts(body: CompletionRequest) -> list[Prompt]:
     if len({type(value) for value in values}) > 1:
         raise RequestError("prompt must not mix texts and token ids", param="prompt")
     return [
-        Prompt(
+        Request(
+            stream=body.stream,
             sampling=sampling,
             text=value if isinstance(value, str) else None,
             input_ids=None if isinstance(value, str) else value,

@@ -13,6 +13,7 @@ from bench.serving import measure, parse_args
 from bench.text import TextSource, words_of
 from bench.workloads import WORKLOADS, Node, Workload
 from srt.errors import OVERLOADED, RequestError
+from srt.generation import Request
 from srt.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import served
@@ -130,8 +131,8 @@ class Counting(FakeClient):
         self.delay_s = 0.002
         self.most = 0
 
-    async def submit(self, **request: Any) -> Any:
-        generation = await super().submit(**request)
+    async def submit(self, request: Request) -> Any:
+        generation = await super().submit(request)
         live = sum(not g.closed for g in self.generations)
         self.most = max(self.most, live)
         return generation
@@ -153,8 +154,8 @@ async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
     assert report["server"]["version"] == "0.1"
     assert "k" not in str(report["server"].get("api_key", ""))
     requests = client.requests[1:]
-    assert all(r["sampling"].ignore_eos and r["sampling"].temperature == 0 for r in requests)
-    texts = [r["text"] for r in requests]
+    assert all(r.sampling.ignore_eos and r.sampling.temperature == 0 for r in requests)
+    texts = [r.text for r in requests]
     leaves = [t for t in texts if t.count("\nStep") == 3]
     assert len(leaves) == 27
     assert all(t.count("x y\nStep") == 2 for t in leaves)
@@ -172,7 +173,7 @@ async def test_refused_requests_are_counted() -> None:
         report = await measure(args)
     figures = report["figures"]["multiturn"]
     assert (figures.requests, figures.errors) == (5, 1)
-    assert not client.requests[-1]["sampling"].ignore_eos
+    assert not client.requests[-1].sampling.ignore_eos
 
 
 async def test_a_server_that_is_not_there() -> None:

@@ -54,12 +54,12 @@ async def test_sampling_fields_reach_the_ring() -> None:
     body = {"text": "a", "sampling_params": sampling, "extra_key": "s"}
     async with in_process(client) as http:
         assert (await http.post("/generate", json=body)).status_code == 200
-    params = client.requests[0]["sampling"]
+    params = client.requests[0].sampling
     assert (params.max_new_tokens, params.min_new_tokens, params.temperature) == (2, 1, 0.0)
     assert (params.top_p, params.top_k, params.min_p, params.seed) == (0.5, 4, 0.1, 9)
     assert (params.stop, params.stop_token_ids) == (["END"], [7])
     assert params.ignore_eos and not params.skip_special_tokens
-    assert client.requests[0]["cache_salt"] == "s"
+    assert client.requests[0].cache_salt == "s"
 
 
 async def test_nulls_are_defaults_everywhere() -> None:
@@ -77,8 +77,8 @@ async def test_nulls_are_defaults_everywhere() -> None:
         assert (await http.post("/generate", json=body)).status_code == 200
         body = {"text": "a", "sampling_params": None, "stream": None}
         assert (await http.post("/generate", json=body)).status_code == 200
-    assert client.requests[0]["sampling"] == client.requests[1]["sampling"]
-    assert client.requests[0]["sampling"].max_new_tokens == 128
+    assert client.requests[0].sampling == client.requests[1].sampling
+    assert client.requests[0].sampling.max_new_tokens == 128
 
 
 async def test_what_the_sglang_language_sends() -> None:
@@ -121,7 +121,7 @@ async def test_a_list_gives_a_list_in_order() -> None:
         answers = (await http.post("/generate", json=body)).json()
     assert [a["meta_info"]["id"] for a in answers] == ["q_0", "q_1"]
     assert [a["meta_info"]["prompt_tokens"] for a in answers] == [1, 2]
-    assert [r["sampling"].temperature for r in client.requests] == [0.1, 0.2]
+    assert [r.sampling.temperature for r in client.requests] == [0.1, 0.2]
 
 
 async def test_lists_of_ids_and_logprobs() -> None:
@@ -132,7 +132,7 @@ async def test_lists_of_ids_and_logprobs() -> None:
     meta = answer["meta_info"]
     assert meta["input_token_logprobs"] == [[None, 0, None], [-0.25, 1, None]]
     assert meta["output_token_logprobs"] == [[-0.5, i, None] for i in (100, 101, 102)]
-    assert client.requests[0]["input_ids"] == [1, 2, 3]
+    assert client.requests[0].input_ids == [1, 2, 3]
 
 
 async def test_stream_is_cumulative_and_exact() -> None:

@@ -40,7 +40,7 @@ async def test_completion() -> None:
             "prompt_tokens_details": {"cached_tokens": 3},
         },
     }
-    assert client.requests[0]["sampling"].max_new_tokens == 16
+    assert client.requests[0].sampling.max_new_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_prompt_forms(prompt: Any, submitted: list[Any]) -> None:
     client = FakeClient()
     async with in_process(client) as http:
         body = (await http.post("/v1/completions", json={"prompt": prompt})).json()
-    assert [(r["text"], r["input_ids"]) for r in client.requests] == submitted
+    assert [(r.text, r.input_ids) for r in client.requests] == submitted
     assert [c["index"] for c in body["choices"]] == list(range(len(submitted)))
     assert body["usage"]["completion_tokens"] == 3 * len(submitted)
 
@@ -100,11 +100,11 @@ async def test_chat() -> None:
     assert answer["object"] == "chat.completion"
     assert answer["choices"][0]["message"] == {"content": "Hello, wörld", "role": "assistant"}
     assert answer["choices"][0]["finish_reason"] == "stop"
-    assert client.requests[0]["messages"] == [
+    assert client.requests[0].messages == [
         ChatMessage("system", "be brief"),
         ChatMessage("user", "ab"),
     ]
-    assert client.requests[0]["sampling"].max_new_tokens is None
+    assert client.requests[0].sampling.max_new_tokens is None
 
 
 async def test_chat_stream_with_usage() -> None:
@@ -125,8 +125,8 @@ async def test_max_completion_tokens_wins() -> None:
     body = CHAT_BODY | {"max_tokens": 5, "max_completion_tokens": 2, "min_tokens": 1}
     async with in_process(client) as http:
         answer = (await http.post("/v1/chat/completions", json=body)).json()
-    assert client.requests[0]["sampling"].max_new_tokens == 2
-    assert client.requests[0]["sampling"].min_new_tokens == 1
+    assert client.requests[0].sampling.max_new_tokens == 2
+    assert client.requests[0].sampling.min_new_tokens == 1
     assert answer["usage"]["completion_tokens"] == 2
 
 

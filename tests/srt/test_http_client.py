@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
-from srt.generation import Client
+from srt.generation import Client, Request
 from srt.http_client import HttpClient
 from srt.messages import ChatMessage, Finish
 from srt.sampling_params import SamplingParams
@@ -20,12 +20,14 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     async with served(fake) as server, HttpClient(server.url) as http:
         client: Client = http
         generation = await client.submit(
-            text="a b", sampling=sampling, return_logprob=True, logprob_start_len=0, rid="q"
+            Request(
+                text="a b", sampling=sampling, return_logprob=True, logprob_start_len=0, rid="q"
+            )
         )
         assert (generation.rid, generation.prompt_tokens) == ("q", 2)
         snapshots = [output async for output in generation]
         again = await generation.result()
-    assert fake.requests[0]["sampling"] == sampling
+    assert fake.requests[0].sampling == sampling
     assert [s.delta for s in snapshots] == ["Hello", ", ", "wörld"]
     assert [s.finish for s in snapshots] == [None, None, Finish("stop", 2)]
     assert snapshots[-1].output_ids == [100, 101, 102]
@@ -40,10 +42,12 @@ async def test_messages_use_the_chat_route() -> None:
     fake = FakeClient()
     sampling = SamplingParams(max_new_tokens=None, min_new_tokens=1)
     async with served(fake) as server, HttpClient(server.url) as client:
-        generation = await client.submit(messages=[ChatMessage("user", "hi")], sampling=sampling)
+        generation = await client.submit(
+            Request(messages=[ChatMessage("user", "hi")], sampling=sampling)
+        )
         output = await generation.result()
-    assert fake.requests[0]["messages"] == [ChatMessage("user", "hi")]
-    assert fake.requests[0]["sampling"] == sampling
+    assert fake.requests[0].messages == [ChatMessage("user", "hi")]
+    assert fake.requests[0].sampling == sampling
     assert (output.text, output.finish) == ("Hello, wörld", Finish("stop", 2))
     assert (output.prompt_tokens, output.cached_tokens, output.completion_tokens) == (1, 3, 3)
 
@@ -55,11 +59,11 @@ async def test_refusals_keep_their_code_and_field() -> None:
     fake.refusals[2] = RingError("starting")
     async with served(fake) as server, HttpClient(server.url) as client:
         with pytest.raises(RequestError) as too_long:
-            await client.submit(text="a")
+            await client.submit(Request(text="a"))
         with pytest.raises(RequestError) as full:
-            await client.submit(text="a")
+            await client.submit(Request(text="a"))
         with pytest.raises(RingError):
-            await client.submit(text="a")
+            await client.submit(Request(text="a"))
     assert (too_long.value.info.code, too_long.value.info.param) == (CONTEXT_LENGTH, "text")
     assert (full.value.info.code, full.value.info.retryable) == (OVERLOADED, True)
 
@@ -68,7 +72,7 @@ async def test_failure_while_running() -> None:
     fake = FakeClient()
     fake.error = RingError("died")
     async with served(fake) as server, HttpClient(server.url) as client:
-        generation = await client.submit(text="a")
+        generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="died"):
             await generation.result()
 
@@ -77,7 +81,7 @@ async def test_aclose_aborts_on_the_server() -> None:
     fake = FakeClient()
     fake.hold.clear()
     async with served(fake) as server, HttpClient(server.url) as client:
-        generation = await client.submit(text="a")
+        generation = await client.submit(Request(text="a"))
         async for _ in generation:
             break
         await generation.aclose()
@@ -98,7 +102,7 @@ async def test_operations_and_the_key() -> None:
                 await client.flush_cache()
         async with HttpClient(server.url) as client:
             with pytest.raises(RequestError) as locked:
-                await client.submit(text="a")
+                await client.submit(Request(text="a"))
     assert fake.flushes == [1.5, 0.0]
     assert busy.value.info.code == "conflict"
     assert locked.value.info.code == "unauthorized"
@@ -107,9 +111,9 @@ async def test_operations_and_the_key() -> None:
 async def test_what_the_transport_cannot_do_is_refused_by_name() -> None:
     async with HttpClient("http://unused") as client:
         with pytest.raises(RequestError) as logprobs:
-            await client.submit(messages=[ChatMessage("user", "a")], return_logprob=True)
+            await client.submit(Request(messages=[ChatMessage("user", "a")], return_logprob=True))
         with pytest.raises(RequestError) as room:
-            await client.submit(text="a", sampling=SamplingParams(max_new_tokens=None))
+            await client.submit(Request(text="a", sampling=SamplingParams(max_new_tokens=None)))
     assert logprobs.value.info.param == "return_logprob"
     assert room.value.info.param == "max_new_tokens"
 
@@ -117,14 +121,14 @@ async def test_what_the_transport_cannot_do_is_refused_by_name() -> None:
 async def test_no_server_and_foreign_errors() -> None:
     async with HttpClient("http://127.0.0.1:1") as client:
         with pytest.raises(RingError, match="cannot reach"):
-            await client.submit(text="a")
+            await client.submit(Request(text="a"))
 
     def plain(request: httpx.Request) -> httpx.Response:
         return httpx.Response(418, text="teapot")
 
     async with HttpClient("http://x", transport=httpx.MockTransport(plain)) as client:
         with pytest.raises(RequestError, match="teapot") as foreign:
-            await client.submit(text="a")
+            await client.submit(Request(text="a"))
     assert foreign.value.info.code == "bad_request"
 
 
@@ -133,6 +137,6 @@ async def test_a_truncated_stream_is_an_error() -> None:
         return httpx.Response(200, content=b": ping\n\n")
 
     async with HttpClient("http://x", transport=httpx.MockTransport(cut)) as client:
-        generation = await client.submit(text="a")
+        generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="before the end"):
             await generation.result()
