@@ -28,7 +28,7 @@ MAY_IMPORT = {
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
 UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
-ZMQ_FILES = ("srt/ring.py", "srt/client.py", "srt/actor.py", "srt/supervisor.py")
+ZMQ_FILES = ("srt/ring.py", "srt/ring_client.py", "srt/actor.py", "srt/supervisor.py")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 

@@ -4,12 +4,12 @@ import socket
 from importlib.metadata import PackageNotFoundError, version
 
 from srt.actor import Actor
-from srt.client import RingClient
 from srt.gateway.app import create_app
 from srt.gateway.context import GatewayInfo
 from srt.gateway.server import GatewayServer
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
+from srt.ring_client import RingClient
 
 
 class GatewayActor(Actor):

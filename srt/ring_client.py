@@ -1,0 +1,472 @@
+"""A client of the ring: the only file that knows the clients' sockets.
+
+A client has a random identity for its life. It says Hello on the back socket and sends nothing
+before the Welcome of the present epoch; Hellos go on as its lease. When a RingEvent brings a new
+epoch, or none comes any more, it fails everything it has in flight by itself: that needs no
+working ring.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from srt.errors import RequestError, RingError
+from srt.generation import GenerateOutput, Generation, Request
+from srt.messages import (
+    AbortReq,
+    Admitted,
+    BackReply,
+    ControlReq,
+    ControlResult,
+    Expired,
+    Finish,
+    FrontReply,
+    GenerateReq,
+    Goodbye,
+    Hello,
+    Message,
+    Output,
+    OutputBatch,
+    Refused,
+    RingEvent,
+    Welcome,
+    decoder,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
+from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
+
+log = logging.getLogger(__name__)
+
+ADMISSION_TIMEOUT_S = 30.0
+CONTROL_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 60.0
+WELCOME_TIMEOUT_S = 2.0
+MAX_RID_CHARS = 256
+
+
+class RingGeneration:
+    """An admitted request of a RingClient. Output is accumulated, so a slow reader costs no
+    memory: it sees fewer, larger snapshots."""
+
+    def __init__(self, client: "RingClient", rid: str, request: Request) -> None:
+        wants_prompt = request.return_logprob and request.logprob_start_len >= 0
+        self._client = client
+        self._rid = rid
+        self.wire_id = client.next_wire_id()
+        self._prompt_tokens = 0
+        self._text = ""
+        self._ids: list[int] = []
+        self._logprobs: list[float] | None = [] if request.return_logprob else None
+        self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if wants_prompt else None
+        self._cached_tokens = 0
+        self._finish: Finish | None = None
+        self._error: RequestError | None = None
+        self._changed = asyncio.Event()
+        self._read_chars = 0
+
+    @property
+    def rid(self) -> str:
+        return self._rid
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._prompt_tokens
+
+    async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+        try:
+            while True:
+                if self._finish is None and self._error is None:
+                    await self._changed.wait()
+                self._changed.clear()
+                if self._error is not None:
+                    raise self._error
+                snapshot = self._snapshot()
+                yield snapshot
+                if snapshot.finish is not None:
+                    return
+        finally:
+            await self.aclose()
+
+    async def result(self) -> GenerateOutput:
+        try:
+            while self._finish is None and self._error is None:
+                await self._changed.wait()
+                self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            return self._snapshot()
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Abort the request unless it has ended. Its snapshots are not readable afterwards."""
+        if self._finish is None and self._error is None:
+            self._client.forget(self)
+            self.fail(RequestError("the request was closed by its reader"))
+
+    def admit(self, prompt_tokens: int) -> None:
+        self._prompt_tokens = prompt_tokens
+
+    def fail(self, error: RequestError) -> None:
+        """No more output will come."""
+        if self._finish is None and self._error is None:
+            self._error = error
+            self._changed.set()
+
+    def take(self, output: Output) -> None:
+        """Add what is new."""
+        self._text += output.text
+        self._ids += unpack_ids(output.ids).tolist()
+        self._cached_tokens = output.cached_tokens
+        if self._logprobs is not None:
+            self._logprobs += unpack_floats(output.logprobs).tolist()
+        if self._prompt_logprobs is not None and output.prompt_logprob_ids:
+            ids = unpack_ids(output.prompt_logprob_ids).tolist()
+            values = unpack_floats(output.prompt_logprobs).tolist()
+            pairs = zip(values, ids, strict=True)
+            self._prompt_logprobs += [(None if v != v else v, i) for v, i in pairs]
+        if output.finish is not None:
+            self._end(output.finish)
+        self._changed.set()
+
+    def _end(self, finish: Finish) -> None:
+        if finish.error is not None:
+            self._error = RequestError.from_info(finish.error)
+        else:
+            self._finish = finish
+
+    def _snapshot(self) -> GenerateOutput:
+        delta, self._read_chars = self._text[self._read_chars :], len(self._text)
+        return GenerateOutput(
+            rid=self._rid,
+            text=self._text,
+            delta=delta,
+            output_ids=list(self._ids),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=len(self._ids),
+            finish=self._finish,
+            output_logprobs=None if self._logprobs is None else list(self._logprobs),
+            prompt_logprobs=self._prompt_logprobs and list(self._prompt_logprobs),
+        )
+
+
+class RingClient:
+    """A client of the ring in `url` (ipc://DIRECTORY). Use within one event loop."""
+
+    def __init__(self, url: str) -> None:
+        self._ring = ring_at(url)
+        self._context = zmq.asyncio.Context()
+        # On the wire each submission has an id of its own, so that what still comes of an old
+        # request can never reach a new one with the same rid.
+        self._live: dict[str, RingGeneration] = {}  # by wire id
+        self._by_rid: dict[str, RingGeneration] = {}
+        self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by wire id
+        self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by wire id
+        self._last_wire_id = 0
+        self._event: RingEvent | None = None
+        self._epoch = 0  # of the last Welcome
+        self._usable = asyncio.Event()
+        self._tasks: list[asyncio.Future[None]] = []
+        self._readers: list[asyncio.Future[None]] = []
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The ring as last heard; None when the supervisor has gone silent. It is ready only once
+        this client is welcome in its epoch."""
+        if self._event is None or self.is_ready == self._event.ready:
+            return self._event
+        return msgspec.structs.replace(self._event, ready=False)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request has a chance: ring ready, and this client welcome in its epoch."""
+        return self._event is not None and self._event.ready and self._epoch == self._event.epoch
+
+    async def start(self) -> None:
+        """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
+        self._events = connect(self._context, zmq.SUB, self._ring.events)
+        self._incarnate()
+        loops = (self._read_events(), self._keep_lease())
+        self._tasks = [self._task(loop) for loop in loops]
+
+    def _incarnate(self) -> None:
+        """Open both sockets under a fresh identity."""
+        identity = os.urandom(16)
+        self._front = self._dealer(self._ring.front, identity)
+        self._back = self._dealer(self._ring.back, identity)
+        loops = (self._read_front(self._front), self._read_back(self._back))
+        self._readers = [self._task(loop) for loop in loops]
+
+    def _task(self, loop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run a loop of this client; if it fails, so does everything that waits for it."""
+        task = asyncio.ensure_future(loop)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the client failed", exc_info=task.exception())
+            self._event = None
+            self._usable.clear()
+            self._fail_all(RingError("the client failed (its log says why)"))
+
+    def _reincarnate(self, reason: str) -> None:
+        """What this client had in flight is lost: fail it and start afresh."""
+        self._epoch = 0
+        self._set_usable()
+        self._fail_all(RingError(reason))
+        readers, sockets = self._readers, (self._front, self._back)
+        self._incarnate()
+        for reader in readers:
+            reader.cancel()
+        for socket in sockets:
+            socket.close(linger=0)
+        send_now(self._back, Hello())
+
+    async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until requests can be sent. Raises RingError when that takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._usable.wait()
+        except TimeoutError:
+            raise RingError(f"the server was not ready within {timeout_s:.0f} s") from None
+
+    async def close(self) -> None:
+        """Say goodbye, which ends everything this client still has on the server."""
+        if not self._tasks:
+            return
+        send_now(self._back, Goodbye())
+        await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
+        tasks = [*self._tasks, *self._readers]
+        self._tasks = []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._event = None  # later calls find no server
+        self._fail_all(RingError("the client was closed"))
+        self._context.destroy(linger=0)
+
+    async def submit(self, request: Request) -> Generation:
+        """Hand in one request; returns once the front has admitted it."""
+        rid = uuid.uuid4().hex if request.rid is None else request.rid
+        self._check_rid(rid)
+        await self._until_usable()
+        self._check_rid(rid)
+        generation = RingGeneration(self, rid, request)
+        req = GenerateReq(
+            rid=generation.wire_id,
+            epoch=self._epoch,
+            sampling=request.sampling,
+            text=request.text,
+            input_ids=None if request.input_ids is None else _packed(request.input_ids),
+            messages=request.messages,
+            stream=request.stream,
+            return_logprob=request.return_logprob,
+            logprob_start_len=request.logprob_start_len,
+            cache_salt=request.cache_salt,
+        )
+        await self._admit(generation, req)
+        return generation
+
+    async def _admit(self, generation: RingGeneration, req: GenerateReq) -> None:
+        """Send the request and wait for the front's word. Whatever goes wrong, none is left."""
+        self._live[req.rid] = self._by_rid[generation.rid] = generation
+        admission = asyncio.get_running_loop().create_future()
+        self._admissions[req.rid] = admission
+        try:
+            self._send(req)
+            async with asyncio.timeout(ADMISSION_TIMEOUT_S):
+                generation.admit(await admission)
+        except BaseException as error:
+            if isinstance(error, RequestError):
+                self._drop(generation)
+            else:
+                self.forget(generation)
+            if isinstance(error, TimeoutError):
+                raise RingError("the server did not answer in time") from None
+            raise
+        finally:
+            self._admissions.pop(req.rid, None)
+
+    async def abort(self, rid: str) -> None:
+        """End this client's request `rid`: its last snapshot comes soon, with finish "abort".
+
+        An unknown rid is ignored.
+        """
+        generation = self._by_rid.get(rid)
+        if generation is not None and self.is_ready:
+            send_now(self._front, AbortReq(generation.wire_id, self._epoch))
+
+    def forget(self, generation: RingGeneration) -> None:
+        """Nobody reads this request any more: end it, and drop what still comes of it."""
+        if self._drop(generation) and self.is_ready:
+            send_now(self._front, AbortReq(generation.wire_id, self._epoch))
+
+    def next_wire_id(self) -> str:
+        """An id that no earlier request of this client had."""
+        self._last_wire_id += 1
+        return str(self._last_wire_id)
+
+    def _drop(self, generation: RingGeneration) -> bool:
+        """Free the request's rid; whether it was still live."""
+        if self._by_rid.get(generation.rid) is generation:
+            del self._by_rid[generation.rid]
+        return self._live.pop(generation.wire_id, None) is not None
+
+    def _check_rid(self, rid: str) -> None:
+        if not 0 < len(rid) <= MAX_RID_CHARS:
+            raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+        if rid in self._by_rid:
+            raise RequestError(f"rid {rid!r} is already in use", param="rid")
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache; RequestError CONFLICT if requests are in the way."""
+        await self._control("flush_cache", timeout_s)
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        stats: dict[str, Any] = msgspec.json.decode(await self._control("stats", 0.0))
+        return stats
+
+    async def _control(self, op: str, timeout_s: float) -> bytes:
+        await self._until_usable()
+        rid = self.next_wire_id()
+        answer = asyncio.get_running_loop().create_future()
+        self._controls[rid] = answer
+        try:
+            self._send(ControlReq(rid, self._epoch, op, timeout_s))
+            async with asyncio.timeout(timeout_s + CONTROL_TIMEOUT_S):
+                data: bytes = await answer
+                return data
+        except TimeoutError:
+            raise RingError("the server did not answer in time") from None
+        finally:
+            self._controls.pop(rid, None)
+
+    # ---- the ring's side -----------------------------------------------------------------------
+
+    def _dealer(self, address: str, identity: bytes) -> zmq.asyncio.Socket:
+        socket = open_socket(self._context, zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, identity)
+        socket.connect(address)
+        return socket
+
+    async def _until_usable(self) -> None:
+        """Raise RingError unless requests can be sent now, or as soon as the Welcome is here."""
+        if self._event is not None and self._event.ready and not self.is_ready:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WELCOME_TIMEOUT_S):
+                    await self._usable.wait()
+        if self._event is None:
+            raise RingError("the server cannot be reached")
+        if not self.is_ready:
+            raise RingError(self._event.reason or "the server is starting")
+
+    def _send(self, message: Message) -> None:
+        if not send_now(self._front, message):
+            raise RingError("the server does not take requests")
+
+    async def _read_events(self) -> None:
+        decode = decoder(RingEvent).decode
+        while True:
+            try:
+                async with asyncio.timeout(RING_LOST_S):
+                    event = decode(await self._events.recv())
+            except TimeoutError:
+                self._event = None
+                send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
+                self._reincarnate("the server cannot be reached")
+                continue
+            self._on_event(event)
+
+    def _on_event(self, event: RingEvent) -> None:
+        lost = self._event is not None and event.epoch != self._event.epoch
+        self._event = event
+        if lost:
+            self._fail_all(RingError(event.reason or "a part of the server died"))
+        if event.ready and self._epoch != event.epoch:
+            send_now(self._back, Hello())
+        self._set_usable()
+
+    def _set_usable(self) -> None:
+        if self.is_ready:
+            self._usable.set()
+        else:
+            self._usable.clear()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            send_now(self._back, Hello())
+            await asyncio.sleep(LEASE_INTERVAL_S)
+
+    async def _read_front(self, front: zmq.asyncio.Socket) -> None:
+        decode = decoder(FrontReply).decode
+        while True:
+            reply = decode(await front.recv())
+            waiting = self._admissions.get(reply.rid) or self._controls.get(reply.rid)
+            if waiting is None or waiting.done():
+                continue
+            if isinstance(reply, Refused):
+                waiting.set_exception(RequestError.from_info(reply.error))
+            elif isinstance(reply, Admitted):
+                waiting.set_result(reply.prompt_tokens)
+
+    async def _read_back(self, back: zmq.asyncio.Socket) -> None:
+        decode = decoder(BackReply).decode
+        while True:
+            reply = decode(await back.recv())
+            if isinstance(reply, Welcome):
+                self._epoch = reply.epoch
+                self._set_usable()
+            elif isinstance(reply, Expired):
+                self._reincarnate("the server had given this client up")
+                return  # a new reader has taken over
+            elif isinstance(reply, OutputBatch) and reply.epoch == self._epoch:
+                self._on_outputs(reply)
+            elif isinstance(reply, ControlResult):
+                self._on_control(reply)
+
+    def _on_outputs(self, batch: OutputBatch) -> None:
+        for output in batch.outputs:
+            generation = self._live.get(output.rid)
+            if generation is None:
+                continue
+            generation.take(output)
+            if output.finish is not None:
+                self._drop(generation)
+
+    def _on_control(self, reply: ControlResult) -> None:
+        waiting = self._controls.get(reply.rid)
+        if waiting is None or waiting.done():
+            return
+        if reply.error is not None:
+            waiting.set_exception(RequestError.from_info(reply.error))
+        else:
+            waiting.set_result(reply.data)
+
+    def _fail_all(self, error: RingError) -> None:
+        for generation in self._live.values():
+            generation.fail(error)
+        self._live.clear()
+        self._by_rid.clear()
+        for future in (*self._admissions.values(), *self._controls.values()):
+            if not future.done():
+                future.set_exception(error)
+
+
+def _packed(input_ids: Sequence[int]) -> bytes:
+    try:
+        return pack_ids(input_ids)
+    except (ValueError, TypeError, OverflowError):
+        raise RequestError("input_ids must be a list of int32", param="input_ids") from None
