@@ -248,6 +248,23 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
     assert again.cache.evicted_total == driver.core.cache.evicted_total
 
 
+def test_a_trace_with_a_failed_step_replays(tmp_path: Path) -> None:
+    """At lag 1 the step planned behind a failed one is cancelled: the replay knows both."""
+    driver = small(lag=1, max_total_tokens=400)
+    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
+    record(driver, recorder)
+    steps = iter(range(10_000))
+    driver.fails = lambda: next(steps) in (4, 15)
+    for i in range(12):
+        driver.add(f"r{i}", [i, 1, 2, 3], max_new=9)
+        driver.step()
+        driver.step()
+    driver.run()
+    recorder.close(driver.core.counters)
+    assert any(finish.error is not None for finish in driver.finishes.values())
+    assert replay(tmp_path / "trace").counters == driver.core.counters
+
+
 def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
     driver = small()
     recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
@@ -272,6 +289,10 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
     core = driver.core
     add, abort, drop, prepare = core.add, core.abort, core.drop_client, core.prepare
     commit = core.commit
+
+    fail, cancel = core.fail, core.cancel
+    core.fail = lambda step, why: (recorder.failed(), fail(step, why))[1]  # type: ignore[method-assign]
+    core.cancel = lambda step: (recorder.cancelled(), cancel(step))[1]  # type: ignore[method-assign]
 
     def tapped_drop(client: bytes) -> None:
         recorder.message(ClientGone(client, 0), driver.now)
