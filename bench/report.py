@@ -26,6 +26,8 @@ class Figures(Struct, kw_only=True):
     client_cpu_s: float
     out_tokens: int
     out_tok_s: float
+    prompt_tokens: int
+    cached_tokens: int | None
     prompt_tok_s: float
     prompt_tokens_min: int
     prompt_tokens_mean: float
@@ -60,6 +62,7 @@ def figures_of(run: Run) -> Figures:
     good = [r for r in run.records if r.error is None]
     lengths = [r.prompt_tokens for r in good] or [0]
     out_tokens = sum(r.completion_tokens for r in good)
+    told = [r.cached_tokens for r in good if r.cached_tokens is not None]
     ttft = [(r.chunk_times[0] - r.started) * 1000 for r in good if r.chunk_times]
     itl = [(later - earlier) * 1000 for r in good for earlier, later in pairwise(r.chunk_times)]
     return Figures(
@@ -69,6 +72,8 @@ def figures_of(run: Run) -> Figures:
         client_cpu_s=run.cpu_s,
         out_tokens=out_tokens,
         out_tok_s=out_tokens / run.wall_s,
+        prompt_tokens=sum(lengths),
+        cached_tokens=sum(told) if told else None,
         prompt_tok_s=sum(lengths) / run.wall_s,
         prompt_tokens_min=min(lengths),
         prompt_tokens_mean=sum(lengths) / len(lengths),

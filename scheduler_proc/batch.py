@@ -42,6 +42,9 @@ class ForwardBatch:
     uniform: np.ndarray  # [S] float64 in [0, 1): the row's random draw, made from its seed
     want_logprob: np.ndarray  # [S] bool: return the chosen token's log-probability
     suppressed: list[SuppressedIds] = field(default_factory=list)
+    # Sample s may only produce ids whose bit is set in masks[mask_rows[s]]; -1: no mask.
+    masks: np.ndarray | None = None  # [*, ceil(vocab/32)] uint32, lowest bit first
+    mask_rows: np.ndarray | None = None  # [S] int32, with `masks`
 
     logprob_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
     logprob_targets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]

@@ -1,38 +1,99 @@
 """Executors run the scheduler's plans. `make_executor` is how the scheduler process gets one.
 
-Importing this package does not import torch; making an executor does.
+Importing this package does not import torch; making a torch executor does.
 """
+
+import logging
+import os
+from dataclasses import dataclass
 
 from scheduler_proc.executor.base import Executor
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 
-EXECUTORS = ("auto", "torch")
+log = logging.getLogger(__name__)
+
+EXECUTORS = ("auto", "native", "torch")
 
 
-def make_executor(
-    kind: str,
-    files: ModelFiles,
-    *,
-    max_total_tokens: int,
-    device: str = "cpu",
-    dtype: str = "auto",
-    num_threads: int | None = None,
-) -> Executor:
+@dataclass(frozen=True, slots=True)
+class ExecutorOptions:
+    """What can be chosen about an executor; the command line's options of the same names."""
+
+    max_total_tokens: int
+    device: str = "cpu"
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
+    exact: bool = False
+    num_threads: int | None = None
+
+
+def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Executor:
     """Load the model at `files` into an executor of `kind` (one of EXECUTORS).
 
-    Raises ConfigError for an unknown kind and for a model or device that it cannot run.
+    "auto" is native on a CPU where its library and the model allow, else torch; why not native is
+    logged, and an error if the environment has SRT_REQUIRE_NATIVE=1. Raises ConfigError for an
+    unknown kind and for a model, device or option that the executor cannot run.
     """
     if kind not in EXECUTORS:
         raise ConfigError(f"executor {kind!r} is not one of {', '.join(EXECUTORS)}")
-    if max_total_tokens < 1:
-        raise ConfigError(f"the token pool needs at least one slot, not {max_total_tokens}")
+    if options.max_total_tokens < 1:
+        raise ConfigError(f"the token pool needs at least one slot, not {options.max_total_tokens}")
+    if kind == "torch" or (kind == "auto" and _wants_torch(options)):
+        return _make_torch(files, options)
+    from scheduler_proc.kernels.library import NativeUnavailable
+
+    try:
+        return _make_native(files, options)
+    except (NativeUnavailable, ConfigError) as error:
+        if kind == "native" or _needs_native(options):
+            raise ConfigError(f"executor native: {error}") from error
+        log.warning("running on torch, which is slower: %s", error)
+    return _make_torch(files, options)
+
+
+def _wants_torch(options: ExecutorOptions) -> bool:
+    return options.device != "cpu" or options.dtype != "auto"
+
+
+def _needs_native(options: ExecutorOptions) -> bool:
+    """Whether torch would be something else than what was asked for."""
+    required = os.environ.get("SRT_REQUIRE_NATIVE") == "1"
+    return required or options.exact or options.quantization != "none"
+
+
+def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
+    from scheduler_proc.executor.native_executor import NativeExecutor
+
+    if options.device != "cpu":
+        raise ConfigError(f"--device {options.device}: the native executor runs on the CPU")
+    if options.dtype != "auto":
+        raise ConfigError(f"--dtype {options.dtype}: the native executor keeps the file's weights")
+    return NativeExecutor(
+        files,
+        max_total_tokens=options.max_total_tokens,
+        num_threads=options.num_threads,
+        kv_dtype=options.kv_cache_dtype,
+        quantization=options.quantization,
+        exact=options.exact,
+    )
+
+
+def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
     from scheduler_proc.executor.torch_executor import TorchExecutor
 
+    for name, is_default in (
+        ("--quantization", options.quantization == "none"),
+        ("--exact", not options.exact),
+        ("--kv-cache-dtype", options.kv_cache_dtype == "auto"),
+    ):
+        if not is_default:
+            raise ConfigError(f"{name}: the torch executor does not have this")
     return TorchExecutor(
         files,
-        max_total_tokens=max_total_tokens,
-        device=device,
-        dtype=dtype,
-        num_threads=num_threads,
+        max_total_tokens=options.max_total_tokens,
+        device=options.device,
+        dtype=options.dtype,
+        num_threads=options.num_threads,
     )

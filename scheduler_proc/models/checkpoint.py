@@ -1,27 +1,34 @@
 """Opens a checkpoint, GGUF or safetensors: its configuration, and tensors by Hugging Face names.
 
-Read by the loader, from several threads at once. A reader hands out plain torch tensors on the
-CPU; only the two readers know file formats, quantisation and llama.cpp's names.
+Read by the loaders, from several threads at once. A reader hands out plain torch tensors on the
+CPU, or the file's own bytes; only the two readers know file formats and llama.cpp's names. torch
+is imported when a tensor is asked for: the native executor does without it on a GGUF file.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
-import torch
 
 from scheduler_proc.models.config import LlamaConfig, config_from_gguf, config_from_json
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile, GGUFTensor
 
+if TYPE_CHECKING:
+    import torch
+
 # numpy's dequantisation is fastest, and shares two threads best, on rows of about this many blocks.
 _BLOCKS_PER_ROW = 256
 
 ROPE_DIVISORS = "rope_freqs.weight"
+
+# ggml's ids of the types that are plain numbers.
+F32, F16, BF16 = 0, 1, 30
+_SAFETENSORS_TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 
 _GGUF_TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -42,6 +49,26 @@ _GGUF_LAYER = {
 _GGUF_LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
+class RawTensor(NamedTuple):
+    """A tensor as the file holds it: ggml type id, shape, bytes."""
+
+    ggml_type: int
+    shape: tuple[int, ...]
+    data: np.ndarray  # [nbytes] uint8
+
+    def float32(self) -> np.ndarray:
+        """The values of a tensor of plain numbers, [*shape] float32."""
+        if self.ggml_type == F32:
+            values = self.data.view(np.float32)
+        elif self.ggml_type == F16:
+            values = self.data.view(np.float16).astype(np.float32)
+        elif self.ggml_type == BF16:
+            values = (self.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            raise ConfigError(f"ggml type {self.ggml_type} where plain numbers are expected")
+        return values.reshape(self.shape).copy()
+
+
 class Checkpoint(Protocol):
     """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head."""
 
@@ -57,12 +84,16 @@ class Checkpoint(Protocol):
         """The tensor's shape, without reading it."""
         ...
 
-    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def raw(self, name: str) -> RawTensor:
+        """The tensor's own bytes. Raises ConfigError for a type that has no ggml id."""
+        ...
+
+    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         """Rows [start, stop) of the tensor's first dimension, on the CPU."""
         ...
 
-    def rope_divisors(self) -> torch.Tensor | None:
-        """What the rope frequencies are to be divided by [head_dim/2], if the file says so."""
+    def rope_divisors(self) -> np.ndarray | None:
+        """What the rope frequencies are to be divided by: [head_dim/2] float32, if the file has it."""
         ...
 
 
@@ -81,7 +112,6 @@ class GGUFCheckpoint:
     def __init__(self, file: GGUFFile) -> None:
         self.path = file.path
         self.config = config_from_gguf(file)
-        self._dequantise = _dequantiser()
         self._tensors = {_hf_name(name): tensor for name, tensor in file.tensors.items()}
         self._rope_divisors = self._tensors.pop(ROPE_DIVISORS, None)
 
@@ -91,16 +121,22 @@ class GGUFCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
-    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def raw(self, name: str) -> RawTensor:
+        tensor = self._tensors[name]
+        return RawTensor(tensor.ggml_type, tensor.shape, tensor.data)
+
+    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
+        import torch
+
         tensor = self._tensors[name]
         row_bytes = len(tensor.data) // tensor.shape[0]
         data = tensor.data[start * row_bytes : stop * row_bytes]
-        values = self._dequantise(data, tensor)
+        values = _dequantise(data, tensor)
         return torch.from_numpy(values).reshape(stop - start, *tensor.shape[1:])
 
-    def rope_divisors(self) -> torch.Tensor | None:
+    def rope_divisors(self) -> np.ndarray | None:
         tensor = self._rope_divisors
-        return None if tensor is None else torch.from_numpy(self._dequantise(tensor.data, tensor))
+        return None if tensor is None else _dequantise(tensor.data, tensor)
 
 
 def _hf_name(gguf_name: str) -> str:
@@ -110,24 +146,21 @@ def _hf_name(gguf_name: str) -> str:
     return f"model.layers.{match[1]}.{_GGUF_LAYER[match[2]]}.{match[3]}"
 
 
-def _dequantiser() -> Callable[[np.ndarray, GGUFTensor], np.ndarray]:
-    """Whole blocks of a tensor -> float32 [n]. gguf is imported here: only GGUF models need it."""
+def _dequantise(data: np.ndarray, tensor: GGUFTensor) -> np.ndarray:
+    """Whole blocks of a tensor -> float32 [n]. gguf is imported here: only torch needs it."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
     from gguf.quants import dequantize
 
-    def run(data: np.ndarray, tensor: GGUFTensor) -> np.ndarray:
-        kind = GGMLQuantizationType(tensor.ggml_type)
-        block_bytes = GGML_QUANT_SIZES[kind][1]
-        blocks = len(data) // block_bytes
-        row = block_bytes * np.gcd(blocks, _BLOCKS_PER_ROW)
-        try:
-            values = dequantize(data.reshape(-1, row), kind)
-        except NotImplementedError as error:
-            raise ConfigError(f"tensor {tensor.name}: {error}") from error
-        # torch refuses read-only memory, which is what unquantised tensors are: views of the file.
-        return np.require(values.reshape(-1), np.float32, ["C", "W"])
-
-    return run
+    kind = GGMLQuantizationType(tensor.ggml_type)
+    block_bytes = GGML_QUANT_SIZES[kind][1]
+    blocks = len(data) // block_bytes
+    row = block_bytes * np.gcd(blocks, _BLOCKS_PER_ROW)
+    try:
+        values = dequantize(data.reshape(-1, row), kind)
+    except NotImplementedError as error:
+        raise ConfigError(f"tensor {tensor.name}: {error}") from error
+    # torch refuses read-only memory, which is what unquantised tensors are: views of the file.
+    return np.require(values.reshape(-1), np.float32, ["C", "W"])
 
 
 class SafetensorsCheckpoint:
@@ -151,11 +184,21 @@ class SafetensorsCheckpoint:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._files[name].get_slice(name).get_shape())
 
-    def read_rows(self, name: str, start: int, stop: int) -> torch.Tensor:
+    def raw(self, name: str) -> RawTensor:
+        import torch
+
+        tensor = self._files[name].get_tensor(name).contiguous()
+        kind = self._files[name].get_slice(name).get_dtype()
+        if kind not in _SAFETENSORS_TYPES:
+            raise ConfigError(f"{self.path}: tensor {name} is of type {kind}")
+        data = tensor.view(-1).view(torch.uint8).numpy()
+        return RawTensor(_SAFETENSORS_TYPES[kind], tuple(tensor.shape), data)
+
+    def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         rows: torch.Tensor = self._files[name].get_slice(name)[start:stop]
         return rows
 
-    def rope_divisors(self) -> torch.Tensor | None:
+    def rope_divisors(self) -> np.ndarray | None:
         return None
 
 

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from scheduler_proc.attention.base import AttentionPlan
 from scheduler_proc.models.config import LlamaConfig
-from scheduler_proc.models.rope import apply_rope, rope_angles
 
 
 class Linear(NamedTuple):
@@ -127,3 +126,18 @@ class Llama:
     def _mlp(layer: LlamaLayer, x: torch.Tensor) -> torch.Tensor:
         gate, up = layer.gate_up(x).chunk(2, dim=-1)
         return layer.down(F.silu(gate) * up)
+
+
+def rope_angles(
+    frequencies: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(cos, sin) for `positions` [T], each [T, 1, head_dim/2] float32."""
+    angles = (positions.float()[:, None] * frequencies)[:, None, :]
+    return angles.cos(), angles.sin()
+
+
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs (i, i + head_dim/2) of x [T, heads, head_dim]; returns x's dtype."""
+    first, second = x.float().chunk(2, dim=-1)
+    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return rotated.to(x.dtype)

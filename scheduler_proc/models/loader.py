@@ -5,7 +5,6 @@ before anything is read: a missing, surplus or ill-shaped one is a ConfigError t
 """
 
 import os
-import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -13,16 +12,22 @@ from typing import NamedTuple
 
 import torch
 
-from scheduler_proc.models.checkpoint import ROPE_DIVISORS, Checkpoint
+from scheduler_proc.models.checkpoint import Checkpoint
 from scheduler_proc.models.config import LlamaConfig
 from scheduler_proc.models.llama import Linear, LlamaLayer, LlamaWeights
 from scheduler_proc.models.rope import rope_frequencies
-from srt.errors import ConfigError
+from scheduler_proc.models.tensors import (
+    EMBED,
+    HEAD,
+    NORM,
+    LayerSpec,
+    LinearSpec,
+    check_tensors,
+    layer_spec,
+)
 
 # Elements that one job reads: small enough to spread over threads and to bound scratch memory.
 _JOB_ELEMENTS = 1 << 21
-# Buffers that old checkpoints carry and that follow from the configuration.
-_DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
 
 class _Part(NamedTuple):
@@ -53,18 +58,17 @@ def load_weights(
     num_threads: int | None = None,
 ) -> LlamaWeights:
     """Read, dequantise and fuse all weights of `checkpoint`. Raises ConfigError."""
-    config = checkpoint.config
-    plan = _WeightPlan(config, torch.device(device), dtype)
-    weights = plan.model()
-    _check(checkpoint, plan.parts)
+    check_tensors(checkpoint)
+    plan = _WeightPlan(checkpoint.config, torch.device(device), dtype)
+    frequencies = rope_frequencies(checkpoint.config)
+    divisors = checkpoint.rope_divisors()
+    if divisors is not None:
+        frequencies = frequencies / divisors
+    weights = plan.model(torch.from_numpy(frequencies))
     with ThreadPoolExecutor(num_threads or min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(partial(_fill, checkpoint), _jobs(checkpoint, plan.parts)):
             pass
-    divisors = checkpoint.rope_divisors()
-    if divisors is None:
-        return weights
-    _require_shape(checkpoint, ROPE_DIVISORS, tuple(divisors.shape), (config.head_dim // 2,))
-    return weights._replace(rope_frequencies=weights.rope_frequencies / divisors.to(device))
+    return weights
 
 
 class _WeightPlan:
@@ -76,47 +80,41 @@ class _WeightPlan:
         self._device = device
         self._dtype = dtype
 
-    def model(self) -> LlamaWeights:
+    def model(self, rope: torch.Tensor) -> LlamaWeights:
         c = self._config
-        embed = self._whole("model.embed_tokens.weight", c.vocab_size, c.hidden)
-        head = embed
-        if not c.tie_embeddings:
-            head = self._whole("lm_head.weight", c.vocab_size, c.hidden)
-        layers = [self._layer(f"model.layers.{i}") for i in range(c.layers)]
-        norm = self._whole("model.norm.weight", c.hidden)
-        return LlamaWeights(embed, layers, norm, head, rope_frequencies(c).to(self._device))
+        embed = self._whole(EMBED, c.vocab_size, c.hidden)
+        head = embed if c.tie_embeddings else self._whole(HEAD, c.vocab_size, c.hidden)
+        layers = [self._layer(layer_spec(c, i)) for i in range(c.layers)]
+        norm = self._whole(NORM, c.hidden)
+        return LlamaWeights(embed, layers, norm, head, rope.to(self._device))
 
-    def _layer(self, prefix: str) -> LlamaLayer:
-        c = self._config
-        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        q = (f"{attention}.q_proj", c.q_size, c.heads)
-        k = (f"{attention}.k_proj", c.kv_size, c.kv_heads)
-        v = (f"{attention}.v_proj", c.kv_size, 0)
-        gate_up = [(f"{mlp}.{name}", c.intermediate, 0) for name in ("gate_proj", "up_proj")]
+    def _layer(self, spec: LayerSpec) -> LlamaLayer:
+        hidden = self._config.hidden
         return LlamaLayer(
-            input_norm=self._whole(f"{prefix}.input_layernorm.weight", c.hidden),
-            qkv=self._fused([q, k, v], c.hidden, c.attention_bias),
-            o=self._fused([(f"{attention}.o_proj", c.hidden, 0)], c.q_size, c.attention_bias),
-            post_norm=self._whole(f"{prefix}.post_attention_layernorm.weight", c.hidden),
-            gate_up=self._fused(gate_up, c.hidden, c.mlp_bias),
-            down=self._fused([(f"{mlp}.down_proj", c.hidden, 0)], c.intermediate, c.mlp_bias),
+            input_norm=self._whole(spec.input_norm, hidden),
+            qkv=self._fused(spec.q, spec.k, spec.v),
+            o=self._fused(spec.o),
+            post_norm=self._whole(spec.post_norm, hidden),
+            gate_up=self._fused(spec.gate, spec.up),
+            down=self._fused(spec.down),
         )
 
-    def _fused(self, pieces: list[tuple[str, int, int]], inputs: int, bias: bool) -> Linear:
-        """One Linear whose outputs are the (name, rows, rope heads) pieces in turn."""
-        rows = [piece[1] for piece in pieces]
-        weight = self._empty(sum(rows), inputs)
-        offsets = self._empty(sum(rows)) if bias else None
-        self._add(pieces, torch.split(weight, rows), "weight")
-        if offsets is not None:
-            self._add(pieces, torch.split(offsets, rows), "bias")
+    def _fused(self, *specs: LinearSpec) -> Linear:
+        """One Linear whose outputs are those of `specs` in turn."""
+        rows = [spec.rows for spec in specs]
+        weight = self._empty(sum(rows), specs[0].inputs)
+        self._add(specs, torch.split(weight, rows), "weight")
+        if not specs[0].bias:
+            return Linear(weight)
+        offsets = self._empty(sum(rows))
+        self._add(specs, torch.split(offsets, rows), "bias")
         return Linear(weight, offsets)
 
     def _add(
-        self, pieces: list[tuple[str, int, int]], targets: tuple[torch.Tensor, ...], kind: str
+        self, specs: tuple[LinearSpec, ...], targets: tuple[torch.Tensor, ...], kind: str
     ) -> None:
-        for (name, _, heads), target in zip(pieces, targets, strict=True):
-            self.parts.append(_Part(f"{name}.{kind}", target, heads))
+        for spec, target in zip(specs, targets, strict=True):
+            self.parts.append(_Part(f"{spec.name}.{kind}", target, spec.heads))
 
     def _whole(self, name: str, *shape: int) -> torch.Tensor:
         target = self._empty(*shape)
@@ -125,30 +123,6 @@ class _WeightPlan:
 
     def _empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype, device=self._device)
-
-
-def _check(checkpoint: Checkpoint, parts: list[_Part]) -> None:
-    present = set(checkpoint.names())
-    wanted = {part.name for part in parts}
-    for name in sorted(wanted - present):
-        raise ConfigError(f"{checkpoint.path}: tensor {name} is missing")
-    if checkpoint.config.tie_embeddings:
-        present.discard("lm_head.weight")
-    for name in sorted(present - wanted):
-        if not _DERIVED.fullmatch(name):
-            raise ConfigError(f"{checkpoint.path}: tensor {name} does not belong to this model")
-    for part in parts:
-        found = checkpoint.shape(part.name)
-        _require_shape(checkpoint, part.name, found, tuple(part.target.shape))
-
-
-def _require_shape(
-    checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]
-) -> None:
-    if found != wanted:
-        raise ConfigError(
-            f"{checkpoint.path}: tensor {name} has shape {list(found)}, expected {list(wanted)}"
-        )
 
 
 def _jobs(checkpoint: Checkpoint, parts: list[_Part]) -> Iterator[_Job]:

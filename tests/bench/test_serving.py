@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from bench.load import LoadGenerator, Record, Run
+from bench.measure import measure
 from bench.report import figures_of, percentile, table
-from bench.serving import measure, parse_args
+from bench.serving import parse_args
 from bench.text import TextSource, words_of
 from bench.workloads import WORKLOADS, Node, Workload
 from srt.errors import OVERLOADED, RequestError

@@ -1,0 +1,149 @@
+"""Our server and a peer on the same workloads, in turns: `bench.serving --peer` calls `compare`.
+
+In each turn one server runs alone: it is started, warmed up, runs one workload and is stopped, so
+that no cache outlives a turn. Ours goes first, then the peer, and so on.
+"""
+
+import argparse
+import shlex
+import tempfile
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from bench.load import LoadGenerator
+from bench.measure import Course, conditions
+from bench.peers.catalogue import Peer, Srt, peers
+from bench.peers.process import running
+from bench.report import Figures
+from srt.model.files import resolve_model
+
+
+class Contender(Protocol):
+    """A server that can be run for a while."""
+
+    name: str
+
+    def running(self) -> AbstractAsyncContextManager[str]:
+        """Start it, give its URL, and stop it at the end."""
+
+
+class Launched:
+    """A contender in processes of its own."""
+
+    def __init__(self, peer: Peer, model: Path, log: Path, extra: str) -> None:
+        self.name = peer.name
+        self._peer, self._model, self._log = peer, model, log
+        self.extra = shlex.split(extra)
+
+    def running(self) -> AbstractAsyncContextManager[str]:
+        """See `bench.peers.process.running`."""
+        return running(self._peer, self._model, self._log, self.extra)
+
+
+class Turn(Struct):
+    """One workload on one server."""
+
+    server: str
+    workload: str
+    figures: Figures
+
+
+async def take_turns(
+    contenders: Sequence[Contender], course: Course, repeat: int, *, ignore_eos: bool
+) -> list[Turn]:
+    """Every workload `repeat` times, each time on all contenders in order."""
+    turns = []
+    for name, number, contender in product(course.names, range(repeat), contenders):
+        async with contender.running() as url, LoadGenerator(url, ignore_eos=ignore_eos) as load:
+            await course.prepare(load)
+            figures = await course.run(name, load)
+        turns.append(Turn(contender.name, name, figures))
+        # All is not lost when a later turn fails.
+        took = f"{figures.wall_s:.1f} s, {figures.out_tok_s:.1f} out tok/s"
+        print(f"{name} {number + 1}/{repeat}: {contender.name} {took}", flush=True)
+    return turns
+
+
+async def compare(args: argparse.Namespace) -> dict[str, Any]:
+    """Run what the command line asks for; the report as plain data."""
+    course = Course(args)
+    logs = args.logs or Path(tempfile.mkdtemp(prefix="srt-bench-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    print(f"the servers' logs are in {logs}")
+    model = resolve_model(args.model_file).path
+    peer = peers(args.home.absolute())[args.peer]
+    contenders = [
+        Launched(Srt(), model, logs / "srt.log", args.server_args),
+        Launched(peer, model, logs / f"{peer.name}.log", args.peer_args),
+    ]
+    turns = await take_turns(contenders, course, args.repeat, ignore_eos=args.ignore_eos)
+    return conditions(args, course) | {
+        "model": model.name,
+        "options": {contender.name: contender.extra for contender in contenders},
+        "turns": turns,
+    }
+
+
+# Figure -> its label, and how a good ratio lies.
+ROWS = {
+    "out_tok_s": "out tok/s (more is better)",
+    "wall_s": "wall s (less)",
+    "ttft_p50_ms": "TTFT p50 ms (less)",
+    "ttft_p99_ms": "TTFT p99 ms (less)",
+    "itl_p50_ms": "ITL p50 ms (less)",
+    "itl_p99_ms": "ITL p99 ms (less)",
+    "cached_tokens": "cached tokens",
+    "prompt_tokens": "prompt tokens",
+    "out_tokens": "out tokens",
+    "errors": "errors",
+    "client_cpu_s": "client cpu s",
+}
+HAVE_RATIO = tuple(ROWS)[:6]
+
+
+def comparison(turns: Sequence[Turn]) -> str:
+    """A table for each workload: medians, their ratio, and the range of the pairs' ratios."""
+    workloads = dict.fromkeys(turn.workload for turn in turns)
+    return "\n\n".join(_table([t for t in turns if t.workload == name]) for name in workloads)
+
+
+def _table(turns: Sequence[Turn]) -> str:
+    """Of the turns of one workload, in the order in which they were taken."""
+    servers = list(dict.fromkeys(turn.server for turn in turns))
+    runs = [[turn.figures for turn in turns if turn.server == name] for name in servers]
+    lines = [[turns[0].workload, *servers, " / ".join(servers), "of the pairs"]]
+    lines += [_row(figure, runs) for figure in ROWS]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    rows = [
+        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+        for line in lines
+    ]
+    each = [
+        f"{name} {' '.join(f'{run.client_cpu_s:.2f}' for run in figures)}"
+        for name, figures in zip(servers, runs, strict=True)
+    ]
+    return "\n".join([*rows, f"client cpu s of each run: {'; '.join(each)}"])
+
+
+def _row(figure: str, runs: Sequence[Sequence[Figures]]) -> list[str]:
+    values = [[getattr(run, figure) for run in figures] for figures in runs]
+    known = [[value for value in of_one if value is not None] for of_one in values]
+    medians = [median(of_one) if of_one else None for of_one in known]
+    cells = [ROWS[figure], *map(_cell, medians)]
+    pairs = [ours / theirs for ours, theirs in zip(*values, strict=True) if ours and theirs]
+    if figure not in HAVE_RATIO or not pairs:
+        return [*cells, "", ""]
+    ratio = median(known[0]) / median(known[1])
+    return [*cells, f"{ratio:.2f}", f"{min(pairs):.2f} to {max(pairs):.2f}"]
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"

@@ -1,0 +1,72 @@
+"""Runs workloads against one server that is up, and reports on it."""
+
+import argparse
+import sys
+from typing import Any
+
+from bench.load import LoadGenerator
+from bench.report import Figures, figures_of, machine, now
+from bench.text import TextSource, words_of
+from bench.workloads import WORKLOADS
+
+
+class Course:
+    """The chosen workloads, with the same text for every server that runs them.
+
+    How many tokens a word costs is asked of the first server only.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.names = list(WORKLOADS) if args.workload == "all" else [args.workload]
+        self.tokens_per_word: float | None = None
+        self._seed, self._scale = args.seed, args.scale
+        self._words = words_of(args.data) if args.data else None
+
+    async def prepare(self, load: LoadGenerator) -> None:
+        """Send a probe, which also warms the server up. Raises RuntimeError if it fails."""
+        await load.fill_model()
+        measured = await load.tokens_per_word(TextSource(self._seed - 1, words=self._words))
+        self.tokens_per_word = self.tokens_per_word or measured
+
+    async def run(self, name: str, load: LoadGenerator) -> Figures:
+        """One workload, after `prepare`. Errors go to stderr."""
+        assert self.tokens_per_word is not None
+        # A workload's text does not depend on which others run with it.
+        source = TextSource(self._seed, self.tokens_per_word, self._words)
+        run = await load.run(WORKLOADS[name](source, self._scale))
+        for error in sorted({r.error for r in run.records if r.error}):
+            print(f"{name}: {error}", file=sys.stderr)
+        return figures_of(run)
+
+
+async def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Run the chosen workloads on the server at `args.url`; the report as plain data."""
+    course = Course(args)
+    figures: dict[str, Figures] = {}
+    flushed: dict[str, bool] = {}
+    async with LoadGenerator(
+        args.url, args.model, args.api_key, ignore_eos=args.ignore_eos
+    ) as load:
+        await course.prepare(load)
+        for name in course.names:
+            flushed[name] = await load.flush_cache()
+            figures[name] = await course.run(name, load)
+        server = await load.server_info()
+    return conditions(args, course) | {
+        "url": args.url,
+        "cache_flushed": flushed,
+        "figures": figures,
+        "server": server,
+    }
+
+
+def conditions(args: argparse.Namespace, course: Course) -> dict[str, Any]:
+    """What a report says about how it came about."""
+    return {
+        "date": now(),
+        "scale": args.scale,
+        "seed": args.seed,
+        "ignore_eos": args.ignore_eos,
+        "tokens_per_word": course.tokens_per_word,
+        "machine": machine(),
+    }

@@ -1,0 +1,1 @@
+"""The inference servers that ours is measured against: how to set each up, start and stop it."""

@@ -1,0 +1,203 @@
+"""Runs plans with the native CPU kernels: a whole step in one call that releases the GIL.
+
+Made once by the scheduler process and called from its one model thread, which is one of the
+engine's own threads while a step runs. Does not import torch when the model is a GGUF file.
+"""
+
+import mmap
+import os
+from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
+from typing import Any
+
+import numpy as np
+
+from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.kernels.library import (
+    NUM_PHASES,
+    Batch,
+    Format,
+    Library,
+    Model,
+    NativeUnavailable,
+    load,
+    pointer,
+)
+from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.packed import Choice, pack_llama, pool_shape
+from srt.errors import ConfigError
+from srt.model.files import ModelFiles
+
+KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
+
+
+class NativeExecutor:
+    """An Executor. `exact` holds weights and KV as float32: for parity with a reference.
+
+    Raises ConfigError for a model or an option that the kernels cannot run, NativeUnavailable if
+    there is no library.
+    """
+
+    name = "native"
+
+    def __init__(
+        self,
+        files: ModelFiles,
+        *,
+        max_total_tokens: int,
+        num_threads: int | None = None,
+        kv_dtype: str = "auto",
+        quantization: str = "none",
+        exact: bool = False,
+        share_prefixes: bool = True,
+        isa: str | None = None,
+    ) -> None:
+        self._library: Library = load()
+        checkpoint = open_checkpoint(files)
+        config = checkpoint.config
+        self.dtype: object = _kv_dtype(kv_dtype, exact)
+        self.vocab_size = config.vocab_size
+        self.context_len = config.context_len
+        self.max_total_tokens = max_total_tokens
+        self.share_prefixes = share_prefixes
+        self._weights = pack_llama(checkpoint, self._library, Choice(quantization, exact))
+        self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
+        self._pool.attach(self._weights.layers)
+        model = Model(
+            num_layers=config.layers,
+            hidden=config.hidden,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            intermediate=config.intermediate,
+            vocab=config.vocab_size,
+            num_slots=max_total_tokens,
+            kv_format=KV_DTYPES[str(self.dtype)][0],
+            rms_eps=config.rms_eps,
+            attn_scale=config.head_dim**-0.5,
+            rope_freqs=pointer(self._weights.rope_frequencies, c_float),
+            final_norm=pointer(self._weights.norm, c_float),
+            embed=self._weights.embed,
+            head=self._weights.head,
+            layers=self._weights.layers,
+        )
+        self._engine = self._create(model, num_threads or os.cpu_count() or 1, isa)
+
+    def _create(self, model: Model, threads: int, isa: str | None) -> int:
+        level = isa.encode() if isa else None
+        try:
+            return self._library.created(
+                self._library.c.srt_engine_create(byref(model), threads, level)
+            )
+        except RuntimeError as error:
+            raise ConfigError(f"the native executor cannot run this model: {error}") from error
+
+    def close(self) -> None:
+        """End the engine's threads; the executor cannot be used after."""
+        engine, self._engine = self._engine, 0
+        if engine:
+            self._library.c.srt_engine_destroy(engine)
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", 0):
+            self.close()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory that the weights take."""
+        return self._weights.num_bytes
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory that the KV pool takes once every slot has been used."""
+        return self._pool.num_bytes
+
+    @property
+    def num_growths(self) -> int:
+        """How often the engine has had to allocate."""
+        growths: int = self._library.c.srt_engine_growths(self._engine)
+        return growths
+
+    def profile(self) -> dict[str, float]:
+        """Seconds per phase of the steps since the last call."""
+        seconds = np.zeros(NUM_PHASES, np.float64)
+        self._library.c.srt_engine_profile(self._engine, pointer(seconds, c_double))
+        names = (self._library.c.srt_phase_name(i).decode() for i in range(NUM_PHASES))
+        return dict(zip(names, seconds.tolist(), strict=True))
+
+    def run(self, batch: ForwardBatch) -> StepResult:
+        """Compute one step: write K/V to the out slots, sample, return."""
+        result = StepResult(
+            np.empty(len(batch.sample_tokens), np.int32),
+            np.empty(len(batch.sample_tokens), np.float32),
+            np.empty(len(batch.logprob_tokens), np.float32),
+        )
+        fields = _fields(batch, result)
+        step = Batch(
+            num_tokens=batch.num_tokens,
+            num_rows=batch.num_rows,
+            num_samples=len(batch.sample_tokens),
+            num_logprobs=len(batch.logprob_tokens),
+            share_prefixes=self.share_prefixes,
+            **{name: pointer(array, kind) for name, (array, kind) in fields.items()},
+        )
+        self._library.check(self._library.c.srt_engine_step(self._engine, byref(step)))
+        return result
+
+
+def _fields(batch: ForwardBatch, result: StepResult) -> dict[str, tuple[np.ndarray, Any]]:
+    """The arrays of a step and their C types, by the names of srt_batch."""
+    fields: dict[str, tuple[np.ndarray, Any]] = {
+        name: (getattr(batch, name), c_int32)
+        for name in (
+            *("input_ids", "positions", "out_slots", "qo_indptr", "kv_indptr", "kv_indices"),
+            *("sample_tokens", "top_k", "logprob_tokens", "logprob_targets"),
+        )
+    }
+    fields |= {name: (getattr(batch, name), c_float) for name in ("temperature", "top_p", "min_p")}
+    fields["uniform"] = (batch.uniform, c_double)
+    fields["want_logprob"] = (batch.want_logprob.view(np.uint8), c_uint8)
+    fields["next_ids"] = (result.next_ids, c_int32)
+    fields["logprobs"] = (result.logprobs, c_float)
+    fields["prompt_logprobs"] = (result.prompt_logprobs, c_float)
+    if batch.suppressed:
+        counts = np.zeros(len(batch.sample_tokens) + 1, np.int32)
+        for entry in batch.suppressed:
+            counts[entry.row + 1] += len(entry.ids)
+        in_order = sorted(batch.suppressed, key=lambda entry: entry.row)
+        fields["suppress_indptr"] = (np.cumsum(counts, dtype=np.int32), c_int32)
+        fields["suppress_ids"] = (np.concatenate([entry.ids for entry in in_order]), c_int32)
+    if batch.masks is not None:
+        fields["masks"] = (batch.masks, c_uint32)
+        fields["mask_rows"] = (batch.mask_rows, c_int32)
+    return fields
+
+
+def _kv_dtype(name: str, exact: bool) -> str:
+    if name == "auto":
+        return "float32" if exact else "float16"
+    if name not in KV_DTYPES:
+        raise ConfigError(f"KV dtype {name!r} is not one of auto, {', '.join(KV_DTYPES)}")
+    return name
+
+
+class _KVMemory:
+    """The pool: [layers, K and V, slots, kv_heads, head_dim], touched only when written.
+
+    Huge pages, where the system grants them on request: slots of a request may lie anywhere.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.format, element = KV_DTYPES[dtype]
+        self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
+        self._map = mmap.mmap(-1, self.num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
+        self.values = np.frombuffer(self._map, element).reshape(shape)
+
+    def attach(self, layers: Any) -> None:
+        """Tell each layer where its part is."""
+        for layer, part in zip(layers, self.values, strict=True):
+            layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data
+
+
+__all__ = ["NativeExecutor", "NativeUnavailable"]

@@ -1,0 +1,189 @@
+"""Compiles src/*.cpp into libsrt_kernels.so: for setup.py, and as a command in a checkout.
+
+One library holds every instruction-set level, and the CPU's is chosen when it is loaded: only the
+file of a level is compiled for it, so the library runs on any machine of its architecture.
+
+setup.py loads this file by its path while nothing is installed: the standard library only.
+"""
+
+import argparse
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+_PACKAGE = Path(__file__).resolve().parent
+
+LIBRARY = _PACKAGE / "libsrt_kernels.so"
+SOURCES = _PACKAGE / "src"
+OBJECTS = _PACKAGE.parents[1] / "build"
+SANITIZERS = ("address", "undefined", "thread")
+
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (
+    *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni")),
+    *_AVX2,
+    *("-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"),  # gcc's bug 105593
+)
+ISA_FLAGS = {
+    "isa_avx2.cpp": _AVX2,
+    "isa_avx512.cpp": _AVX512,
+    "isa_amx.cpp": ("-mamx-tile", "-mamx-int8", *_AVX512),
+}
+
+# Contraction would make a level's results depend on the compiler's choice of fused operations.
+_COMPILE: tuple[str, ...] = (
+    *("-std=c++17", "-O3", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
+)
+_SANITIZE = ("-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+# Templates of the C++ library would be exported otherwise, and could bind to another module's.
+_EXPORTS = "{ global: srt_*; local: *; };\n"
+
+
+class BuildError(Exception):
+    """The library could not be built; the text is the compiler's."""
+
+
+class Toolchain(NamedTuple):
+    compiler: tuple[str, ...]
+    compile_flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    objects: Path  # what these flags made, and nothing else
+
+
+def build(
+    output: Path = LIBRARY,
+    *,
+    sources: Path = SOURCES,
+    objects: Path = OBJECTS,
+    sanitize: str | None = None,
+) -> Path:
+    """Compile what has changed in `sources` and put the library at `output` in one step.
+
+    Raises BuildError, and leaves `output` alone, if anything is missing or does not compile.
+    """
+    units = _units(sources)
+    toolchain = make_toolchain(objects, sanitize)
+    headers_time = max((_mtime(p) for p in sources.iterdir() if p.suffix != ".cpp"), default=0)
+
+    def compiled(unit: Path) -> Path:
+        return _compile(unit, toolchain, headers_time)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects_made = list(pool.map(compiled, units))
+    _link(objects_made, output, toolchain)
+    return output
+
+
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler's command: the environment's CXX, or the first that is installed."""
+    if command := shlex.split(os.environ.get("CXX", "")):
+        return tuple(command)
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return (name,)
+    raise BuildError("there is no C++ compiler: install g++ or clang++, or name one in CXX")
+
+
+def is_x86() -> bool:
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def make_toolchain(objects: Path, sanitize: str | None) -> Toolchain:
+    """The compiler, its flags on this machine, and the folder in `objects` for what they make."""
+    command = compiler()
+    compile_flags, link_flags = _COMPILE, ["-shared", "-pthread"]
+    if not is_x86():
+        compile_flags += ("-DSRT_NO_X86",)
+    if sanitize:
+        compile_flags += (f"-fsanitize={sanitize}", *_SANITIZE)
+        link_flags += [f"-fsanitize={sanitize}"]
+    elif sys.platform == "linux":
+        link_flags += ["-static-libstdc++", "-static-libgcc", "-Wl,--no-undefined"]
+    made_by = (command, _run([*command, "--version"]), compile_flags, ISA_FLAGS)
+    digest = hashlib.sha256(repr(made_by).encode()).hexdigest()[:8]
+    objects = objects / f"kernels-{sanitize or 'release'}-{digest}"
+    objects.mkdir(parents=True, exist_ok=True)
+    return Toolchain(command, compile_flags, tuple(link_flags), objects)
+
+
+def _units(sources: Path) -> list[Path]:
+    units = sorted(sources.glob("*.cpp"))
+    if not units:
+        raise BuildError(f"there are no C++ sources in {sources}: build from a checkout")
+    return [unit for unit in units if is_x86() or unit.name not in ISA_FLAGS]
+
+
+def _compile(unit: Path, toolchain: Toolchain, headers_time: float) -> Path:
+    target = toolchain.objects / f"{unit.stem}.o"
+    if target.exists() and _mtime(target) > max(_mtime(unit), headers_time):
+        return target
+    flags = (*toolchain.compile_flags, *ISA_FLAGS.get(unit.name, ()))
+    _replace(target, [*toolchain.compiler, *flags, "-c", str(unit)])
+    return target
+
+
+def _link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
+    flags = list(toolchain.link_flags)
+    if sys.platform == "linux":
+        exports = toolchain.objects / "exports.map"
+        exports.write_text(_EXPORTS, encoding="ascii")
+        flags += ["-Xlinker", f"--version-script={exports}"]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _replace(output, [*toolchain.compiler, *map(str, objects), *flags])
+
+
+def _replace(target: Path, command: Sequence[str]) -> None:
+    # A process that has the old library open keeps it, and none sees half a file.
+    made = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        sys.stderr.write(_run([*command, "-o", str(made)]))
+        made.replace(target)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _run(command: Sequence[str]) -> str:
+    """Run the compiler; what it said."""
+    try:
+        result = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from error
+    if result.returncode:
+        raise BuildError(f"{shlex.join(command)}\n{result.stdout}")
+    return result.stdout
+
+
+def _mtime(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m scheduler_proc.kernels.build")
+    parser.add_argument("--sanitize", choices=SANITIZERS, help="instrument the code with this")
+    parser.add_argument("--output", type=Path, default=LIBRARY, help="default: %(default)s")
+    args = parser.parse_args(argv)
+    try:
+        build(args.output, sanitize=args.sanitize)
+    except BuildError as error:
+        parser.exit(1, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

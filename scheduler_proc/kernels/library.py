@@ -1,0 +1,273 @@
+"""The typed binding of libsrt_kernels.so: src/srt_kernels.h, field for field and call for call.
+
+Used by the native executor, its loader, tests and benchmarks. Calls release the GIL. A structure
+holds addresses only, so who fills one in keeps the arrays alive for as long as the C side needs.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from scheduler_proc.kernels.build import LIBRARY
+from srt.errors import SrtError
+
+ABI_VERSION = 1
+NUM_PHASES = 12
+ISAS = ("amx", "avx512", "avx2", "portable")  # best first
+ALIGNMENT = 64
+
+_DTYPES: dict[Any, np.dtype] = {
+    c_float: np.dtype(np.float32),
+    c_double: np.dtype(np.float64),
+    c_int32: np.dtype(np.int32),
+    c_uint8: np.dtype(np.uint8),
+    c_uint32: np.dtype(np.uint32),
+}
+C = TypeVar("C", c_float, c_double, c_int32, c_uint8, c_uint32)
+
+
+class NativeUnavailable(SrtError):
+    """This installation has no library that can be used; the text says why."""
+
+
+class Format(IntEnum):
+    """Packed weight formats (srt_format)."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    Q4 = 3
+    Q4K = 4
+    Q8 = 5
+    Q6 = 6
+
+
+class Source(IntEnum):
+    """Encodings that weights are packed from (srt_source): ggml's type ids."""
+
+    F32 = 0
+    F16 = 1
+    Q4_0 = 2
+    Q4_1 = 3
+    Q8_0 = 8
+    Q4_K = 12
+    Q6_K = 14
+    BF16 = 30
+
+    def row_bytes(self, k: int) -> int:
+        """Bytes of one row of `k` weights."""
+        weights, size = _BLOCKS[self]
+        if k % weights:
+            raise ValueError(f"a row of {k} weights is not whole blocks of {self.name}")
+        return k // weights * size
+
+
+# Weights and bytes of a block.
+_BLOCKS = {
+    Source.F32: (1, 4),
+    Source.F16: (1, 2),
+    Source.BF16: (1, 2),
+    Source.Q4_0: (32, 18),
+    Source.Q4_1: (32, 20),
+    Source.Q8_0: (32, 34),
+    Source.Q4_K: (256, 144),
+    Source.Q6_K: (256, 210),
+}
+
+
+def _fields(ctype: Any, names: str) -> list[tuple[str, Any]]:
+    return [(name, ctype) for name in names.split()]
+
+
+class Matrix(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "format n k"),
+        ("data", c_void_p),
+        ("bias", POINTER(c_float)),
+    )
+
+
+class Layer(ctypes.Structure):
+    _fields_ = (
+        *_fields(POINTER(c_float), "attn_norm mlp_norm q_norm k_norm"),
+        *_fields(Matrix, "q k v o gate up down"),
+        *_fields(c_void_p, "k_pool v_pool"),
+        ("window", c_int32),
+    )
+
+
+class Model(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "num_layers hidden heads kv_heads head_dim intermediate vocab"),
+        *_fields(c_int32, "num_slots kv_format"),
+        *_fields(c_float, "rms_eps attn_scale"),
+        *_fields(POINTER(c_float), "rope_freqs final_norm"),
+        *_fields(Matrix, "embed head"),
+        ("layers", POINTER(Layer)),
+    )
+
+
+class Batch(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "num_tokens num_rows num_samples num_logprobs"),
+        *_fields(POINTER(c_int32), "input_ids positions out_slots qo_indptr kv_indptr kv_indices"),
+        ("sample_tokens", POINTER(c_int32)),
+        *_fields(POINTER(c_float), "temperature top_p min_p"),
+        ("top_k", POINTER(c_int32)),
+        ("uniform", POINTER(c_double)),
+        ("want_logprob", POINTER(c_uint8)),
+        *_fields(POINTER(c_int32), "suppress_indptr suppress_ids mask_rows"),
+        ("masks", POINTER(c_uint32)),
+        *_fields(POINTER(c_int32), "logprob_tokens logprob_targets"),
+        ("share_prefixes", c_int32),
+        ("next_ids", POINTER(c_int32)),
+        *_fields(POINTER(c_float), "logprobs prompt_logprobs"),
+    )
+
+
+_i32, _size, _text, _void = c_int32, ctypes.c_size_t, ctypes.c_char_p, c_void_p
+_f32s, _i32s = POINTER(c_float), POINTER(c_int32)
+_matrix, _layer, _model, _batch = map(POINTER, (Matrix, Layer, Model, Batch))
+
+# name: (result, *arguments); engines and pools are opaque.
+SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "srt_abi_version": (_i32,),
+    "srt_last_error": (_text,),
+    "srt_isa": (_text,),
+    "srt_isa_available": (_i32, _text),
+    "srt_packed_bytes": (_size, _i32, _i32, _i32),
+    "srt_pack": (_i32, _i32, _void, _i32, _i32, _i32s, _i32, _void),
+    "srt_unpack_row": (_i32, _matrix, _i32, _f32s),
+    "srt_engine_create": (_void, _model, _i32, _text),
+    "srt_engine_destroy": (None, _void),
+    "srt_engine_step": (_i32, _void, _batch),
+    "srt_engine_profile": (None, _void, POINTER(c_double)),
+    "srt_phase_name": (_text, _i32),
+    "srt_engine_growths": (ctypes.c_int64, _void),
+    "srt_pool_create": (_void, _i32, _text),
+    "srt_pool_destroy": (None, _void),
+    "srt_op_linear": (_i32, _void, _matrix, _f32s, _i32, _f32s),
+    "srt_op_gate_up": (_i32, _void, _matrix, _matrix, _f32s, _i32, _f32s),
+    "srt_op_attention": (_i32, _void, _model, _layer, _batch, _f32s, _f32s),
+    "srt_op_rms_norm": (_i32, _void, _f32s, _f32s, _i32, _i32, c_float, _f32s),
+    "srt_op_rope": (_i32, _void, _f32s, _i32s, _f32s, _i32, _i32, _i32),
+    "srt_op_sample": (_i32, _void, _f32s, _i32, _batch),
+    "srt_op_read": (ctypes.c_uint64, _void, _void, _size),
+}
+
+
+class Library:
+    """The loaded library. `c` has every function of the header, by name and with its types."""
+
+    def __init__(self, c: ctypes.CDLL) -> None:
+        self.c = c
+
+    def check(self, rc: int) -> None:
+        """Raise what the C side says if a call returned -1."""
+        if rc:
+            raise self._error()
+
+    def created(self, handle: int | None) -> int:
+        """The engine or pool that a create call made; raises what the C side says if none."""
+        if handle is None:
+            raise self._error()
+        return handle
+
+    def isa(self) -> str:
+        """The level that engines and pools use unless they are told another."""
+        name: bytes | None = self.c.srt_isa()
+        if name is None:
+            raise self._error()
+        return name.decode()
+
+    def available_isas(self) -> tuple[str, ...]:
+        """The levels that this CPU runs, best first."""
+        return tuple(isa for isa in ISAS if self.c.srt_isa_available(isa.encode()))
+
+    def packed_bytes(self, format: Format, n: int, k: int) -> int:
+        """Bytes of a packed [n, k] matrix."""
+        size: int = self.c.srt_packed_bytes(format, n, k)
+        return size
+
+    def pack(
+        self,
+        source: Source,
+        data: np.ndarray,
+        n: int,
+        k: int,
+        format: Format,
+        row_order: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """The rows of `data` (any dtype, encoded as `source`), or those that `row_order` int32 [n]
+        lists, as a packed [n, k] matrix: uint8, 64-byte aligned."""
+        rows = data.nbytes // source.row_bytes(k)
+        order = np.arange(n, dtype=np.int32) if row_order is None else row_order
+        if len(order) != n or order.min(initial=0) < 0 or order.max(initial=-1) >= rows:
+            raise ValueError(f"{n} rows cannot be taken in this order from {rows}")
+        out = aligned_empty(self.packed_bytes(format, n, k))
+        rows_at = pointer(order, c_int32)
+        self.check(self.c.srt_pack(source, address(data), n, k, rows_at, format, address(out)))
+        return out
+
+    def _error(self) -> RuntimeError:
+        message: bytes | None = self.c.srt_last_error()
+        return RuntimeError((message or b"unknown error").decode(errors="replace"))
+
+
+@cache
+def load(path: Path = LIBRARY) -> Library:
+    """The library at `path`, once per process. Raises NativeUnavailable."""
+    if not path.exists():
+        raise NativeUnavailable(
+            f"{path} was not built: install again with a C++17 compiler, or run "
+            "`python -m scheduler_proc.kernels.build` in a checkout"
+        )
+    try:
+        c = ctypes.CDLL(str(path))
+        _check_version(c, path)
+        for name, (restype, *argtypes) in SIGNATURES.items():
+            _declare(c, name, restype, argtypes)
+    except (OSError, AttributeError) as error:
+        raise NativeUnavailable(f"{path} cannot be loaded: {error}") from error
+    return Library(c)
+
+
+def _check_version(c: ctypes.CDLL, path: Path) -> None:
+    version = c.srt_abi_version()
+    if version != ABI_VERSION:
+        raise NativeUnavailable(
+            f"{path} has ABI version {version}, not {ABI_VERSION}: it was built from other sources"
+        )
+
+
+def _declare(c: ctypes.CDLL, name: str, restype: Any, argtypes: Sequence[Any]) -> None:
+    function = getattr(c, name)
+    function.restype = restype
+    function.argtypes = argtypes
+
+
+def pointer(array: np.ndarray, ctype: type[C]) -> "ctypes._Pointer[C]":
+    """A pointer to the first element of `array`, which must be C-contiguous and of that type."""
+    if array.dtype != _DTYPES[ctype]:
+        raise TypeError(f"an array of {array.dtype}, where C reads {_DTYPES[ctype]}")
+    return ctypes.pointer(ctype.from_address(address(array)))
+
+
+def address(array: np.ndarray) -> int:
+    """Where `array`, which must be C-contiguous, begins: for void pointers."""
+    if not array.flags.c_contiguous:
+        raise ValueError(f"an array of shape {array.shape} is not C-contiguous")
+    return array.ctypes.data
+
+
+def aligned_empty(size: int) -> np.ndarray:
+    """`size` bytes, not initialised, that begin at a multiple of 64."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]

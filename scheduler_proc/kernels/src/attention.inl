@@ -1,0 +1,458 @@
+// Attention over the token-granular pool, in one canonical reduction.
+//
+// A query's keys are cut into chunks of kChunk at absolute positions. Within a chunk: scores, one
+// softmax, weighted values; then chunks are folded left to right. Two kernels compute a chunk, and
+// give the same bits: `RowKernel` reads each key once for the few query rows of one token
+// (decoding; lanes run along the head), `BlockKernel` first gathers keys and values into scratch
+// for many rows (extending, shared prefixes; lanes run along the keys). For that the block kernel
+// adds a score's 16 partial sums as the tree of `sum_lanes`.
+//
+// Chunked softmax and its merging: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
+#include <algorithm>
+
+#include "kernels.h"
+
+namespace srt::SRT_ISA_NS {
+
+constexpr float kLowest = -1e30f;
+
+// Softmax numerators of scores[lo, hi) in place, zero elsewhere; their maximum and sum.
+SRT_INLINE void softmax_chunk(float *scores, int lo, int hi, float &maximum, float &total) {
+  F x[kChunk / 16], most = set1(kLowest);
+  for (int i = 0; i < kChunk / 16; i++) {
+    x[i] = first_lanes(hi - 16 * i, load(scores + 16 * i), set1(kLowest));
+    if (lo > 16 * i) x[i] = first_lanes(lo - 16 * i, set1(kLowest), x[i]);
+    most = max(most, x[i]);
+  }
+  maximum = largest(most);
+  F all = zero();
+  for (int i = 0; i < kChunk / 16; i++) {
+    x[i] = exp(sub(x[i], set1(maximum)));  // exp(kLowest - maximum) is 0
+    store(scores + 16 * i, x[i]);
+    all = add(all, x[i]);
+  }
+  total = sum(all);
+}
+
+// A record is [head_dim] unnormalised output, then the maximum and the sum.
+SRT_INLINE void fold_record(float *state, const float *chunk, int head_dim, bool is_first) {
+  if (is_first) {
+    for (int i = 0; i < record_floats(head_dim); i += 16) store(state + i, load(chunk + i));
+    return;
+  }
+  const float before = state[head_dim], now = chunk[head_dim], both = std::max(before, now);
+  float pair[16] = {before - both, now - both};
+  store(pair, exp(load(pair)));
+  const F keep = set1(pair[0]), take = set1(pair[1]);
+  for (int i = 0; i < head_dim; i += 16)
+    store(state + i, fma(load(chunk + i), take, mul(load(state + i), keep)));
+  state[head_dim] = both;
+  state[head_dim + 1] = state[head_dim + 1] * pair[0] + chunk[head_dim + 1] * pair[1];
+}
+
+SRT_INLINE void finish_record(const float *state, int head_dim, float *out) {
+  const F inverse = set1(1.f / state[head_dim + 1]);
+  for (int i = 0; i < head_dim; i += 16) store(out + i, mul(load(state + i), inverse));
+}
+
+// Registers of output columns that a value product works on at once.
+template <int V>
+constexpr int kColumns = V <= 6 ? V : 4;
+
+// Where a unit's result for (query, chunk, head) goes: a record among the partials, or folded into
+// a running state that `finish` writes out.
+SRT_INLINE float *partial_record(const AttentionCall &call, const Query &query, int chunk, int head) {
+  const size_t record =
+      query.partials + size_t(chunk - first_chunk_of(query)) * call.heads + head;
+  return call.partials + record * record_floats(call.head_dim);
+}
+
+// ---- few rows: keys are read where they lie -----------------------------------------------------
+
+template <class T, int V>
+struct RowKernel {
+  static constexpr int kDim = 16 * V;
+
+  // scores[h][t] for H heads of one group and keys [0, n) of a tile of 16.
+  template <int H>
+  SRT_INLINE void scores(const float *q, const T *keys, size_t stride, const int32_t *slots, int n,
+                         float *out) {
+    F parts[H][16];
+    for (int t = 0; t < 16; t++) {
+      const T *key = keys + size_t(slots[t < n ? t : 0]) * stride;
+      F k[V];
+      for (int i = 0; i < V; i++) k[i] = load(key + 16 * i);
+      for (int h = 0; h < H; h++) {
+        F part = mul(load(q + h * kDim), k[0]);
+        for (int i = 1; i < V; i++) part = fma(load(q + h * kDim + 16 * i), k[i], part);
+        parts[h][t] = part;
+      }
+    }
+    for (int h = 0; h < H; h++) store(out + h * kChunk, sum_lanes(parts[h]));
+  }
+
+  // out[h] += sum over t of p[h][t] * value t, for C registers of columns.
+  template <int H, int C>
+  SRT_INLINE void values(const float *p, const T *column, size_t stride, const int32_t *slots,
+                         int n, float *out, size_t ldo) {
+    F acc[H][C];
+    for (int h = 0; h < H; h++)
+      for (int c = 0; c < C; c++) acc[h][c] = load(out + h * ldo + 16 * c);
+    for (int t = 0; t < n; t++) {
+      const T *value = column + size_t(slots[t]) * stride;
+      for (int c = 0; c < C; c++) {
+        const F v = load(value + 16 * c);
+        for (int h = 0; h < H; h++) acc[h][c] = fma(set1(p[h * kChunk + t]), v, acc[h][c]);
+      }
+    }
+    for (int h = 0; h < H; h++)
+      for (int c = 0; c < C; c++) store(out + h * ldo + 16 * c, acc[h][c]);
+  }
+
+  // Calls f(first head, std::integral_constant<count>) over a group in runs of up to four.
+  template <class Call>
+  SRT_INLINE void runs(int group, Call f) {
+    int h = 0;
+    for (; h + 4 <= group; h += 4) f(h, std::integral_constant<int, 4>());
+    if (group - h == 3) f(h, std::integral_constant<int, 3>());
+    if (group - h == 2) f(h, std::integral_constant<int, 2>());
+    if (group - h == 1) f(h, std::integral_constant<int, 1>());
+  }
+
+  struct View {
+    const AttentionCall &call;
+    const AttentionUnit &unit;
+    const float *q;  // of the token: [heads][kDim]
+    float *scores;   // [heads of the unit][kChunk]
+    float *records;  // [heads of the unit]
+    size_t stride;
+    int group;
+  };
+
+  SRT_INLINE void prefetch_rows(const View &view, const void *pool, const int32_t *slots, int n) {
+    const size_t bytes = size_t(view.unit.last_head - view.unit.first_head) * kDim * sizeof(T);
+    for (int t = 0; t < n; t++) {
+      const T *row = static_cast<const T *>(pool) + size_t(slots[t]) * view.stride +
+                     size_t(view.unit.first_head) * kDim;
+      for (size_t at = 0; at < bytes; at += 64) prefetch(reinterpret_cast<const char *>(row) + at);
+    }
+  }
+
+  static void chunk_scores(const View &view, const int32_t *slots, int lo, int n) {
+    const T *keys = static_cast<const T *>(view.call.k_pool);
+    for (int t = lo / 16 * 16; t < n; t += 16) {
+      const int ahead = std::min(16, n - t - 16);
+      if (ahead > 0) prefetch_rows(view, view.call.k_pool, slots + t + 16, ahead);
+      for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
+        runs(view.group, [&](int h, auto count) __attribute__((always_inline)) {
+          const int head = kv * view.group + h, local = head - view.unit.first_head * view.group;
+          scores<count.value>(view.q + size_t(head) * kDim, keys + size_t(kv) * kDim, view.stride,
+                              slots + t, std::min(16, n - t), view.scores + local * kChunk + t);
+        });
+    }
+  }
+
+  static void chunk_values(const View &view, const int32_t *slots, int lo, int n) {
+    constexpr int kTile = 32, C = kColumns<V>;
+    const T *values_pool = static_cast<const T *>(view.call.v_pool);
+    const size_t ldo = record_floats(kDim);
+    for (int t = lo / kTile * kTile; t < n; t += kTile) {
+      const int first = std::max(t, lo), last = std::min(t + kTile, n);
+      const int ahead = std::min(kTile, n - t - kTile);
+      if (ahead > 0) prefetch_rows(view, view.call.v_pool, slots + t + kTile, ahead);
+      for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
+        for (int column = 0; column < V; column += C)
+          runs(view.group, [&](int h, auto count) __attribute__((always_inline)) {
+            const int local = (kv - view.unit.first_head) * view.group + h;
+            values<count.value, C>(view.scores + local * kChunk + first,
+                                   values_pool + size_t(kv) * kDim + 16 * column, view.stride,
+                                   slots + first, last - first,
+                                   view.records + local * ldo + 16 * column, ldo);
+          });
+    }
+  }
+
+  // One token: all chunks of the unit, head by head of each tile.
+  static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+    const Query &query = call.queries[unit.first_query];
+    const int group = call.heads / call.kv_heads, heads = (unit.last_head - unit.first_head) * group;
+    const size_t record = record_floats(kDim);
+    float *state = scratch + size_t(heads) * (kChunk + record);
+    const View view{call,
+                    unit,
+                    call.q + query.token * call.ldq,
+                    scratch,
+                    scratch + size_t(heads) * kChunk,
+                    size_t(call.kv_heads) * kDim,
+                    group};
+    for (int chunk = unit.first_chunk; chunk < unit.last_chunk; chunk++) {
+      const int32_t *slots = unit.slots + chunk * kChunk;
+      const int lo = std::max(0, query.lower - chunk * kChunk);
+      const int n = std::min(kChunk, query.limit - chunk * kChunk);
+      prefetch_rows(view, call.k_pool, slots, std::min(16, n));
+      chunk_scores(view, slots, lo, n);
+      prefetch_rows(view, call.v_pool, slots + lo, std::min(32, n - lo));
+      for (int h = 0; h < heads; h++) {
+        float *out = view.records + h * record;
+        softmax_chunk(view.scores + h * kChunk, lo, n, out[kDim], out[kDim + 1]);
+        for (int i = 0; i < V; i++) store(out + 16 * i, zero());
+      }
+      chunk_values(view, slots, lo, n);
+      for (int h = 0; h < heads; h++) {
+        const int head = unit.first_head * group + h;
+        float *to = query.partials < 0 ? state + h * record
+                                       : partial_record(call, query, chunk, head);
+        const bool is_first = query.partials >= 0 || chunk == unit.first_chunk;
+        fold_record(to, view.records + h * record, kDim, is_first);
+      }
+    }
+    if (query.partials >= 0) return;
+    for (int h = 0; h < heads; h++)
+      finish_record(state + h * record, kDim,
+                    call.out + query.token * call.ldo + size_t(unit.first_head * group + h) * kDim);
+  }
+};
+
+// ---- many rows: keys and values are gathered first ----------------------------------------------
+
+template <class T, int V>
+struct BlockKernel {
+  static constexpr int kDim = 16 * V;
+  static constexpr int kTile = 64;  // keys gathered at once
+
+  struct Scratch {
+    float *keys;     // [kDim][kTile]
+    float *values;   // [kTile][kDim]
+    float *scores;   // [rows][kChunk]
+    float *records;  // [rows]
+    float *states;   // [rows]
+  };
+
+  // keys[d][t] = key t's d-th element, for up to kTile slots; the rest of the last 32 is zero.
+  static void gather_keys(const T *pool, size_t stride, const int32_t *slots, int n, float *keys) {
+    for (int t = 0; t < (n + 31) / 32 * 32; t += 16)
+      for (int d = 0; d < kDim; d += 16) {
+        F rows[16];
+        for (int i = 0; i < 16; i++)
+          rows[i] = t + i < n ? load(pool + size_t(slots[t + i]) * stride + d) : zero();
+        transpose(rows);
+        for (int i = 0; i < 16; i++) store(keys + (d + i) * kTile + t, rows[i]);
+      }
+  }
+
+  static void gather_values(const T *pool, size_t stride, const int32_t *slots, int n,
+                            float *values) {
+    for (int t = 0; t < n; t++) {
+      const T *value = pool + size_t(slots[t]) * stride;
+      for (int d = 0; d < kDim; d += 16) store(values + t * kDim + d, load(value + d));
+    }
+  }
+
+  // Partial sum `l` of R rows x 32 keys: the products of dimensions l, l + 16, l + 32, ...
+  template <int R>
+  SRT_INLINE void partial_scores(const float *const *q, const float *keys, int l, F (&out)[R][2]) {
+    for (int i = 0; i < V; i++) {
+      const float *row = keys + (16 * i + l) * kTile;
+      const F left = load(row), right = load(row + 16);
+#pragma GCC unroll 6
+      for (int r = 0; r < R; r++) {
+        const F at = set1(q[r][16 * i + l]);
+        if (i == 0) {
+          out[r][0] = mul(at, left);
+          out[r][1] = mul(at, right);
+        } else {
+          out[r][0] = fma(at, left, out[r][0]);
+          out[r][1] = fma(at, right, out[r][1]);
+        }
+      }
+    }
+  }
+
+  template <int R>
+  SRT_INLINE void add_to(F (&to)[R][2], const F (&from)[R][2]) {
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < 2; c++) to[r][c] = add(to[r][c], from[r][c]);
+  }
+
+  // Four partial sums, added as (l + l^2) + (l^1 + l^3).
+  template <int R>
+  SRT_INLINE void quad_scores(const float *const *q, const float *keys, int l, F (&out)[R][2]) {
+    F a[R][2], b[R][2];
+    partial_scores<R>(q, keys, l, out);
+    partial_scores<R>(q, keys, l + 2, a);
+    add_to<R>(out, a);
+    partial_scores<R>(q, keys, l + 1, a);
+    partial_scores<R>(q, keys, l + 3, b);
+    add_to<R>(a, b);
+    add_to<R>(out, a);
+  }
+
+  template <int R>
+  static void score_tile(const float *const *q, const float *keys, float *scores) {
+    F total[R][2], half[R][2], quad[R][2];
+    quad_scores<R>(q, keys, 0, total);
+    quad_scores<R>(q, keys, 4, quad);
+    add_to<R>(total, quad);
+    quad_scores<R>(q, keys, 8, half);
+    quad_scores<R>(q, keys, 12, quad);
+    add_to<R>(half, quad);
+    add_to<R>(total, half);
+    for (int r = 0; r < R; r++) {
+      store(scores + r * kChunk, total[r][0]);
+      store(scores + r * kChunk + 16, total[r][1]);
+    }
+  }
+
+  // out[r] += sum over t of p[r][t] * values[t], for R rows and C registers of columns.
+  template <int R, int C>
+  static void value_tile(const float *p, const float *values, int n, float *out) {
+    F acc[R][C];
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++) acc[r][c] = load(out + r * record_floats(kDim) + 16 * c);
+    for (int t = 0; t < n; t++) {
+      F v[C];
+      for (int c = 0; c < C; c++) v[c] = load(values + t * kDim + 16 * c);
+#pragma GCC unroll 6
+      for (int r = 0; r < R; r++) {
+        const F by = set1(p[r * kChunk + t]);
+        for (int c = 0; c < C; c++) acc[r][c] = fma(by, v[c], acc[r][c]);
+      }
+    }
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++) store(out + r * record_floats(kDim) + 16 * c, acc[r][c]);
+  }
+
+  static void all_scores(const float *const *q, int first, int rows, int n, const Scratch &s,
+                         int at) {
+    for (int t = 0; t < (n + 31) / 32 * 32; t += 32) {
+      int r = first;
+      for (; r + kScoreRows <= rows; r += kScoreRows)
+        score_tile<kScoreRows>(q + r, s.keys + t, s.scores + r * kChunk + at + t);
+      for (; r < rows; r++) score_tile<1>(q + r, s.keys + t, s.scores + r * kChunk + at + t);
+    }
+  }
+
+  static void all_values(int first, int rows, int n, const Scratch &s, int at) {
+    constexpr int C = kColumns<V>, R = std::max(1, std::min(6, kValueRegisters / C));
+    for (int column = 0; column < V; column += C) {
+      const float *values = s.values + 16 * column;
+      float *out = s.records + 16 * column;
+      int r = first;
+      for (; r + R <= rows; r += R)
+        value_tile<R, C>(s.scores + r * kChunk + at, values, n, out + r * record_floats(kDim));
+      for (; r < rows; r++)
+        value_tile<1, C>(s.scores + r * kChunk + at, values, n, out + r * record_floats(kDim));
+    }
+  }
+
+  // Queries [first_query, last_query) x one kv head. Queries are in order of their limits.
+  static void attend_head(const AttentionCall &call, const AttentionUnit &unit, int kv,
+                          const Scratch &s) {
+    const int group = call.heads / call.kv_heads;
+    const int rows = (unit.last_query - unit.first_query) * group;
+    const size_t stride = size_t(call.kv_heads) * kDim;
+    const T *k_pool = static_cast<const T *>(call.k_pool) + size_t(kv) * kDim;
+    const T *v_pool = static_cast<const T *>(call.v_pool) + size_t(kv) * kDim;
+    const float *q[kUnitRows];
+    const auto query_of = [&](int row) -> const Query & {
+      return call.queries[unit.first_query + row / group];
+    };
+    for (int r = 0; r < rows; r++)
+      q[r] = call.q + query_of(r).token * call.ldq + size_t(kv * group + r % group) * kDim;
+    const int end = call.queries[unit.last_query - 1].limit;
+    for (int chunk = unit.first_chunk; chunk < unit.last_chunk; chunk++) {
+      const int base = chunk * kChunk, n = std::min(kChunk, end - base);
+      const int32_t *slots = unit.slots + base;
+      int first = 0;  // rows whose last key comes before this chunk have nothing to do
+      while (query_of(first).limit <= base) first++;
+      for (int t = 0; t < n; t += kTile) {
+        gather_keys(k_pool, stride, slots + t, std::min(kTile, n - t), s.keys);
+        all_scores(q, first, rows, std::min(kTile, n - t), s, t);
+      }
+      for (int r = first; r < rows; r++) {
+        float *out = s.records + r * record_floats(kDim);
+        softmax_chunk(s.scores + r * kChunk, query_of(r).lower - base, query_of(r).limit - base,
+                      out[kDim], out[kDim + 1]);
+        for (int i = 0; i < V; i++) store(out + 16 * i, zero());
+      }
+      for (int t = 0; t < n; t += kTile) {
+        gather_values(v_pool, stride, slots + t, std::min(kTile, n - t), s.values);
+        all_values(first, rows, std::min(kTile, n - t), s, t);
+      }
+      for (int r = first; r < rows; r++) keep(call, query_of(r), chunk, kv * group + r % group, r, s);
+    }
+    for (int r = 0; r < rows; r++)
+      if (query_of(r).partials < 0)
+        finish_record(s.states + r * record_floats(kDim), kDim,
+                      call.out + query_of(r).token * call.ldo +
+                          size_t(kv * group + r % group) * kDim);
+  }
+
+  // Take over a row's chunk: a chunk that the window hides altogether does not count.
+  SRT_INLINE void keep(const AttentionCall &call, const Query &query, int chunk, int head, int row,
+                       const Scratch &s) {
+    if (query.lower >= (chunk + 1) * kChunk) return;
+    const float *record = s.records + row * record_floats(kDim);
+    if (query.partials >= 0)
+      fold_record(partial_record(call, query, chunk, head), record, kDim, true);
+    else
+      fold_record(s.states + row * record_floats(kDim), record, kDim,
+                  chunk == first_chunk_of(query));
+  }
+
+  static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+    const int rows = (unit.last_query - unit.first_query) * (call.heads / call.kv_heads);
+    Scratch s;
+    s.keys = scratch;
+    s.values = s.keys + kDim * kTile;
+    s.scores = s.values + kDim * kTile;
+    s.records = s.scores + size_t(rows) * kChunk;
+    s.states = s.records + size_t(rows) * record_floats(kDim);
+    for (int kv = unit.first_head; kv < unit.last_head; kv++) attend_head(call, unit, kv, s);
+  }
+};
+
+// ---- by head size and pool type -----------------------------------------------------------------
+
+template <class T, int V>
+static void attend_with(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+  if (unit.last_query - unit.first_query == 1)
+    RowKernel<T, V>::attend(call, unit, scratch);
+  else
+    BlockKernel<T, V>::attend(call, unit, scratch);
+}
+
+template <class T>
+static void attend_over(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+  switch (call.head_dim) {
+    case 16: return attend_with<T, 1>(call, unit, scratch);
+    case 32: return attend_with<T, 2>(call, unit, scratch);
+    case 64: return attend_with<T, 4>(call, unit, scratch);
+    case 80: return attend_with<T, 5>(call, unit, scratch);
+    case 96: return attend_with<T, 6>(call, unit, scratch);
+    case 128: return attend_with<T, 8>(call, unit, scratch);
+    case 256: return attend_with<T, 16>(call, unit, scratch);
+  }
+}
+
+static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+  if (call.kv_format == SRT_F16)
+    attend_over<f16>(call, unit, scratch);
+  else
+    attend_over<float>(call, unit, scratch);
+}
+
+// Fold a query's partial records, in the order of their chunks, into its output.
+static void fold(const AttentionCall &call, const Query &query) {
+  const int chunks = last_chunk_of(query) - first_chunk_of(query);
+  for (int head = 0; head < call.heads; head++) {
+    float *state = partial_record(call, query, first_chunk_of(query), head);
+    for (int c = 1; c < chunks; c++)
+      fold_record(state, partial_record(call, query, first_chunk_of(query) + c, head),
+                  call.head_dim, false);
+    finish_record(state, call.head_dim,
+                  call.out + query.token * call.ldo + size_t(head) * call.head_dim);
+  }
+}
+
+}  // namespace srt::SRT_ISA_NS

@@ -1,0 +1,40 @@
+// Cuts a step's attention into units of work, once per step for all layers.
+#pragma once
+#include <vector>
+
+#include "kernels.h"
+
+namespace srt {
+
+// What of a model the plan depends on.
+struct AttentionShape {
+  int heads, kv_heads, head_dim, window;
+  int threads;
+};
+
+struct AttentionPlan {
+  std::vector<Query> queries;        // one per token, and one more for every shared chunk run
+  std::vector<AttentionUnit> units;  // dearest first
+  std::vector<int32_t> folds;        // queries whose partials are to be folded
+  int num_records = 0;               // of partials
+
+  // Plan for `batch`; reuses the memory of the plan before.
+  void make(const AttentionShape &shape, const srt_batch &batch);
+
+ private:
+  struct Decode {
+    int32_t query;  // index into queries
+    const int32_t *slots;
+    int32_t own;  // the first chunk that is not read through a shared unit
+  };
+  std::vector<Decode> decodes_;
+
+  void add_extend(const AttentionShape &shape, const int32_t *slots, int at);
+  void share(const AttentionShape &shape, int first, int last, int chunk);
+  int common_chunks(int first, int last, int chunk) const;
+  void keep_partials(const AttentionShape &shape, Query &query, int32_t index);
+  void add_shared(const AttentionShape &shape, int first, int last, int chunk, int end);
+  void add_decodes(const AttentionShape &shape);
+};
+
+}  // namespace srt

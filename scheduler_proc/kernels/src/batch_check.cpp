@@ -1,0 +1,122 @@
+// Bounds of everything that indexes memory. The scheduler plans correct batches; a defect in it
+// must end as an error that names the field, not as a stray write.
+#include "batch_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "error.h"
+
+namespace srt {
+
+namespace {
+
+int check_range(const char *field, const int32_t *values, int count, int low, int high) {
+  for (int i = 0; i < count; i++)
+    if (values[i] < low || values[i] >= high)
+      return set_error("%s[%d] = %d is not in [%d, %d)", field, i, values[i], low, high);
+  return 0;
+}
+
+int check_indptr(const char *field, const int32_t *indptr, int rows) {
+  if (indptr[0] != 0) return set_error("%s does not begin with 0", field);
+  for (int i = 0; i < rows; i++)
+    if (indptr[i + 1] <= indptr[i]) return set_error("%s: row %d is empty", field, i);
+  return 0;
+}
+
+int check_matrix(const char *name, const srt_matrix &w, int n, int k) {
+  if (w.n != n || w.k != k)
+    return set_error("%s is [%d, %d] and not [%d, %d]", name, w.n, w.k, n, k);
+  if (w.format < SRT_F32 || w.format > SRT_Q6) return set_error("%s: unknown format", name);
+  if (is_quantized(w.format) && k % kGroup != 0)
+    return set_error("%s: %d inputs are not groups of %d", name, k, kGroup);
+  if (w.bias != nullptr && n % kBlock != 0)
+    return set_error("%s: a bias needs a multiple of %d outputs", name, kBlock);
+  return w.data == nullptr ? set_error("%s has no data", name) : 0;
+}
+
+int check_layer(const srt_model &m, const srt_layer &layer) {
+  const int q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
+  if (check_matrix("q", layer.q, q, m.hidden) || check_matrix("k", layer.k, kv, m.hidden) ||
+      check_matrix("v", layer.v, kv, m.hidden) || check_matrix("o", layer.o, m.hidden, q) ||
+      check_matrix("gate", layer.gate, m.intermediate, m.hidden) ||
+      check_matrix("up", layer.up, m.intermediate, m.hidden) ||
+      check_matrix("down", layer.down, m.hidden, m.intermediate))
+    return -1;
+  if (layer.k_pool == nullptr || layer.v_pool == nullptr) return set_error("a layer has no pool");
+  return 0;
+}
+
+int check_heads(const srt_model &m) {
+  if (!supports_head_dim(m.head_dim)) return set_error("head size %d", m.head_dim);
+  if (m.kv_heads < 1 || m.heads % m.kv_heads != 0 || m.heads / m.kv_heads > kUnitRows)
+    return set_error("%d heads cannot share %d kv heads", m.heads, m.kv_heads);
+  if (m.kv_format != SRT_F16 && m.kv_format != SRT_F32)
+    return set_error("kv_format is neither F16 nor F32");
+  return 0;
+}
+
+}  // namespace
+
+bool supports_head_dim(int head_dim) {
+  constexpr int kSizes[] = {16, 32, 64, 80, 96, 128, 256};
+  return std::find(std::begin(kSizes), std::end(kSizes), head_dim) != std::end(kSizes);
+}
+
+int check_model(const srt_model &m) {
+  if (check_heads(m) != 0) return -1;
+  if (m.hidden % 16 != 0 || m.intermediate % 16 != 0)
+    return set_error("hidden (%d) and intermediate (%d) sizes must be multiples of 16", m.hidden,
+                     m.intermediate);
+  for (int i = 0; i < m.num_layers; i++)
+    if (check_layer(m, m.layers[i]) != 0) return -1;
+  return check_matrix("embed", m.embed, m.vocab, m.hidden) ||
+                 check_matrix("head", m.head, m.vocab, m.hidden)
+             ? -1
+             : 0;
+}
+
+int check_batch(const srt_model &m, const srt_batch &b) {
+  if (b.num_rows < 1) return set_error("num_rows is %d", b.num_rows);
+  if (check_indptr("qo_indptr", b.qo_indptr, b.num_rows) ||
+      check_indptr("kv_indptr", b.kv_indptr, b.num_rows))
+    return -1;
+  const int tokens = b.qo_indptr[b.num_rows];
+  if (tokens != b.num_tokens) return set_error("num_tokens is not qo_indptr's last");
+  for (int r = 0; r < b.num_rows; r++)
+    if (b.kv_indptr[r + 1] - b.kv_indptr[r] < b.qo_indptr[r + 1] - b.qo_indptr[r])
+      return set_error("row %d has more tokens than KV", r);
+  return check_range("input_ids", b.input_ids, tokens, 0, m.vocab) ||
+                 check_range("positions", b.positions, tokens, 0, INT32_MAX) ||
+                 check_range("out_slots", b.out_slots, tokens, 0, m.num_slots) ||
+                 check_range("kv_indices", b.kv_indices, b.kv_indptr[b.num_rows], 0, m.num_slots) ||
+                 check_range("sample_tokens", b.sample_tokens, b.num_samples, 0, tokens) ||
+                 check_range("logprob_tokens", b.logprob_tokens, b.num_logprobs, 0, tokens) ||
+                 check_range("logprob_targets", b.logprob_targets, b.num_logprobs, 0, m.vocab)
+             ? -1
+             : 0;
+}
+
+bool sample_batch_row(const Kernels &kernels, const srt_batch &batch, int row, const float *logits,
+                      int vocab, SampleScratch &scratch) {
+  const int32_t *suppressed = batch.suppress_indptr;
+  SampleParams params{};
+  params.temperature = batch.temperature[row];
+  params.top_p = batch.top_p[row];
+  params.min_p = batch.min_p[row];
+  params.top_k = batch.top_k[row];
+  params.uniform = batch.uniform[row];
+  params.suppress = suppressed ? batch.suppress_ids + suppressed[row] : nullptr;
+  params.num_suppress = suppressed ? suppressed[row + 1] - suppressed[row] : 0;
+  if (batch.mask_rows && batch.mask_rows[row] >= 0)
+    params.mask = batch.masks + size_t(batch.mask_rows[row]) * ((vocab + 31) / 32);
+  const int32_t id = kernels.sample_row(logits, vocab, params, scratch);
+  if (id < 0) return false;
+  batch.next_ids[row] = id;
+  batch.logprobs[row] = batch.want_logprob[row] ? kernels.token_logprob(logits, vocab, id) : NAN;
+  return true;
+}
+
+}  // namespace srt

@@ -1,0 +1,16 @@
+// What is checked of a batch and a model before any of their memory is touched.
+#pragma once
+#include "kernels.h"
+
+namespace srt {
+
+// 0, or -1 and an error text that names the field.
+int check_model(const srt_model &model);
+int check_batch(const srt_model &model, const srt_batch &batch);
+
+// Sample row `row` of the batch from its logits: its id, and log-probability if wanted. False if
+// its masks allow no token.
+bool sample_batch_row(const Kernels &kernels, const srt_batch &batch, int row, const float *logits,
+                      int vocab, SampleScratch &scratch);
+
+}  // namespace srt

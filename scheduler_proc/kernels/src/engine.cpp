@@ -1,0 +1,313 @@
+// One step: embedding, layers, logits, sampling; every phase is shared among the threads.
+//
+// All threads run `forward` from top to bottom. A phase ends with a barrier when other threads read
+// what it wrote. For a row or two every thread normalises and quantises for itself: that takes less
+// time than a barrier.
+#include "engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "batch_check.h"
+#include "error.h"
+#include "linear_phase.h"
+
+namespace srt {
+
+namespace {
+
+constexpr int kPrivateRows = 2;   // inputs that every thread prepares for itself
+constexpr int kLogprobRows = 64;  // rows of logits held at once for prompt log-probabilities
+constexpr int kRowPieces = 8;     // per thread, of row-wise phases
+
+double now() {
+  using namespace std::chrono;
+  return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+LinearTask task(const srt_matrix &w, const Activations &x, float *y, size_t ldy, Output output) {
+  return {{&w, nullptr}, x, y, ldy, output};
+}
+
+}  // namespace
+
+Engine::Engine(const srt_model &model, int threads, const Kernels &kernels)
+    : model_(model),
+      layers_(model.layers, model.layers + model.num_layers),
+      kernels_(kernels),
+      pool_(threads),
+      inputs_(threads + 1),
+      scratch_(threads) {
+  for (const srt_layer &layer : layers_)
+    if (std::find(windows_.begin(), windows_.end(), layer.window) == windows_.end())
+      windows_.push_back(layer.window);
+  plans_.resize(windows_.size());
+}
+
+const AttentionPlan &Engine::plan_of(const srt_layer &layer) const {
+  return plans_[std::find(windows_.begin(), windows_.end(), layer.window) - windows_.begin()];
+}
+
+int Engine::step(const srt_batch &batch) {
+  if (check_batch(model_, batch) != 0) return -1;
+  ticked_ = now();
+  batch_ = &batch;
+  forbidden_ = -1;
+  for (size_t i = 0; i < windows_.size(); i++)
+    plans_[i].make(
+        {model_.heads, model_.kv_heads, model_.head_dim, windows_[i], pool_.size()}, batch);
+  reserve(batch);
+  tick(0, kOther);
+  auto body = [this](int thread) { forward(thread); };
+  pool_.run(body);
+  batch_ = nullptr;
+  const int row = forbidden_.load();
+  return row < 0 ? 0 : set_error("sample %d: its masks allow no token", row);
+}
+
+void Engine::reserve(const srt_batch &batch) {
+  const size_t rows = batch.num_tokens;
+  const int widest = std::max({model_.hidden, q_size(), model_.intermediate});
+  x_.need(rows * model_.hidden, growths_);
+  qkv_.need(rows * qkv_size(), growths_);
+  attended_.need(rows * q_size(), growths_);
+  gated_.need(rows * model_.intermediate, growths_);
+  up_.need(rows * model_.intermediate, growths_);
+  cos_sin_.need(rows * model_.head_dim, growths_);
+  for (const AttentionPlan &plan : plans_)
+    partials_.need(size_t(plan.num_records) * record_floats(model_.head_dim), growths_);
+  const int logit_rows = std::max(batch.num_samples, std::min(batch.num_logprobs, kLogprobRows));
+  logits_.need(size_t(logit_rows) * padded(model_.vocab), growths_);
+  for (size_t i = 0; i < inputs_.size(); i++) {
+    const size_t held = i == 0 ? std::max<size_t>(rows, logit_rows) : kPrivateRows;
+    inputs_[i].normed.need(held * model_.hidden, growths_);
+    inputs_[i].quantized.need(held, widest, growths_);
+  }
+  const size_t bytes =
+      std::max({linear_scratch_bytes(widest), sample_scratch_bytes(model_.vocab),
+                attention_scratch_floats(model_.heads, model_.head_dim) * sizeof(float)});
+  for (Buffer<uint8_t> &scratch : scratch_) scratch.need(bytes, growths_);
+}
+
+void Engine::take_profile(double *seconds) {
+  std::copy(seconds_.begin(), seconds_.end(), seconds);
+  seconds_.fill(0);
+}
+
+void Engine::tick(int thread, Phase phase) {
+  if (thread != 0) return;
+  const double time = now();
+  seconds_[phase] += time - ticked_;
+  ticked_ = time;
+}
+
+// ---- the layers ---------------------------------------------------------------------------------
+
+void Engine::forward(int thread) {
+  embed();
+  tick(thread, kEmbed);
+  for (const srt_layer &layer : layers_) {
+    attention_block(thread, layer);
+    mlp_block(thread, layer);
+  }
+  prompt_logprobs(thread);
+  sample(thread);
+}
+
+void Engine::embed() {
+  each_row(batch_->num_tokens, [this](int token) { embed_token(token); });
+  pool_.barrier();
+}
+
+void Engine::embed_token(int token) {
+  srt_unpack_row(&model_.embed, batch_->input_ids[token],
+                 x_.get() + size_t(token) * model_.hidden);
+  const int half = model_.head_dim / 2;
+  float *cosines = cos_sin_.get() + size_t(token) * model_.head_dim, *sines = cosines + half;
+  for (int i = 0; i < half; i++) {
+    const float angle = static_cast<float>(batch_->positions[token]) * model_.rope_freqs[i];
+    cosines[i] = std::cos(angle);
+    sines[i] = std::sin(angle);
+  }
+}
+
+void Engine::attention_block(int thread, const srt_layer &layer) {
+  const int rows = batch_->num_tokens, width = qkv_size();
+  float *x = x_.get(), *qkv = qkv_.get();
+  const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
+  const Activations normed = input(thread, rows, model_.hidden, layer.attn_norm,
+                                   {&layer.q, &layer.k, &layer.v}, hidden_row);
+  tick(thread, kNorm);
+  linear(thread,
+         {task(layer.q, normed, qkv, width, Output::kStore),
+          task(layer.k, normed, qkv + q_size(), width, Output::kStore),
+          task(layer.v, normed, qkv + q_size() + kv_size(), width, Output::kStore)},
+         rows);
+  tick(thread, kQkv);
+  each_row(rows, [&](int token) { rotate_and_store(layer, token); });
+  pool_.barrier();
+  tick(thread, kRope);
+  attend(thread, layer);
+  const float *attended = attended_.get();
+  const Activations out = input(thread, rows, q_size(), nullptr, {&layer.o}, [&](int row) {
+    return attended + size_t(row) * q_size();
+  });
+  tick(thread, kNorm);
+  linear(thread, {task(layer.o, out, x, model_.hidden, Output::kAdd)}, rows);
+  tick(thread, kOut);
+}
+
+void Engine::rotate_and_store(const srt_layer &layer, int token) {
+  float *q = qkv_.get() + size_t(token) * qkv_size(), *k = q + q_size(), *v = k + kv_size();
+  const float *cos_sin = cos_sin_.get() + size_t(token) * model_.head_dim;
+  const int dim = model_.head_dim;
+  if (layer.q_norm)
+    for (int h = 0; h < model_.heads; h++)
+      kernels_.rms_norm(q + h * dim, layer.q_norm, dim, model_.rms_eps, q + h * dim);
+  if (layer.k_norm)
+    for (int h = 0; h < model_.kv_heads; h++)
+      kernels_.rms_norm(k + h * dim, layer.k_norm, dim, model_.rms_eps, k + h * dim);
+  kernels_.rope(q, cos_sin, model_.heads + model_.kv_heads, dim);
+  kernels_.scale(q, q_size(), model_.attn_scale);
+  const size_t bytes = model_.kv_format == SRT_F16 ? sizeof(f16) : sizeof(float);
+  const size_t at = size_t(batch_->out_slots[token]) * kv_size() * bytes;
+  kernels_.store_kv(k, kv_size(), model_.kv_format, static_cast<char *>(layer.k_pool) + at);
+  kernels_.store_kv(v, kv_size(), model_.kv_format, static_cast<char *>(layer.v_pool) + at);
+}
+
+void Engine::attend(int thread, const srt_layer &layer) {
+  const AttentionPlan &plan = plan_of(layer);
+  const AttentionCall call{model_.heads,     model_.kv_heads,
+                           model_.head_dim,  model_.kv_format,
+                           layer.k_pool,     layer.v_pool,
+                           qkv_.get(),       size_t(qkv_size()),
+                           attended_.get(),  size_t(q_size()),
+                           plan.queries.data(), partials_.get()};
+  auto *scratch = reinterpret_cast<float *>(scratch_[thread].get());
+  pool_.share(static_cast<int>(plan.units.size()),
+              [&](int unit) { kernels_.attend(call, plan.units[unit], scratch); });
+  tick(thread, kAttention);
+  if (plan.folds.empty()) return;
+  pool_.share(static_cast<int>(plan.folds.size()), [&](int i) {
+    kernels_.fold(call, plan.queries[plan.folds[i]]);
+  });
+  tick(thread, kFold);
+}
+
+void Engine::mlp_block(int thread, const srt_layer &layer) {
+  const int rows = batch_->num_tokens, width = model_.intermediate;
+  float *x = x_.get();
+  const Activations normed =
+      input(thread, rows, model_.hidden, layer.mlp_norm, {&layer.gate, &layer.up},
+            [&](int row) { return x + size_t(row) * model_.hidden; });
+  tick(thread, kNorm);
+  gate_up(thread, layer, normed);
+  tick(thread, kGateUp);
+  const float *gated = gated_.get();
+  const Activations down = input(thread, rows, width, nullptr, {&layer.down},
+                                 [&](int row) { return gated + size_t(row) * width; });
+  tick(thread, kNorm);
+  linear(thread, {task(layer.down, down, x, model_.hidden, Output::kAdd)}, rows);
+  tick(thread, kDown);
+}
+
+void Engine::gate_up(int thread, const srt_layer &layer, const Activations &x) {
+  const int rows = batch_->num_tokens, width = model_.intermediate;
+  if (layer.gate.format == layer.up.format) {
+    linear(thread, {{{&layer.gate, &layer.up}, x, gated_.get(), size_t(width), Output::kSiluMul}},
+           rows);
+    return;
+  }
+  linear(thread,
+         {task(layer.gate, x, gated_.get(), width, Output::kStore),
+          task(layer.up, x, up_.get(), width, Output::kStore)},
+         rows);
+  each_row(rows, [&](int row) {
+    const size_t at = size_t(row) * width;
+    kernels_.silu_mul(gated_.get() + at, up_.get() + at, width);
+  });
+  pool_.barrier();
+}
+
+// ---- logits -------------------------------------------------------------------------------------
+
+// Logits of `rows` tokens into logits_.
+void Engine::head(int thread, const int32_t *tokens, int rows) {
+  const float *x = x_.get();
+  const Activations normed =
+      input(thread, rows, model_.hidden, model_.final_norm, {&model_.head},
+            [&](int row) { return x + size_t(tokens[row]) * model_.hidden; });
+  tick(thread, kNorm);
+  linear(thread,
+         {task(model_.head, normed, logits_.get(), padded(model_.vocab), Output::kStore)}, rows);
+  tick(thread, kHead);
+}
+
+void Engine::prompt_logprobs(int thread) {
+  const srt_batch &batch = *batch_;
+  for (int first = 0; first < batch.num_logprobs; first += kLogprobRows) {
+    const int rows = std::min(kLogprobRows, batch.num_logprobs - first);
+    head(thread, batch.logprob_tokens + first, rows);
+    pool_.share(rows, [&](int row) {
+      const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+      batch.prompt_logprobs[first + row] =
+          kernels_.token_logprob(logits, model_.vocab, batch.logprob_targets[first + row]);
+    });
+    tick(thread, kSample);
+  }
+}
+
+void Engine::sample(int thread) {
+  const srt_batch &batch = *batch_;
+  if (batch.num_samples == 0) return;
+  head(thread, batch.sample_tokens, batch.num_samples);
+  SampleScratch scratch = sample_scratch(scratch_[thread].get(), model_.vocab);
+  pool_.share(batch.num_samples, [&](int row) {
+    const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+    if (!sample_batch_row(kernels_, batch, row, logits, model_.vocab, scratch)) forbidden_ = row;
+  });
+  tick(thread, kSample);
+}
+
+// ---- helpers ------------------------------------------------------------------------------------
+
+// Row-wise work shared among the threads; a barrier must follow before others read it.
+template <class Row>
+void Engine::each_row(int rows, Row row) {
+  const int step = std::max(1, rows / (pool_.size() * kRowPieces));
+  for (int first; (first = pool_.next() * step) < rows;)
+    for (int i = first; i < std::min(rows, first + step); i++) row(i);
+}
+
+template <class RowOf>
+Activations Engine::input(int thread, int rows, int k, const float *weight,
+                          std::initializer_list<const srt_matrix *> matrices, RowOf x_row) {
+  const bool is_private = rows <= kPrivateRows;
+  Input &to = inputs_[is_private ? 1 + thread : 0];
+  const bool quantize = std::any_of(matrices.begin(), matrices.end(),
+                                    [](const srt_matrix *w) { return is_quantized(w->format); });
+  const auto prepare = [&](int row) {
+    const float *x = x_row(row);
+    if (weight) {
+      float *normed = to.normed.get() + size_t(row) * k;
+      kernels_.rms_norm(x, weight, k, model_.rms_eps, normed);
+      x = normed;
+    }
+    if (quantize) to.quantized.quantize(kernels_, x, row, k);
+  };
+  if (is_private) {
+    for (int row = 0; row < rows; row++) prepare(row);
+  } else {
+    each_row(rows, prepare);
+    pool_.barrier();
+  }
+  return to.quantized.view(weight ? to.normed.get() : x_row(0));
+}
+
+void Engine::linear(int thread, std::initializer_list<LinearTask> tasks, int rows) {
+  linear_phase(pool_, kernels_, tasks.begin(), static_cast<int>(tasks.size()), rows,
+               scratch_[thread].get());
+}
+
+}  // namespace srt

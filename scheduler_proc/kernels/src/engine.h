@@ -1,0 +1,93 @@
+// The whole step of a Llama-family model, on the engine's own threads.
+#pragma once
+#include <array>
+#include <atomic>
+#include <initializer_list>
+#include <vector>
+
+#include "attention_plan.h"
+#include "kernels.h"
+#include "thread_pool.h"
+#include "workspace.h"
+
+namespace srt {
+
+enum Phase {
+  kEmbed, kNorm, kQkv, kRope, kAttention, kFold, kOut, kGateUp, kDown, kHead, kSample, kOther,
+};
+
+class Engine {
+ public:
+  Engine(const srt_model &model, int threads, const Kernels &kernels);
+
+  // 0, or -1 and an error text.
+  int step(const srt_batch &batch);
+  // Seconds per phase since the last call, as thread 0 saw them.
+  void take_profile(double *seconds);
+  int64_t growths() const { return growths_; }
+
+ private:
+  // A linear layer's input, where each thread finds it.
+  struct Input {
+    Buffer<float> normed;
+    ActivationBuffer quantized;
+  };
+
+  void reserve(const srt_batch &batch);
+
+  // These run on every thread.
+  void forward(int thread);
+  void embed();
+  void attention_block(int thread, const srt_layer &layer);
+  void mlp_block(int thread, const srt_layer &layer);
+  void attend(int thread, const srt_layer &layer);
+  void gate_up(int thread, const srt_layer &layer, const Activations &x);
+  void head(int thread, const int32_t *tokens, int rows);
+  void sample(int thread);
+  void prompt_logprobs(int thread);
+
+  void embed_token(int token);
+  void rotate_and_store(const srt_layer &layer, int token);
+
+  // Rows [0, rows) of x (row i is x_row(i), k inputs), normalised if there is a `weight`, and
+  // quantised if one of the matrices wants it.
+  template <class RowOf>
+  Activations input(int thread, int rows, int k, const float *weight,
+                    std::initializer_list<const srt_matrix *> matrices, RowOf x_row);
+  void linear(int thread, std::initializer_list<LinearTask> tasks, int rows);
+  template <class Row>
+  void each_row(int rows, Row row);
+  void tick(int thread, Phase phase);
+  const AttentionPlan &plan_of(const srt_layer &layer) const;
+
+  int q_size() const { return model_.heads * model_.head_dim; }
+  int kv_size() const { return model_.kv_heads * model_.head_dim; }
+  int qkv_size() const { return q_size() + 2 * kv_size(); }
+
+  const srt_model model_;
+  const std::vector<srt_layer> layers_;
+  const Kernels &kernels_;
+  ThreadPool pool_;
+  std::vector<int> windows_;          // the layers' different ones
+  std::vector<AttentionPlan> plans_;  // of this step, one for each window
+  const srt_batch *batch_ = nullptr;
+  std::atomic<int> forbidden_{-1};  // a sample whose masks allow no token
+
+  // Workspace, sized by reserve().
+  Buffer<float> x_;         // [T, hidden] the residual stream
+  Buffer<float> qkv_;       // [T, q + k + v]
+  Buffer<float> attended_;  // [T, q]
+  Buffer<float> gated_;     // [T, intermediate]
+  Buffer<float> up_;        // [T, intermediate], for gate and up of different formats
+  Buffer<float> cos_sin_;   // [T, head_dim]
+  Buffer<float> partials_;
+  Buffer<float> logits_;  // [rows, padded vocab]
+  std::vector<Input> inputs_;  // the shared one, then one for each thread
+  std::vector<Buffer<uint8_t>> scratch_;
+  int64_t growths_ = 0;
+
+  std::array<double, SRT_NUM_PHASES> seconds_{};
+  double ticked_ = 0;
+};
+
+}  // namespace srt

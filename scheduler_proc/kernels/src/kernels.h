@@ -1,0 +1,120 @@
+// The table of kernels that each instruction-set level fills in; the engine calls nothing else.
+// A kernel works on one unit of a phase (a token, some channels, one attention task), large enough
+// that the indirect call does not show.
+#pragma once
+#include <cstddef>
+
+#include "formats.h"
+#include "numeric.h"
+#include "sampling.h"
+#include "srt_kernels.h"
+
+namespace srt {
+
+// ---- linear layers ------------------------------------------------------------------------------
+
+// Rows of activations as linear layers read them: quantised weights want q, scale, sums and
+// halves, float weights want x.
+struct Activations {
+  const float *x;       // [rows, k]
+  const int8_t *q;      // [rows, k]
+  const float *scale;   // [rows, k/32]
+  const float *sums;    // [rows, k/32]: scale * sum of q over the group
+  const float *halves;  // [rows, k/16]: the same over each half of it
+};
+
+enum class Output {
+  kStore,
+  kAdd,      // onto y: the residual
+  kSiluMul,  // silu(x @ w[0].T) * (x @ w[1].T)
+};
+
+// y [rows, ldy] is written in whole channel blocks: ldy >= padded(n).
+struct LinearTask {
+  const srt_matrix *w[2];
+  Activations x;
+  float *y;
+  size_t ldy;
+  Output output;
+};
+
+// From this many rows on, quantised blocks are unpacked before use.
+constexpr int kUnpackRows = 8;
+
+constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
+// Scratch memory per thread that `linear` needs for k inputs.
+constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k) + (64 << 10); }
+
+// ---- attention ----------------------------------------------------------------------------------
+
+// Keys are taken in chunks at absolute positions: softmax over a chunk, chunks folded in order.
+// Every kernel follows this one reduction, so that a token's result is the same bits however the
+// work was cut: decode or extend, shared or alone, with a cached prefix or without.
+constexpr int kChunk = 128;
+
+// A token that attends, as the plan lists it. It sees keys [lower, limit).
+struct Query {
+  int32_t token;
+  int32_t lower, limit;
+  int32_t partials;  // its first record among the partials; -1: one unit does all of it
+};
+
+// Work for one thread: queries x kv heads x chunks of one slot list.
+struct AttentionUnit {
+  const int32_t *slots;  // of position 0
+  int32_t first_query, last_query;
+  int32_t first_head, last_head;  // kv heads
+  int32_t first_chunk, last_chunk;
+  int32_t cost;  // estimated, for scheduling: largest first
+};
+
+struct AttentionCall {
+  int32_t heads, kv_heads, head_dim, kv_format;
+  const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]
+  const float *q;               // [tokens, ldq], already times the attention scale
+  size_t ldq;
+  float *out;  // [tokens, ldo]
+  size_t ldo;
+  const Query *queries;
+  float *partials;  // records of [head_dim] unnormalised output, maximum, sum; heads of a chunk
+                    // together, chunks of a query in order
+};
+
+constexpr int record_floats(int head_dim) { return head_dim + 16; }
+// Query rows (tokens x heads of a group) that a unit takes at once.
+constexpr int kUnitRows = 96;
+constexpr int first_chunk_of(const Query &query) { return query.lower / kChunk; }
+constexpr int last_chunk_of(const Query &query) { return (query.limit + kChunk - 1) / kChunk; }
+// Scratch memory per thread of `attend`.
+constexpr size_t attention_scratch_floats(int heads, int head_dim) {
+  const int rows = heads > kUnitRows ? heads : kUnitRows;
+  return size_t(rows) * (kChunk + 2 * record_floats(head_dim)) + size_t(2) * 64 * head_dim;
+}
+bool supports_head_dim(int head_dim);
+
+struct Kernels {
+  const char *name;
+
+  void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
+                 uint8_t *scratch);
+
+  // One token's row.
+  void (*rms_norm)(const float *x, const float *weight, int k, float eps, float *y);
+  void (*quantize)(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves);
+  void (*rope)(float *x, const float *cos_sin, int heads, int head_dim);
+  void (*scale)(float *x, int k, float by);
+  void (*silu_mul)(float *gate, const float *up, int k);  // gate = silu(gate) * up
+  void (*store_kv)(const float *x, int n, int kv_format, void *out);
+
+  void (*attend)(const AttentionCall &, const AttentionUnit &, float *scratch);
+  void (*fold)(const AttentionCall &, const Query &);
+
+  int32_t (*sample_row)(const float *logits, int vocab, const SampleParams &, SampleScratch &);
+  float (*token_logprob)(const float *logits, int vocab, int32_t id);
+};
+
+// The kernels of a level by name, or of the best level if null; null and an error text if the CPU
+// or the build lacks it.
+const Kernels *find_kernels(const char *name);
+
+}  // namespace srt

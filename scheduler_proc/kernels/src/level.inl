@@ -1,0 +1,18 @@
+// Fills the kernel table of one instruction-set level. Included by isa_<level>.cpp after the
+// level's vectors.
+#include <cmath>
+
+#include "rowops.inl"
+#include "linear.inl"
+#include "attention.inl"
+#include "sampling.inl"
+
+namespace srt::SRT_ISA_NS {
+
+extern const Kernels table;
+const Kernels table = {
+    SRT_ISA_NAME, linear,   rms_norm, quantize, rope,       scale,
+    silu_mul,     store_kv, attend,   fold,     sample_row, token_logprob,
+};
+
+}  // namespace srt::SRT_ISA_NS

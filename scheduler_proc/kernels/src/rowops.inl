@@ -1,0 +1,65 @@
+// Operations on one token's row: normalisation, quantisation, rotation, the KV write.
+#include "kernels.h"
+
+namespace srt::SRT_ISA_NS {
+
+// y = x / sqrt(mean(x^2) + eps) * weight. k is a multiple of 16; y may be x.
+static void rms_norm(const float *x, const float *weight, int k, float eps, float *y) {
+  F squares = zero();
+  for (int i = 0; i < k; i += 16) {
+    const F v = load(x + i);
+    squares = fma(v, v, squares);
+  }
+  const F inverse = set1(1.f / std::sqrt(sum(squares) / k + eps));
+  for (int i = 0; i < k; i += 16) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
+}
+
+// Symmetric int8 in groups of 32, as ggml's Q8_1: one outlier costs its own group only.
+static void quantize(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves) {
+  for (int g = 0; g < k / kGroup; g++) {
+    const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
+    const float most = largest(max(abs(a), abs(b)));
+    const F by = set1(most > 0 ? 127.f / most : 0.f);
+    const int32_t first = sum(store_int8(q + g * kGroup, mul(a, by)));
+    const int32_t second = sum(store_int8(q + g * kGroup + 16, mul(b, by)));
+    const float step = most / 127.f;
+    scale[g] = step;
+    sums[g] = step * static_cast<float>(first + second);
+    halves[2 * g] = step * static_cast<float>(first);
+    halves[2 * g + 1] = step * static_cast<float>(second);
+  }
+}
+
+// Rotate pairs (i, i + head_dim/2) of every head; cos_sin is [head_dim/2] cosines, then sines.
+static void rope(float *x, const float *cos_sin, int heads, int head_dim) {
+  const int half = head_dim / 2;
+  for (int h = 0; h < heads; h++, x += head_dim) {
+    int i = 0;
+    for (; i + 16 <= half; i += 16) {
+      const F a = load(x + i), b = load(x + half + i);
+      const F c = load(cos_sin + i), s = load(cos_sin + half + i);
+      store(x + i, fnma(b, s, mul(a, c)));
+      store(x + half + i, fma(a, s, mul(b, c)));
+    }
+    for (; i < half; i++) {
+      const float a = x[i], b = x[half + i], c = cos_sin[i], s = cos_sin[half + i];
+      x[i] = a * c - b * s;
+      x[half + i] = b * c + a * s;
+    }
+  }
+}
+
+static void scale(float *x, int k, float by) {
+  for (int i = 0; i < k; i += 16) store(x + i, mul(load(x + i), set1(by)));
+}
+
+static void store_kv(const float *x, int n, int kv_format, void *out) {
+  for (int i = 0; i < n; i += 16) {
+    if (kv_format == SRT_F16)
+      store(static_cast<f16 *>(out) + i, load(x + i));
+    else
+      store(static_cast<float *>(out) + i, load(x + i));
+  }
+}
+
+}  // namespace srt::SRT_ISA_NS

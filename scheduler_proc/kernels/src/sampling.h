@@ -1,0 +1,61 @@
+// What a caller of the sampler (sampling.inl) hands it: one row's parameters and scratch memory.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "numeric.h"
+
+namespace srt {
+
+struct SampleParams {
+  float temperature, top_p, min_p;
+  int top_k;       // -1: off
+  double uniform;  // in [0, 1): the row's random draw
+  const int32_t *suppress;
+  int num_suppress;
+  const uint32_t *mask;  // [(vocab+31)/32] bit set: allowed; NULL: all are
+};
+
+// Rows are read in tiles of kSampleTile tokens; a tile has kSampleLanes interleaved lanes.
+constexpr int kSampleTile = 256;
+constexpr int kSampleLanes = 16;
+// With at most one token in this many allowed, the sampler works on a list of them.
+constexpr int kSampleSparsity = 16;
+
+// Pointers into memory of the caller, for one row at a time.
+struct SampleScratch {
+  double *cumulative;  // [tiles]
+  void *keys;          // [tokens + 1] of 8 bytes
+  float *weights;      // [tokens]
+  float *lane_max;     // [tiles, kSampleLanes]
+  float *tile_max;     // [tiles]
+  float *values;       // [tokens/kSampleSparsity]
+  int32_t *ids;        // [tokens/kSampleSparsity]
+  uint32_t *words;     // [tokens/32]
+};
+
+// Always inlined: a copy compiled for one instruction set must not serve another.
+SRT_INLINE int sample_tiles(int vocab) { return (vocab + kSampleTile - 1) / kSampleTile; }
+
+SRT_INLINE size_t sample_scratch_bytes(int vocab) {
+  const size_t tiles = sample_tiles(vocab), tokens = tiles * kSampleTile;
+  return tiles * (8 + 4 + 4 * kSampleLanes) + (tokens + 1) * 8 + tokens * 4 +
+         tokens / kSampleSparsity * 8 + tokens / 32 * 4;
+}
+
+// `memory`: sample_scratch_bytes(vocab) bytes, aligned to 8.
+SRT_INLINE SampleScratch sample_scratch(void *memory, int vocab) {
+  const size_t tiles = sample_tiles(vocab), tokens = tiles * kSampleTile;
+  SampleScratch s;
+  s.cumulative = static_cast<double *>(memory);
+  s.keys = s.cumulative + tiles;
+  s.weights = reinterpret_cast<float *>(s.cumulative + tiles + tokens + 1);
+  s.lane_max = s.weights + tokens;
+  s.tile_max = s.lane_max + tiles * kSampleLanes;
+  s.values = s.tile_max + tiles;
+  s.ids = reinterpret_cast<int32_t *>(s.values + tokens / kSampleSparsity);
+  s.words = reinterpret_cast<uint32_t *>(s.ids + tokens / kSampleSparsity);
+  return s;
+}
+
+}  // namespace srt

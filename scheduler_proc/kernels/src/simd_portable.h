@@ -1,0 +1,187 @@
+// Sixteen-lane vectors as plain arrays, for CPUs without the other levels. The interface and its
+// contracts are simd_avx512.h's; isa_portable.cpp builds the kernels on it.
+//
+// No intrinsics: the loops have a fixed length and the compiler vectorises those that it can. fma
+// rounds twice, so float results differ from the other levels' in the last places.
+#pragma once
+#include "numeric.h"
+
+#define SRT_ISA_NS portable
+#define SRT_ISA_NAME "portable"
+
+namespace srt::SRT_ISA_NS {
+
+struct F {
+  float v[16];
+};
+struct I {
+  int32_t v[16];
+};
+struct B {
+  uint8_t v[64];
+};
+
+// Register tiles: small, since a vector takes four 128-bit registers.
+constexpr int kGemmRows = 2;
+constexpr int kFloatGemmRows = 2;
+constexpr int kScoreRows = 1;
+constexpr int kValueRegisters = 2;
+
+template <typename Lane>
+SRT_INLINE F each_lane(Lane lane) {
+  F out;
+  for (int i = 0; i < 16; i++) out.v[i] = lane(i);
+  return out;
+}
+
+SRT_INLINE F load(const float *p) {
+  F out;
+  __builtin_memcpy(out.v, p, sizeof out.v);
+  return out;
+}
+SRT_INLINE F load(const f16 *p) {
+  return each_lane([&](int i) { return srt::to_float(p[i]); });
+}
+SRT_INLINE F load(const bf16 *p) {
+  return each_lane([&](int i) { return srt::to_float(p[i]); });
+}
+SRT_INLINE void store(float *p, F x) { __builtin_memcpy(p, x.v, sizeof x.v); }
+SRT_INLINE void store(f16 *p, F x) {
+  for (int i = 0; i < 16; i++) p[i] = to_f16(x.v[i]);
+}
+
+SRT_INLINE F set1(float x) {
+  return each_lane([&](int) { return x; });
+}
+SRT_INLINE F zero() { return set1(0.f); }
+SRT_INLINE F add(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] + b.v[i]; });
+}
+SRT_INLINE F sub(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] - b.v[i]; });
+}
+SRT_INLINE F mul(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] * b.v[i]; });
+}
+SRT_INLINE F div(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] / b.v[i]; });
+}
+SRT_INLINE F fma(F a, F b, F c) {
+  return each_lane([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+SRT_INLINE F fnma(F a, F b, F c) {
+  return each_lane([&](int i) { return c.v[i] - a.v[i] * b.v[i]; });
+}
+SRT_INLINE F max(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+SRT_INLINE F abs(F a) {
+  return each_lane([&](int i) { return __builtin_fabsf(a.v[i]); });
+}
+
+// Lane i of the result is a's where i < n, else b's. n may be negative or above 16.
+SRT_INLINE F first_lanes(int n, F a, F b) {
+  return each_lane([&](int i) { return i < n ? a.v[i] : b.v[i]; });
+}
+
+// The sum of four adjacent lanes in sum_lanes' order.
+SRT_INLINE float sum_quarter(const float *v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+SRT_INLINE float sum(F x) {
+  const float *v = x.v;
+  return (sum_quarter(v) + sum_quarter(v + 4)) + (sum_quarter(v + 8) + sum_quarter(v + 12));
+}
+SRT_INLINE float largest(F x) {
+  float out = x.v[0];
+  for (int i = 1; i < 16; i++) out = out > x.v[i] ? out : x.v[i];
+  return out;
+}
+
+// Adding this puts an |x| < 2^22, rounded to nearest even, into the low bits of the sum.
+constexpr float kRounder = 0x1.8p23f;
+SRT_INLINE int32_t nearest_int(float x) {
+  return static_cast<int32_t>(bits_of(x + kRounder) - bits_of(kRounder));
+}
+
+// e^x; 0 below -87.3, e^88 above 88. The same steps as in simd_avx512.h.
+SRT_INLINE float exp_lane(float x) {
+  const float floored = x >= -87.3f ? x : -87.3f;
+  const float clamped = floored < 88.f ? floored : 88.f;
+  const float n = (clamped * 1.44269504f + kRounder) - kRounder;
+  const float f = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  float p = 1.f / 720;
+  p = p * f + 1.f / 120;
+  p = p * f + 1.f / 24;
+  p = p * f + 1.f / 6;
+  p = p * f + .5f;
+  p = p * f + 1.f;
+  p = p * f + 1.f;
+  const float power = float_from_bits(static_cast<uint32_t>(nearest_int(n) + 127) << 23);
+  return x >= -87.3f ? p * power : 0.f;
+}
+SRT_INLINE F exp(F x) {
+  return each_lane([&](int i) { return exp_lane(x.v[i]); });
+}
+
+// ---- int8 dot products --------------------------------------------------------------------------
+
+SRT_INLINE I izero() { return {}; }
+SRT_INLINE F to_float(I x) {
+  return each_lane([&](int i) { return static_cast<float>(x.v[i]); });
+}
+SRT_INLINE B load_bytes(const uint8_t *p) {
+  B out;
+  __builtin_memcpy(out.v, p, sizeof out.v);
+  return out;
+}
+SRT_INLINE void store_bytes(uint8_t *p, B x) { __builtin_memcpy(p, x.v, sizeof x.v); }
+SRT_INLINE B low_nibbles(B x) {
+  for (uint8_t &byte : x.v) byte &= 15;
+  return x;
+}
+SRT_INLINE B high_nibbles(B x) {
+  for (uint8_t &byte : x.v) byte >>= 4;
+  return x;
+}
+// acc[i] += sum over j < 4 of w[4i + j] * x[j], exactly, for the whole range of u8 x s8.
+SRT_INLINE I dot4(I acc, B w, const int8_t *x) {
+  for (int i = 0; i < 16; i++) {
+    const uint8_t *q = w.v + 4 * i;
+    acc.v[i] += q[0] * x[0] + q[1] * x[1] + q[2] * x[2] + q[3] * x[3];
+  }
+  return acc;
+}
+
+// Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
+SRT_INLINE I store_int8(int8_t *p, F x) {
+  I rounded;
+  for (int i = 0; i < 16; i++) rounded.v[i] = nearest_int(x.v[i]);
+  for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(rounded.v[i]);
+  return rounded;
+}
+SRT_INLINE int32_t sum(I x) {
+  int32_t out = 0;
+  for (int32_t lane : x.v) out += lane;
+  return out;
+}
+
+// ---- layout -------------------------------------------------------------------------------------
+
+// out[i] = the sum of a[i]'s lanes, added as the tree l^2, l^1, l^4, l^8 over lane numbers l.
+SRT_INLINE F sum_lanes(const F (&a)[16]) {
+  return each_lane([&](int i) { return sum(a[i]); });
+}
+
+// Transpose 16 rows of 16 floats in place.
+SRT_INLINE void transpose(F (&r)[16]) {
+  for (int i = 0; i < 16; i++) {
+    for (int j = 0; j < i; j++) {
+      const float lower = r[i].v[j];
+      r[i].v[j] = r[j].v[i];
+      r[j].v[i] = lower;
+    }
+  }
+}
+
+SRT_INLINE void prefetch(const void *p) { __builtin_prefetch(p); }
+
+}  // namespace srt::SRT_ISA_NS

@@ -1,0 +1,160 @@
+/* The C ABI of the CPU engine: the only thing that Python sees of it.
+ *
+ * A plain C header without torch or C++ types. All arrays are contiguous and row-major unless a
+ * stride is given; the caller owns every array and keeps it alive as long as the engine or the
+ * call needs it. Calls return 0, or -1 with a text in srt_last_error() (per thread).
+ */
+#ifndef SRT_KERNELS_H
+#define SRT_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SRT_ABI_VERSION 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SRT_EXPORT __attribute__((visibility("default")))
+
+/* Packed weight formats: blocks of 16 output channels; see formats.h for the layouts. */
+typedef enum {
+  SRT_F32 = 0,  /* float                                                             */
+  SRT_F16 = 1,  /* IEEE half                                                         */
+  SRT_BF16 = 2, /* bfloat16                                                          */
+  SRT_Q4 = 3,   /* groups of 32: w = d*q + m, q in 0..15, half d and m: Q4_0, Q4_1   */
+  SRT_Q4K = 4,  /* the same with float d and m: Q4_K                                 */
+  SRT_Q8 = 5,   /* groups of 32: w = d*q, q in -128..127, half d: Q8_0               */
+  SRT_Q6 = 6,   /* groups of 16: w = d*q, q in -32..31, float d: Q6_K                */
+} srt_format;
+
+/* Source encodings for srt_pack: ggml's type ids, and BF16. */
+typedef enum {
+  SRT_SRC_F32 = 0,
+  SRT_SRC_F16 = 1,
+  SRT_SRC_Q4_0 = 2,
+  SRT_SRC_Q4_1 = 3,
+  SRT_SRC_Q8_0 = 8,
+  SRT_SRC_Q4_K = 12,
+  SRT_SRC_Q6_K = 14,
+  SRT_SRC_BF16 = 30,
+} srt_source;
+
+/* y = x @ w.T + bias with w [n, k]. `n` is the true number of outputs; data is padded to 16. */
+typedef struct {
+  int32_t format; /* srt_format */
+  int32_t n, k;
+  const void *data;  /* srt_packed_bytes(format, n, k) bytes, 64-byte aligned */
+  const float *bias; /* [n] or NULL */
+} srt_matrix;
+
+/* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format. */
+typedef struct {
+  const float *attn_norm, *mlp_norm; /* [hidden] */
+  const float *q_norm, *k_norm;      /* [head_dim], or NULL: per-head RMSNorm before rope */
+  srt_matrix q, k, v, o, gate, up, down;
+  void *k_pool, *v_pool;
+  int32_t window; /* a token sees this many, itself included; 0: all */
+} srt_layer;
+
+typedef struct {
+  int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
+  int32_t num_slots;
+  int32_t kv_format; /* SRT_F16 or SRT_F32 */
+  float rms_eps;
+  float attn_scale;          /* usually 1/sqrt(head_dim) */
+  const float *rope_freqs;   /* [head_dim/2]: angle per position */
+  const float *final_norm;   /* [hidden] */
+  srt_matrix embed, head;    /* [vocab, hidden]; the same data when tied */
+  const srt_layer *layers;   /* [num_layers] */
+} srt_model;
+
+/* One step: scheduler_proc.batch.ForwardBatch, field for field. T tokens, R rows, S samples,
+ * L prompt log-probabilities. A row's KV is kv_indices[kv_indptr[r] .. kv_indptr[r+1]), its last
+ * entries being the step's own out slots. */
+typedef struct {
+  int32_t num_tokens, num_rows, num_samples, num_logprobs;
+  const int32_t *input_ids, *positions, *out_slots; /* [T] */
+  const int32_t *qo_indptr, *kv_indptr;             /* [R+1] */
+  const int32_t *kv_indices;
+  const int32_t *sample_tokens; /* [S] index into [0, T) */
+  const float *temperature, *top_p, *min_p; /* [S] */
+  const int32_t *top_k;                     /* [S], -1: off */
+  const double *uniform;                    /* [S] in [0, 1) */
+  const uint8_t *want_logprob;              /* [S] */
+  const int32_t *suppress_indptr;           /* [S+1], into suppress_ids */
+  const int32_t *suppress_ids;              /* token ids that the sample must not be */
+  const int32_t *mask_rows;                 /* [S] row of `masks`, -1: none; or NULL */
+  const uint32_t *masks;                    /* [*, (vocab+31)/32] bit set: allowed */
+  const int32_t *logprob_tokens, *logprob_targets; /* [L] */
+  int32_t share_prefixes; /* cascade: rows that list the same slots read them once */
+  int32_t *next_ids;      /* out [S] */
+  float *logprobs;        /* out [S], NaN where not wanted */
+  float *prompt_logprobs; /* out [L] */
+} srt_batch;
+
+typedef struct srt_engine srt_engine;
+
+/* ---- library ---- */
+SRT_EXPORT int32_t srt_abi_version(void);
+SRT_EXPORT const char *srt_last_error(void);
+/* The best level that this CPU and the environment's SRT_ISA allow: "amx", "avx512", "avx2" or
+ * "portable". NULL (see srt_last_error) if SRT_ISA names one that the CPU or build lacks. */
+SRT_EXPORT const char *srt_isa(void);
+/* Whether this CPU runs the level of that name. */
+SRT_EXPORT int32_t srt_isa_available(const char *name);
+
+/* ---- weights ---- */
+SRT_EXPORT size_t srt_packed_bytes(int32_t format, int32_t n, int32_t k);
+/* Pack rows of a source encoding. `row_order` [n] (or NULL) gives the source row of each output.
+ * Quantised sources keep their values exactly in their own format; F32, F16 and BF16 can be kept,
+ * made SRT_F32 or quantised to SRT_Q8 or SRT_Q4; every source can be dequantised to SRT_F32. */
+SRT_EXPORT int32_t srt_pack(int32_t source, const void *src, int32_t n, int32_t k,
+                            const int32_t *row_order, int32_t format, void *out);
+/* Row `row` of a packed matrix as k floats. */
+SRT_EXPORT int32_t srt_unpack_row(const srt_matrix *matrix, int32_t row, float *out);
+
+/* ---- engine ---- */
+/* An engine with its own threads (the caller's is one of them). The model's arrays stay the
+ * caller's. `isa` is a level's name or NULL for srt_isa(). NULL on error. */
+SRT_EXPORT srt_engine *srt_engine_create(const srt_model *model, int32_t threads, const char *isa);
+SRT_EXPORT void srt_engine_destroy(srt_engine *engine);
+/* Run one step. From one thread at a time. */
+SRT_EXPORT int32_t srt_engine_step(srt_engine *engine, const srt_batch *batch);
+/* Seconds spent per phase since the last call, as thread 0 saw them: [SRT_NUM_PHASES]. */
+#define SRT_NUM_PHASES 12
+SRT_EXPORT void srt_engine_profile(srt_engine *engine, double *seconds);
+SRT_EXPORT const char *srt_phase_name(int32_t phase);
+/* How often the engine's workspace has grown: constant in the steady state. */
+SRT_EXPORT int64_t srt_engine_growths(const srt_engine *engine);
+
+/* ---- single operations, for tests and benchmarks ---- */
+typedef struct srt_pool srt_pool;
+SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa);
+SRT_EXPORT void srt_pool_destroy(srt_pool *pool);
+/* y [m, n] = x [m, k] @ w.T + bias; int8 activations in groups of 32 for the Q formats. */
+SRT_EXPORT int32_t srt_op_linear(srt_pool *pool, const srt_matrix *w, const float *x, int32_t m,
+                                 float *y);
+/* y [m, gate.n] = silu(x @ gate.T) * (x @ up.T) */
+SRT_EXPORT int32_t srt_op_gate_up(srt_pool *pool, const srt_matrix *gate, const srt_matrix *up,
+                                  const float *x, int32_t m, float *y);
+/* q [T, heads, head_dim] attends causally to the pools: out [T, heads, head_dim]. */
+SRT_EXPORT int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer *layer,
+                                    const srt_batch *batch, const float *q, float *out);
+/* x [m, k] -> y [m, k]: x / rms(x) * weight */
+SRT_EXPORT int32_t srt_op_rms_norm(srt_pool *pool, const float *x, const float *weight, int32_t m,
+                                   int32_t k, float eps, float *y);
+/* Rotate pairs (i, i + head_dim/2) of x [m, heads, head_dim] in place. */
+SRT_EXPORT int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions,
+                               const float *freqs, int32_t m, int32_t heads, int32_t head_dim);
+/* The batch's num_samples rows of logits [S, vocab] -> next_ids, logprobs. Logits are kept. */
+SRT_EXPORT int32_t srt_op_sample(srt_pool *pool, const float *logits, int32_t vocab,
+                                 const srt_batch *batch);
+/* Read `bytes` of `data` once with all threads (for measuring bandwidth); a checksum. */
+SRT_EXPORT uint64_t srt_op_read(srt_pool *pool, const void *data, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

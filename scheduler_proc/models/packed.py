@@ -1,0 +1,176 @@
+"""Packs a checkpoint's weights for the native kernels, in the formats that the file has.
+
+Called by the native executor at start-up. Block-quantised tensors keep their values exactly; plain
+numbers are kept, made float32 (`exact`) or quantised on request.
+"""
+
+import ctypes
+import os
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_float
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler_proc.kernels.library import (
+    Format,
+    Layer,
+    Library,
+    Matrix,
+    Source,
+    address,
+    pointer,
+)
+from scheduler_proc.models.checkpoint import Checkpoint
+from scheduler_proc.models.config import LlamaConfig
+from scheduler_proc.models.rope import rope_frequencies
+from scheduler_proc.models.tensors import (
+    EMBED,
+    HEAD,
+    NORM,
+    LayerSpec,
+    LinearSpec,
+    check_tensors,
+    layer_spec,
+)
+from srt.errors import ConfigError
+
+QUANTIZATIONS = ("none", "q8", "q4")
+
+_OWN_FORMATS = {
+    Source.F32: Format.F32,
+    Source.F16: Format.F16,
+    Source.BF16: Format.BF16,
+    Source.Q4_0: Format.Q4,
+    Source.Q4_1: Format.Q4,
+    Source.Q8_0: Format.Q8,
+    Source.Q4_K: Format.Q4K,
+    Source.Q6_K: Format.Q6,
+}
+_QUANTIZED = {"q8": Format.Q8, "q4": Format.Q4}
+_PLAIN = (Source.F32, Source.F16, Source.BF16)
+
+
+class Choice(NamedTuple):
+    """How weights are held: one of QUANTIZATIONS for plain numbers, or all of them as float32."""
+
+    quantization: str = "none"
+    exact: bool = False
+
+    def format(self, name: str, source: Source, inputs: int) -> Format:
+        """What tensor `name` becomes. Raises ConfigError if it cannot be."""
+        if self.exact:
+            return Format.F32
+        if self.quantization == "none":
+            return _OWN_FORMATS[source]
+        if source not in _PLAIN:
+            raise ConfigError(
+                f"--quantization {self.quantization}: tensor {name} is {source.name} in the file "
+                "already"
+            )
+        if inputs % 32:
+            raise ConfigError(
+                f"--quantization {self.quantization}: tensor {name} has {inputs} inputs, "
+                "not a multiple of 32"
+            )
+        return _QUANTIZED[self.quantization]
+
+
+class PackedLlama(NamedTuple):
+    """Packed weights; structures hold addresses into `arrays`, which must outlive them."""
+
+    layers: ctypes.Array[Layer]
+    embed: Matrix
+    head: Matrix
+    norm: np.ndarray  # [hidden] float32
+    rope_frequencies: np.ndarray  # [head_dim/2] float32
+    arrays: list[np.ndarray]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the weights take."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+def pack_llama(checkpoint: Checkpoint, library: Library, choice: Choice) -> PackedLlama:
+    """Read and pack all weights. Raises ConfigError for what the kernels cannot compute."""
+    check_tensors(checkpoint)
+    return _Packer(checkpoint, library, choice).model()
+
+
+class _Packer:
+    def __init__(self, checkpoint: Checkpoint, library: Library, choice: Choice) -> None:
+        self._checkpoint = checkpoint
+        self._library = library
+        self._choice = choice
+        self._arrays: list[np.ndarray] = []
+
+    def model(self) -> PackedLlama:
+        config = self._checkpoint.config
+        layers = (Layer * config.layers)()
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            embed = pool.submit(self._matrix, EMBED, config.vocab_size, config.hidden)
+            for _ in pool.map(lambda i: self._fill(layers[i], i), range(config.layers)):
+                pass
+        head = embed.result()
+        if not config.tie_embeddings:
+            head = self._matrix(HEAD, config.vocab_size, config.hidden)
+        frequencies = rope_frequencies(config)
+        divisors = self._checkpoint.rope_divisors()
+        if divisors is not None:
+            frequencies = frequencies / divisors
+        norm = self._keep(self._checkpoint.raw(NORM).float32())
+        return PackedLlama(
+            layers, embed.result(), head, norm, self._keep(frequencies), self._arrays
+        )
+
+    def _fill(self, layer: Layer, index: int) -> None:
+        spec: LayerSpec = layer_spec(self._checkpoint.config, index)
+        layer.attn_norm = self._floats(spec.input_norm)
+        layer.mlp_norm = self._floats(spec.post_norm)
+        for name in ("q", "k", "v", "o", "gate", "up", "down"):
+            setattr(layer, name, self._linear(getattr(spec, name)))
+
+    def _linear(self, spec: LinearSpec) -> Matrix:
+        order = None
+        if spec.heads and self._checkpoint.interleaved_rope:
+            order = _half_rotated(spec.rows, spec.heads)
+        matrix = self._matrix(f"{spec.name}.weight", spec.rows, spec.inputs, order)
+        if spec.bias:
+            bias = self._checkpoint.raw(f"{spec.name}.bias").float32()
+            matrix.bias = pointer(self._keep(bias if order is None else bias[order]), c_float)
+        return matrix
+
+    def _matrix(
+        self, name: str, rows: int, inputs: int, order: np.ndarray | None = None
+    ) -> Matrix:
+        raw = self._checkpoint.raw(name)
+        try:
+            source = Source(raw.ggml_type)
+        except ValueError:
+            raise ConfigError(
+                f"{self._checkpoint.path}: tensor {name} has ggml type {raw.ggml_type}, which the "
+                "native executor does not support"
+            ) from None
+        chosen = self._choice.format(name, source, inputs)
+        data = self._library.pack(source, raw.data, rows, inputs, chosen, order)
+        return Matrix(chosen, rows, inputs, address(self._keep(data)))
+
+    def _floats(self, name: str) -> "ctypes._Pointer[c_float]":
+        return pointer(self._keep(self._checkpoint.raw(name).float32()), c_float)
+
+    def _keep(self, array: np.ndarray) -> np.ndarray:
+        array = np.ascontiguousarray(array)
+        self._arrays.append(array)
+        return array
+
+
+def _half_rotated(rows: int, heads: int) -> np.ndarray:
+    """llama.cpp stores the pair (i, i + head_dim/2) of a head side by side; we rotate halves."""
+    order = np.arange(rows, dtype=np.int32).reshape(heads, -1, 2)
+    return np.ascontiguousarray(order.transpose(0, 2, 1)).reshape(-1)
+
+
+def pool_shape(config: LlamaConfig, num_slots: int) -> tuple[int, ...]:
+    """[layers, K and V, slots, kv_heads, head_dim]"""
+    return (config.layers, 2, num_slots, config.kv_heads, config.head_dim)
