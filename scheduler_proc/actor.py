@@ -16,7 +16,7 @@ import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.executor import make_executor
+from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
@@ -94,14 +94,17 @@ class SchedulerActor(Actor):
         return len(self._core.running) + len(self._core.waiting)
 
     def _load(self) -> Executor:
-        return make_executor(
-            self.args.executor,
-            resolve_model(self.args.model),
-            max_total_tokens=self.args.max_total_tokens,
-            device=self.args.device,
-            dtype=self.args.dtype,
-            num_threads=self.args.threads or None,
+        args = self.args
+        options = ExecutorOptions(
+            max_total_tokens=args.max_total_tokens,
+            device=args.device,
+            dtype=args.dtype,
+            kv_cache_dtype=args.kv_cache_dtype,
+            quantization=args.quantization,
+            exact=args.exact,
+            num_threads=args.threads or None,
         )
+        return make_executor(args.executor, resolve_model(args.model), options)
 
     # ---- messages ------------------------------------------------------------------------------
 

@@ -61,11 +61,18 @@ def _on(column: np.ndarray, logits: torch.Tensor, dtype: torch.dtype | None = No
 
 
 def _suppress(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-    if not batch.suppressed:
+    if not batch.suppressed and batch.masks is None:
         return logits
     masked = logits.clone()
     for entry in batch.suppressed:
         masked[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
+    if batch.masks is not None and batch.mask_rows is not None:
+        rows = np.flatnonzero(batch.mask_rows >= 0)
+        words = batch.masks[batch.mask_rows[rows]].view(np.uint8)
+        allowed = np.unpackbits(words, axis=1, count=logits.shape[1], bitorder="little")
+        masked[_on(rows, logits)] = masked[_on(rows, logits)].masked_fill(
+            ~_on(allowed, logits, torch.bool), -torch.inf
+        )
     return masked
 
 

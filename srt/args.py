@@ -33,6 +33,9 @@ class ServerArgs(Struct, frozen=True):
     ring_dir: str = ""
     device: str = "cpu"
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    quantization: str = "none"
+    exact: bool = False
     executor: str = "auto"
     threads: int = 0
     schedule_policy: str = "lpm"
@@ -127,8 +130,13 @@ def _add_server(group: Any) -> None:
 def _add_compute(group: Any) -> None:
     _option(group, "--device", "torch device, such as cpu or cuda")
     choices = ["auto", "float32", "bfloat16", "float16"]
-    _option(group, "--dtype", "weights and KV cache; auto: float32 on a CPU", choices=choices)
-    _option(group, "--executor", "what runs the model", choices=["auto", "torch"])
+    _option(group, "--executor", "what runs the model", choices=["auto", "native", "torch"])
+    _option(group, "--dtype", "torch: weights and KV; auto: float32 on a CPU", choices=choices)
+    choices = ["auto", "float16", "float32"]
+    _option(group, "--kv-cache-dtype", "native: KV cache; auto: float16", choices=choices)
+    choices = ["none", "q8", "q4"]
+    _option(group, "--quantization", "native: of weights that the file does not", choices=choices)
+    _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
     _option(group, "--threads", "compute threads; 0: all cores")
 
 

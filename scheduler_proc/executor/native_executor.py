@@ -18,7 +18,6 @@ from scheduler_proc.kernels.library import (
     Format,
     Library,
     Model,
-    NativeUnavailable,
     load,
     pointer,
 )
@@ -166,7 +165,7 @@ def _fields(batch: ForwardBatch, result: StepResult) -> dict[str, tuple[np.ndarr
         in_order = sorted(batch.suppressed, key=lambda entry: entry.row)
         fields["suppress_indptr"] = (np.cumsum(counts, dtype=np.int32), c_int32)
         fields["suppress_ids"] = (np.concatenate([entry.ids for entry in in_order]), c_int32)
-    if batch.masks is not None:
+    if batch.masks is not None and batch.mask_rows is not None:
         fields["masks"] = (batch.masks, c_uint32)
         fields["mask_rows"] = (batch.mask_rows, c_int32)
     return fields
@@ -198,6 +197,3 @@ class _KVMemory:
         """Tell each layer where its part is."""
         for layer, part in zip(layers, self.values, strict=True):
             layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data
-
-
-__all__ = ["NativeExecutor", "NativeUnavailable"]

@@ -93,7 +93,7 @@ class Checkpoint(Protocol):
         ...
 
     def rope_divisors(self) -> np.ndarray | None:
-        """What the rope frequencies are to be divided by: [head_dim/2] float32, if the file has it."""
+        """What to divide the rope frequencies by, if anything: [head_dim/2] float32."""
         ...
 
 

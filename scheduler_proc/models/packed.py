@@ -141,9 +141,7 @@ class _Packer:
             matrix.bias = pointer(self._keep(bias if order is None else bias[order]), c_float)
         return matrix
 
-    def _matrix(
-        self, name: str, rows: int, inputs: int, order: np.ndarray | None = None
-    ) -> Matrix:
+    def _matrix(self, name: str, rows: int, inputs: int, order: np.ndarray | None = None) -> Matrix:
         raw = self._checkpoint.raw(name)
         try:
             source = Source(raw.ggml_type)

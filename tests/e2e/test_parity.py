@@ -1,4 +1,4 @@
-"""The torch executor on the embedded model, against transformers on the same file."""
+"""Float32 executors on the embedded model, against transformers on the same file."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from scheduler_proc.executor.torch_executor import TorchExecutor
+from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.executor.base import Executor
 from srt.model.files import DEFAULT_MODEL, resolve_model
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
@@ -15,9 +16,10 @@ LENGTH = 500
 TOLERANCE = 1e-3
 
 
-@pytest.fixture(scope="module")
-def executor() -> Iterator[TorchExecutor]:
-    yield TorchExecutor(resolve_model(DEFAULT_MODEL), max_total_tokens=2048)
+@pytest.fixture(scope="module", params=["torch", "native"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    options = ExecutorOptions(max_total_tokens=2048, exact=request.param == "native")
+    yield make_executor(request.param, resolve_model(DEFAULT_MODEL), options)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def expected(ids: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("chunk", [LENGTH, 64])
 def test_prompt_logprobs(
-    executor: TorchExecutor, ids: list[int], expected: np.ndarray, chunk: int
+    executor: Executor, ids: list[int], expected: np.ndarray, chunk: int
 ) -> None:
     logprobs, _ = chunked_logprobs(executor, ids, range(LENGTH), chunk)
     assert np.abs(logprobs - expected).max() <= TOLERANCE
@@ -45,7 +47,7 @@ def test_prompt_logprobs(
 
 
 def test_prompt_logprobs_over_a_cached_prefix(
-    executor: TorchExecutor, ids: list[int], expected: np.ndarray
+    executor: Executor, ids: list[int], expected: np.ndarray
 ) -> None:
     slots = np.random.default_rng(1).permutation(2048)[:LENGTH]
     executor.run(make_batch([Row(ids[:300], slots[:300], samples=False)]))
@@ -53,13 +55,8 @@ def test_prompt_logprobs_over_a_cached_prefix(
     assert np.abs(logprobs - expected[300:]).max() <= TOLERANCE
 
 
-def test_logits_after_decoding_token_by_token(executor: TorchExecutor, ids: list[int]) -> None:
+def test_decoding_token_by_token(executor: Executor, ids: list[int], expected: np.ndarray) -> None:
     slots = np.random.default_rng(2).permutation(2048)[:LENGTH]
     executor.run(make_batch([Row(ids[:90], slots[:90], samples=False)]))
-    rows = []
-    with torch.inference_mode():
-        for end in range(91, 101):
-            step = make_batch([Row(ids[end - 1 : end], slots[:end])])
-            rows.append(executor.model.logits(executor.forward(step))[0])
-    difference = torch.stack(rows) - reference_logits(ids[:100])[90:]
-    assert float(difference.abs().max()) <= TOLERANCE
+    logprobs, _ = chunked_logprobs(executor, ids[:110], slots[:110], 1, start=90)
+    assert np.abs(logprobs - expected[90:109]).max() <= TOLERANCE

@@ -225,14 +225,13 @@ class TestInstall:
 
 
 @needs_compiler
-@pytest.mark.skipif(not build.is_x86(), reason="this machine has one level")
-@pytest.mark.skipif(not build.LIBRARY.exists(), reason="the native kernels are not built")
 @pytest.mark.parametrize("unit", build.ISA_FLAGS)
-def test_a_level_shares_no_code_with_other_files(unit: str, tmp_path: Path) -> None:
+def test_a_level_shares_no_code_with_other_files(unit: str) -> None:
     """The linker keeps one copy of a function that several files define. Were it that of a level,
     a CPU without the level would run it and die."""
-    build.build(tmp_path / "lib.so")  # compiles nothing, as a rule
     level = unit.removeprefix("isa_").removesuffix(".cpp")
     path = build.make_toolchain(build.OBJECTS, None).objects / f"isa_{level}.o"
+    if not path.exists():
+        pytest.skip(f"the native kernels were not built here for {level}")
     shared = [name for _, kind, name in symbols(path, "-C", "--defined-only") if kind in "WVu"]
     assert [name for name in shared if f"srt::{level}::" not in name] == []

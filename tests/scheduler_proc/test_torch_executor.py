@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from scheduler_proc.executor import make_executor
+from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
@@ -201,7 +201,7 @@ def test_sixteen_bit_weights_stay_close(small: tuple[ModelFiles, Any], dtype: st
 
 def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
     files, model = small
-    executor = make_executor("auto", files, max_total_tokens=10)
+    executor = make_executor("torch", files, ExecutorOptions(max_total_tokens=10))
     parameters = sum(p.numel() for p in model.parameters())
     assert executor.name == "torch"
     assert executor.max_total_tokens == 10
@@ -216,6 +216,9 @@ def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
         ({"dtype": "int3"}, "dtype 'int3' is not one of"),
         ({"device": "toaster"}, "'toaster' is not a device"),
         ({"max_total_tokens": 0}, "at least one slot"),
+        ({"exact": True}, "--exact: the torch executor does not have this"),
+        ({"kind": "native", "device": "cuda"}, "the native executor runs on the CPU"),
+        ({"kind": "native", "dtype": "bfloat16"}, "the native executor keeps the file's weights"),
     ],
 )
 def test_bad_options_are_config_errors(
@@ -223,7 +226,7 @@ def test_bad_options_are_config_errors(
 ) -> None:
     arguments: dict[str, Any] = {"kind": "torch", "max_total_tokens": 8, **options}
     with pytest.raises(ConfigError, match=message):
-        make_executor(arguments.pop("kind"), small[0], **arguments)
+        make_executor(arguments.pop("kind"), small[0], ExecutorOptions(**arguments))
 
 
 def test_importing_the_seam_does_not_import_torch() -> None:

@@ -1,0 +1,97 @@
+"""What int8 activations and a 16-bit KV pool cost the embedded model, against float32.
+
+The native executor's weights are the file's own, exactly; the reference is transformers on the
+dequantised file.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from scheduler_proc.executor.native_executor import NativeExecutor
+from srt.messages import ChatMessage
+from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.model.vocab import load_vocab
+from tests.e2e.reference import reference_logits
+from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.tokenizer import load_tokenizer
+
+POOL = 2048
+# Teacher-forced on the reference's own greedy text, 50 tokens of each answer.
+QUESTIONS = [
+    "Why is the sky blue?",
+    "Write a short story about a fox and a crow.",
+    "Give me a recipe for pancakes.",
+    "What is a prime number? Explain with examples.",
+]
+ANSWER_LEN = 50
+MIN_AGREEMENT = 0.96
+MAX_PERPLEXITY_RATIO = 1.01
+# Written for this test, so that no model has learned it by heart.
+HELD_TEXT = """\
+The harbour town wakes slowly in winter. Fishing boats that left at midnight come back around
+the breakwater with their lamps still lit, and the gulls follow them in. On the quay, a man in a
+yellow coat counts the crates as they are swung ashore, calling out each number so that the
+clerk in the little office can write it down. Nobody remembers who began this custom. The clerk
+could easily see the crates from his window, but the counting has become part of the morning,
+like the smell of coffee from the baker's house and the bell of the ferry.
+
+By nine the market is full. Farmers from the valley bring apples, potatoes and hard white
+cheese; in exchange they take home salt cod, rope and gossip. Children run between the stalls
+until the school bell rings, and then the square is suddenly quiet. In the afternoon the wind
+usually turns to the north. It brings snow to the hills and clear, cold light to the water, and
+the painters who rent rooms above the chandler's shop hurry out with their easels before the sun
+goes down behind the lighthouse. They never have more than an hour. Perhaps that is why so many
+of their pictures look unfinished, with bare canvas at the edges where the sea should have been."""
+
+
+@pytest.fixture(scope="module")
+def executor() -> NativeExecutor:
+    return NativeExecutor(resolve_model(DEFAULT_MODEL), max_total_tokens=POOL)
+
+
+def native_logprobs(executor: NativeExecutor, ids: list[int]) -> np.ndarray:
+    logprobs, _ = chunked_logprobs(executor, ids, range(len(ids)), len(ids))
+    return logprobs
+
+
+def reference_logprobs(ids: list[int]) -> np.ndarray:
+    logprobs = reference_logits(ids)[:-1].log_softmax(-1)
+    return logprobs.gather(1, torch.tensor(ids)[1:, None])[:, 0].numpy()
+
+
+def greedy(executor: NativeExecutor, ids: list[int], count: int) -> list[int]:
+    """`count` tokens, one by one."""
+    executor.run(make_batch([Row(ids[:-1], range(len(ids) - 1), samples=False)]))
+    tokens = list(ids)
+    for _ in range(count):
+        step = make_batch([Row(tokens[-1:], range(len(tokens)))])
+        tokens.append(int(executor.run(step).next_ids[0]))
+    return tokens[len(ids) :]
+
+
+def test_teacher_forced_agreement(executor: NativeExecutor) -> None:
+    """Our argmax at every token of our greedy answers, against the reference's there."""
+    files = resolve_model(DEFAULT_MODEL)
+    template, tokenizer = ChatTemplate.from_vocab(load_vocab(files)), load_tokenizer(files)
+    agreed = 0
+    for question in QUESTIONS:
+        prompt = tokenizer.encode(template.render([ChatMessage("user", question)])).tolist()
+        answer = greedy(executor, prompt, ANSWER_LEN)
+        best = reference_logits(prompt + answer)[len(prompt) - 1 : -1].argmax(-1)
+        agreed += int((best == torch.tensor(answer)).sum())
+    agreement = agreed / (len(QUESTIONS) * ANSWER_LEN)
+    print(f"agreement {agreement:.3f}")
+    assert agreement >= MIN_AGREEMENT
+
+
+def test_perplexity_of_a_held_text(executor: NativeExecutor) -> None:
+    ids = load_tokenizer(resolve_model(DEFAULT_MODEL)).encode(HELD_TEXT).tolist()
+    ours, reference = native_logprobs(executor, ids), reference_logprobs(ids)
+    difference = np.abs(ours - reference)
+    ratio = float(np.exp(reference.mean() - ours.mean()))
+    print(f"{len(ids)} tokens, perplexity {np.exp(-reference.mean()):.3f} x {ratio:.5f}")
+    print(f"log-probabilities differ by {difference.max():.3f}, {difference.mean():.3f} on average")
+    assert ratio <= MAX_PERPLEXITY_RATIO
+    assert difference.max() <= 2.5 and difference.mean() <= 0.3
