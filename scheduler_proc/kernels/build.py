@@ -73,14 +73,24 @@ def build(
     """
     units = _units(sources)
     toolchain = make_toolchain(objects, sanitize)
-    headers_time = max((_mtime(p) for p in sources.iterdir() if p.suffix != ".cpp"), default=0)
+    made = _compile_all(units, sources, toolchain)
+    _link(made, output, toolchain, _library_flags(toolchain))
+    return output
 
-    def compiled(unit: Path) -> Path:
-        return _compile(unit, toolchain, headers_time)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects_made = list(pool.map(compiled, units))
-    _link(objects_made, output, toolchain)
+def build_program(
+    driver: Path,
+    output: Path,
+    *,
+    sources: Path = SOURCES,
+    objects: Path = OBJECTS,
+    sanitize: str | None = None,
+) -> Path:
+    """Link `driver`, which has a main(), with the library's objects: for tests, where a sanitizer
+    wants a program of its own."""
+    units = [*_units(sources), driver]
+    toolchain = make_toolchain(objects, sanitize)
+    _link(_compile_all(units, sources, toolchain), output, toolchain)
     return output
 
 
@@ -101,7 +111,7 @@ def is_x86() -> bool:
 def make_toolchain(objects: Path, sanitize: str | None) -> Toolchain:
     """The compiler, its flags on this machine, and the folder in `objects` for what they make."""
     command = compiler()
-    compile_flags, link_flags = _COMPILE, ["-shared", "-pthread"]
+    compile_flags, link_flags = _COMPILE, ["-pthread"]
     if not is_x86():
         compile_flags += ("-DSRT_NO_X86",)
     if sanitize:
@@ -123,6 +133,16 @@ def _units(sources: Path) -> list[Path]:
     return [unit for unit in units if is_x86() or unit.name not in ISA_FLAGS]
 
 
+def _compile_all(units: Sequence[Path], sources: Path, toolchain: Toolchain) -> list[Path]:
+    headers_time = max((_mtime(p) for p in sources.iterdir() if p.suffix != ".cpp"), default=0)
+
+    def compiled(unit: Path) -> Path:
+        return _compile(unit, toolchain, headers_time)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compiled, units))
+
+
 def _compile(unit: Path, toolchain: Toolchain, headers_time: float) -> Path:
     target = toolchain.objects / f"{unit.stem}.o"
     if target.exists() and _mtime(target) > max(_mtime(unit), headers_time):
@@ -132,14 +152,20 @@ def _compile(unit: Path, toolchain: Toolchain, headers_time: float) -> Path:
     return target
 
 
-def _link(objects: Sequence[Path], output: Path, toolchain: Toolchain) -> None:
-    flags = list(toolchain.link_flags)
-    if sys.platform == "linux":
-        exports = toolchain.objects / "exports.map"
-        exports.write_text(_EXPORTS, encoding="ascii")
-        flags += ["-Xlinker", f"--version-script={exports}"]
+def _library_flags(toolchain: Toolchain) -> list[str]:
+    if sys.platform != "linux":
+        return ["-shared"]
+    exports = toolchain.objects / "exports.map"
+    exports.write_text(_EXPORTS, encoding="ascii")
+    return ["-shared", "-Xlinker", f"--version-script={exports}"]
+
+
+def _link(
+    objects: Sequence[Path], output: Path, toolchain: Toolchain, flags: Sequence[str] = ()
+) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
-    _replace(output, [*toolchain.compiler, *map(str, objects), *flags])
+    command = [*toolchain.compiler, *map(str, objects), *toolchain.link_flags, *flags]
+    _replace(output, command)
 
 
 def _replace(target: Path, command: Sequence[str]) -> None:

@@ -326,7 +326,11 @@ async def test_flushes_that_wait_do_not_hide_the_statistics(server: Server) -> N
         async with aclosing(client.stream("Once upon a time", sampling=LONG)) as stream:
             await anext(stream)
             flushes = [asyncio.ensure_future(client.flush_cache(60.0)) for _ in range(20)]
-            done, waiting = await asyncio.wait(flushes, timeout=5)
+            async with asyncio.timeout(5):
+                while sum(task.done() for task in flushes) < 12:
+                    await asyncio.sleep(0.01)
+            done = [task for task in flushes if task.done()]
+            waiting = [task for task in flushes if not task.done()]
             assert len(done) == 12 and len(waiting) == 8
             assert all(task.exception().info.code == "conflict" for task in done)
             assert (await client.stats())["num_running_reqs"] == 1

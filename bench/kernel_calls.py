@@ -1,0 +1,75 @@
+"""Single operations of the native library as calls without arguments, ready to be timed.
+
+Used by the parts of `bench.kernels`. A call keeps the arrays alive that its structures point to.
+"""
+
+from collections.abc import Mapping
+from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bench.roofline import Call
+from scheduler_proc.kernels.library import Batch, Layer, Library, Matrix, Model, address, pointer
+
+_CTYPES: dict[str, Any] = {
+    "int32": c_int32,
+    "uint8": c_uint8,
+    "uint32": c_uint32,
+    "float32": c_float,
+    "float64": c_double,
+}
+
+
+def c_batch(arrays: Mapping[str, np.ndarray], **counts: int) -> Batch:
+    """A srt_batch with these fields; `arrays` must outlive it."""
+    pointers = {name: pointer(a, _CTYPES[a.dtype.name]) for name, a in arrays.items()}
+    return Batch(**counts, **pointers)
+
+
+class Operations:
+    """A thread pool with the kernels of one level."""
+
+    def __init__(self, library: Library, threads: int, isa: str) -> None:
+        self.library = library
+        self._pool = library.created(library.c.srt_pool_create(threads, isa.encode()))
+
+    def close(self) -> None:
+        """End the threads; calls cannot be made after."""
+        self.library.c.srt_pool_destroy(self._pool)
+
+    def linear(self, weights: Matrix, x: np.ndarray, y: np.ndarray, keep: Any = None) -> Call:
+        """y [m, n] = x [m, k] @ weights.T"""
+        arguments = byref(weights), pointer(x, c_float), len(x), pointer(y, c_float)
+        return self._call("srt_op_linear", arguments, (x, y, keep))
+
+    def gate_up(
+        self, gate: Matrix, up: Matrix, x: np.ndarray, y: np.ndarray, keep: Any = None
+    ) -> Call:
+        """y [m, n] = silu(x @ gate.T) * (x @ up.T)"""
+        arguments = byref(gate), byref(up), pointer(x, c_float), len(x), pointer(y, c_float)
+        return self._call("srt_op_gate_up", arguments, (x, y, keep))
+
+    def attention(
+        self, model: Model, layer: Layer, batch: Batch, q: np.ndarray, out: np.ndarray, keep: Any
+    ) -> Call:
+        """out [T, heads, head_dim]: attention of q of that shape"""
+        structs = byref(model), byref(layer), byref(batch)
+        arguments = (*structs, pointer(q, c_float), pointer(out, c_float))
+        return self._call("srt_op_attention", arguments, (q, out, keep))
+
+    def sample(self, logits: np.ndarray, batch: Batch, keep: Any) -> Call:
+        """Draw from logits [S, vocab]."""
+        arguments = pointer(logits, c_float), logits.shape[1], byref(batch)
+        return self._call("srt_op_sample", arguments, (logits, keep))
+
+    def read(self, data: np.ndarray) -> Call:
+        """Read all of `data` once."""
+        return partial(self.library.c.srt_op_read, self._pool, address(data), data.nbytes)
+
+    def _call(self, name: str, arguments: tuple[Any, ...], keep: Any) -> Call:
+        return partial(self._run, keep, getattr(self.library.c, name), *arguments)
+
+    def _run(self, keep: Any, function: Any, *arguments: Any) -> None:
+        self.library.check(function(self._pool, *arguments))

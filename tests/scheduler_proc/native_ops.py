@@ -1,0 +1,211 @@
+"""The native kernels' single operations on numpy arrays, and weights in every packed format.
+
+Used by the tests of the native engine. What they compare with is float64.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_float, c_int32
+from functools import cache
+from typing import NamedTuple
+
+import gguf
+import numpy as np
+import pytest
+
+from scheduler_proc.kernels import library
+from scheduler_proc.kernels.library import Format, Library, NativeUnavailable, Source
+
+GROUP = 32
+FLOATS = (Format.F32, Format.F16, Format.BF16)
+OWN_FORMATS = {
+    Source.F32: Format.F32,
+    Source.F16: Format.F16,
+    Source.BF16: Format.BF16,
+    Source.Q4_0: Format.Q4,
+    Source.Q4_1: Format.Q4,
+    Source.Q8_0: Format.Q8,
+    Source.Q4_K: Format.Q4K,
+    Source.Q6_K: Format.Q6,
+}
+# What ggml's blocks begin or end with: halves whose bits may not be random (infinities).
+_HALVES_AT = {
+    Source.Q4_0: (0,),
+    Source.Q4_1: (0, 2),
+    Source.Q8_0: (0,),
+    Source.Q4_K: (0, 2),
+    Source.Q6_K: (208,),
+}
+
+
+def load_or_skip() -> Library:
+    """The library; skips the test where it was not built."""
+    try:
+        return library.load()
+    except NativeUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def check_level(isa: str) -> None:
+    """Skips the test where the machine does not run `isa`."""
+    if isa not in load_or_skip().available_isas():
+        pytest.skip(f"this machine does not run {isa}")
+
+
+def floats(array: np.ndarray) -> "ctypes._Pointer[c_float]":
+    return library.pointer(array, c_float)
+
+
+# ---- weights ------------------------------------------------------------------------------------
+
+
+class Weights(NamedTuple):
+    """A packed matrix; `arrays` are what `matrix` holds the addresses of."""
+
+    matrix: library.Matrix
+    arrays: tuple[np.ndarray, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.n, self.matrix.k
+
+    def row(self, index: int) -> np.ndarray:
+        """Row `index`, as srt_unpack_row gives it."""
+        out = np.empty(self.matrix.k, np.float32)
+        lib = load_or_skip()
+        lib.check(lib.c.srt_unpack_row(ctypes.byref(self.matrix), index, floats(out)))
+        return out
+
+    def values(self) -> np.ndarray:
+        """[n, k] float32"""
+        return np.stack([self.row(i) for i in range(self.matrix.n)])
+
+
+def pack(
+    source: Source,
+    data: np.ndarray,
+    n: int,
+    k: int,
+    format: Format,
+    row_order: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+) -> Weights:
+    packed = load_or_skip().pack(source, data, n, k, format, row_order)
+    matrix = library.Matrix(format, n, k, library.address(packed))
+    if bias is None:
+        return Weights(matrix, (packed,))
+    matrix.bias = floats(bias)
+    return Weights(matrix, (packed, bias))
+
+
+def random_source(source: Source, n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Rows that use every bit of the encoding: uint8 [n, bytes of a row]."""
+    rng = np.random.default_rng(seed)
+    if source in (Source.F32, Source.F16, Source.BF16):
+        return encode(source, rng.standard_normal((n, k)).astype(np.float32))
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(source)][1]
+    blocks = rng.integers(0, 256, (n, source.row_bytes(k) // size, size), np.uint8)
+    for at in _HALVES_AT[source]:
+        halves = rng.uniform(-0.02, 0.02, blocks.shape[:2]).astype(np.float16)
+        blocks[:, :, at : at + 2] = halves[..., None].view(np.uint8)
+    return blocks.reshape(n, -1)
+
+
+def encode(source: Source, values: np.ndarray) -> np.ndarray:
+    """float32 [n, k] in a plain or a simple block encoding: uint8 [n, bytes of a row]."""
+    quantized: np.ndarray = gguf.quants.quantize(values, gguf.GGMLQuantizationType(source))
+    return np.ascontiguousarray(quantized).view(np.uint8)
+
+
+def decode(source: Source, data: np.ndarray) -> np.ndarray:
+    """The gguf package's reading of encoded rows: float32 [n, k]."""
+    kind = gguf.GGMLQuantizationType(source)
+    plain = {Source.F32: np.float32, Source.F16: np.float16}
+    values: np.ndarray = gguf.quants.dequantize(data.view(plain.get(source, np.uint8)), kind)
+    return values
+
+
+@cache
+def random_weights(format: Format, n: int, k: int, seed: int = 0, biased: bool = False) -> Weights:
+    """A matrix of about unit variance in `format`, from floats: k-quants need k = 256 * i."""
+    rng = np.random.default_rng(seed)
+    source = {Format.Q4K: Source.Q4_K, Format.Q6: Source.Q6_K}.get(format, Source.F32)
+    if format in (Format.F16, Format.BF16):
+        source = Source(next(s for s, own in OWN_FORMATS.items() if own == format))
+    bias = rng.standard_normal((n + 15) // 16 * 16).astype(np.float32) if biased else None
+    return pack(source, random_source(source, n, k, seed), n, k, format, bias=bias)
+
+
+# ---- activations --------------------------------------------------------------------------------
+
+
+def quantized_activations(x: np.ndarray) -> np.ndarray:
+    """x [m, k] float32 as linear layers of quantised weights see it, float64: int8 in groups."""
+    groups = x.reshape(len(x), -1, GROUP)
+    most = np.abs(groups).max(axis=-1, keepdims=True)
+    by = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
+    codes = np.rint(groups * by).astype(np.float64)
+    return (codes * (most / np.float32(127))).reshape(x.shape)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+# ---- operations ---------------------------------------------------------------------------------
+
+
+class Ops:
+    """The operations on a pool of `threads` at one instruction-set level."""
+
+    def __init__(self, isa: str, threads: int) -> None:
+        self._lib = load_or_skip()
+        self._c = self._lib.c
+        self._pool = self._lib.created(self._c.srt_pool_create(threads, isa.encode()))
+
+    def close(self) -> None:
+        self._c.srt_pool_destroy(self._pool)
+
+    def linear(self, weights: Weights, x: np.ndarray) -> np.ndarray:
+        y = np.full((len(x), weights.matrix.n), np.nan, np.float32)
+        matrix = ctypes.byref(weights.matrix)
+        self._lib.check(self._c.srt_op_linear(self._pool, matrix, floats(x), len(x), floats(y)))
+        return y
+
+    def gate_up(self, gate: Weights, up: Weights, x: np.ndarray) -> np.ndarray:
+        y = np.full((len(x), gate.matrix.n), np.nan, np.float32)
+        both = ctypes.byref(gate.matrix), ctypes.byref(up.matrix)
+        self._lib.check(self._c.srt_op_gate_up(self._pool, *both, floats(x), len(x), floats(y)))
+        return y
+
+    def attention(
+        self, model: library.Model, layer: library.Layer, batch: library.Batch, q: np.ndarray
+    ) -> np.ndarray:
+        out = np.full_like(q, np.nan)
+        structures = map(ctypes.byref, (model, layer, batch))
+        self._lib.check(self._c.srt_op_attention(self._pool, *structures, floats(q), floats(out)))
+        return out
+
+    def rms_norm(self, x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+        y = np.full_like(x, np.nan)
+        arrays = floats(x), floats(weight)
+        self._lib.check(self._c.srt_op_rms_norm(self._pool, *arrays, *x.shape, eps, floats(y)))
+        return y
+
+    def rope(self, x: np.ndarray, positions: np.ndarray, freqs: np.ndarray) -> np.ndarray:
+        y = x.copy()
+        at = library.pointer(positions, c_int32)
+        self._lib.check(self._c.srt_op_rope(self._pool, floats(y), at, floats(freqs), *x.shape))
+        return y
+
+
+@contextmanager
+def opened(isa: str, threads: int) -> Iterator[Ops]:
+    """Ops of a level; skips the test where it does not run."""
+    check_level(isa)
+    ops = Ops(isa, threads)
+    try:
+        yield ops
+    finally:
+        ops.close()

@@ -1,0 +1,222 @@
+"""The native linear layers against float64, in every weight format and at every level.
+
+Quantised weights meet activations that are int8 in groups of 32; the reference quantises them too,
+so that only float32 rounding is left to tolerate.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from scheduler_proc.kernels import library
+from scheduler_proc.kernels.library import Format, Source
+from tests.scheduler_proc.native_ops import (
+    FLOATS,
+    Ops,
+    Weights,
+    opened,
+    pack,
+    quantized_activations,
+    random_weights,
+    silu,
+)
+
+ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 130)
+MANY_ROWS = 300  # more than one unit of work takes
+K_QUANTS = (Format.Q4K, Format.Q6)
+QUANTIZED = tuple(format for format in Format if format not in FLOATS)
+ROUNDING = 4e-6  # of the sum of magnitudes
+
+
+@pytest.fixture(scope="module", params=[(isa, t) for isa in library.ISAS for t in (1, 2)])
+def ops(request: pytest.FixtureRequest) -> Iterator[Ops]:
+    with opened(*request.param) as ops:
+        yield ops
+
+
+def shapes(format: Format) -> list[tuple[int, int]]:
+    """(n, k): one block, odd and even numbers of blocks, last blocks that are not full."""
+    if format in K_QUANTS:
+        return [(16, 256), (40, 256), (75, 768), (130, 256)]
+    if format in FLOATS:
+        return [(16, 32), (40, 7), (75, 160), (130, 260)]
+    return [(16, 32), (40, 96), (75, 160), (130, 288)]
+
+
+CASES = [(format, *shape) for format in Format for shape in shapes(format)]
+
+
+class Case(NamedTuple):
+    """A layer and its inputs; `exact` and what rounding may cost are float64 [m, n]."""
+
+    weights: Weights
+    x: np.ndarray
+    exact: np.ndarray
+    tolerance: np.ndarray
+
+    def check(self, y: np.ndarray) -> None:
+        rows = slice(len(y))
+        assert (np.abs(y - self.exact[rows]) <= self.tolerance[rows]).all()
+
+
+def bias_of(weights: Weights) -> np.ndarray:
+    return weights.arrays[1][: weights.matrix.n] if weights.matrix.bias else np.float32(0)
+
+
+def make_case(weights: Weights, x: np.ndarray) -> Case:
+    is_float = weights.matrix.format in FLOATS
+    seen = x.astype(np.float64) if is_float else quantized_activations(x)
+    w = weights.values().astype(np.float64)
+    exact = seen @ w.T + bias_of(weights)
+    # Codes are not signed inside: their products are as large as the group's largest weight.
+    largest = w if is_float else np.repeat(np.abs(w).reshape(len(w), -1, 32).max(axis=-1), 32, 1)
+    return Case(weights, x, exact, ROUNDING * (np.abs(seen) @ np.abs(largest).T + 1))
+
+
+@cache
+def random_case(format: Format, n: int, k: int, biased: bool = False, rows: int = 130) -> Case:
+    x = np.random.default_rng(n + k).standard_normal((rows, k)).astype(np.float32)
+    x[::7] *= 100
+    x[3::11] = np.abs(x[3::11])
+    return make_case(random_weights(format, n, k, biased=biased), x)
+
+
+@pytest.mark.parametrize(("format", "n", "k"), CASES)
+def test_products_for_any_number_of_rows(ops: Ops, format: Format, n: int, k: int) -> None:
+    """And row i is the same bits for every number of rows."""
+    case = random_case(format, n, k)
+    for m in ROWS:
+        y = ops.linear(case.weights, case.x[:m])
+        case.check(y)
+        alone = ops.linear(case.weights, case.x[m - 1 : m])
+        np.testing.assert_array_equal(y[-1:], alone)
+    parts = [ops.linear(case.weights, case.x[i : i + 10]) for i in range(0, m, 10)]
+    np.testing.assert_array_equal(y, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("format", Format)
+def test_more_rows_than_a_unit_takes(ops: Ops, format: Format) -> None:
+    case = random_case(format, 40, 256, rows=MANY_ROWS)
+    y = ops.linear(case.weights, case.x)
+    case.check(y)
+    parts = [ops.linear(case.weights, case.x[i : i + 25]) for i in range(0, MANY_ROWS, 25)]
+    np.testing.assert_array_equal(y, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("isa", library.ISAS)
+@pytest.mark.parametrize("format", Format)
+def test_threads_do_not_change_a_bit(isa: str, format: Format) -> None:
+    case = random_case(format, 130, 256)
+    with opened(isa, 1) as one, opened(isa, 2) as two, opened(isa, 5) as five:
+        for m in (1, 13, 130):
+            y = one.linear(case.weights, case.x[:m])
+            np.testing.assert_array_equal(two.linear(case.weights, case.x[:m]), y)
+            np.testing.assert_array_equal(five.linear(case.weights, case.x[:m]), y)
+
+
+@pytest.mark.parametrize("format", Format)
+def test_bias(ops: Ops, format: Format) -> None:
+    case = random_case(format, 48, 256, biased=True)
+    assert np.abs(bias_of(case.weights)).mean() > 0.5
+    for m in (1, 3, 13):
+        case.check(ops.linear(case.weights, case.x[:m]))
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_int8_activations_are_near_the_true_product(ops: Ops, format: Format) -> None:
+    weights = random_weights(format, 64, 512)
+    x = np.random.default_rng(1).standard_normal((16, 512)).astype(np.float32)
+    true = x.astype(np.float64) @ weights.values().astype(np.float64).T
+    error = ops.linear(weights, x) - true
+    assert 0 < np.linalg.norm(error) < 0.01 * np.linalg.norm(true)
+
+
+# ---- extreme values -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("format", [Format.Q8, Format.Q4])
+def test_codes_at_the_ends_of_their_range(ops: Ops, format: Format, sign: int) -> None:
+    """All products of a group add up to the most that there can be: no sum of them saturates."""
+    w = np.full((32, 64), 1.0, np.float32)
+    w[:, 1::2] = 0.0 if format == Format.Q4 else 1.0
+    weights = pack(Source.F32, w, 32, 64, format)
+    x = np.full((9, 64), 127.0 * sign, np.float32)
+    case = make_case(weights, x)
+    for m in (1, 9):
+        case.check(ops.linear(case.weights, x[:m]))
+
+
+def test_blocks_with_the_most_negative_code(ops: Ops) -> None:
+    """A file's Q8_0 may hold -128, which quantising does not make."""
+    blocks = np.zeros((16, 34), np.uint8)
+    blocks[:, :2] = np.array([0.01], np.float16).view(np.uint8)
+    blocks[:, 2:] = 0x80
+    case = make_case(
+        pack(Source.Q8_0, blocks, 16, 32, Format.Q8), np.full((9, 32), -3.0, np.float32)
+    )
+    assert case.exact.min() > 100
+    for m in (1, 9):
+        case.check(ops.linear(case.weights, case.x[:m]))
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38, 1e-30])
+def test_tiny_activations(ops: Ops, format: Format, size: float) -> None:
+    x = np.random.default_rng(2).uniform(-size, size, (9, 256)).astype(np.float32)
+    weights = random_weights(format, 16, 256)
+    for m in (1, 9):
+        y = ops.linear(weights, x[:m])
+        assert np.abs(y).max() <= 1000 * size
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_a_row_that_is_not_finite_spoils_no_other(ops: Ops, format: Format, broken: float) -> None:
+    case = random_case(format, 40, 256)
+    x = case.x.copy()
+    x[4, 10] = broken
+    others = np.arange(130) != 4
+    for m in (6, 13, 130):
+        y, clean = ops.linear(case.weights, x[:m]), ops.linear(case.weights, case.x[:m])
+        np.testing.assert_array_equal(y[others[:m]], clean[others[:m]])
+
+
+# ---- gate and up --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("format", "n", "k"), CASES)
+def test_gate_up(ops: Ops, format: Format, n: int, k: int) -> None:
+    gate, up = (random_weights(format, n, k, seed) for seed in (1, 2))
+    case, m = random_case(format, n, k), 33
+    half = case.x[:m] * np.float32(0.02)
+    parts = make_case(gate, half), make_case(up, half)
+    exact = silu(parts[0].exact) * parts[1].exact
+    # The slope of silu is at most 1.1.
+    tolerance = 1.1 * parts[0].tolerance * np.abs(parts[1].exact) + parts[1].tolerance * (
+        np.abs(silu(parts[0].exact)) + 1e-3
+    )
+    y = ops.gate_up(gate, up, half)
+    assert (np.abs(y - exact) <= tolerance).all()
+    for few in (1, 2, 7, 8):
+        np.testing.assert_array_equal(ops.gate_up(gate, up, half[:few]), y[:few])
+
+
+@pytest.mark.parametrize("size", [90.0, 1e4, 1e30])
+def test_a_gate_far_from_zero(ops: Ops, size: float) -> None:
+    """silu(x) is x far above zero and nothing far below it."""
+    weights = pack(Source.F32, np.eye(16, dtype=np.float32), 16, 16, Format.F32)
+    x = np.tile(np.array([size, -size], np.float32), (1, 8))
+    up = pack(Source.F32, np.sign(np.diag(x[0])), 16, 16, Format.F32)
+    y = ops.gate_up(weights, up, x)
+    np.testing.assert_allclose(y[0, ::2], size * size, rtol=1e-6)
+    assert np.abs(y[0, 1::2]).max() <= 1e-30 * size
+
+
+def test_gate_and_up_of_two_formats_are_refused(ops: Ops) -> None:
+    gate, up = random_weights(Format.Q8, 16, 32), random_weights(Format.F32, 16, 32)
+    with pytest.raises(RuntimeError, match="different formats"):
+        ops.gate_up(gate, up, np.zeros((1, 32), np.float32))
