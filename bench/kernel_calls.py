@@ -3,7 +3,7 @@
 Used by the parts of `bench.kernels`. A call keeps the arrays alive that its structures point to.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
 from functools import partial
 from typing import Any
@@ -39,17 +39,11 @@ class Operations:
         """End the threads; calls cannot be made after."""
         self.library.c.srt_pool_destroy(self._pool)
 
-    def linear(self, weights: Matrix, x: np.ndarray, y: np.ndarray, keep: Any = None) -> Call:
-        """y [m, n] = x [m, k] @ weights.T"""
-        arguments = byref(weights), pointer(x, c_float), len(x), pointer(y, c_float)
-        return self._call("srt_op_linear", arguments, (x, y, keep))
-
-    def gate_up(
-        self, gate: Matrix, up: Matrix, x: np.ndarray, y: np.ndarray, keep: Any = None
-    ) -> Call:
-        """y [m, n] = silu(x @ gate.T) * (x @ up.T)"""
-        arguments = byref(gate), byref(up), pointer(x, c_float), len(x), pointer(y, c_float)
-        return self._call("srt_op_gate_up", arguments, (x, y, keep))
+    def linear(self, matrices: Sequence[Matrix], x: np.ndarray, y: np.ndarray, keep: Any) -> Call:
+        """y [m, n] = x [m, k] @ w.T; with two matrices, silu(x @ gate.T) * (x @ up.T)"""
+        name = "srt_op_linear" if len(matrices) == 1 else "srt_op_gate_up"
+        arrays = pointer(x, c_float), len(x), pointer(y, c_float)
+        return self._call(name, (*map(byref, matrices), *arrays), (x, y, keep))
 
     def attention(
         self, model: Model, layer: Layer, batch: Batch, q: np.ndarray, out: np.ndarray, keep: Any

@@ -4,11 +4,13 @@ First part of `bench.kernels`; the other parts' bounds come from here.
 """
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from bench.kernel_attention import smallest_attention
 from bench.kernel_calls import Operations
 from bench.report import machine
 from bench.roofline import WORKING_SET, Call, Peaks, Runner, Timing, markdown, number
@@ -43,12 +45,12 @@ def measure_machine(setting: Setting) -> MachineReport:
     """Takes the best of some runs each: other work on the machine can only take away."""
     runner = Runner()
     reads = _read_rates(setting, runner)
-    operations = Operations(*setting[:1], setting.threads, setting.isa)
-    try:
+    with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
         fp32, int8 = (_gemm_rates(operations, setting, f, runner) for f in (Format.F32, Format.Q8))
-        call_s = runner.time([_empty_call(operations)]).median_s
-    finally:
-        operations.close()
+        smallest = {
+            "linear": runner.time([_smallest_linear(operations)]).median_s,
+            "attention": runner.time([smallest_attention(operations)]).median_s,
+        }
     peaks = Peaks(reads[WORKING_SET, setting.threads], max(fp32.values()), max(int8.values()))
     rows = [["CPU, cores", f"{machine()['cpu']}, {machine()['cores']}"]]
     rows += [["caches of core 0", ", ".join(caches()) or "unknown"]]
@@ -58,7 +60,7 @@ def measure_machine(setting: Setting) -> MachineReport:
         rows.append([f"read {of}", f"{number(rate / 1e9)} GB/s"])
     for kind, rates in (("fp32", fp32), ("int8", int8)):
         rows += [[f"{kind} {name}", f"{number(v / 1e9)} GFLOP/s"] for name, v in rates.items()]
-    rows.append(["a call with next to nothing to do", f"{number(1e6 * call_s)} µs"])
+    rows += [[f"smallest {name} call", f"{number(1e6 * s)} µs"] for name, s in smallest.items()]
     return MachineReport(peaks, markdown(("machine", "best seen"), rows))
 
 
@@ -77,10 +79,9 @@ def _read_rates(setting: Setting, runner: Runner) -> dict[tuple[int, int], float
     rates = {}
     data = np.ones(max(READS), np.uint8)
     for threads in dict.fromkeys((setting.threads, 1)):
-        operations = Operations(setting.library, threads, setting.isa)
-        for size in READS:
-            rates[size, threads] = size / runner.time([operations.read(data[:size])]).best_s
-        operations.close()
+        with closing(Operations(setting.library, threads, setting.isa)) as operations:
+            for size in READS:
+                rates[size, threads] = size / runner.time([operations.read(data[:size])]).best_s
     return rates
 
 
@@ -100,7 +101,7 @@ def _native_gemm(operations: Operations, format: Format) -> Call:
     weights, x = rng.standard_normal((2, SIDE, SIDE), np.float32)
     packed = operations.library.pack(Source.F32, weights, SIDE, SIDE, format)
     matrix = Matrix(format, SIDE, SIDE, address(packed))
-    return operations.linear(matrix, x, np.empty_like(x), packed)
+    return operations.linear((matrix,), x, np.empty_like(x), packed)
 
 
 def _torch_gemm(format: Format, setting: Setting) -> dict[str, Call]:
@@ -124,9 +125,9 @@ def _torch_gemm(format: Format, setting: Setting) -> dict[str, Call]:
     return {f"torch _int_mm {SIDE}³": product}
 
 
-def _empty_call(operations: Operations) -> Call:
-    """A linear layer of 16 outputs."""
+def _smallest_linear(operations: Operations) -> Call:
+    """16 outputs for one row."""
     x = np.ones((1, 32), np.float32)
     packed = operations.library.pack(Source.F32, np.ones((16, 32), np.float32), 16, 32, Format.Q8)
     matrix = Matrix(Format.Q8, 16, 32, address(packed))
-    return operations.linear(matrix, x, np.empty((1, 16), np.float32), packed)
+    return operations.linear((matrix,), x, np.empty((1, 16), np.float32), packed)

@@ -57,6 +57,11 @@ class Timing(NamedTuple):
     best_s: float
     runs: int
 
+    @property
+    def calls(self) -> int:
+        """Runs, with those that were not timed."""
+        return self.runs + WARM_UPS
+
 
 class Measured(NamedTuple):
     """One row of a table."""

@@ -1,15 +1,17 @@
 """The scheduler process: sockets, clock and one compute thread around the `Scheduler` core.
 
 The loop keeps one step running in the compute thread. With overlap (lag 1) it plans the next step
-while one runs; messages are taken at any time, because the loop itself never computes.
+while one runs and queues it behind: the compute thread goes from one to the other without waiting
+for the loop. Messages are taken at any time, because the loop itself never computes.
 """
 
 import asyncio
 import contextlib
 import logging
 import os
+import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 MAX_FLUSH_WAIT_S = 300.0
 MAX_PENDING_FLUSHES = 8
 BLOCKED_RETRY_S = 0.05
+# How long the compute thread may wait for the interpreter while the loop is in Python code.
+SWITCH_INTERVAL_S = 0.0005
 
 
 class PendingFlush(NamedTuple):
@@ -56,6 +60,7 @@ class SchedulerActor(Actor):
     name = "scheduler"
 
     async def start(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
         loop = asyncio.get_running_loop()
         started = time.monotonic()
@@ -66,6 +71,7 @@ class SchedulerActor(Actor):
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
+        self._launched: Future[StepResult] | None = None
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
@@ -172,18 +178,14 @@ class SchedulerActor(Actor):
         running: tuple[Step, asyncio.Future[StepResult]] | None = None
         while True:
             step = self._prepare() if self._overlap or running is None else None
-            finished, running = running, None
-            result = None if finished is None else await self._result(*finished)
-            if step is not None and (finished is None or result is not None):
-                self._core.finalize(step, result)
-                running = (step, self._launch(step))
-            elif step is not None:  # it builds on a step that failed
-                self._core.cancel(step)
-                self._trace.cancelled()
-            if finished is not None and result is not None:
-                self._commit(finished[0], result)
+            finished = running
+            # Queued behind the step that runs, so that the compute thread goes on by itself.
+            running = None if step is None else (step, self._launch(step, running))
             if finished is None and running is None:
                 await self._sleep()
+            elif finished is not None and not await self._finish(*finished) and running:
+                await self._cancel(*running)
+                running = None
 
     async def _sleep(self) -> None:
         """Until a message comes. With work that cannot run yet, look again soon."""
@@ -201,20 +203,39 @@ class SchedulerActor(Actor):
         self._stats_log.tick(now)
         return step
 
-    def _launch(self, step: Step) -> "asyncio.Future[StepResult]":
+    def _launch(
+        self, step: Step, before: "tuple[Step, asyncio.Future[StepResult]] | None"
+    ) -> "asyncio.Future[StepResult]":
+        """Have the step run, after the one `before`, whose tokens it needs."""
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._compute, self._executor.run, step.batch)
+        previous = self._launched if before is not None else None
+        self._launched = self._compute.submit(self._run, step, previous)
+        return asyncio.wrap_future(self._launched, loop=loop)
 
-    async def _result(self, step: Step, future: "asyncio.Future[StepResult]") -> StepResult | None:
-        """The step's result, or None if it failed: then its reqs have been told."""
+    def _run(self, step: Step, previous: "Future[StepResult] | None") -> StepResult:
+        """In the compute thread, which has run `previous` already."""
+        self._core.finalize(step, None if previous is None else previous.result())
+        return self._executor.run(step.batch)
+
+    async def _finish(self, step: Step, future: "asyncio.Future[StepResult]") -> bool:
+        """Wait for the step and take over its result. False if it failed: its reqs were told."""
         try:
-            return await future
+            result = await future
         except Exception:
             log.exception("a step of %d rows failed", len(step.rows))
             self._core.fail(step, "the model failed on this request's step")
             self._trace.failed()
             self._tell()
-            return None
+            return False
+        self._commit(step, result)
+        return True
+
+    async def _cancel(self, step: Step, future: "asyncio.Future[StepResult]") -> None:
+        """Take back a step that builds on one that failed: it ended without running."""
+        with contextlib.suppress(Exception):
+            await future
+        self._core.cancel(step)
+        self._trace.cancelled()
 
     def _commit(self, step: Step, result: StepResult) -> None:
         self._trace.committed(result)

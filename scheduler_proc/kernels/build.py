@@ -43,7 +43,10 @@ _COMPILE: tuple[str, ...] = (
     *("-std=c++17", "-O3", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread"),
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
 )
-_SANITIZE = ("-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+_SANITIZE = (
+    *("-fno-omit-frame-pointer", "-fno-sanitize-recover=all"),
+    "-Wno-uninitialized",  # instrumented code confuses gcc's analysis
+)
 
 # Templates of the C++ library would be exported otherwise, and could bind to another module's.
 _EXPORTS = "{ global: srt_*; local: *; };\n"
@@ -134,10 +137,10 @@ def _units(sources: Path) -> list[Path]:
 
 
 def _compile_all(units: Sequence[Path], sources: Path, toolchain: Toolchain) -> list[Path]:
-    headers_time = max((_mtime(p) for p in sources.iterdir() if p.suffix != ".cpp"), default=0)
+    headers_time = _headers_time(sources)
 
     def compiled(unit: Path) -> Path:
-        return _compile(unit, toolchain, headers_time)
+        return _compile(unit, toolchain, max(headers_time, _headers_time(unit.parent)))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(compiled, units))
@@ -194,6 +197,10 @@ def _run(command: Sequence[str]) -> str:
     if result.returncode:
         raise BuildError(f"{shlex.join(command)}\n{result.stdout}")
     return result.stdout
+
+
+def _headers_time(folder: Path) -> int:
+    return max((_mtime(path) for path in folder.iterdir() if path.suffix != ".cpp"), default=0)
 
 
 def _mtime(path: Path) -> int:

@@ -4,21 +4,15 @@
 //
 // Every array has exactly the size that the header asks for, and lies on the heap: what is read or
 // written past it is an error under ASan. Results of three threads must equal those of one.
-#include <algorithm>
-#include <array>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
-#include <random>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "../../scheduler_proc/kernels/src/srt_kernels.h"
+#include "checks.h"
+#include "model.h"
+#include "traffic.h"
 
 #ifdef __has_feature
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
@@ -31,7 +25,7 @@
 
 // ---- counting allocations -----------------------------------------------------------------------
 
-std::atomic<long> allocations{0};
+static std::atomic<long> allocations{0};
 
 #if defined(__GLIBC__) && !defined(SANITIZED)
 #define COUNTS_ALLOCATIONS
@@ -47,331 +41,339 @@ void *aligned_alloc(size_t alignment, size_t bytes) noexcept {
 }
 #endif
 
+namespace driver {
 namespace {
 
-// ---- checks and random numbers ------------------------------------------------------------------
+// ---- whole steps --------------------------------------------------------------------------------
 
-std::string doing;  // for messages
-
-void check(bool ok, const char *what) {
-  if (ok) return;
-  std::fprintf(stderr, "%s: %s (last error: %s)\n", doing.c_str(), what, srt_last_error());
-  std::_Exit(1);
+void step(Instance &at, Batch &batch, bool share) {
+  const srt_batch c = batch.c(share);
+  check(srt_engine_step(at.engine.get(), &c) == 0, "srt_engine_step");
 }
 
-void check_refused(bool refused, const char *why) {
-  check(refused, why);
-  check(std::strlen(srt_last_error()) > 0, "an error has a text");
-}
-
-std::mt19937 rng(7);
-
-int below(int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); }
-bool one_in(int n) { return below(n) == 0; }
-float between(float low, float high) {
-  return low + (high - low) * static_cast<float>(rng() >> 8) * 0x1p-24f;
-}
-template <class T>
-T one_of(std::initializer_list<T> values) {
-  return values.begin()[below(static_cast<int>(values.size()))];
-}
-
-std::vector<float> random_floats(size_t n, float low = -1, float high = 1) {
-  std::vector<float> x(n);
-  for (float &value : x) value = between(low, high);
-  return x;
-}
-
-template <class T>
-bool same_bits(const std::vector<T> &a, const std::vector<T> &b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
-}
-
-// ---- the model ----------------------------------------------------------------------------------
-
-constexpr int kLayers = 2, kHidden = 64, kHeads = 6, kKvHeads = 2, kHeadDim = 32;
-constexpr int kIntermediate = 96, kVocab = 199, kSlots = 4096, kWindow = 150;
-constexpr int kMaskWords = (kVocab + 31) / 32;
-constexpr int kMaxFormat = SRT_Q6;
-
-struct Free {
-  void operator()(void *data) const { std::free(data); }
-};
-using Packed = std::unique_ptr<uint8_t, Free>;
-
-// A half between 2^-8 and 2^-5, positive.
-uint16_t small_half() { return static_cast<uint16_t>(0x1c00 + below(0xc00)); }
-
-// Rows of a source encoding, as in a model file: any codes, small scales.
-std::vector<uint8_t> source_rows(int32_t source, int n, int k) {
-  if (source == SRT_SRC_F32) {
-    std::vector<uint8_t> bytes(size_t(n) * k * 4);
-    std::memcpy(bytes.data(), random_floats(size_t(n) * k, -.2f, .2f).data(), bytes.size());
-    return bytes;
+void check_outputs(const Batch &batch) {
+  for (size_t s = 0; s < batch.next_ids.size(); s++) {
+    const int id = batch.next_ids[s];
+    check(id >= 0 && id < batch.vocab && batch.allows(s, id), "the sample is allowed");
+    const float logprob = batch.logprobs[s];
+    check(batch.want_logprob[s] ? logprob <= 1e-5f : std::isnan(logprob), "its log-probability");
   }
-  struct Sizes {
-    int source, elements, bytes;
-    std::vector<int> halves;  // where in a block
+  for (float logprob : batch.prompt_logprobs)
+    check(logprob <= 1e-5f && std::isfinite(logprob), "a prompt's log-probability");
+}
+
+// Three threads that share prefixes against one that does not.
+void run_steps(Instance &many, Instance &one, Traffic &traffic, int steps) {
+  const std::string model = doing;
+  for (int i = 0; i < steps; i++) {
+    doing = model + ", step " + std::to_string(i);
+    const Batch planned = traffic.next();
+    Batch batch = planned, reference = planned;
+    step(many, batch, !one_in(4));
+    step(one, reference, false);
+    check_outputs(batch);
+    check(same_bits(batch.next_ids, reference.next_ids), "the same ids");
+    check(same_bits(batch.logprobs, reference.logprobs), "the same log-probabilities");
+    check(same_bits(batch.prompt_logprobs, reference.prompt_logprobs), "also of prompts");
+    traffic.commit(batch);
+  }
+  doing = model;
+  for (size_t i = 0; i < many.pools.size(); i++)
+    check(same_bits(many.pools[i], one.pools[i]), "the same pools");
+}
+
+// Steps of one shape neither grow the workspace nor allocate in any other way.
+void run_steady(Instance &at, const Batch &planned) {
+  Batch batch = planned;
+  int64_t growths = 0;
+  long allocated = 0;
+  for (int i = 0; i < 52; i++) {
+    if (i == 2) growths = srt_engine_growths(at.engine.get()), allocated = allocations;
+    for (int32_t &id : batch.input_ids) id = below(kVocab);
+    step(at, batch, true);
+  }
+  check(srt_engine_growths(at.engine.get()) == growths, "no growth in the steady state");
+  check(allocations == allocated, "no allocation in the steady state");
+  std::vector<double> seconds(SRT_NUM_PHASES);
+  srt_engine_profile(at.engine.get(), seconds.data());
+  for (int i = 0; i < SRT_NUM_PHASES; i++)
+    check(srt_phase_name(i) != nullptr && seconds[i] >= 0, "a phase has a name and a time");
+}
+
+void run_refused_steps(Instance &at, const Batch &planned) {
+  const auto refuses = [&](const char *why, auto spoil) {
+    Batch spoilt = planned;
+    spoil(spoilt);
+    Batch batch = spoilt;
+    const srt_batch c = batch.c(true);
+    check_refused(srt_engine_step(at.engine.get(), &c) == -1, why);
   };
-  static const Sizes all[] = {{SRT_SRC_F16, 1, 2, {0}},        {SRT_SRC_BF16, 1, 2, {}},
-                              {SRT_SRC_Q4_0, 32, 18, {0}},     {SRT_SRC_Q4_1, 32, 20, {0, 2}},
-                              {SRT_SRC_Q8_0, 32, 34, {0}},     {SRT_SRC_Q4_K, 256, 144, {0, 2}},
-                              {SRT_SRC_Q6_K, 256, 210, {208}}};
-  const Sizes &sizes = *std::find_if(std::begin(all), std::end(all),
-                                     [&](const Sizes &s) { return s.source == source; });
-  std::vector<uint8_t> bytes(size_t(n) * k / sizes.elements * sizes.bytes);
-  for (uint8_t &byte : bytes) byte = static_cast<uint8_t>(rng());
-  for (size_t block = 0; block < bytes.size(); block += sizes.bytes) {
-    for (int at : sizes.halves) {
-      const uint16_t half = small_half();
-      std::memcpy(&bytes[block + at], &half, 2);
-    }
-    if (source == SRT_SRC_BF16) bytes[block + 1] = one_of<uint8_t>({0x3d, 0xbd});
-  }
-  return bytes;
+  refuses("an id", [](Batch &b) { b.input_ids[0] = kVocab; });
+  refuses("a position", [](Batch &b) { b.positions.back() = -1; });
+  refuses("an out slot", [](Batch &b) { b.out_slots[0] = kSlots; });
+  refuses("a KV slot", [](Batch &b) { b.kv_indices.back() = -1; });
+  refuses("an empty row", [](Batch &b) { b.qo_indptr[1] = 0; });
+  refuses("no rows", [](Batch &b) { b.qo_indptr = b.kv_indptr = {0}; });
+  refuses("a count of tokens", [](Batch &b) { b.input_ids.push_back(1); });
+  refuses("a sample's token", [](Batch &b) { b.sample_tokens[0] = int(b.input_ids.size()); });
+  refuses("a target", [](Batch &b) {
+    b.logprob_tokens = {0}, b.logprob_targets = {kVocab}, b.prompt_logprobs = {0};
+  });
+  refuses("an impossible mask", [](Batch &b) {
+    b.masks.assign(b.mask_words(), 0);
+    std::fill(b.mask_rows.begin(), b.mask_rows.end(), -1);
+    b.mask_rows[0] = 0;
+  });
+  Batch batch = planned;
+  step(at, batch, true);
+  check_outputs(batch);
 }
 
-Packed packed_space(int32_t format, int n, int k) {
-  return Packed(static_cast<uint8_t *>(std::aligned_alloc(64, srt_packed_bytes(format, n, k))));
-}
-
-Packed pack(int32_t source, const std::vector<uint8_t> &rows, int n, int k, int32_t format,
-            const int32_t *order = nullptr) {
-  Packed out = packed_space(format, n, k);
-  check(srt_pack(source, rows.data(), n, k, order, format, out.get()) == 0, "srt_pack");
-  return out;
-}
-
-// Q4K and Q6, whose sources want 256 inputs, over fewer: the layout is formats.h's.
-Packed made_up(int32_t format, int n, int k) {
-  Packed out = packed_space(format, n, k);
-  const int groups = k / 32, code_bytes = format == SRT_Q6 ? 512 : 256;
-  const size_t block_bytes = size_t(groups) * (code_bytes + 128);
-  for (uint8_t *block = out.get(), *end = block + (n + 15) / 16 * block_bytes; block < end;
-       block += block_bytes) {
-    for (int i = 0; i < groups * code_bytes; i++)
-      block[i] = static_cast<uint8_t>(format == SRT_Q6 ? below(64) : below(256));
-    const std::vector<float> scales = random_floats(size_t(groups) * 32, -.01f, .01f);
-    std::memcpy(block + groups * code_bytes, scales.data(), scales.size() * 4);
-  }
-  return out;
-}
-
-struct Matrices {
-  std::vector<Packed> packed;
-  std::vector<std::vector<float>> floats;
-
-  const float *keep(std::vector<float> x) {
-    floats.push_back(std::move(x));
-    return floats.back().data();
-  }
-  srt_matrix make(int32_t format, int n, int k, bool bias = false) {
-    const bool has_source = format != SRT_Q4K && format != SRT_Q6;
-    const int32_t source = format == SRT_F16    ? SRT_SRC_F16
-                           : format == SRT_BF16 ? SRT_SRC_BF16
-                           : format == SRT_Q4   ? one_of<int32_t>({SRT_SRC_Q4_1, SRT_SRC_F32})
-                           : format == SRT_Q8   ? one_of<int32_t>({SRT_SRC_Q8_0, SRT_SRC_F32})
-                                                : SRT_SRC_F32;
-    packed.push_back(has_source ? pack(source, source_rows(source, n, k), n, k, format)
-                                : made_up(format, n, k));
-    return {format, n, k, packed.back().get(), bias ? keep(random_floats(n)) : nullptr};
-  }
-};
-
-// Formats of q, k, v, o, gate, up, down, embed, head.
-using Formats = std::array<int32_t, 9>;
-
-struct Model {
-  Matrices matrices;
-  std::array<srt_layer, kLayers> layers{};
-  srt_model c{};
-
-  // Layer 0 has biases; layer 1 has head norms and a window.
-  Model(const Formats &f, int32_t kv_format) {
-    const int q = kHeads * kHeadDim, kv = kKvHeads * kHeadDim;
-    const auto norm = [this](int n) { return matrices.keep(random_floats(n, .5f, 1.5f)); };
-    for (int i = 0; i < kLayers; i++) {
-      const auto make = [&](int at, int n, int k) { return matrices.make(f[at], n, k, i == 0); };
-      layers[i] = {norm(kHidden), norm(kHidden), i ? norm(kHeadDim) : nullptr,
-                   i ? norm(kHeadDim) : nullptr, make(0, q, kHidden), make(1, kv, kHidden),
-                   make(2, kv, kHidden), make(3, kHidden, q), make(4, kIntermediate, kHidden),
-                   make(5, kIntermediate, kHidden), make(6, kHidden, kIntermediate),
-                   nullptr, nullptr, i ? kWindow : 0};
-    }
-    std::vector<float> freqs(kHeadDim / 2);
-    for (int i = 0; i < kHeadDim / 2; i++) freqs[i] = std::pow(1e4f, -2.f * i / kHeadDim);
-    c = {kLayers, kHidden, kHeads, kKvHeads, kHeadDim, kIntermediate, kVocab, kSlots, kv_format,
-         1e-5f, 1 / std::sqrt(float(kHeadDim)), matrices.keep(freqs), norm(kHidden),
-         matrices.make(f[7], kVocab, kHidden), matrices.make(f[8], kVocab, kHidden), nullptr};
-  }
-};
-
-size_t pool_bytes(int32_t kv_format, int head_dim) {
-  return size_t(kSlots) * kKvHeads * head_dim * (kv_format == SRT_F16 ? 2 : 4);
-}
-
-// An engine with KV pools of its own.
-struct Instance {
-  std::vector<std::vector<uint8_t>> pools;
-  std::array<srt_layer, kLayers> layers;
-  srt_model model;
-  std::unique_ptr<srt_engine, void (*)(srt_engine *)> engine{nullptr, srt_engine_destroy};
-
-  Instance(const Model &of, int threads, const char *isa) : layers(of.layers), model(of.c) {
-    pools.assign(2 * kLayers, std::vector<uint8_t>(pool_bytes(model.kv_format, kHeadDim)));
-    for (int i = 0; i < kLayers; i++) {
-      layers[i].k_pool = pools[2 * i].data();
-      layers[i].v_pool = pools[2 * i + 1].data();
-    }
-    model.layers = layers.data();
-    engine.reset(srt_engine_create(&model, threads, isa));
-    check(engine != nullptr, "srt_engine_create");
-  }
-};
-
-// ---- batches ------------------------------------------------------------------------------------
-
-// A copy's vectors have no room to spare: batches are run as copies.
-struct Batch {
-  std::vector<int32_t> input_ids, positions, out_slots, qo_indptr{0}, kv_indptr{0}, kv_indices;
-  std::vector<int32_t> sample_tokens, top_k, suppress_indptr{0}, suppress_ids, mask_rows;
-  std::vector<int32_t> logprob_tokens, logprob_targets, next_ids;
-  std::vector<float> temperature, top_p, min_p, logprobs, prompt_logprobs;
-  std::vector<double> uniform;
-  std::vector<uint8_t> want_logprob;
-  std::vector<uint32_t> masks;
-  std::vector<int> requests, sampling;  // of each row; of each sample
-
-  srt_batch c(bool share) {
-    return {int32_t(input_ids.size()), int32_t(qo_indptr.size() - 1), int32_t(next_ids.size()),
-            int32_t(logprob_tokens.size()), input_ids.data(), positions.data(), out_slots.data(),
-            qo_indptr.data(), kv_indptr.data(), kv_indices.data(), sample_tokens.data(),
-            temperature.data(), top_p.data(), min_p.data(), top_k.data(), uniform.data(),
-            want_logprob.data(), suppress_indptr.data(), suppress_ids.data(),
-            masks.empty() ? nullptr : mask_rows.data(), masks.data(), logprob_tokens.data(),
-            logprob_targets.data(), share, next_ids.data(), logprobs.data(),
-            prompt_logprobs.data()};
-  }
-  bool allows(size_t sample, int id) const {
-    const auto *first = suppress_ids.data() + suppress_indptr[sample];
-    const auto *last = suppress_ids.data() + suppress_indptr[sample + 1];
-    if (std::find(first, last, id) != last) return false;
-    const int row = mask_rows[sample];
-    return row < 0 || (masks[size_t(row) * kMaskWords + id / 32] >> (id % 32) & 1);
-  }
-  void add_sample(int32_t token, int vocab = kVocab);
-};
-
-// Random parameters; one token at least stays allowed.
-void Batch::add_sample(int32_t token, int vocab) {
-  const int words = (vocab + 31) / 32, safe = below(vocab);
-  sample_tokens.push_back(token);
-  temperature.push_back(one_of({0.f, .7f, 1.3f}));
-  top_k.push_back(one_of({-1, -1, 1, 5, 50, 500}));
-  top_p.push_back(one_of({1.f, 1.f, .9f, .1f}));
-  min_p.push_back(one_of({0.f, 0.f, .05f}));
-  uniform.push_back(double(rng()) * 0x1p-32);
-  want_logprob.push_back(one_in(2));
-  for (int i = one_in(3) ? below(4) : 0; i > 0; i--)
-    if (const int id = below(vocab + 2) - 1; id != safe) suppress_ids.push_back(id);
-  suppress_indptr.push_back(int32_t(suppress_ids.size()));
-  mask_rows.push_back(one_in(4) ? int32_t(masks.size()) / words : -1);
-  if (mask_rows.back() >= 0) {
-    const uint32_t density = one_of<uint32_t>({0, 0x01000100, 0xffffffff});  // few, half, most
-    for (int i = 0; i < words; i++)
-      masks.push_back(density ? uint32_t(rng()) | density : rng() & rng() & rng() & rng() & rng());
-    masks[size_t(mask_rows.back()) * words + safe / 32] |= 1u << (safe % 32);
-  }
-  next_ids.push_back(-1), logprobs.push_back(0);
-}
-
-// What a scheduler does: requests that share prefixes, chunks of prompts, decodes, one slot each.
-class Traffic {
- public:
-  Traffic() : uses_(kSlots) {
-    for (int slot = 0; slot < kSlots; slot++) free_.push_back(slot);
-    std::shuffle(free_.begin(), free_.end(), rng);
-    spawn(0, 300);
-  }
-
-  Batch next() {
-    if (requests_.size() < 8 && one_in(2)) spawn(below(int(requests_.size())), 0);
-    Batch batch;
-    for (int i = 0; i < int(requests_.size()); i++)
-      if (batch.requests.empty() || !one_in(8)) add_row(batch, i, 1 + below(100), true);
-    return batch;
-  }
-
-  // One token of every request that has its prompt behind it.
-  Batch decodes() {
-    Batch batch;
-    for (int i = 0; i < int(requests_.size()); i++) add_row(batch, i, 1, false);
-    return batch;
-  }
-
-  // Append what was sampled, and let go of what is long enough.
-  void commit(const Batch &batch) {
-    for (size_t s = 0; s < batch.sampling.size(); s++)
-      requests_[batch.sampling[s]].ids.push_back(batch.next_ids[s]);
-    for (size_t i = requests_.size(); i-- > 1;)
-      if (int(requests_[i].slots.size()) >= requests_[i].longest) {
-        for (int slot : requests_[i].slots)
-          if (--uses_[slot] == 0) free_.push_back(slot);
-        requests_.erase(requests_.begin() + i);
-      }
-  }
-
- private:
-  struct Request {
-    std::vector<int32_t> ids, slots;  // slots of the ids that are computed
-    int longest;
+void run_refused_models(const Model &model, const char *isa) {
+  const auto refuses = [&](const char *why, int threads, const char *level, auto spoil) {
+    Instance at(model, 1, isa);
+    spoil(at);
+    srt_engine *engine = srt_engine_create(&at.model, threads, level);
+    check_refused(engine == nullptr, why);
   };
+  refuses("no threads", 0, isa, [](Instance &) {});
+  refuses("an unknown level", 1, "abacus", [](Instance &) {});
+  refuses("a head size", 1, isa, [](Instance &at) { at.model.head_dim = 48; });
+  refuses("kv heads", 1, isa, [](Instance &at) { at.model.kv_heads = 4; });
+  refuses("a pool's format", 1, isa, [](Instance &at) { at.model.kv_format = SRT_Q8; });
+  refuses("a shape", 1, isa, [](Instance &at) { at.layers[1].o.k = kHidden; });
+  refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6 + 1; });
+  refuses("no data", 1, isa, [](Instance &at) { at.model.head.data = nullptr; });
+  refuses("no pool", 1, isa, [](Instance &at) { at.layers[1].v_pool = nullptr; });
+  refuses("an odd bias", 1, isa, [](Instance &at) { at.model.head.bias = at.model.final_norm; });
+}
 
-  // A prompt of `fresh` ids of its own, or a few, behind a prefix of request `donor`.
-  void spawn(int donor, int fresh) {
-    Request made{{}, {}, 0};
-    if (!requests_.empty()) {
-      const Request &from = requests_[donor];
-      const int computed = int(from.slots.size());
-      const int shared = std::min(computed, one_of({computed, below(computed + 1), 128, 256}));
-      made.ids.assign(from.ids.begin(), from.ids.begin() + shared);
-      made.slots.assign(from.slots.begin(), from.slots.begin() + shared);
-      for (int slot : made.slots) uses_[slot]++;
+void run_model(const Formats &formats, int32_t kv_format, const char *isa, int steps) {
+  const Model model(formats, kv_format);
+  Instance many(model, 3, isa), one(model, 1, isa);
+  Traffic traffic;
+  run_steps(many, one, traffic, steps);
+  const Batch decodes = traffic.decodes();
+  run_steady(many, decodes);
+  run_refused_steps(many, decodes);
+  run_refused_models(model, isa);
+}
+
+// ---- weights ------------------------------------------------------------------------------------
+
+std::vector<float> unpacked(const Packed &data, int32_t format, int n, int k) {
+  const srt_matrix matrix{format, n, k, data.get(), nullptr};
+  std::vector<float> rows(size_t(n) * k), row(k);
+  for (int i = 0; i < n; i++) {
+    check(srt_unpack_row(&matrix, i, row.data()) == 0, "srt_unpack_row");
+    std::copy(row.begin(), row.end(), rows.begin() + size_t(i) * k);
+  }
+  check_refused(srt_unpack_row(&matrix, n, row.data()) == -1, "a row that is not there");
+  return rows;
+}
+
+void run_packing() {
+  constexpr int n = 21, k = 256;
+  std::vector<int32_t> order(n);
+  for (int i = 0; i < n; i++) order[i] = n - 1 - i;
+  const std::pair<int32_t, int32_t> exact[] = {
+      {SRT_SRC_F32, SRT_F32}, {SRT_SRC_F16, SRT_F16}, {SRT_SRC_BF16, SRT_BF16},
+      {SRT_SRC_Q4_0, SRT_Q4}, {SRT_SRC_Q4_1, SRT_Q4}, {SRT_SRC_Q8_0, SRT_Q8},
+      {SRT_SRC_Q4_K, SRT_Q4K}, {SRT_SRC_Q6_K, SRT_Q6}};
+  for (const auto &[source, format] : exact) {
+    doing = "packing " + std::to_string(source);
+    const std::vector<uint8_t> rows = source_rows(source, n, k);
+    const auto packed_as = [&](int32_t to) {
+      return unpacked(pack(source, rows, n, k, to, order.data()), to, n, k);
+    };
+    const std::vector<float> floats = packed_as(SRT_F32);
+    check(packed_as(format) == floats, "its own format keeps the values");
+    if (format > SRT_BF16) continue;
+    for (int32_t to : {SRT_Q8, SRT_Q4}) {
+      const std::vector<float> rounded = packed_as(to);
+      for (size_t i = 0; i < floats.size(); i++)
+        check(std::fabs(rounded[i] - floats[i]) < .05f, "quantised values are near");
     }
-    for (int i = fresh ? fresh : 1 + below(one_of({3, 90})); i > 0; i--)
-      made.ids.push_back(below(kVocab));
-    made.longest = std::min(int(made.ids.size()) + 5 + below(40), 450);
-    requests_.push_back(std::move(made));
+  }
+  const std::vector<uint8_t> rows = source_rows(SRT_SRC_F32, n, k);
+  const Packed out = packed_space(SRT_F32, n, k);
+  const auto refuses = [&](const char *why, int32_t source, int inputs, int32_t format) {
+    check_refused(srt_pack(source, rows.data(), n, inputs, nullptr, format, out.get()) == -1, why);
+  };
+  refuses("a source", 99, k, SRT_F32);
+  refuses("a format that loses values", SRT_SRC_F32, k, SRT_Q6);
+  refuses("half a block", SRT_SRC_Q4_K, 128, SRT_Q4K);
+}
+
+// ---- single operations --------------------------------------------------------------------------
+
+using Pool = std::unique_ptr<srt_pool, void (*)(srt_pool *)>;
+
+struct Ops {
+  Pool many, one;
+
+  explicit Ops(const char *isa)
+      : many(srt_pool_create(3, isa), srt_pool_destroy),
+        one(srt_pool_create(1, isa), srt_pool_destroy) {
+    check(many && one, "srt_pool_create");
   }
 
-  void add_row(Batch &batch, int at, int chunk, bool may_log) {
-    Request &request = requests_[at];
-    const int first = int(batch.input_ids.size()), done = int(request.slots.size());
-    const int n = std::min(chunk, int(request.ids.size()) - done);
-    for (int i = 0; i < n; i++) {
-      batch.input_ids.push_back(request.ids[done + i]);
-      batch.positions.push_back(done + i);
-      batch.out_slots.push_back(free_.back());
-      request.slots.push_back(free_.back());
-      uses_[free_.back()]++;
-      free_.pop_back();
-    }
-    if (may_log && n > 1 && one_in(2))
-      for (int i = 0; i + 1 < n; i++) {
-        batch.logprob_tokens.push_back(first + i);
-        batch.logprob_targets.push_back(request.ids[done + i + 1]);
-        batch.prompt_logprobs.push_back(0);
-      }
-    batch.requests.push_back(at);
-    batch.kv_indices.insert(batch.kv_indices.end(), request.slots.begin(), request.slots.end());
-    batch.qo_indptr.push_back(int32_t(batch.input_ids.size()));
-    batch.kv_indptr.push_back(int32_t(batch.kv_indices.size()));
-    if (request.slots.size() < request.ids.size()) return;
-    batch.sampling.push_back(at);
-    batch.add_sample(first + n - 1);
+  // call(pool, y) gives the same y [n] with three threads and with one.
+  template <class Call>
+  void same(size_t n, Call call) {
+    std::vector<float> y(n), reference(n);
+    check(call(many.get(), y.data()) == 0, "an operation");
+    check(call(one.get(), reference.data()) == 0, "an operation on one thread");
+    check(same_bits(y, reference), "three threads compute what one does");
   }
 
-  std::vector<Request> requests_;
-  std::vector<int> uses_, free_;
+  void linear(int32_t format, int m) {
+    constexpr int k = 96;
+    Matrices matrices;
+    const std::vector<float> x = random_floats(size_t(m) * k);
+    const srt_matrix odd = matrices.make(format, kVocab, k), up = matrices.make(format, 80, k);
+    const srt_matrix gate = matrices.make(format, 80, k, true);
+    for (const srt_matrix *w : {&odd, &gate})
+      same(size_t(m) * w->n,
+           [&](srt_pool *pool, float *y) { return srt_op_linear(pool, w, x.data(), m, y); });
+    same(size_t(m) * gate.n, [&](srt_pool *pool, float *y) {
+      return srt_op_gate_up(pool, &gate, &up, x.data(), m, y);
+    });
+    srt_matrix other = up;
+    other.format = (format + 1) % 7;
+    check_refused(srt_op_gate_up(many.get(), &gate, &other, x.data(), m, nullptr) == -1, "formats");
+  }
+
+  void attention(Batch batch, int head_dim, int32_t kv_format, int window) {
+    std::vector<uint8_t> pools[2];
+    for (std::vector<uint8_t> &pool : pools) {
+      pool.resize(pool_bytes(kv_format, head_dim));
+      const int32_t source = kv_format == SRT_F16 ? SRT_SRC_F16 : SRT_SRC_F32;
+      const std::vector<uint8_t> some = source_rows(source, 1, 4096);
+      for (size_t at = 0; at < pool.size(); at += some.size())
+        std::copy_n(some.begin(), std::min(some.size(), pool.size() - at), pool.begin() + at);
+    }
+    srt_model model{};
+    model.heads = kHeads, model.kv_heads = kKvHeads, model.head_dim = head_dim;
+    model.kv_format = kv_format, model.attn_scale = .1f;
+    srt_layer layer{};
+    layer.k_pool = pools[0].data(), layer.v_pool = pools[1].data(), layer.window = window;
+    const size_t n = batch.input_ids.size() * kHeads * head_dim;
+    const std::vector<float> q = random_floats(n);
+    const srt_batch c = batch.c(true);
+    same(n, [&](srt_pool *pool, float *y) {
+      return srt_op_attention(pool, &model, &layer, &c, q.data(), y);
+    });
+  }
+
+  void rows(int m, int heads, int head_dim) {
+    const int k = heads * head_dim;
+    const std::vector<float> x = random_floats(size_t(m) * k), w = random_floats(k);
+    const std::vector<float> freqs = random_floats(head_dim / 2, 0, 1);
+    std::vector<int32_t> positions(m);
+    for (int32_t &position : positions) position = below(5000);
+    same(x.size(), [&](srt_pool *pool, float *y) {
+      return srt_op_rms_norm(pool, x.data(), w.data(), m, k, 1e-5f, y);
+    });
+    same(x.size(), [&](srt_pool *pool, float *y) {
+      std::copy(x.begin(), x.end(), y);
+      return srt_op_rope(pool, y, positions.data(), freqs.data(), m, heads, head_dim);
+    });
+  }
+
+  void sample(int vocab, bool is_finite) {
+    Batch batch;
+    batch.vocab = vocab;
+    for (int i = 0; i < 40; i++) batch.add_sample(0);
+    std::vector<float> logits = random_floats(size_t(40) * vocab, -8, 8);
+    if (!is_finite)
+      for (int i = 0; i < 200; i++)
+        logits[below(int(logits.size()))] = one_of({NAN, INFINITY, -INFINITY});
+    Batch first = batch, second = batch;
+    const srt_batch a = first.c(false), b = second.c(false);
+    check(srt_op_sample(many.get(), logits.data(), vocab, &a) == 0, "srt_op_sample");
+    check(srt_op_sample(one.get(), logits.data(), vocab, &b) == 0, "srt_op_sample");
+    if (is_finite) check_outputs(first);
+    check(same_bits(first.next_ids, second.next_ids), "the same samples");
+    check(same_bits(first.logprobs, second.logprobs), "the same log-probabilities");
+  }
+
+  void read(size_t words) {
+    std::vector<uint64_t> data(words);
+    uint64_t sum = 0;
+    for (uint64_t &word : data) sum += word = rng();
+    check(srt_op_read(many.get(), data.data(), words * 8) == sum, "srt_op_read");
+  }
 };
+
+void run_ops(const char *isa) {
+  Ops ops(isa);
+  for (int32_t format = SRT_F32; format <= SRT_Q6; format++)
+    for (int m : {1, 3, 8, 45}) ops.linear(format, m);
+  Traffic traffic;
+  for (int i = 0; i < 20; i++) {
+    Batch batch = traffic.next();
+    for (int32_t &id : batch.next_ids) id = below(kVocab);
+    traffic.commit(batch);
+  }
+  const Batch mixed = traffic.next();
+  for (int head_dim : {16, 32, 64, 80, 96, 128, 256})
+    for (int32_t kv_format : {SRT_F16, SRT_F32})
+      ops.attention(mixed, head_dim, kv_format, one_of({0, 100}));
+  for (int head_dim : {16, 32, 80}) ops.rows(37, kHeads, head_dim);
+  for (int vocab : {kVocab, 3001}) ops.sample(vocab, true), ops.sample(vocab, false);
+  for (int words : {1, 300000}) ops.read(words);
+  check_refused(srt_pool_create(1, "abacus") == nullptr, "a pool of an unknown level");
+}
+
+// ---- the library --------------------------------------------------------------------------------
+
+void run_library() {
+  doing = "library";
+  check(srt_abi_version() == SRT_ABI_VERSION, "the header is the library's");
+  check(srt_phase_name(-1) == nullptr && srt_phase_name(SRT_NUM_PHASES) == nullptr, "phases");
+  setenv("SRT_ISA", "abacus", 1);
+  check_refused(srt_isa() == nullptr, "a level that does not exist");
+  unsetenv("SRT_ISA");
+  check(srt_isa_available(srt_isa()) == 1, "the best level is available");
+  check(srt_isa_available("abacus") == 0, "what does not exist is not");
+  std::thread([] { check(srt_last_error()[0] == '\0', "an error is its thread's"); }).join();
+#ifdef COUNTS_ALLOCATIONS
+  const long before = allocations;
+  delete new std::string(100, ' ');
+  check(allocations > before, "allocations are counted");
+#endif
+}
+
+Formats all_of(int32_t format) {
+  Formats formats;
+  formats.fill(format);
+  return formats;
+}
+
+void run_level(const char *isa, int number, int steps) {
+  std::vector<Formats> models{
+      {SRT_Q4K, SRT_Q8, SRT_Q6, SRT_Q4, SRT_Q4K, SRT_Q6, SRT_F16, SRT_Q6, SRT_Q8},
+      {SRT_F32, SRT_F16, SRT_BF16, SRT_Q8, SRT_Q4, SRT_F32, SRT_Q8, SRT_F16, SRT_BF16}};
+  for (int32_t format = SRT_F32; format <= SRT_Q6; format++) models.push_back(all_of(format));
+  for (size_t i = 0; i < models.size(); i++) {
+    const bool is_half = (i + number) % 2 == 0;
+    doing = std::string(isa) + ", model " + std::to_string(i) + (is_half ? ", f16" : ", f32");
+    run_model(models[i], is_half ? SRT_F16 : SRT_F32, isa, steps);
+  }
+  doing = std::string(isa) + ", operations";
+  run_ops(isa);
+  std::printf("%s: %zu models, %d steps\n", isa, models.size(), steps);
+}
+
+}  // namespace
+}  // namespace driver
+
+int main(int argc, char **argv) {
+  const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
+  driver::run_library();
+  driver::run_packing();
+  int number = 0;
+  for (const char *isa : {"portable", "avx2", "avx512", "amx"})
+    if (srt_isa_available(isa)) driver::run_level(isa, number++, steps);
+}

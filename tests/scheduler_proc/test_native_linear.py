@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format, Source
 from tests.scheduler_proc.native_ops import (
     FLOATS,
     Ops,
     Weights,
+    levels,
     opened,
     pack,
     quantized_activations,
@@ -28,12 +28,12 @@ ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 130)
 MANY_ROWS = 300  # more than one unit of work takes
 K_QUANTS = (Format.Q4K, Format.Q6)
 QUANTIZED = tuple(format for format in Format if format not in FLOATS)
-ROUNDING = 4e-6  # of the sum of magnitudes
+ROUNDING = 1e-6  # of the sum of magnitudes
 
 
-@pytest.fixture(scope="module", params=[(isa, t) for isa in library.ISAS for t in (1, 2)])
+@pytest.fixture(scope="module", params=levels())
 def ops(request: pytest.FixtureRequest) -> Iterator[Ops]:
-    with opened(*request.param) as ops:
+    with opened(request.param, 2) as ops:
         yield ops
 
 
@@ -106,7 +106,7 @@ def test_more_rows_than_a_unit_takes(ops: Ops, format: Format) -> None:
     np.testing.assert_array_equal(y, np.concatenate(parts))
 
 
-@pytest.mark.parametrize("isa", library.ISAS)
+@pytest.mark.parametrize("isa", levels())
 @pytest.mark.parametrize("format", Format)
 def test_threads_do_not_change_a_bit(isa: str, format: Format) -> None:
     case = random_case(format, 130, 256)
@@ -170,7 +170,7 @@ def test_tiny_activations(ops: Ops, format: Format, size: float) -> None:
     weights = random_weights(format, 16, 256)
     for m in (1, 9):
         y = ops.linear(weights, x[:m])
-        assert np.abs(y).max() <= 1000 * size
+        assert np.abs(y).max() <= 1e-26
 
 
 @pytest.mark.parametrize("format", Format)
@@ -205,7 +205,7 @@ def test_gate_up(ops: Ops, format: Format, n: int, k: int) -> None:
         np.testing.assert_array_equal(ops.gate_up(gate, up, half[:few]), y[:few])
 
 
-@pytest.mark.parametrize("size", [90.0, 1e4, 1e30])
+@pytest.mark.parametrize("size", [20.0, 90.0, 1e4, 1e15])
 def test_a_gate_far_from_zero(ops: Ops, size: float) -> None:
     """silu(x) is x far above zero and nothing far below it."""
     weights = pack(Source.F32, np.eye(16, dtype=np.float32), 16, 16, Format.F32)
@@ -213,7 +213,7 @@ def test_a_gate_far_from_zero(ops: Ops, size: float) -> None:
     up = pack(Source.F32, np.sign(np.diag(x[0])), 16, 16, Format.F32)
     y = ops.gate_up(weights, up, x)
     np.testing.assert_allclose(y[0, ::2], size * size, rtol=1e-6)
-    assert np.abs(y[0, 1::2]).max() <= 1e-30 * size
+    assert np.abs(y[0, 1::2]).max() <= 1e-36 * size * size + 2 * size * size * np.exp(-size)
 
 
 def test_gate_and_up_of_two_formats_are_refused(ops: Ops) -> None:

@@ -23,7 +23,9 @@ QUANTIZED = tuple(format for format in Format if format not in FLOATS)
 
 
 def both_formats() -> list[tuple[Source, Format]]:
-    pairs = {(source, format) for source, own in OWN_FORMATS.items() for format in (own, Format.F32)}
+    pairs = {
+        (source, format) for source, own in OWN_FORMATS.items() for format in (own, Format.F32)
+    }
     return sorted(pairs)
 
 

@@ -43,7 +43,7 @@ constexpr int kUnpackRows = 8;
 
 constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
 // Scratch memory per thread that `linear` needs for k inputs.
-constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k) + (64 << 10); }
+constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k) + (48 << 10); }
 
 // ---- attention ----------------------------------------------------------------------------------
 

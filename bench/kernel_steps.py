@@ -1,0 +1,114 @@
+"""Whole steps of the embedded model on the native executor: the rows of `bench.kernels --steps`."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.roofline import Peaks, Runner, Timing, Work, number, percent, warm_up
+from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.executor.native_executor import NativeExecutor
+from tests.scheduler_proc.ragged import Row, make_batch
+
+SLOTS = 32 * 1024
+
+
+class Step(NamedTuple):
+    """`rows` requests with `shared` slots in common, `own` more each, and `extend` new tokens."""
+
+    name: str
+    rows: int
+    own: int
+    shared: int = 0
+    extend: int = 1
+    permuted: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.extend
+
+    def batch(self, vocab: int) -> ForwardBatch:
+        """A greedy step with random ids."""
+        rng = np.random.default_rng(0)
+        slots = rng.permutation(SLOTS) if self.permuted else np.arange(SLOTS)
+        own = slots[self.shared : self.shared + self.rows * self.own]
+        rows = [
+            Row(
+                rng.integers(0, vocab, self.extend),
+                np.concatenate([slots[: self.shared], part]),
+            )
+            for part in own.reshape(self.rows, self.own)
+        ]
+        return make_batch(rows)
+
+
+STEPS = (
+    Step("decode B=1 ctx=16", 1, 16),
+    Step("decode B=1 ctx=512", 1, 512),
+    Step("decode B=8 ctx=512", 8, 512),
+    Step("decode B=8 ctx=512, permuted", 8, 512, permuted=True),
+    Step("decode B=32 ctx=64", 32, 64),
+    Step("decode B=32 ctx=512", 32, 512),
+    Step("decode B=32 ctx=1500 shared + 64", 32, 64, shared=1500),
+    Step("prefill 128", 1, 128, extend=128),
+    Step("prefill 512", 1, 512, extend=512),
+    Step("prefill 512 over 1500 cached", 1, 2012, extend=512),
+)
+
+
+class MeasuredStep(NamedTuple):
+    """`phases` are mean seconds per step as thread 0 saw them; `work` is known for one row."""
+
+    step: Step
+    timing: Timing
+    phases: dict[str, float]
+    work: Work | None
+
+
+def step_rows(executor: NativeExecutor, runner: Runner) -> Iterator[MeasuredStep]:
+    """The steps that were asked for."""
+    fill_pool(executor)
+    for step in STEPS:
+        if runner.wants(step.name):
+            calls = [partial(executor.run, step.batch(executor.vocab_size))]
+            warm_up(calls)
+            executor.profile()
+            timing = runner.time(calls)
+            phases = executor.profile()
+            mean = {name: seconds / timing.calls for name, seconds in phases.items()}
+            yield MeasuredStep(step, timing, mean, decode_work(executor, step))
+
+
+def fill_pool(executor: NativeExecutor) -> None:
+    """Pages that were never written are all the same page of zeros, and read too fast."""
+    values = executor._pool.values
+    values[:] = np.random.default_rng(0).standard_normal(values.shape[-1])
+
+
+def decode_work(executor: NativeExecutor, step: Step) -> Work | None:
+    """One token reads every weight, the tied embedding as the head, and its row's slots."""
+    if step.tokens > 1:
+        return None
+    slot_bytes = executor.pool_bytes / executor.max_total_tokens
+    return Work(executor.weight_bytes + step.own * slot_bytes)
+
+
+STEP_COLUMNS = ("step", "ms", "best", "tok/s", "bound, ms", "share")
+
+
+def step_cells(row: MeasuredStep, peaks: Peaks) -> list[str]:
+    """A row under STEP_COLUMNS; the rate and the share of the bound are the median run's."""
+    seconds, bound = row.timing.median_s, ("-", "-")
+    if row.work is not None:
+        bound_s = peaks.bound(row.work).seconds
+        bound = (number(1e3 * bound_s), percent(bound_s / seconds))
+    best = number(1e3 * row.timing.best_s)
+    return [row.step.name, number(1e3 * seconds), best, number(row.step.tokens / seconds), *bound]
+
+
+def phase_table(rows: Sequence[MeasuredStep]) -> tuple[list[str], list[list[str]]]:
+    """Columns and cells: milliseconds of each phase, for every step."""
+    columns = ["mean ms of", *(rows[0].phases if rows else ())]
+    cells = [[r.step.name, *(number(1e3 * s) for s in r.phases.values())] for r in rows]
+    return columns, cells

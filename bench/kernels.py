@@ -1,0 +1,129 @@
+"""`python -m bench.kernels`: the native engine's kernels against what the machine can do.
+
+Prints Markdown tables: the machine's peaks as measured in this very run, single operations, whole
+steps of the embedded model, and where the time of these goes.
+
+An operation is called on its own from Python. Such a call costs something however little it does
+(the machine table has the figures): it makes and clears its memory for every call, and copies the
+result of a linear layer; attention plans its work, which a step does once for all layers. So rows of
+few microseconds show a kernel slower than it is, as do those of many results: the phases of the
+whole steps, which have no such cost, are the ones to trust there. Weights and keys rotate over 96 MB
+(of short contexts, as much as 256 calls read), more than the L2 of a core holds, but less than many
+an L3: as in a model of that size.
+
+"bound" is the time that reading the weights or keys once, or the arithmetic, would take at the
+measured peaks, whichever is longer; "share" is bound / median. Other work on the machine distorts
+every figure: compare those of one run only.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+
+from bench.kernel_attention import attention_rows
+from bench.kernel_calls import Operations
+from bench.kernel_ops import Sampled, linear_rows, sampling_rows
+from bench.kernel_peaks import Setting, measure_machine
+from bench.kernel_steps import (
+    SLOTS,
+    STEP_COLUMNS,
+    phase_table,
+    step_cells,
+    step_rows,
+)
+from bench.roofline import OP_COLUMNS, Measured, Peaks, Runner, markdown, number, op_cells
+from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.kernels.library import ISAS, load
+from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.packed import Choice, pack_llama
+from srt.errors import SrtError
+from srt.model.files import DEFAULT_MODEL, resolve_model
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernels",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--isa", choices=ISAS, help="level (default: the best of this CPU)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--only", default="", help="rows whose name contains this", metavar="TEXT")
+    parser.add_argument("--repeat", type=int, default=7, help="runs of each row, at least")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--ops", action="store_true", help="single operations only")
+    part.add_argument("--steps", action="store_true", help="whole steps only")
+    args = parser.parse_args(argv)
+    if args.threads < 1 or args.repeat < 1:
+        parser.error("--threads and --repeat must be at least 1")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 1 where the kernels cannot run."""
+    args = parse_args(argv)
+    runner = Runner(args.only, args.repeat)
+    try:
+        library = load()
+        setting = Setting(library, args.isa or library.isa(), args.threads)
+        if setting.isa not in library.available_isas():
+            raise SrtError(f"this CPU or build does not run {setting.isa}")
+        report = measure_machine(setting)
+        print(report.text, flush=True)
+        if not args.steps:
+            print_ops(setting, report.peaks, runner)
+        if not args.ops:
+            print_steps(setting, report.peaks, runner)
+    except SrtError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
+    """Linear layers, attention, sampling."""
+    checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
+    packed = pack_llama(checkpoint, setting.library, Choice())
+    with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
+        _print_measured(linear_rows(operations, packed, runner), peaks)
+        _print_measured(attention_rows(operations, checkpoint.config, runner), peaks)
+        _print_sampled(sampling_rows(operations, checkpoint.config.vocab_size, runner))
+
+
+def print_steps(setting: Setting, peaks: Peaks, runner: Runner) -> None:
+    """Whole steps and their phases."""
+    executor = NativeExecutor(
+        resolve_model(DEFAULT_MODEL),
+        max_total_tokens=SLOTS,
+        num_threads=setting.threads,
+        isa=setting.isa,
+    )
+    with closing(executor):
+        rows = list(step_rows(executor, runner))
+    _print_table(STEP_COLUMNS, [step_cells(row, peaks) for row in rows])
+    _print_table(*phase_table(rows))
+
+
+def _print_measured(rows: Iterable[Measured], peaks: Peaks) -> None:
+    _print_table(OP_COLUMNS, [op_cells(row, peaks) for row in rows])
+
+
+def _print_sampled(rows: Iterable[Sampled]) -> None:
+    cells = [
+        [r.name, *(number(1e6 * s / r.samples) for s in (r.timing.median_s, r.timing.best_s))]
+        for r in rows
+    ]
+    _print_table(("op", "µs per row", "best"), cells)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Nothing where no row was asked for."""
+    if rows:
+        print("\n" + markdown(columns, rows), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

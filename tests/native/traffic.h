@@ -1,0 +1,155 @@
+// Batches as a scheduler plans them, at random: requests that share prefixes, chunks of prompts,
+// decodes, one slot for each token. The driver runs them.
+#pragma once
+#include <algorithm>
+
+#include "model.h"
+
+namespace driver {
+
+// A copy's vectors have no room to spare: batches are run as copies.
+struct Batch {
+  std::vector<int32_t> input_ids, positions, out_slots, qo_indptr{0}, kv_indptr{0}, kv_indices;
+  std::vector<int32_t> sample_tokens, top_k, suppress_indptr{0}, suppress_ids, mask_rows;
+  std::vector<int32_t> logprob_tokens, logprob_targets, next_ids;
+  std::vector<float> temperature, top_p, min_p, logprobs, prompt_logprobs;
+  std::vector<double> uniform;
+  std::vector<uint8_t> want_logprob;
+  std::vector<uint32_t> masks;
+  std::vector<int> sampling;  // the request of each sample
+  int vocab = kVocab;
+
+  int mask_words() const { return (vocab + 31) / 32; }
+  srt_batch c(bool share) {
+    return {int32_t(input_ids.size()), int32_t(qo_indptr.size() - 1), int32_t(next_ids.size()),
+            int32_t(logprob_tokens.size()), input_ids.data(), positions.data(), out_slots.data(),
+            qo_indptr.data(), kv_indptr.data(), kv_indices.data(), sample_tokens.data(),
+            temperature.data(), top_p.data(), min_p.data(), top_k.data(), uniform.data(),
+            want_logprob.data(), suppress_indptr.data(), suppress_ids.data(),
+            masks.empty() ? nullptr : mask_rows.data(), masks.data(), logprob_tokens.data(),
+            logprob_targets.data(), share, next_ids.data(), logprobs.data(),
+            prompt_logprobs.data()};
+  }
+  bool allows(size_t sample, int id) const {
+    const auto *first = suppress_ids.data() + suppress_indptr[sample];
+    const auto *last = suppress_ids.data() + suppress_indptr[sample + 1];
+    if (std::find(first, last, id) != last) return false;
+    const int row = mask_rows[sample];
+    return row < 0 || (masks[size_t(row) * mask_words() + id / 32] >> (id % 32) & 1);
+  }
+  void add_sample(int32_t token);
+};
+
+// Random parameters; one token at least stays allowed.
+inline void Batch::add_sample(int32_t token) {
+  const int words = mask_words(), safe = below(vocab);
+  sample_tokens.push_back(token);
+  temperature.push_back(one_of({0.f, .7f, 1.3f}));
+  top_k.push_back(one_of({-1, -1, 1, 5, 50, 500}));
+  top_p.push_back(one_of({1.f, 1.f, .9f, .1f}));
+  min_p.push_back(one_of({0.f, 0.f, .05f}));
+  uniform.push_back(double(rng()) * 0x1p-32);
+  want_logprob.push_back(one_in(2));
+  for (int i = one_in(3) ? below(4) : 0; i > 0; i--)
+    if (const int id = below(vocab + 2) - 1; id != safe) suppress_ids.push_back(id);
+  suppress_indptr.push_back(int32_t(suppress_ids.size()));
+  mask_rows.push_back(one_in(4) ? int32_t(masks.size() / words) : -1);
+  if (mask_rows.back() >= 0) {
+    const uint32_t density = one_of<uint32_t>({0, 0x01000100, 0xffffffff});  // few, half, most
+    for (int i = 0; i < words; i++)
+      masks.push_back(density ? uint32_t(rng()) | density : rng() & rng() & rng() & rng() & rng());
+    masks[size_t(mask_rows.back()) * words + safe / 32] |= 1u << (safe % 32);
+  }
+  next_ids.push_back(-1), logprobs.push_back(0);
+}
+
+// What a scheduler does: requests that share prefixes, chunks of prompts, decodes, one slot each.
+class Traffic {
+ public:
+  Traffic() : uses_(kSlots) {
+    for (int slot = 0; slot < kSlots; slot++) free_.push_back(slot);
+    std::shuffle(free_.begin(), free_.end(), rng);
+    spawn(0, 300);
+  }
+
+  Batch next() {
+    if (requests_.size() < 8 && one_in(2)) spawn(below(int(requests_.size())), 0);
+    Batch batch;
+    for (int i = 0; i < int(requests_.size()); i++)
+      if (i == 0 || !one_in(8)) add_row(batch, i, 1 + below(100), true);
+    return batch;
+  }
+
+  // One token of every request.
+  Batch decodes() {
+    Batch batch;
+    for (int i = 0; i < int(requests_.size()); i++) add_row(batch, i, 1, false);
+    return batch;
+  }
+
+  // Append what was sampled, and let go of what is long enough.
+  void commit(const Batch &batch) {
+    for (size_t s = 0; s < batch.sampling.size(); s++)
+      requests_[batch.sampling[s]].ids.push_back(batch.next_ids[s]);
+    for (size_t i = requests_.size(); i-- > 1;)
+      if (int(requests_[i].slots.size()) >= requests_[i].longest) {
+        for (int slot : requests_[i].slots)
+          if (--uses_[slot] == 0) free_.push_back(slot);
+        requests_.erase(requests_.begin() + i);
+      }
+  }
+
+ private:
+  struct Request {
+    std::vector<int32_t> ids, slots;  // slots of the ids that are computed
+    int longest;
+  };
+
+  // A prompt of `fresh` ids of its own, or a few, behind a prefix of request `donor`.
+  void spawn(int donor, int fresh) {
+    Request made{{}, {}, 0};
+    if (!requests_.empty()) {
+      const Request &from = requests_[donor];
+      const int computed = int(from.slots.size());
+      const int shared = std::min(computed, one_of({computed, below(computed + 1), 128, 256}));
+      made.ids.assign(from.ids.begin(), from.ids.begin() + shared);
+      made.slots.assign(from.slots.begin(), from.slots.begin() + shared);
+      for (int slot : made.slots) uses_[slot]++;
+    }
+    for (int i = fresh ? fresh : 1 + below(one_of({3, 90})); i > 0; i--)
+      made.ids.push_back(below(kVocab));
+    made.longest = std::min(int(made.ids.size()) + 5 + below(40), 450);
+    requests_.push_back(std::move(made));
+  }
+
+  void add_row(Batch &batch, int at, int chunk, bool may_log) {
+    Request &request = requests_[at];
+    const int first = int(batch.input_ids.size()), done = int(request.slots.size());
+    const int n = std::min(chunk, int(request.ids.size()) - done);
+    for (int i = 0; i < n; i++) {
+      batch.input_ids.push_back(request.ids[done + i]);
+      batch.positions.push_back(done + i);
+      batch.out_slots.push_back(free_.back());
+      request.slots.push_back(free_.back());
+      uses_[free_.back()]++;
+      free_.pop_back();
+    }
+    if (may_log && n > 1 && one_in(2))
+      for (int i = 0; i + 1 < n; i++) {
+        batch.logprob_tokens.push_back(first + i);
+        batch.logprob_targets.push_back(request.ids[done + i + 1]);
+        batch.prompt_logprobs.push_back(0);
+      }
+    batch.kv_indices.insert(batch.kv_indices.end(), request.slots.begin(), request.slots.end());
+    batch.qo_indptr.push_back(int32_t(batch.input_ids.size()));
+    batch.kv_indptr.push_back(int32_t(batch.kv_indices.size()));
+    if (request.slots.size() < request.ids.size()) return;
+    batch.sampling.push_back(at);
+    batch.add_sample(first + n - 1);
+  }
+
+  std::vector<Request> requests_;
+  std::vector<int> uses_, free_;
+};
+
+}  // namespace driver
