@@ -12,7 +12,7 @@ import numpy as np
 
 from bench.kernel_calls import Operations, c_batch
 from bench.roofline import Arithmetic, Call, Measured, Runner, Timing, Work, copies_of
-from scheduler_proc.kernels.library import Format, Library, Matrix, address, aligned_empty
+from scheduler_proc.kernels.library import Format, Library, Matrix, address, huge_memory
 from scheduler_proc.models.packed import PackedLlama
 from tests.scheduler_proc.ragged import sampling_fields
 
@@ -122,7 +122,7 @@ def _joined(library: Library, parts: Sequence[Matrix]) -> tuple[Matrix, np.ndarr
     if any(m.format != first.format or m.k != first.k or m.n % 16 for m in parts):
         raise ValueError("matrices of several formats or widths cannot be joined")
     packed = [_packed(library, matrix) for matrix in parts]
-    memory = aligned_empty(sum(array.nbytes for array in packed))
+    memory = huge_memory(sum(array.nbytes for array in packed))
     np.concatenate(packed, out=memory)
     outputs = sum(matrix.n for matrix in parts)
     return Matrix(first.format, outputs, first.k, address(memory)), memory

@@ -5,11 +5,11 @@ steps of the embedded model, and where the time of these goes.
 
 An operation is called on its own from Python. Such a call costs something however little it does
 (the machine table has the figures): it makes and clears its memory for every call, and copies the
-result of a linear layer; attention plans its work, which a step does once for all layers. So rows of
-few microseconds show a kernel slower than it is, as do those of many results: the phases of the
-whole steps, which have no such cost, are the ones to trust there. Weights and keys rotate over 96 MB
-(of short contexts, as much as 256 calls read), more than the L2 of a core holds, but less than many
-an L3: as in a model of that size.
+result of a linear layer; attention plans its work, which a step does once for all layers. So rows
+of few microseconds show a kernel slower than it is, as do those of many results: the phases of the
+whole steps, which have no such cost, are the ones to trust there. Weights and keys rotate over
+96 MB (of short contexts, as much as 256 calls read), more than the L2 of a core holds, but less
+than many an L3: as in a model of that size.
 
 "bound" is the time that reading the weights or keys once, or the arithmetic, would take at the
 measured peaks, whichever is longer; "share" is bound / median. Other work on the machine distorts
@@ -33,13 +33,24 @@ from bench.kernel_steps import (
     step_cells,
     step_rows,
 )
-from bench.roofline import OP_COLUMNS, Measured, Peaks, Runner, markdown, number, op_cells
+from bench.roofline import (
+    OP_COLUMNS,
+    WORKING_SET,
+    Measured,
+    Peaks,
+    Runner,
+    markdown,
+    number,
+    op_cells,
+)
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, pack_llama
 from srt.errors import SrtError
 from srt.model.files import DEFAULT_MODEL, resolve_model
+
+_ROTATION = f"in turns over {WORKING_SET // 10**6} MB"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -88,8 +99,12 @@ def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
     checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
     packed = pack_llama(checkpoint, setting.library, Choice())
     with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
-        _print_measured(linear_rows(operations, packed, runner), peaks)
-        _print_measured(attention_rows(operations, checkpoint.config, runner), peaks)
+        linear = linear_rows(operations, packed, runner)
+        _print_measured(f"Linear layers, {_ROTATION} of weights:", linear, peaks)
+        attention = attention_rows(operations, checkpoint.config, runner)
+        _print_measured(
+            f"Attention of one layer, {_ROTATION} of keys and values:", attention, peaks
+        )
         _print_sampled(sampling_rows(operations, checkpoint.config.vocab_size, runner))
 
 
@@ -103,12 +118,12 @@ def print_steps(setting: Setting, peaks: Peaks, runner: Runner) -> None:
     )
     with closing(executor):
         rows = list(step_rows(executor, runner))
-    _print_table(STEP_COLUMNS, [step_cells(row, peaks) for row in rows])
-    _print_table(*phase_table(rows))
+    _print_table("Whole steps:", STEP_COLUMNS, [step_cells(row, peaks) for row in rows])
+    _print_table("Phases of these steps, as one thread saw them:", *phase_table(rows))
 
 
-def _print_measured(rows: Iterable[Measured], peaks: Peaks) -> None:
-    _print_table(OP_COLUMNS, [op_cells(row, peaks) for row in rows])
+def _print_measured(caption: str, rows: Iterable[Measured], peaks: Peaks) -> None:
+    _print_table(caption, OP_COLUMNS, [op_cells(row, peaks) for row in rows])
 
 
 def _print_sampled(rows: Iterable[Sampled]) -> None:
@@ -116,13 +131,13 @@ def _print_sampled(rows: Iterable[Sampled]) -> None:
         [r.name, *(number(1e6 * s / r.samples) for s in (r.timing.median_s, r.timing.best_s))]
         for r in rows
     ]
-    _print_table(("op", "µs per row", "best"), cells)
+    _print_table("Sampling:", ("op", "µs per row", "best"), cells)
 
 
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Nothing where no row was asked for."""
     if rows:
-        print("\n" + markdown(columns, rows), flush=True)
+        print(f"\n{caption}\n\n{markdown(columns, rows)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Made once by the scheduler process and called from its one model thread, which i
 engine's own threads while a step runs. Does not import torch when the model is a GGUF file.
 """
 
-import mmap
 import os
 from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
 from typing import Any
@@ -18,6 +17,7 @@ from scheduler_proc.kernels.library import (
     Format,
     Library,
     Model,
+    huge_memory,
     load,
     pointer,
 )
@@ -188,10 +188,7 @@ class _KVMemory:
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.format, element = KV_DTYPES[dtype]
         self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
-        self._map = mmap.mmap(-1, self.num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._map.madvise(mmap.MADV_HUGEPAGE)
-        self.values = np.frombuffer(self._map, element).reshape(shape)
+        self.values = huge_memory(self.num_bytes).view(element).reshape(shape)
 
     def attach(self, layers: Any) -> None:
         """Tell each layer where its part is."""

@@ -30,13 +30,14 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (
     *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni")),
     *_AVX2,
-    *("-Wno-unknown-warning-option", "-Wno-maybe-uninitialized"),  # gcc's bug 105593
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # in gcc's own header: its bug 105593
 )
 ISA_FLAGS = {
     "isa_avx2.cpp": _AVX2,
     "isa_avx512.cpp": _AVX512,
-    "isa_amx.cpp": ("-mamx-tile", "-mamx-int8", *_AVX512),
 }
+# Without vector instructions -O3 takes minutes to unroll what stays slow.
+_OTHER_FLAGS = {"isa_portable.cpp": ("-O2",)}
 
 # Contraction would make a level's results depend on the compiler's choice of fused operations.
 _COMPILE: tuple[str, ...] = (
@@ -44,8 +45,9 @@ _COMPILE: tuple[str, ...] = (
     *("-ffp-contract=off", "-fno-math-errno", "-Wall", "-Wextra"),
 )
 _SANITIZE = (
-    *("-fno-omit-frame-pointer", "-fno-sanitize-recover=all"),
-    "-Wno-uninitialized",  # instrumented code confuses gcc's analysis
+    *("-O1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"),
+    # With these checks inline a level's file takes ten minutes; what is left out, ASan sees too.
+    *("--param=asan-instrumentation-with-call-threshold=0", "-fno-sanitize=null,object-size"),
 )
 
 # Templates of the C++ library would be exported otherwise, and could bind to another module's.
@@ -122,7 +124,7 @@ def make_toolchain(objects: Path, sanitize: str | None) -> Toolchain:
         link_flags += [f"-fsanitize={sanitize}"]
     elif sys.platform == "linux":
         link_flags += ["-static-libstdc++", "-static-libgcc", "-Wl,--no-undefined"]
-    made_by = (command, _run([*command, "--version"]), compile_flags, ISA_FLAGS)
+    made_by = (command, _run([*command, "--version"]), compile_flags, ISA_FLAGS, _OTHER_FLAGS)
     digest = hashlib.sha256(repr(made_by).encode()).hexdigest()[:8]
     objects = objects / f"kernels-{sanitize or 'release'}-{digest}"
     objects.mkdir(parents=True, exist_ok=True)
@@ -150,7 +152,8 @@ def _compile(unit: Path, toolchain: Toolchain, headers_time: float) -> Path:
     target = toolchain.objects / f"{unit.stem}.o"
     if target.exists() and _mtime(target) > max(_mtime(unit), headers_time):
         return target
-    flags = (*toolchain.compile_flags, *ISA_FLAGS.get(unit.name, ()))
+    own = (*ISA_FLAGS.get(unit.name, ()), *_OTHER_FLAGS.get(unit.name, ()))
+    flags = (*toolchain.compile_flags, *own)
     _replace(target, [*toolchain.compiler, *flags, "-c", str(unit)])
     return target
 

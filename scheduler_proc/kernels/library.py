@@ -5,6 +5,8 @@ holds addresses only, so who fills one in keeps the arrays alive for as long as 
 """
 
 import ctypes
+import mmap
+import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
@@ -19,7 +21,7 @@ from srt.errors import SrtError
 
 ABI_VERSION = 1
 NUM_PHASES = 12
-ISAS = ("amx", "avx512", "avx2", "portable")  # best first
+ISAS = ("avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
 
 _DTYPES: dict[Any, np.dtype] = {
@@ -203,14 +205,16 @@ class Library:
         k: int,
         format: Format,
         row_order: np.ndarray | None = None,
+        arena: "Arena | None" = None,
     ) -> np.ndarray:
         """The rows of `data` (any dtype, encoded as `source`), or those that `row_order` int32 [n]
-        lists, as a packed [n, k] matrix: uint8, 64-byte aligned."""
+        lists, as a packed [n, k] matrix: uint8, 64-byte aligned, from `arena` if given."""
         rows = data.nbytes // source.row_bytes(k)
         order = np.arange(n, dtype=np.int32) if row_order is None else row_order
         if len(order) != n or order.min(initial=0) < 0 or order.max(initial=-1) >= rows:
             raise ValueError(f"{n} rows cannot be taken in this order from {rows}")
-        out = aligned_empty(self.packed_bytes(format, n, k))
+        size = self.packed_bytes(format, n, k)
+        out = huge_memory(size) if arena is None else arena.take(size)
         rows_at = pointer(order, c_int32)
         self.check(self.c.srt_pack(source, address(data), n, k, rows_at, format, address(out)))
         return out
@@ -266,8 +270,31 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def aligned_empty(size: int) -> np.ndarray:
-    """`size` bytes, not initialised, that begin at a multiple of 64."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + size]
+class Arena:
+    """Memory for packed weights, in large pieces: huge pages where the system grants them, because
+    every step walks through all of it."""
+
+    PIECE = 32 << 20
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._piece = np.empty(0, np.uint8)
+        self._used = 0
+
+    def take(self, size: int) -> np.ndarray:
+        """`size` bytes, not initialised, that begin at a multiple of 64. Thread-safe."""
+        with self._lock:
+            if self._used + size > len(self._piece):
+                self._piece = huge_memory(max(size, self.PIECE))
+                self._used = 0
+            start = self._used
+            self._used = (start + size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            return self._piece[start : start + size]
+
+
+def huge_memory(size: int) -> np.ndarray:
+    """`size` bytes of anonymous memory on huge pages if possible, touched only when used."""
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)

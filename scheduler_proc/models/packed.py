@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler_proc.kernels.library import (
+    Arena,
     Format,
     Layer,
     Library,
@@ -104,6 +105,7 @@ class _Packer:
         self._library = library
         self._choice = choice
         self._arrays: list[np.ndarray] = []
+        self._arena = Arena()
 
     def model(self) -> PackedLlama:
         config = self._checkpoint.config
@@ -151,7 +153,7 @@ class _Packer:
                 "native executor does not support"
             ) from None
         chosen = self._choice.format(name, source, inputs)
-        data = self._library.pack(source, raw.data, rows, inputs, chosen, order)
+        data = self._library.pack(source, raw.data, rows, inputs, chosen, order, self._arena)
         return Matrix(chosen, rows, inputs, address(self._keep(data)))
 
     def _floats(self, name: str) -> "ctypes._Pointer[c_float]":

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from bench import kernel_steps, kernels, roofline
+from bench import kernel_peaks, kernel_steps, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
@@ -271,6 +272,19 @@ def test_caches(tmp_path: Path) -> None:
     assert caches(tmp_path / "none") == []
 
 
+def test_the_machine_table(native: Library, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On small matrices, and without telling torch's libraries how to compute."""
+    monkeypatch.setattr(kernel_peaks, "_LEVELS", {})
+    monkeypatch.setattr(kernel_peaks, "SIDE", 64)
+    monkeypatch.setattr(kernel_peaks, "READS", (WORKING_SET, 1 << 20))
+    report = kernel_peaks.measure_machine(Setting(native, native.isa(), torch.get_num_threads()))
+    assert min(report.peaks) > 0
+    rows = report.text.splitlines()
+    assert rows[0].startswith("| machine") and len({len(row) for row in rows}) == 1
+    for name in ("CPU, cores", "read 96 MB, 1 thread", "fp32 torch", "int8 srt_op_linear"):
+        assert any(row.startswith(f"| {name}") for row in rows), name
+
+
 def test_the_command_line(
     native: Library,
     at_once: None,
@@ -287,9 +301,10 @@ def test_the_command_line(
     for module in (kernels, kernel_steps):
         monkeypatch.setattr(module, "SLOTS", 64)
     assert kernels.main(["--threads", "1", "--only", "B=1 ctx=16", "--repeat", "1"]) == 0
-    machine, steps, phases = capsys.readouterr().out.split("\n\n")
+    machine, _, steps, caption, phases = capsys.readouterr().out.split("\n\n")
     assert machine == "the machine" and settings == [Setting(native, native.isa(), 1)]
     assert steps.splitlines()[2].startswith("| decode B=1 ctx=16 ") and "%" in steps
+    assert caption.startswith("Phases of these steps")
     assert phases.startswith("| mean ms of") and len(phases.splitlines()) == 3
 
 

@@ -148,7 +148,8 @@ def quantized_activations(x: np.ndarray) -> np.ndarray:
     most = np.abs(groups).max(axis=-1, keepdims=True)
     by = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
     codes = np.rint(groups * by).astype(np.float64)
-    return (codes * (most / np.float32(127))).reshape(x.shape)
+    values: np.ndarray = (codes * (most / np.float32(127))).reshape(x.shape)
+    return values
 
 
 def silu(x: np.ndarray) -> np.ndarray:

@@ -139,7 +139,7 @@ class TestPointers:
 
     def test_aligned_memory(self) -> None:
         for size in (1, 63, 64, 1000):
-            memory = library.aligned_empty(size)
+            memory = library.huge_memory(size)
             assert len(memory) == size
             assert library.address(memory) % 64 == 0
 

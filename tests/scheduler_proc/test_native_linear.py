@@ -63,7 +63,8 @@ class Case(NamedTuple):
 
 
 def bias_of(weights: Weights) -> np.ndarray:
-    return weights.arrays[1][: weights.matrix.n] if weights.matrix.bias else np.float32(0)
+    n = weights.matrix.n
+    return weights.arrays[1][:n] if weights.matrix.bias else np.zeros(n, np.float32)
 
 
 def make_case(weights: Weights, x: np.ndarray) -> Case:
@@ -183,6 +184,18 @@ def test_a_row_that_is_not_finite_spoils_no_other(ops: Ops, format: Format, brok
     for m in (6, 13, 130):
         y, clean = ops.linear(case.weights, x[:m]), ops.linear(case.weights, case.x[:m])
         np.testing.assert_array_equal(y[others[:m]], clean[others[:m]])
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_does_not_vanish(ops: Ops, format: Format, broken: float) -> None:
+    """Quantising must not make ordinary numbers of it, which nobody would notice."""
+    case = random_case(format, 40, 256)
+    for at in range(0, 256, 5):
+        x = case.x[:9].copy()
+        x[4, at] = broken
+        for y in (ops.linear(case.weights, x)[4], ops.linear(case.weights, x[4:5])[0]):
+            assert not np.isfinite(y).any()
 
 
 # ---- gate and up --------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Packing weights and reading rows back, against the gguf package's dequantisation."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -91,7 +93,7 @@ def outliers(rng: np.random.Generator) -> np.ndarray:
     return values
 
 
-MADE = {
+MADE: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
     "normal": lambda rng: rng.standard_normal((37, 160)),
     "outliers": outliers,
     "positive": lambda rng: rng.uniform(3.0, 4.0, (5, 64)),
@@ -106,7 +108,8 @@ MADE = {
 def test_floats_become_codes_within_half_a_step(source: Source, format: Format, made: str) -> None:
     data = encode(source, MADE[made](np.random.default_rng(3)).astype(np.float32))
     values = decode(source, data)
-    unpacked = pack(source, data, *values.shape, format).values()
+    n, k = values.shape
+    unpacked = pack(source, data, n, k, format).values()
     # Steps and offsets are halves, so a code may also be off by their rounding.
     rounding = 2.0**-11 * np.repeat(
         np.abs(values).reshape(len(values), -1, GROUP).max(axis=-1), GROUP, axis=-1
@@ -146,7 +149,7 @@ def test_inputs_that_are_no_whole_groups_are_refused(source: Source, format: For
 @pytest.mark.parametrize("source", BLOCKS)
 def test_a_row_that_ends_within_a_block_is_refused(source: Source) -> None:
     lib, data = load_or_skip(), random_source(source, 4, 512)
-    out = library.aligned_empty(lib.packed_bytes(Format.F32, 2, 512))
+    out = library.huge_memory(lib.packed_bytes(Format.F32, 2, 512))
     at = library.address(data), 2, 512 - 16, None, Format.F32, library.address(out)
     with pytest.raises(RuntimeError, match="496 inputs are not whole blocks"):
         lib.check(lib.c.srt_pack(source, *at))
@@ -161,7 +164,7 @@ def test_an_encoding_that_is_not_known_is_refused() -> None:
 
 @pytest.mark.parametrize("format", Format)
 def test_rows_that_do_not_exist_are_refused(format: Format) -> None:
-    data = library.aligned_empty(load_or_skip().packed_bytes(format, 17, 256))
+    data = library.huge_memory(load_or_skip().packed_bytes(format, 17, 256))
     weights = Weights(library.Matrix(format, 17, 256, library.address(data)), (data,))
     for row in (-1, 17):
         with pytest.raises(RuntimeError, match=f"row {row} of 17"):

@@ -27,7 +27,7 @@ def test_rms_norm(ops: Ops, m: int, k: int, eps: float) -> None:
     x, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), k))
     x *= 10.0 ** (np.arange(m)[:, None] % 5 - 2)
     y = ops.rms_norm(x, weight, eps)
-    np.testing.assert_allclose(y, normed(x, weight, np.float32(eps)), rtol=2e-6)
+    np.testing.assert_allclose(y, normed(x, weight, eps), rtol=2e-6)
     np.testing.assert_array_equal(ops.rms_norm(x[-1:], weight, eps), y[-1:])
 
 

@@ -77,18 +77,21 @@ struct RowKernel {
   template <int H>
   SRT_INLINE void scores(const float *q, const T *keys, size_t stride, const int32_t *slots, int n,
                          float *out) {
-    F parts[H][16];
+    F query[H][V], parts[H][16];
+    repeat<H>([&](auto h) {
+      repeat<V>([&](auto i) { query[h][i] = load(q + h * kDim + 16 * i); });
+    });
     for (int t = 0; t < 16; t++) {
       const T *key = keys + size_t(slots[t < n ? t : 0]) * stride;
       F k[V];
-      for (int i = 0; i < V; i++) k[i] = load(key + 16 * i);
-      for (int h = 0; h < H; h++) {
-        F part = mul(load(q + h * kDim), k[0]);
-        for (int i = 1; i < V; i++) part = fma(load(q + h * kDim + 16 * i), k[i], part);
+      repeat<V>([&](auto i) { k[i] = load(key + 16 * i); });
+      repeat<H>([&](auto h) {
+        F part = mul(query[h][0], k[0]);
+        repeat<V - 1>([&](auto i) { part = fma(query[h][i + 1], k[i + 1], part); });
         parts[h][t] = part;
-      }
+      });
     }
-    for (int h = 0; h < H; h++) store(out + h * kChunk, sum_lanes(parts[h]));
+    repeat<H>([&](auto h) { store(out + h * kChunk, sum_lanes(parts[h])); });
   }
 
   // out[h] += sum over t of p[h][t] * value t, for C registers of columns.
@@ -96,17 +99,21 @@ struct RowKernel {
   SRT_INLINE void values(const float *p, const T *column, size_t stride, const int32_t *slots,
                          int n, float *out, size_t ldo) {
     F acc[H][C];
-    for (int h = 0; h < H; h++)
-      for (int c = 0; c < C; c++) acc[h][c] = load(out + h * ldo + 16 * c);
+    repeat<H>([&](auto h) {
+      repeat<C>([&](auto c) { acc[h][c] = load(out + h * ldo + 16 * c); });
+    });
     for (int t = 0; t < n; t++) {
       const T *value = column + size_t(slots[t]) * stride;
-      for (int c = 0; c < C; c++) {
-        const F v = load(value + 16 * c);
-        for (int h = 0; h < H; h++) acc[h][c] = fma(set1(p[h * kChunk + t]), v, acc[h][c]);
-      }
+      F v[C];
+      repeat<C>([&](auto c) { v[c] = load(value + 16 * c); });
+      repeat<H>([&](auto h) {
+        const F by = set1(p[h * kChunk + t]);
+        repeat<C>([&](auto c) { acc[h][c] = fma(by, v[c], acc[h][c]); });
+      });
     }
-    for (int h = 0; h < H; h++)
-      for (int c = 0; c < C; c++) store(out + h * ldo + 16 * c, acc[h][c]);
+    repeat<H>([&](auto h) {
+      repeat<C>([&](auto c) { store(out + h * ldo + 16 * c, acc[h][c]); });
+    });
   }
 
   // Calls f(first head, std::integral_constant<count>) over a group in runs of up to four.
@@ -138,31 +145,41 @@ struct RowKernel {
     }
   }
 
-  static void chunk_scores(const View &view, const int32_t *slots, int lo, int n) {
+  // Memory is asked for kAhead keys before it is read: keys, then the chunk's values, then the next
+  // chunk's keys.
+  static constexpr int kTile = 16, kAhead = 32;
+
+  SRT_FLATTEN void chunk_scores(const View &view, const int32_t *slots, int lo, int n) {
     const T *keys = static_cast<const T *>(view.call.k_pool);
-    for (int t = lo / 16 * 16; t < n; t += 16) {
-      const int ahead = std::min(16, n - t - 16);
-      if (ahead > 0) prefetch_rows(view, view.call.k_pool, slots + t + 16, ahead);
+    for (int t = lo / kTile * kTile; t < n; t += kTile) {
+      const int ahead = t + kAhead, behind = std::max(lo, ahead - n);
+      if (ahead < n)
+        prefetch_rows(view, view.call.k_pool, slots + ahead, std::min(kTile, n - ahead));
+      else
+        prefetch_rows(view, view.call.v_pool, slots + behind, std::min(kTile, n - behind));
       for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
-        runs(view.group, [&](int h, auto count) __attribute__((always_inline)) {
+        runs(view.group, [&](int h, auto count) {
           const int head = kv * view.group + h, local = head - view.unit.first_head * view.group;
           scores<count.value>(view.q + size_t(head) * kDim, keys + size_t(kv) * kDim, view.stride,
-                              slots + t, std::min(16, n - t), view.scores + local * kChunk + t);
+                              slots + t, std::min(kTile, n - t), view.scores + local * kChunk + t);
         });
     }
   }
 
-  static void chunk_values(const View &view, const int32_t *slots, int lo, int n) {
-    constexpr int kTile = 32, C = kColumns<V>;
+  // `next`: how many keys of the next chunk will be read, their slots following these.
+  SRT_FLATTEN void chunk_values(const View &view, const int32_t *slots, int lo, int n, int next) {
+    constexpr int C = kColumns<V>;
     const T *values_pool = static_cast<const T *>(view.call.v_pool);
     const size_t ldo = record_floats(kDim);
     for (int t = lo / kTile * kTile; t < n; t += kTile) {
-      const int first = std::max(t, lo), last = std::min(t + kTile, n);
-      const int ahead = std::min(kTile, n - t - kTile);
-      if (ahead > 0) prefetch_rows(view, view.call.v_pool, slots + t + kTile, ahead);
+      const int first = std::max(t, lo), last = std::min(t + kTile, n), ahead = t + kAhead;
+      if (ahead < n)
+        prefetch_rows(view, view.call.v_pool, slots + ahead, std::min(kTile, n - ahead));
+      else if (ahead - n < next)
+        prefetch_rows(view, view.call.k_pool, slots + ahead, std::min(kTile, next + n - ahead));
       for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
         for (int column = 0; column < V; column += C)
-          runs(view.group, [&](int h, auto count) __attribute__((always_inline)) {
+          runs(view.group, [&](int h, auto count) {
             const int local = (kv - view.unit.first_head) * view.group + h;
             values<count.value, C>(view.scores + local * kChunk + first,
                                    values_pool + size_t(kv) * kDim + 16 * column, view.stride,
@@ -189,15 +206,17 @@ struct RowKernel {
       const int32_t *slots = unit.slots + chunk * kChunk;
       const int lo = std::max(0, query.lower - chunk * kChunk);
       const int n = std::min(kChunk, query.limit - chunk * kChunk);
-      prefetch_rows(view, call.k_pool, slots, std::min(16, n));
+      const int left = std::min((unit.last_chunk - chunk - 1) * kChunk,
+                                query.limit - (chunk + 1) * kChunk);
+      if (chunk == unit.first_chunk)
+        prefetch_rows(view, call.k_pool, slots + lo, std::min(kAhead, n - lo));
       chunk_scores(view, slots, lo, n);
-      prefetch_rows(view, call.v_pool, slots + lo, std::min(32, n - lo));
       for (int h = 0; h < heads; h++) {
         float *out = view.records + h * record;
         softmax_chunk(view.scores + h * kChunk, lo, n, out[kDim], out[kDim + 1]);
         for (int i = 0; i < V; i++) store(out + 16 * i, zero());
       }
-      chunk_values(view, slots, lo, n);
+      chunk_values(view, slots, lo, n, std::max(0, left));
       for (int h = 0; h < heads; h++) {
         const int head = unit.first_head * group + h;
         float *to = query.partials < 0 ? state + h * record
@@ -251,75 +270,78 @@ struct BlockKernel {
   // Partial sum `l` of R rows x 32 keys: the products of dimensions l, l + 16, l + 32, ...
   template <int R>
   SRT_INLINE void partial_scores(const float *const *q, const float *keys, int l, F (&out)[R][2]) {
-    for (int i = 0; i < V; i++) {
+    repeat<V>([&](auto i) {
       const float *row = keys + (16 * i + l) * kTile;
-      const F left = load(row), right = load(row + 16);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; r++) {
+      const F left = in_register(load(row)), right = in_register(load(row + 16));
+      repeat<R>([&](auto r) {
         const F at = set1(q[r][16 * i + l]);
-        if (i == 0) {
+        if constexpr (i == 0) {
           out[r][0] = mul(at, left);
           out[r][1] = mul(at, right);
         } else {
           out[r][0] = fma(at, left, out[r][0]);
           out[r][1] = fma(at, right, out[r][1]);
         }
-      }
-    }
+      });
+    });
   }
 
   template <int R>
   SRT_INLINE void add_to(F (&to)[R][2], const F (&from)[R][2]) {
-    for (int r = 0; r < R; r++)
-      for (int c = 0; c < 2; c++) to[r][c] = add(to[r][c], from[r][c]);
+    repeat<R>([&](auto r) {
+      to[r][0] = add(to[r][0], from[r][0]);
+      to[r][1] = add(to[r][1], from[r][1]);
+    });
   }
 
-  // Four partial sums, added as (l + l^2) + (l^1 + l^3).
+  // R rows x 32 keys. Partial sums are added as the tree l^2, l^1, l^4, l^8 of their numbers: four
+  // at a time in registers, then the fours.
   template <int R>
-  SRT_INLINE void quad_scores(const float *const *q, const float *keys, int l, F (&out)[R][2]) {
-    F a[R][2], b[R][2];
-    partial_scores<R>(q, keys, l, out);
-    partial_scores<R>(q, keys, l + 2, a);
-    add_to<R>(out, a);
-    partial_scores<R>(q, keys, l + 1, a);
-    partial_scores<R>(q, keys, l + 3, b);
-    add_to<R>(a, b);
-    add_to<R>(out, a);
-  }
-
-  template <int R>
-  static void score_tile(const float *const *q, const float *keys, float *scores) {
-    F total[R][2], half[R][2], quad[R][2];
-    quad_scores<R>(q, keys, 0, total);
-    quad_scores<R>(q, keys, 4, quad);
-    add_to<R>(total, quad);
-    quad_scores<R>(q, keys, 8, half);
-    quad_scores<R>(q, keys, 12, quad);
-    add_to<R>(half, quad);
-    add_to<R>(total, half);
-    for (int r = 0; r < R; r++) {
-      store(scores + r * kChunk, total[r][0]);
-      store(scores + r * kChunk + 16, total[r][1]);
+  SRT_FLATTEN void score_tile(const float *const *q, const float *keys, float *scores) {
+    F fours[4][R][2];
+#pragma GCC unroll 1
+    for (int four = 0; four < 4; four++) {
+      F a[R][2], b[R][2], c[R][2];
+      partial_scores<R>(q, keys, 4 * four, a);
+      partial_scores<R>(q, keys, 4 * four + 2, b);
+      add_to<R>(a, b);
+      partial_scores<R>(q, keys, 4 * four + 1, b);
+      partial_scores<R>(q, keys, 4 * four + 3, c);
+      add_to<R>(b, c);
+      add_to<R>(a, b);
+      repeat<R>([&](auto r) {
+        fours[four][r][0] = a[r][0];
+        fours[four][r][1] = a[r][1];
+      });
     }
+    repeat<R>([&](auto r) {
+      repeat<2>([&](auto c) {
+        const F left = add(fours[0][r][c], fours[1][r][c]);
+        const F right = add(fours[2][r][c], fours[3][r][c]);
+        store(scores + r * kChunk + 16 * c, add(left, right));
+      });
+    });
   }
 
   // out[r] += sum over t of p[r][t] * values[t], for R rows and C registers of columns.
   template <int R, int C>
-  static void value_tile(const float *p, const float *values, int n, float *out) {
+  SRT_FLATTEN void value_tile(const float *p, const float *values, int n, float *out) {
+    constexpr int kRecord = record_floats(kDim);
     F acc[R][C];
-    for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) acc[r][c] = load(out + r * record_floats(kDim) + 16 * c);
+    repeat<R>([&](auto r) {
+      repeat<C>([&](auto c) { acc[r][c] = load(out + r * kRecord + 16 * c); });
+    });
     for (int t = 0; t < n; t++) {
       F v[C];
-      for (int c = 0; c < C; c++) v[c] = load(values + t * kDim + 16 * c);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; r++) {
+      repeat<C>([&](auto c) { v[c] = in_register(load(values + t * kDim + 16 * c)); });
+      repeat<R>([&](auto r) {
         const F by = set1(p[r * kChunk + t]);
-        for (int c = 0; c < C; c++) acc[r][c] = fma(by, v[c], acc[r][c]);
-      }
+        repeat<C>([&](auto c) { acc[r][c] = fma(by, v[c], acc[r][c]); });
+      });
     }
-    for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) store(out + r * record_floats(kDim) + 16 * c, acc[r][c]);
+    repeat<R>([&](auto r) {
+      repeat<C>([&](auto c) { store(out + r * kRecord + 16 * c, acc[r][c]); });
+    });
   }
 
   static void all_scores(const float *const *q, int first, int rows, int n, const Scratch &s,
@@ -332,16 +354,23 @@ struct BlockKernel {
     }
   }
 
-  static void all_values(int first, int rows, int n, const Scratch &s, int at) {
+  // Values of keys [at, at + n) of the chunk. Row r reads none from `limit(r)` on, not even times
+  // zero: a value that is not finite harms nobody who may not see it.
+  template <class Limit>
+  static void all_values(int first, int rows, int n, const Scratch &s, int at, Limit limit) {
     constexpr int C = kColumns<V>, R = std::max(1, std::min(6, kValueRegisters / C));
-    for (int column = 0; column < V; column += C) {
-      const float *values = s.values + 16 * column;
-      float *out = s.records + 16 * column;
-      int r = first;
-      for (; r + R <= rows; r += R)
-        value_tile<R, C>(s.scores + r * kChunk + at, values, n, out + r * record_floats(kDim));
-      for (; r < rows; r++)
-        value_tile<1, C>(s.scores + r * kChunk + at, values, n, out + r * record_floats(kDim));
+    const auto visible = [&](int row) { return std::max(0, std::min(n, limit(row) - at)); };
+    const auto values = [&](auto count, int row, int from, int to) {
+      for (int column = 0; column < V && from < to; column += C)
+        value_tile<count.value, C>(s.scores + row * kChunk + at + from,
+                                   s.values + from * kDim + 16 * column, to - from,
+                                   s.records + row * record_floats(kDim) + 16 * column);
+    };
+    for (int r = first; r < rows; r += R) {
+      const int common = r + R <= rows ? visible(r) : 0;  // the first row's limit is the lowest
+      values(std::integral_constant<int, R>(), r, 0, common);
+      for (int i = r; i < std::min(rows, r + R); i++)
+        values(std::integral_constant<int, 1>(), i, common, visible(i));
     }
   }
 
@@ -377,7 +406,8 @@ struct BlockKernel {
       }
       for (int t = 0; t < n; t += kTile) {
         gather_values(v_pool, stride, slots + t, std::min(kTile, n - t), s.values);
-        all_values(first, rows, std::min(kTile, n - t), s, t);
+        all_values(first, rows, std::min(kTile, n - t), s, t,
+                   [&](int row) { return query_of(row).limit - base; });
       }
       for (int r = first; r < rows; r++) keep(call, query_of(r), chunk, kv * group + r % group, r, s);
     }

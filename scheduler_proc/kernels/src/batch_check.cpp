@@ -78,6 +78,29 @@ int check_model(const srt_model &m) {
              : 0;
 }
 
+namespace {
+
+// The last KV entries of a row are where its tokens are written.
+int check_out_slots(const srt_batch &b) {
+  for (int r = 0; r < b.num_rows; r++) {
+    const int first = b.qo_indptr[r], tokens = b.qo_indptr[r + 1] - first;
+    const int32_t *own = b.kv_indices + b.kv_indptr[r + 1] - tokens;
+    if (!std::equal(own, own + tokens, b.out_slots + first))
+      return set_error("row %d: out_slots are not the last of its kv_indices", r);
+  }
+  return 0;
+}
+
+int check_suppressed(const srt_batch &b) {
+  if (b.suppress_indptr == nullptr) return 0;
+  for (int s = 0; s < b.num_samples; s++)
+    if (b.suppress_indptr[s] < 0 || b.suppress_indptr[s + 1] < b.suppress_indptr[s])
+      return set_error("suppress_indptr: sample %d", s);
+  return 0;
+}
+
+}  // namespace
+
 int check_batch(const srt_model &m, const srt_batch &b) {
   if (b.num_rows < 1) return set_error("num_rows is %d", b.num_rows);
   if (check_indptr("qo_indptr", b.qo_indptr, b.num_rows) ||
@@ -94,7 +117,8 @@ int check_batch(const srt_model &m, const srt_batch &b) {
                  check_range("kv_indices", b.kv_indices, b.kv_indptr[b.num_rows], 0, m.num_slots) ||
                  check_range("sample_tokens", b.sample_tokens, b.num_samples, 0, tokens) ||
                  check_range("logprob_tokens", b.logprob_tokens, b.num_logprobs, 0, tokens) ||
-                 check_range("logprob_targets", b.logprob_targets, b.num_logprobs, 0, m.vocab)
+                 check_range("logprob_targets", b.logprob_targets, b.num_logprobs, 0, m.vocab) ||
+                 check_out_slots(b) || check_suppressed(b)
              ? -1
              : 0;
 }

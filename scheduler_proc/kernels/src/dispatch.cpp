@@ -17,10 +17,6 @@ extern const Kernels table;
 namespace avx512 {
 extern const Kernels table;
 }
-namespace amx {
-extern const Kernels table;
-bool permitted();
-}  // namespace amx
 #endif
 
 namespace {
@@ -36,8 +32,6 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni");
 }
-
-bool has_amx() { return has_avx512() && amx::permitted(); }
 #endif
 
 struct Level {
@@ -48,7 +42,6 @@ struct Level {
 // Best first.
 const Level kLevels[] = {
 #ifndef SRT_NO_X86
-    {&amx::table, has_amx},
     {&avx512::table, has_avx512},
     {&avx2::table, has_avx2},
 #endif

@@ -26,6 +26,17 @@ double now() {
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
+bool uses_format(const srt_model &model, int32_t format) {
+  bool found = model.head.format == format;
+  for (int i = 0; i < model.num_layers; i++) {
+    const srt_layer &layer = model.layers[i];
+    for (const srt_matrix *w :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+      found = found || w->format == format;
+  }
+  return found;
+}
+
 LinearTask task(const srt_matrix &w, const Activations &x, float *y, size_t ldy, Output output) {
   return {{&w, nullptr}, x, y, ldy, output};
 }
@@ -37,6 +48,7 @@ Engine::Engine(const srt_model &model, int threads, const Kernels &kernels)
       layers_(model.layers, model.layers + model.num_layers),
       kernels_(kernels),
       pool_(threads),
+      uses_halves_(uses_format(model, SRT_Q6)),
       inputs_(threads + 1),
       scratch_(threads) {
   for (const srt_layer &layer : layers_)
@@ -82,7 +94,7 @@ void Engine::reserve(const srt_batch &batch) {
   for (size_t i = 0; i < inputs_.size(); i++) {
     const size_t held = i == 0 ? std::max<size_t>(rows, logit_rows) : kPrivateRows;
     inputs_[i].normed.need(held * model_.hidden, growths_);
-    inputs_[i].quantized.need(held, widest, growths_);
+    inputs_[i].quantized.need(held, widest, uses_halves_, growths_);
   }
   const size_t bytes =
       std::max({linear_scratch_bytes(widest), sample_scratch_bytes(model_.vocab),

@@ -82,6 +82,7 @@ class Engine {
   Buffer<float> cos_sin_;   // [T, head_dim]
   Buffer<float> partials_;
   Buffer<float> logits_;  // [rows, padded vocab]
+  const bool uses_halves_;     // whether quantised inputs keep sums of 16
   std::vector<Input> inputs_;  // the shared one, then one for each thread
   std::vector<Buffer<uint8_t>> scratch_;
   int64_t growths_ = 0;

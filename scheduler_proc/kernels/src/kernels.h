@@ -39,11 +39,11 @@ struct LinearTask {
 };
 
 // From this many rows on, quantised blocks are unpacked before use.
-constexpr int kUnpackRows = 8;
+constexpr int kUnpackRows = 13;
 
 constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
 // Scratch memory per thread that `linear` needs for k inputs.
-constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k) + (48 << 10); }
+constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k); }
 
 // ---- attention ----------------------------------------------------------------------------------
 
@@ -108,6 +108,8 @@ struct Kernels {
 
   void (*attend)(const AttentionCall &, const AttentionUnit &, float *scratch);
   void (*fold)(const AttentionCall &, const Query &);
+
+  uint64_t (*read_bytes)(const void *data, size_t bytes);  // for measuring bandwidth
 
   int32_t (*sample_row)(const float *logits, int vocab, const SampleParams &, SampleScratch &);
   float (*token_logprob)(const float *logits, int vocab, int32_t id);

@@ -65,31 +65,27 @@ SRT_INLINE void quantized_tile(const uint8_t *const (&w)[N], int k, const Activa
   const size_t scales_at = size_t(groups) * Format::kCode;
   for (int g = 0; g < groups; g++) {
     I dot[R][N];
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++)
-      for (int n = 0; n < N; n++) dot[r][n] = izero();
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; j++) {
+    repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = izero(); }); });
+    repeat<4>([&](auto j) {
       B low[N], high[N];
-      for (int n = 0; n < N; n++)
+      repeat<N>([&](auto n) {
         Format::quads(w[n] + size_t(g) * Format::kCode, j, low[n], high[n]);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; r++) {
+      });
+      repeat<R>([&](auto r) {
         const int8_t *quad = q + size_t(r) * k + g * kGroup + 4 * j;
-        for (int n = 0; n < N; n++) dot[r][n] = dot4(dot[r][n], low[n], quad);
-        for (int n = 0; n < N; n++) dot[r][n] = dot4(dot[r][n], high[n], quad + 16);
-      }
-    }
-    for (int n = 0; n < N; n++) {
+        repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], low[n], quad); });
+        repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], high[n], quad + 16); });
+      });
+    });
+    repeat<N>([&](auto n) {
       F d, m;
       Format::scales(w[n] + scales_at + size_t(g) * Format::kScale, d, m);
-#pragma GCC unroll 6
-      for (int r = 0; r < R; r++) {
+      repeat<R>([&](auto r) {
         const F by = mul(d, set1(scale[size_t(r) * groups + g]));
         acc[r][n] = fma(to_float(dot[r][n]), by, acc[r][n]);
         acc[r][n] = fma(m, set1(sums[size_t(r) * groups + g]), acc[r][n]);
-      }
-    }
+      });
+    });
   }
 }
 
@@ -127,12 +123,13 @@ SRT_INLINE void float_tile(const uint8_t *const (&w)[N], int k, const Activation
   const float *rows = x.x + row * k;
   for (int i = 0; i < k; i++) {
     F column[N];
-    for (int n = 0; n < N; n++) column[n] = load(reinterpret_cast<const T *>(w[n]) + size_t(i) * 16);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++) {
+    repeat<N>([&](auto n) {
+      column[n] = load(reinterpret_cast<const T *>(w[n]) + size_t(i) * 16);
+    });
+    repeat<R>([&](auto r) {
       const F at = set1(rows[size_t(r) * k + i]);
-      for (int n = 0; n < N; n++) acc[r][n] = fma(at, column[n], acc[r][n]);
-    }
+      repeat<N>([&](auto n) { acc[r][n] = fma(at, column[n], acc[r][n]); });
+    });
   }
 }
 
@@ -141,8 +138,7 @@ struct Q6 {};
 template <class Format, int R, int N>
 SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &x, size_t row,
                      F (&acc)[R][N]) {
-  for (int r = 0; r < R; r++)
-    for (int n = 0; n < N; n++) acc[r][n] = zero();
+  repeat<R>([&](auto r) { repeat<N>([&](auto n) { acc[r][n] = zero(); }); });
   if constexpr (std::is_same_v<Format, float> || std::is_same_v<Format, f16> ||
                 std::is_same_v<Format, bf16>)
     float_tile<Format>(w, k, x, row, acc);
@@ -163,38 +159,41 @@ static void silu_mul(float *gate, const float *up, int k) {
 
 template <int R, int N>
 SRT_INLINE void write_tile(const LinearTask &task, int pair, size_t row, F (&acc)[R][N]) {
-  for (int r = 0; r < R; r++) {
-    if constexpr (N == 2) {
-      if (task.output == Output::kSiluMul) {
-        float *y = task.y + (row + r) * task.ldy + size_t(pair) * kBlock;
-        store(y, mul(silu(acc[r][0]), acc[r][1]));
-        continue;
-      }
-    }
-    for (int n = 0; n < N; n++) {
-      const size_t channel = (size_t(pair) * 2 + n) * kBlock;
-      float *y = task.y + (row + r) * task.ldy + channel;
-      store(y, task.output == Output::kAdd ? add(acc[r][n], load(y)) : acc[r][n]);
+  if constexpr (N == 2) {
+    if (task.output == Output::kSiluMul) {
+      float *y = task.y + row * task.ldy + size_t(pair) * kBlock;
+      repeat<R>([&](auto r) { store(y + r * task.ldy, mul(silu(acc[r][0]), acc[r][1])); });
+      return;
     }
   }
+  float *y = task.y + row * task.ldy + size_t(pair) * 2 * kBlock;
+  const bool onto = task.output == Output::kAdd;
+  repeat<R>([&](auto r) {
+    repeat<N>([&](auto n) {
+      float *to = y + r * task.ldy + n * kBlock;
+      store(to, onto ? add(acc[r][n], load(to)) : acc[r][n]);
+    });
+  });
 }
 
-template <int N>
-SRT_INLINE void add_bias(const LinearTask &task, int pair, F (&acc)[N]) {
+template <int R, int N>
+SRT_INLINE void add_bias(const LinearTask &task, int pair, F (&acc)[R][N]) {
   const bool gated = task.output == Output::kSiluMul;
-  for (int n = 0; n < N; n++) {
+  repeat<N>([&](auto n) {
     const float *bias = task.w[gated ? n : 0]->bias;
-    if (bias) acc[n] = add(acc[n], load(bias + size_t(gated ? pair : pair * 2 + n) * kBlock));
-  }
+    if (bias == nullptr) return;
+    const F added = load(bias + size_t(gated ? pair : pair * 2 + n) * kBlock);
+    repeat<R>([&](auto r) { acc[r][n] = add(acc[r][n], added); });
+  });
 }
 
 // Rows [row, row + R) of one pair, or of a single last block (N == 1).
 template <class Format, int R, int N>
-static void rows_of_pair(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
+SRT_FLATTEN void rows_of_pair(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
                          size_t row) {
   F acc[R][N];
   tile<Format>(w, task.w[0]->k, task.x, row, acc);
-  for (int r = 0; r < R; r++) add_bias(task, pair, acc[r]);
+  add_bias(task, pair, acc);
   write_tile(task, pair, row, acc);
 }
 
@@ -221,17 +220,6 @@ static void pair_of_blocks(const LinearTask &task, int pair, const uint8_t *cons
 }
 
 // ---- units --------------------------------------------------------------------------------------
-
-#ifdef SRT_MANY_ROWS
-#include SRT_MANY_ROWS
-#else
-// Rows of an unpacked pair.
-template <int N>
-static void many_rows(const LinearTask &task, int pair, const uint8_t *const (&w)[N], int first_row,
-                      int last_row, uint8_t *) {
-  pair_of_blocks<Wide>(task, pair, w, first_row, last_row);
-}
-#endif
 
 template <class Format>
 static void unpack_block(const uint8_t *from, int k, uint8_t *to) {
@@ -264,7 +252,7 @@ static void blocks_over_rows(const LinearTask &task, int pair, const uint8_t *co
         unpack_block<Format>(w[n], k, to);
         wide[n] = to;
       }
-      many_rows(task, pair, wide, first_row, last_row, scratch + 2 * wide_block_bytes(k));
+      pair_of_blocks<Wide>(task, pair, wide, first_row, last_row);
       return;
     }
   }

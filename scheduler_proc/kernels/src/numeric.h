@@ -2,8 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #define SRT_INLINE static inline __attribute__((always_inline))
+// Everything that the function calls becomes part of it, lambdas too.
+#define SRT_FLATTEN static __attribute__((flatten))
 
 namespace srt {
 
@@ -13,6 +16,18 @@ struct f16 {
 struct bf16 {
   uint16_t bits;
 };
+
+template <class Body, int... I>
+SRT_INLINE void repeat_each([[maybe_unused]] Body body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>()), ...);
+}
+
+// body(0), ..., body(N - 1) one after the other, N copies of the code: register tiles must not
+// depend on whether the compiler chooses to unroll a loop.
+template <int N, class Body>
+SRT_INLINE void repeat(Body body) {
+  repeat_each(body, std::make_integer_sequence<int, N>());
+}
 
 SRT_INLINE float float_from_bits(uint32_t bits) {
   float x;

@@ -44,9 +44,11 @@ void on_all(srt_pool *pool, Body body) {
 int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, const float *x,
                    int32_t m, float *y) {
   const int k = w->k, width = srt::padded(w->n);
+  if ((w->bias || (up && up->bias)) && w->n % srt::kBlock)
+    return set_error("a bias needs a multiple of 16 outputs");
   int64_t growths = 0;
   srt::ActivationBuffer quantized;
-  quantized.need(m, k, growths);
+  quantized.need(m, k, w->format == SRT_Q6, growths);
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
   const srt::LinearTask task{{w, up}, quantized.view(x), wide.data(), size_t(width), output};
@@ -74,8 +76,7 @@ srt_engine *srt_engine_create(const srt_model *model, int32_t threads, const cha
     if (threads < 1) return set_error("threads must be positive"), nullptr;
     return new srt_engine{{*model, threads, *kernels}};
   } catch (const std::exception &error) {
-    set_error("%s", error.what());
-    return nullptr;
+    return set_error("%s", error.what()), nullptr;
   }
 }
 
@@ -101,8 +102,12 @@ int64_t srt_engine_growths(const srt_engine *engine) { return engine->engine.gro
 // ---- single operations --------------------------------------------------------------------------
 
 srt_pool *srt_pool_create(int32_t threads, const char *isa) {
-  const srt::Kernels *kernels = srt::find_kernels(isa);
-  return kernels ? new srt_pool(std::max(1, threads), *kernels) : nullptr;
+  try {
+    const srt::Kernels *kernels = srt::find_kernels(isa);
+    return kernels ? new srt_pool(std::max(1, threads), *kernels) : nullptr;
+  } catch (const std::exception &error) {
+    return set_error("%s", error.what()), nullptr;
+  }
 }
 
 void srt_pool_destroy(srt_pool *pool) { delete pool; }
@@ -197,9 +202,8 @@ uint64_t srt_op_read(srt_pool *pool, const void *data, size_t bytes) {
   on_all(pool, [&](int) {
     uint64_t mine = 0;
     pool->pool.share(pieces, [&](int piece) {
-      const size_t first = piece * kPiece, last = std::min(bytes, first + kPiece) / 8;
-      const auto *words = static_cast<const uint64_t *>(data);
-      for (size_t i = first / 8; i < last; i++) mine += words[i];
+      const size_t first = piece * kPiece, size = std::min(bytes - first, kPiece);
+      mine += pool->kernels.read_bytes(static_cast<const char *>(data) + first, size / 512 * 512);
     });
     total += mine;
   });

@@ -14,19 +14,24 @@ static void rms_norm(const float *x, const float *weight, int k, float eps, floa
   for (int i = 0; i < k; i += 16) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
 }
 
-// Symmetric int8 in groups of 32, as ggml's Q8_1: one outlier costs its own group only.
+// Groups with nothing larger are zeros: 127 divided by it would overflow.
+constexpr float kSmallest = 1e-36f;
+
+// Symmetric int8 in groups of 32, as ggml's Q8_1: one outlier costs its own group only. `halves`
+// may be null. A NaN makes its group's scale NaN. A NaN makes its group's scale NaN.
 static void quantize(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves) {
   for (int g = 0; g < k / kGroup; g++) {
     const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
-    const float most = largest(max(abs(a), abs(b)));
-    const F by = set1(most > 0 ? 127.f / most : 0.f);
-    const int32_t first = sum(store_int8(q + g * kGroup, mul(a, by)));
-    const int32_t second = sum(store_int8(q + g * kGroup + 16, mul(b, by)));
+    const float most = largest_magnitude(a, b);
+    const F by = set1(most > kSmallest ? 127.f / most : 0.f);
+    const I first = store_int8(q + g * kGroup, mul(a, by));
+    const I second = store_int8(q + g * kGroup + 16, mul(b, by));
     const float step = most / 127.f;
     scale[g] = step;
-    sums[g] = step * static_cast<float>(first + second);
-    halves[2 * g] = step * static_cast<float>(first);
-    halves[2 * g + 1] = step * static_cast<float>(second);
+    sums[g] = step * static_cast<float>(sum(add(first, second)));
+    if (halves == nullptr) continue;
+    halves[2 * g] = step * static_cast<float>(sum(first));
+    halves[2 * g + 1] = step * static_cast<float>(sum(second));
   }
 }
 
@@ -53,13 +58,28 @@ static void scale(float *x, int k, float by) {
   for (int i = 0; i < k; i += 16) store(x + i, mul(load(x + i), set1(by)));
 }
 
+// What is too large for half precision becomes its largest number: an infinity in the pool would
+// spoil every token that is computed beside it.
 static void store_kv(const float *x, int n, int kv_format, void *out) {
   for (int i = 0; i < n; i += 16) {
     if (kv_format == SRT_F16)
-      store(static_cast<f16 *>(out) + i, load(x + i));
+      store(static_cast<f16 *>(out) + i, min(set1(65504.f), max(set1(-65504.f), load(x + i))));
     else
       store(static_cast<float *>(out) + i, load(x + i));
   }
+}
+
+// A checksum of `bytes` (a multiple of 512), at the speed of memory.
+static uint64_t read_bytes(const void *data, size_t bytes) {
+  [[maybe_unused]] static const int8_t kOnes[4] = {1, 1, 1, 1};
+  const auto *at = static_cast<const uint8_t *>(data);
+  I sums[8];
+  repeat<8>([&](auto i) { sums[i] = izero(); });
+  for (const uint8_t *end = at + bytes; at < end; at += 512)
+    repeat<8>([&](auto i) { sums[i] = dot4(sums[i], load_bytes(at + 64 * i), kOnes); });
+  uint64_t total = 0;
+  for (const I &part : sums) total += static_cast<uint32_t>(sum(part));
+  return total;
 }
 
 }  // namespace srt::SRT_ISA_NS

@@ -52,6 +52,7 @@ SRT_INLINE void store(f16 *p, F x) {
   _mm_storeu_si128(out + 1, _mm256_cvtps_ph(x.hi, rounding));
 }
 
+SRT_INLINE F in_register(F x) { return x; }
 SRT_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 SRT_INLINE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 SRT_INLINE F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
@@ -64,6 +65,8 @@ SRT_INLINE F fma(F a, F b, F c) {
 SRT_INLINE F fnma(F a, F b, F c) {
   return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
+// Of min and max, the second operand if either is NaN.
+SRT_INLINE F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 SRT_INLINE F max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 SRT_INLINE F abs(F a) {
   const __m256 sign = _mm256_set1_ps(-0.f);
@@ -118,6 +121,19 @@ SRT_INLINE F exp(F x) {
   return {scale_where_alive(p.lo, n.lo, x.lo), scale_where_alive(p.hi, n.hi, x.hi)};
 }
 
+// The largest |lane| of both; NaN if there is one (as integers, NaN is above infinity).
+SRT_INLINE float largest_magnitude(F a, F b) {
+  const F x = abs(a), y = abs(b);
+  const __m256i eight = _mm256_max_epu32(
+      _mm256_max_epu32(_mm256_castps_si256(x.lo), _mm256_castps_si256(x.hi)),
+      _mm256_max_epu32(_mm256_castps_si256(y.lo), _mm256_castps_si256(y.hi)));
+  const __m128i four =
+      _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+  const __m128i one = _mm_max_epu32(two, _mm_shuffle_epi32(two, 0xb1));
+  return float_from_bits(static_cast<uint32_t>(_mm_cvtsi128_si32(one)));
+}
+
 // ---- int8 dot products --------------------------------------------------------------------------
 
 SRT_INLINE I izero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -165,6 +181,9 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
   return rounded;
+}
+SRT_INLINE I add(I a, I b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
 SRT_INLINE int32_t sum(I x) {
   const __m256i eight = _mm256_add_epi32(x.lo, x.hi);

@@ -8,10 +8,8 @@
 
 #include "numeric.h"
 
-#ifndef SRT_ISA_NS  // isa_amx.cpp builds on these, under its own name
 #define SRT_ISA_NS avx512
 #define SRT_ISA_NAME "avx512"
-#endif
 
 namespace srt::SRT_ISA_NS {
 
@@ -39,6 +37,13 @@ SRT_INLINE void store(f16 *p, F x) {
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
+// x itself, held in a register: the compiler would rather load an operand again for each use, and
+// loads are what runs out first in a kernel of multiplications.
+SRT_INLINE F in_register(F x) {
+  asm("" : "+v"(x));
+  return x;
+}
+
 SRT_INLINE F set1(float x) { return _mm512_set1_ps(x); }
 SRT_INLINE F zero() { return _mm512_setzero_ps(); }
 SRT_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
@@ -47,6 +52,8 @@ SRT_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 SRT_INLINE F div(F a, F b) { return _mm512_div_ps(a, b); }
 SRT_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 SRT_INLINE F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
+// Of min and max, the second operand if either is NaN.
+SRT_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
 SRT_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }
 SRT_INLINE F abs(F a) { return _mm512_abs_ps(a); }
 
@@ -77,6 +84,12 @@ SRT_INLINE F exp(F x) {
   return _mm512_maskz_scalef_ps(alive, p, n);
 }
 
+// The largest |lane| of both; NaN if there is one (as integers, NaN is above infinity).
+SRT_INLINE float largest_magnitude(F a, F b) {
+  const __m512i x = _mm512_castps_si512(abs(a)), y = _mm512_castps_si512(abs(b));
+  return float_from_bits(_mm512_reduce_max_epu32(_mm512_max_epu32(x, y)));
+}
+
 // ---- int8 dot products --------------------------------------------------------------------------
 
 SRT_INLINE I izero() { return _mm512_setzero_si512(); }
@@ -100,6 +113,7 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtepi32_epi8(rounded));
   return rounded;
 }
+SRT_INLINE I add(I a, I b) { return _mm512_add_epi32(a, b); }
 SRT_INLINE int32_t sum(I x) { return _mm512_reduce_add_epi32(x); }
 
 // ---- layout -------------------------------------------------------------------------------------

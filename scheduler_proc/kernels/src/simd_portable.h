@@ -50,6 +50,7 @@ SRT_INLINE void store(f16 *p, F x) {
   for (int i = 0; i < 16; i++) p[i] = to_f16(x.v[i]);
 }
 
+SRT_INLINE F in_register(F x) { return x; }
 SRT_INLINE F set1(float x) {
   return each_lane([&](int) { return x; });
 }
@@ -71,6 +72,10 @@ SRT_INLINE F fma(F a, F b, F c) {
 }
 SRT_INLINE F fnma(F a, F b, F c) {
   return each_lane([&](int i) { return c.v[i] - a.v[i] * b.v[i]; });
+}
+// Of min and max, the second operand if either is NaN.
+SRT_INLINE F min(F a, F b) {
+  return each_lane([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
 SRT_INLINE F max(F a, F b) {
   return each_lane([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
@@ -122,6 +127,17 @@ SRT_INLINE F exp(F x) {
   return each_lane([&](int i) { return exp_lane(x.v[i]); });
 }
 
+// The largest |lane| of both; NaN if there is one (as integers, NaN is above infinity).
+SRT_INLINE float largest_magnitude(F a, F b) {
+  uint32_t most = 0;
+  for (int i = 0; i < 16; i++) {
+    const uint32_t x = bits_of(a.v[i]) & 0x7fffffff, y = bits_of(b.v[i]) & 0x7fffffff;
+    most = x > most ? x : most;
+    most = y > most ? y : most;
+  }
+  return float_from_bits(most);
+}
+
 // ---- int8 dot products --------------------------------------------------------------------------
 
 SRT_INLINE I izero() { return {}; }
@@ -157,6 +173,10 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
   for (int i = 0; i < 16; i++) rounded.v[i] = nearest_int(x.v[i]);
   for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(rounded.v[i]);
   return rounded;
+}
+SRT_INLINE I add(I a, I b) {
+  for (int i = 0; i < 16; i++) a.v[i] += b.v[i];
+  return a;
 }
 SRT_INLINE int32_t sum(I x) {
   int32_t out = 0;

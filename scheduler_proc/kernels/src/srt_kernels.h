@@ -46,7 +46,7 @@ typedef struct {
   int32_t format; /* srt_format */
   int32_t n, k;
   const void *data;  /* srt_packed_bytes(format, n, k) bytes, 64-byte aligned */
-  const float *bias; /* [n] or NULL */
+  const float *bias; /* [n] or NULL; with it n must be a multiple of 16 */
 } srt_matrix;
 
 /* One decoder layer. Pools are [num_slots, kv_heads, head_dim] of the model's kv_format. */
@@ -84,7 +84,7 @@ typedef struct {
   const double *uniform;                    /* [S] in [0, 1) */
   const uint8_t *want_logprob;              /* [S] */
   const int32_t *suppress_indptr;           /* [S+1], into suppress_ids */
-  const int32_t *suppress_ids;              /* token ids that the sample must not be */
+  const int32_t *suppress_ids;              /* ids that the sample must not be; others ignored */
   const int32_t *mask_rows;                 /* [S] row of `masks`, -1: none; or NULL */
   const uint32_t *masks;                    /* [*, (vocab+31)/32] bit set: allowed */
   const int32_t *logprob_tokens, *logprob_targets; /* [L] */
@@ -99,7 +99,7 @@ typedef struct srt_engine srt_engine;
 /* ---- library ---- */
 SRT_EXPORT int32_t srt_abi_version(void);
 SRT_EXPORT const char *srt_last_error(void);
-/* The best level that this CPU and the environment's SRT_ISA allow: "amx", "avx512", "avx2" or
+/* The best level that this CPU and the environment's SRT_ISA allow: "avx512", "avx2" or
  * "portable". NULL (see srt_last_error) if SRT_ISA names one that the CPU or build lacks. */
 SRT_EXPORT const char *srt_isa(void);
 /* Whether this CPU runs the level of that name. */
@@ -151,7 +151,8 @@ SRT_EXPORT int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *position
 /* The batch's num_samples rows of logits [S, vocab] -> next_ids, logprobs. Logits are kept. */
 SRT_EXPORT int32_t srt_op_sample(srt_pool *pool, const float *logits, int32_t vocab,
                                  const srt_batch *batch);
-/* Read `bytes` of `data` once with all threads (for measuring bandwidth); a checksum. */
+/* Read `bytes` of `data` (whole blocks of 512) once with all threads, for measuring bandwidth; a
+ * checksum. */
 SRT_EXPORT uint64_t srt_op_read(srt_pool *pool, const void *data, size_t bytes);
 
 #ifdef __cplusplus

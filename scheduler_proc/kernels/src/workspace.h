@@ -38,17 +38,19 @@ class Buffer {
 // Quantised activations of some rows, and where linear layers find them.
 class ActivationBuffer {
  public:
-  void need(size_t rows, size_t k, int64_t &growths) {
+  // `halves`: whether groups of 16 are wanted, which SRT_Q6 needs.
+  void need(size_t rows, size_t k, bool halves, int64_t &growths) {
     q_.need(rows * k, growths);
     scale_.need(rows * k / kGroup, growths);
     sums_.need(rows * k / kGroup, growths);
-    halves_.need(rows * k / kGroup * 2, growths);
+    if (halves) halves_.need(rows * k / kGroup * 2, growths);
   }
   // Quantise row `row` of k inputs.
   void quantize(const Kernels &kernels, const float *x, size_t row, size_t k) {
     const size_t groups = k / kGroup;
     kernels.quantize(x, static_cast<int>(k), q_.get() + row * k, scale_.get() + row * groups,
-                     sums_.get() + row * groups, halves_.get() + row * groups * 2);
+                     sums_.get() + row * groups,
+                     halves_.get() ? halves_.get() + row * groups * 2 : nullptr);
   }
   Activations view(const float *x) const {
     return {x, q_.get(), scale_.get(), sums_.get(), halves_.get()};
