@@ -1,8 +1,8 @@
 // One step: embedding, layers, logits, sampling; every phase is shared among the threads.
 //
-// All threads run `forward` from top to bottom. A phase ends with a barrier when other threads read
-// what it wrote. For a row or two every thread normalises and quantises for itself: that takes less
-// time than a barrier.
+// All threads run `forward` from top to bottom; what is shared between them lies in the phases of
+// thread_pool.h. For a row or two every thread normalises and quantises for itself: that takes less
+// time than a phase.
 #include "engine.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@ namespace {
 constexpr int kPrivateRows = 2;   // inputs that every thread prepares for itself
 constexpr int kLogprobRows = 64;  // rows of logits held at once for prompt log-probabilities
 constexpr int kRowPieces = 8;     // per thread, of row-wise phases
+constexpr int kLayerPhases = 12, kOtherPhases = 8, kLogprobPhases = 3;  // at most
 
 double now() {
   using namespace std::chrono;
@@ -37,8 +38,8 @@ bool uses_format(const srt_model &model, int32_t format) {
   return found;
 }
 
-LinearTask task(const srt_matrix &w, const Activations &x, float *y, size_t ldy, Output output) {
-  return {{&w, nullptr}, x, y, ldy, output};
+LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
+  return {{&w, nullptr}, {}, y, ldy, output};
 }
 
 }  // namespace
@@ -70,9 +71,11 @@ int Engine::step(const srt_batch &batch) {
     plans_[i].make(
         {model_.heads, model_.kv_heads, model_.head_dim, windows_[i], pool_.size()}, batch);
   reserve(batch);
-  tick(0, kOther);
-  auto body = [this](int thread) { forward(thread); };
-  pool_.run(body);
+  const double planned = now();
+  seconds_[kOther] += planned - ticked_;
+  ticked_ = planned;
+  auto body = [this](Member &member) { forward(member); };
+  pool_.run(body, max_phases(batch));
   batch_ = nullptr;
   const int row = forbidden_.load();
   return row < 0 ? 0 : set_error("sample %d: its masks allow no token", row);
@@ -107,8 +110,13 @@ void Engine::take_profile(double *seconds) {
   seconds_.fill(0);
 }
 
-void Engine::tick(int thread, Phase phase) {
-  if (thread != 0) return;
+int Engine::max_phases(const srt_batch &batch) const {
+  const int chunks = (batch.num_logprobs + kLogprobRows - 1) / kLogprobRows;
+  return model_.num_layers * kLayerPhases + chunks * kLogprobPhases + kOtherPhases;
+}
+
+void Engine::tick(const Member &member, Phase phase) {
+  if (member.thread() != 0) return;
   const double time = now();
   seconds_[phase] += time - ticked_;
   ticked_ = time;
@@ -116,20 +124,15 @@ void Engine::tick(int thread, Phase phase) {
 
 // ---- the layers ---------------------------------------------------------------------------------
 
-void Engine::forward(int thread) {
-  embed();
-  tick(thread, kEmbed);
+void Engine::forward(Member &member) {
+  each_row(member, batch_->num_tokens, [this](int token) { embed_token(token); });
+  tick(member, kEmbed);
   for (const srt_layer &layer : layers_) {
-    attention_block(thread, layer);
-    mlp_block(thread, layer);
+    attention_block(member, layer);
+    mlp_block(member, layer);
   }
-  prompt_logprobs(thread);
-  sample(thread);
-}
-
-void Engine::embed() {
-  each_row(batch_->num_tokens, [this](int token) { embed_token(token); });
-  pool_.barrier();
+  prompt_logprobs(member);
+  sample(member);
 }
 
 void Engine::embed_token(int token) {
@@ -144,30 +147,22 @@ void Engine::embed_token(int token) {
   }
 }
 
-void Engine::attention_block(int thread, const srt_layer &layer) {
+void Engine::attention_block(Member &member, const srt_layer &layer) {
   const int rows = batch_->num_tokens, width = qkv_size();
   float *x = x_.get(), *qkv = qkv_.get();
-  const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
-  const Activations normed = input(thread, rows, model_.hidden, layer.attn_norm,
-                                   {&layer.q, &layer.k, &layer.v}, hidden_row);
-  tick(thread, kNorm);
-  linear(thread,
-         {task(layer.q, normed, qkv, width, Output::kStore),
-          task(layer.k, normed, qkv + q_size(), width, Output::kStore),
-          task(layer.v, normed, qkv + q_size() + kv_size(), width, Output::kStore)},
-         rows);
-  tick(thread, kQkv);
-  each_row(rows, [&](int token) { rotate_and_store(layer, token); });
-  pool_.barrier();
-  tick(thread, kRope);
-  attend(thread, layer);
+  project(member, rows, model_.hidden, layer.attn_norm,
+          [&](int row) { return x + size_t(row) * model_.hidden; },
+          {task(layer.q, qkv, width, Output::kStore),
+           task(layer.k, qkv + q_size(), width, Output::kStore),
+           task(layer.v, qkv + q_size() + kv_size(), width, Output::kStore)},
+          kQkv);
+  each_row(member, rows, [&](int token) { rotate_and_store(layer, token); });
+  tick(member, kRope);
+  attend(member, layer);
   const float *attended = attended_.get();
-  const Activations out = input(thread, rows, q_size(), nullptr, {&layer.o}, [&](int row) {
-    return attended + size_t(row) * q_size();
-  });
-  tick(thread, kNorm);
-  linear(thread, {task(layer.o, out, x, model_.hidden, Output::kAdd)}, rows);
-  tick(thread, kOut);
+  project(member, rows, q_size(), nullptr,
+          [&](int row) { return attended + size_t(row) * q_size(); },
+          {task(layer.o, x, model_.hidden, Output::kAdd)}, kOut);
 }
 
 void Engine::rotate_and_store(const srt_layer &layer, int token) {
@@ -188,7 +183,7 @@ void Engine::rotate_and_store(const srt_layer &layer, int token) {
   kernels_.store_kv(v, kv_size(), model_.kv_format, static_cast<char *>(layer.v_pool) + at);
 }
 
-void Engine::attend(int thread, const srt_layer &layer) {
+void Engine::attend(Member &member, const srt_layer &layer) {
   const AttentionPlan &plan = plan_of(layer);
   const AttentionCall call{model_.heads,     model_.kv_heads,
                            model_.head_dim,  model_.kv_format,
@@ -196,109 +191,96 @@ void Engine::attend(int thread, const srt_layer &layer) {
                            qkv_.get(),       size_t(qkv_size()),
                            attended_.get(),  size_t(q_size()),
                            plan.queries.data(), partials_.get()};
-  auto *scratch = reinterpret_cast<float *>(scratch_[thread].get());
-  pool_.share(static_cast<int>(plan.units.size()),
-              [&](int unit) { kernels_.attend(call, plan.units[unit], scratch); });
-  tick(thread, kAttention);
+  auto *scratch = reinterpret_cast<float *>(scratch_[member.thread()].get());
+  member.share(static_cast<int>(plan.units.size()),
+               [&](int unit) { kernels_.attend(call, plan.units[unit], scratch); });
+  tick(member, kAttention);
   if (plan.folds.empty()) return;
-  pool_.share(static_cast<int>(plan.folds.size()), [&](int i) {
-    kernels_.fold(call, plan.queries[plan.folds[i]]);
-  });
-  tick(thread, kFold);
+  member.share(static_cast<int>(plan.folds.size()),
+               [&](int i) { kernels_.fold(call, plan.queries[plan.folds[i]]); });
+  tick(member, kFold);
 }
 
-void Engine::mlp_block(int thread, const srt_layer &layer) {
+void Engine::mlp_block(Member &member, const srt_layer &layer) {
   const int rows = batch_->num_tokens, width = model_.intermediate;
-  float *x = x_.get();
-  const Activations normed =
-      input(thread, rows, model_.hidden, layer.mlp_norm, {&layer.gate, &layer.up},
-            [&](int row) { return x + size_t(row) * model_.hidden; });
-  tick(thread, kNorm);
-  gate_up(thread, layer, normed);
-  tick(thread, kGateUp);
-  const float *gated = gated_.get();
-  const Activations down = input(thread, rows, width, nullptr, {&layer.down},
-                                 [&](int row) { return gated + size_t(row) * width; });
-  tick(thread, kNorm);
-  linear(thread, {task(layer.down, down, x, model_.hidden, Output::kAdd)}, rows);
-  tick(thread, kDown);
-}
-
-void Engine::gate_up(int thread, const srt_layer &layer, const Activations &x) {
-  const int rows = batch_->num_tokens, width = model_.intermediate;
+  float *x = x_.get(), *gated = gated_.get(), *up = up_.get();
+  const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
   if (layer.gate.format == layer.up.format) {
-    linear(thread, {{{&layer.gate, &layer.up}, x, gated_.get(), size_t(width), Output::kSiluMul}},
-           rows);
-    return;
+    project(member, rows, model_.hidden, layer.mlp_norm, hidden_row,
+            {{{&layer.gate, &layer.up}, {}, gated, size_t(width), Output::kSiluMul}}, kGateUp);
+  } else {
+    project(member, rows, model_.hidden, layer.mlp_norm, hidden_row,
+            {task(layer.gate, gated, width, Output::kStore),
+             task(layer.up, up, width, Output::kStore)},
+            kGateUp);
+    each_row(member, rows, [&](int row) {
+      const size_t at = size_t(row) * width;
+      kernels_.silu_mul(gated + at, up + at, width);
+    });
   }
-  linear(thread,
-         {task(layer.gate, x, gated_.get(), width, Output::kStore),
-          task(layer.up, x, up_.get(), width, Output::kStore)},
-         rows);
-  each_row(rows, [&](int row) {
-    const size_t at = size_t(row) * width;
-    kernels_.silu_mul(gated_.get() + at, up_.get() + at, width);
-  });
-  pool_.barrier();
+  project(member, rows, width, nullptr, [&](int row) { return gated + size_t(row) * width; },
+          {task(layer.down, x, model_.hidden, Output::kAdd)}, kDown);
 }
 
 // ---- logits -------------------------------------------------------------------------------------
 
 // Logits of `rows` tokens into logits_.
-void Engine::head(int thread, const int32_t *tokens, int rows) {
+void Engine::head(Member &member, const int32_t *tokens, int rows) {
   const float *x = x_.get();
-  const Activations normed =
-      input(thread, rows, model_.hidden, model_.final_norm, {&model_.head},
-            [&](int row) { return x + size_t(tokens[row]) * model_.hidden; });
-  tick(thread, kNorm);
-  linear(thread,
-         {task(model_.head, normed, logits_.get(), padded(model_.vocab), Output::kStore)}, rows);
-  tick(thread, kHead);
+  project(member, rows, model_.hidden, model_.final_norm,
+          [&](int row) { return x + size_t(tokens[row]) * model_.hidden; },
+          {task(model_.head, logits_.get(), padded(model_.vocab), Output::kStore)}, kHead);
 }
 
-void Engine::prompt_logprobs(int thread) {
+void Engine::prompt_logprobs(Member &member) {
   const srt_batch &batch = *batch_;
   for (int first = 0; first < batch.num_logprobs; first += kLogprobRows) {
     const int rows = std::min(kLogprobRows, batch.num_logprobs - first);
-    head(thread, batch.logprob_tokens + first, rows);
-    pool_.share(rows, [&](int row) {
+    head(member, batch.logprob_tokens + first, rows);
+    member.share(rows, [&](int row) {
       const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
       batch.prompt_logprobs[first + row] =
           kernels_.token_logprob(logits, model_.vocab, batch.logprob_targets[first + row]);
     });
-    tick(thread, kSample);
+    tick(member, kSample);
   }
 }
 
-void Engine::sample(int thread) {
+void Engine::sample(Member &member) {
   const srt_batch &batch = *batch_;
   if (batch.num_samples == 0) return;
-  head(thread, batch.sample_tokens, batch.num_samples);
-  SampleScratch scratch = sample_scratch(scratch_[thread].get(), model_.vocab);
-  pool_.share(batch.num_samples, [&](int row) {
+  head(member, batch.sample_tokens, batch.num_samples);
+  SampleScratch scratch = sample_scratch(scratch_[member.thread()].get(), model_.vocab);
+  member.share(batch.num_samples, [&](int row) {
     const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
     if (!sample_batch_row(kernels_, batch, row, logits, model_.vocab, scratch)) forbidden_ = row;
   });
-  tick(thread, kSample);
+  tick(member, kSample);
 }
 
 // ---- helpers ------------------------------------------------------------------------------------
 
-// Row-wise work shared among the threads; a barrier must follow before others read it.
 template <class Row>
-void Engine::each_row(int rows, Row row) {
+void Engine::each_row(Member &member, int rows, Row row) {
   const int step = std::max(1, rows / (pool_.size() * kRowPieces));
-  for (int first; (first = pool_.next() * step) < rows;)
-    for (int i = first; i < std::min(rows, first + step); i++) row(i);
+  member.share((rows + step - 1) / step, [&](int piece) {
+    for (int i = piece * step; i < std::min(rows, (piece + 1) * step); i++) row(i);
+  });
 }
 
 template <class RowOf>
-Activations Engine::input(int thread, int rows, int k, const float *weight,
-                          std::initializer_list<const srt_matrix *> matrices, RowOf x_row) {
+void Engine::project(Member &member, int rows, int k, const float *weight, RowOf x_row,
+                     std::initializer_list<LinearTask> tasks, Phase phase) {
   const bool is_private = rows <= kPrivateRows;
-  Input &to = inputs_[is_private ? 1 + thread : 0];
-  const bool quantize = std::any_of(matrices.begin(), matrices.end(),
-                                    [](const srt_matrix *w) { return is_quantized(w->format); });
+  Input &to = inputs_[is_private ? 1 + member.thread() : 0];
+  LinearTask filled[kMaxTasks];
+  bool quantize = false;
+  int count = 0;
+  for (const LinearTask &each : tasks) {
+    filled[count] = each;
+    filled[count++].x = to.quantized.view(weight ? to.normed.get() : x_row(0));
+    quantize = quantize || is_quantized(each.w[0]->format);
+  }
   const auto prepare = [&](int row) {
     const float *x = x_row(row);
     if (weight) {
@@ -308,18 +290,12 @@ Activations Engine::input(int thread, int rows, int k, const float *weight,
     }
     if (quantize) to.quantized.quantize(kernels_, x, row, k);
   };
-  if (is_private) {
-    for (int row = 0; row < rows; row++) prepare(row);
-  } else {
-    each_row(rows, prepare);
-    pool_.barrier();
-  }
-  return to.quantized.view(weight ? to.normed.get() : x_row(0));
-}
-
-void Engine::linear(int thread, std::initializer_list<LinearTask> tasks, int rows) {
-  linear_phase(pool_, kernels_, tasks.begin(), static_cast<int>(tasks.size()), rows,
-               scratch_[thread].get());
+  if (!is_private) each_row(member, rows, prepare);
+  tick(member, kNorm);
+  linear_phase(member, kernels_, filled, count, rows, scratch_[member.thread()].get(), [&] {
+    for (int row = 0; is_private && row < rows; row++) prepare(row);
+  });
+  tick(member, phase);
 }
 
 }  // namespace srt

@@ -35,30 +35,30 @@ class Engine {
 
   void reserve(const srt_batch &batch);
 
+  using Member = ThreadPool::Member;
+
   // These run on every thread.
-  void forward(int thread);
-  void embed();
-  void attention_block(int thread, const srt_layer &layer);
-  void mlp_block(int thread, const srt_layer &layer);
-  void attend(int thread, const srt_layer &layer);
-  void gate_up(int thread, const srt_layer &layer, const Activations &x);
-  void head(int thread, const int32_t *tokens, int rows);
-  void sample(int thread);
-  void prompt_logprobs(int thread);
+  void forward(Member &member);
+  void attention_block(Member &member, const srt_layer &layer);
+  void mlp_block(Member &member, const srt_layer &layer);
+  void attend(Member &member, const srt_layer &layer);
+  void head(Member &member, const int32_t *tokens, int rows);
+  void sample(Member &member);
+  void prompt_logprobs(Member &member);
+
+  // Linear layers of one phase over rows [0, rows) of x (row i is x_row(i), k inputs), normalised
+  // if there is a `weight`. The tasks' activations are filled in.
+  template <class RowOf>
+  void project(Member &member, int rows, int k, const float *weight, RowOf x_row,
+               std::initializer_list<LinearTask> tasks, Phase phase);
+  template <class Row>
+  void each_row(Member &member, int rows, Row row);
+  void tick(const Member &member, Phase phase);
 
   void embed_token(int token);
   void rotate_and_store(const srt_layer &layer, int token);
-
-  // Rows [0, rows) of x (row i is x_row(i), k inputs), normalised if there is a `weight`, and
-  // quantised if one of the matrices wants it.
-  template <class RowOf>
-  Activations input(int thread, int rows, int k, const float *weight,
-                    std::initializer_list<const srt_matrix *> matrices, RowOf x_row);
-  void linear(int thread, std::initializer_list<LinearTask> tasks, int rows);
-  template <class Row>
-  void each_row(int rows, Row row);
-  void tick(int thread, Phase phase);
   const AttentionPlan &plan_of(const srt_layer &layer) const;
+  int max_phases(const srt_batch &batch) const;
 
   int q_size() const { return model_.heads * model_.head_dim; }
   int kv_size() const { return model_.kv_heads * model_.head_dim; }

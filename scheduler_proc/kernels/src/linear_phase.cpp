@@ -1,5 +1,4 @@
-// Cuts linear layers into pieces: enough for every thread to get several, none so small that taking
-// it costs more than doing it.
+// How large the pieces are, and which part of which layer each is.
 #include "linear_phase.h"
 
 #include <algorithm>
@@ -8,6 +7,7 @@ namespace srt {
 
 namespace {
 
+constexpr int kPanelRows = 256;  // whose activations stay in a core's cache while channels go by
 constexpr int kPiecesPerThread = 6;
 constexpr int kMaxPairs = 8;
 
@@ -18,23 +18,23 @@ int pairs_of(const LinearTask &task) {
 
 }  // namespace
 
-void linear_phase(ThreadPool &pool, const Kernels &kernels, const LinearTask *tasks, int num_tasks,
-                  int rows, uint8_t *scratch) {
-  int total = 0;
-  for (int i = 0; i < num_tasks; i++) total += pairs_of(tasks[i]);
-  const int step = std::max(1, std::min(kMaxPairs, total / (pool.size() * kPiecesPerThread)));
-  const int panels = (rows + kPanelRows - 1) / kPanelRows;
-  int pieces[3], all = 0;
-  for (int i = 0; i < num_tasks; i++) all += pieces[i] = (pairs_of(tasks[i]) + step - 1) / step;
-  pool.share(all * panels, [&](int piece) {
-    const int panel = piece / all;
-    int i = 0;
-    for (piece %= all; piece >= pieces[i]; i++) piece -= pieces[i];
-    const int first_row = int(int64_t(rows) * panel / panels);
-    const int last_row = int(int64_t(rows) * (panel + 1) / panels);
-    const int first = piece * step, last = std::min(pairs_of(tasks[i]), first + step);
-    kernels.linear(tasks[i], first, last, first_row, last_row, scratch);
-  });
+LinearPieces::LinearPieces(const LinearTask *tasks, int num_tasks, int rows, int threads)
+    : tasks_(tasks), rows_(rows), panels_((rows + kPanelRows - 1) / kPanelRows) {
+  int pairs = 0;
+  for (int i = 0; i < num_tasks; i++) pairs += pairs_of(tasks[i]);
+  step_ = std::max(1, std::min(kMaxPairs, pairs / (threads * kPiecesPerThread)));
+  for (int i = 0; i < num_tasks; i++)
+    per_panel_ += pieces_[i] = (pairs_of(tasks[i]) + step_ - 1) / step_;
+}
+
+void LinearPieces::run(const Kernels &kernels, int piece, uint8_t *scratch) const {
+  const int panel = piece / per_panel_;
+  int task = 0;
+  for (piece %= per_panel_; piece >= pieces_[task]; task++) piece -= pieces_[task];
+  const int first_row = int(int64_t(rows_) * panel / panels_);
+  const int last_row = int(int64_t(rows_) * (panel + 1) / panels_);
+  const int first = piece * step_, last = std::min(pairs_of(tasks_[task]), first + step_);
+  kernels.linear(tasks_[task], first, last, first_row, last_row, scratch);
 }
 
 }  // namespace srt

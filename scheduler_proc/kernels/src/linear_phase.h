@@ -1,16 +1,35 @@
-// Hands a linear layer's channels and rows to the threads of a pool.
+// Cuts linear layers into pieces for the threads of a pool: enough for every thread to get several,
+// none so small that taking it costs more than doing it.
 #pragma once
 #include "kernels.h"
 #include "thread_pool.h"
 
 namespace srt {
 
-// Rows that one unit takes: its activations stay in the core's cache while channels go by.
-constexpr int kPanelRows = 256;
+constexpr int kMaxTasks = 3;  // of one phase: q, k and v
 
-// Run up to three tasks over the same rows as one phase, ending with a barrier. Every thread of
-// the pool calls this; `scratch` is its own.
-void linear_phase(ThreadPool &pool, const Kernels &kernels, const LinearTask *tasks, int num_tasks,
-                  int rows, uint8_t *scratch);
+// Up to kMaxTasks tasks over the same rows.
+class LinearPieces {
+ public:
+  LinearPieces(const LinearTask *tasks, int num_tasks, int rows, int threads);
+  int count() const { return panels_ * per_panel_; }
+  // Do one piece. `scratch` is the thread's own.
+  void run(const Kernels &kernels, int piece, uint8_t *scratch) const;
+
+ private:
+  const LinearTask *tasks_;
+  int rows_, panels_, step_;
+  int pieces_[kMaxTasks];  // of each task, for one panel of rows
+  int per_panel_ = 0;
+};
+
+// The tasks as one phase; `prepare` as in Member::share.
+template <class Prepare>
+void linear_phase(ThreadPool::Member &member, const Kernels &kernels, const LinearTask *tasks,
+                  int num_tasks, int rows, uint8_t *scratch, Prepare prepare) {
+  const LinearPieces pieces(tasks, num_tasks, rows, member.size());
+  member.share(pieces.count(), prepare,
+               [&](int piece) { pieces.run(kernels, piece, scratch); });
+}
 
 }  // namespace srt

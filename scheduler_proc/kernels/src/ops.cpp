@@ -34,10 +34,13 @@ int32_t guarded(Call call) {
   }
 }
 
-// body(thread) on every thread of the pool.
+using Member = srt::ThreadPool::Member;
+
+// body(member) on every thread of the pool: an operation of a few phases.
 template <class Body>
 void on_all(srt_pool *pool, Body body) {
-  pool->pool.run(body);
+  constexpr int kMaxPhases = 4;
+  pool->pool.run(body, kMaxPhases);
 }
 
 // Linear layers over x [m, k], quantised if the weights are, into y [m, n].
@@ -52,13 +55,13 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
   const srt::LinearTask task{{w, up}, quantized.view(x), wide.data(), size_t(width), output};
-  on_all(pool, [&](int) {
+  on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);
-    pool->pool.share(srt::is_quantized(w->format) ? m : 0, [&](int row) {
+    member.share(srt::is_quantized(w->format) ? m : 0, [&](int row) {
       quantized.quantize(pool->kernels, x + size_t(row) * k, row, k);
     });
-    srt::linear_phase(pool->pool, pool->kernels, &task, 1, m, aligned);
+    srt::linear_phase(member, pool->kernels, &task, 1, m, aligned, [] {});
   });
   for (int row = 0; row < m; row++)
     std::copy_n(wide.data() + size_t(row) * width, w->n, y + size_t(row) * w->n);
@@ -136,12 +139,12 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
                                   model->kv_format,    layer->k_pool,   layer->v_pool,
                                   scaled.data(),       size_t(width),   out,
                                   size_t(width),       plan.queries.data(), partials.data()};
-    on_all(pool, [&](int) {
+    on_all(pool, [&](Member &member) {
       std::vector<float> scratch(srt::attention_scratch_floats(model->heads, model->head_dim));
-      pool->pool.share(static_cast<int>(plan.units.size()), [&](int unit) {
+      member.share(static_cast<int>(plan.units.size()), [&](int unit) {
         pool->kernels.attend(call, plan.units[unit], scratch.data());
       });
-      pool->pool.share(static_cast<int>(plan.folds.size()), [&](int i) {
+      member.share(static_cast<int>(plan.folds.size()), [&](int i) {
         pool->kernels.fold(call, plan.queries[plan.folds[i]]);
       });
     });
@@ -151,8 +154,8 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
 
 int32_t srt_op_rms_norm(srt_pool *pool, const float *x, const float *weight, int32_t m, int32_t k,
                         float eps, float *y) {
-  on_all(pool, [&](int) {
-    pool->pool.share(m, [&](int row) {
+  on_all(pool, [&](Member &member) {
+    member.share(m, [&](int row) {
       pool->kernels.rms_norm(x + size_t(row) * k, weight, k, eps, y + size_t(row) * k);
     });
   });
@@ -163,9 +166,9 @@ int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions, const fl
                     int32_t m, int32_t heads, int32_t head_dim) {
   return guarded([&] {
     const int half = head_dim / 2;
-    on_all(pool, [&](int) {
+    on_all(pool, [&](Member &member) {
       std::vector<float> cos_sin(head_dim);
-      pool->pool.share(m, [&](int row) {
+      member.share(m, [&](int row) {
         for (int i = 0; i < half; i++) {
           const float angle = static_cast<float>(positions[row]) * freqs[i];
           cos_sin[i] = std::cos(angle);
@@ -181,10 +184,10 @@ int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions, const fl
 int32_t srt_op_sample(srt_pool *pool, const float *logits, int32_t vocab, const srt_batch *batch) {
   return guarded([&] {
     std::atomic<int> forbidden{-1};
-    on_all(pool, [&](int) {
+    on_all(pool, [&](Member &member) {
       std::vector<double> memory(srt::sample_scratch_bytes(vocab) / sizeof(double) + 1);
       srt::SampleScratch scratch = srt::sample_scratch(memory.data(), vocab);
-      pool->pool.share(batch->num_samples, [&](int row) {
+      member.share(batch->num_samples, [&](int row) {
         if (!srt::sample_batch_row(pool->kernels, *batch, row, logits + size_t(row) * vocab, vocab,
                                    scratch))
           forbidden = row;
@@ -199,9 +202,9 @@ uint64_t srt_op_read(srt_pool *pool, const void *data, size_t bytes) {
   std::atomic<uint64_t> total{0};
   constexpr size_t kPiece = size_t(1) << 20;
   const int pieces = static_cast<int>((bytes + kPiece - 1) / kPiece);
-  on_all(pool, [&](int) {
+  on_all(pool, [&](Member &member) {
     uint64_t mine = 0;
-    pool->pool.share(pieces, [&](int piece) {
+    member.share(pieces, [&](int piece) {
       const size_t first = piece * kPiece, size = std::min(bytes - first, kPiece);
       mine += pool->kernels.read_bytes(static_cast<const char *>(data) + first, size / 512 * 512);
     });

@@ -18,33 +18,53 @@ ThreadPool::~ThreadPool() {
   for (std::thread &thread : threads_) thread.join();
 }
 
-void ThreadPool::run(Body body, void *argument) {
-  next_.store(0, std::memory_order_relaxed);
+// Nobody is in a job when it begins, so the phases can be set to their start.
+void ThreadPool::run(Body body, void *argument, int max_phases) {
+  if (max_phases > num_phases_) {
+    phases_ = std::make_unique<Phase[]>(max_phases);
+    num_phases_ = max_phases;
+  }
+  for (int i = 0; i < max_phases; i++) {
+    phases_[i].next.store(0, std::memory_order_relaxed);
+    phases_[i].done.store(0, std::memory_order_relaxed);
+  }
+  body_ = body;
+  argument_ = argument;
   if (size_ > 1) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      body_ = body;
-      argument_ = argument;
-      done_.store(0, std::memory_order_relaxed);
+      open_.store(true);
       jobs_.fetch_add(1, std::memory_order_release);
     }
     wake_.notify_all();
   }
-  body(argument, 0);
-  spin_while([this] { return done_.load(std::memory_order_acquire) < size_ - 1; });
+  Member caller(*this, 0);
+  body(argument, caller);
+  // Of a thread that comes now and this one, the second to act sees what the first did: either the
+  // thread finds the job closed, or this finds the thread in it.
+  open_.store(false);
+  spin_while([this] { return joined_.load() > 0; });
 }
 
 void ThreadPool::work(int thread) {
-  for (uint64_t seen = 0;; seen++) {
+  for (uint64_t seen = 0;;) {
     const auto idle = [&] { return jobs_.load(std::memory_order_acquire) == seen; };
     for (int spins = 0; spins < kIdleSpins && idle(); spins++) pause();
     if (idle()) {
       std::unique_lock<std::mutex> lock(mutex_);
       wake_.wait(lock, [&] { return !idle(); });
     }
-    if (stopping_) return;
-    body_(argument_, thread);
-    done_.fetch_add(1, std::memory_order_release);
+    seen = jobs_.load(std::memory_order_acquire);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (stopping_) return;
+    }
+    joined_.fetch_add(1);
+    if (open_.load()) {
+      Member member(*this, thread);
+      body_(argument_, member);
+    }
+    joined_.fetch_sub(1);
   }
 }
 
