@@ -79,7 +79,7 @@ class NativeExecutor:
             head=self._weights.head,
             layers=self._weights.layers,
         )
-        self._engine = self._create(model, num_threads or os.cpu_count() or 1, isa)
+        self._engine = self._create(model, num_threads or _available_cores(), isa)
 
     def _create(self, model: Model, threads: int, isa: str | None) -> int:
         level = isa.encode() if isa else None
@@ -169,6 +169,13 @@ def _fields(batch: ForwardBatch, result: StepResult) -> dict[str, tuple[np.ndarr
         fields["masks"] = (batch.masks, c_uint32)
         fields["mask_rows"] = (batch.mask_rows, c_int32)
     return fields
+
+
+def _available_cores() -> int:
+    """The cores that this process may use: spinning threads must not share one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _kv_dtype(name: str, exact: bool) -> str:

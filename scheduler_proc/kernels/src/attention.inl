@@ -16,21 +16,26 @@ namespace srt::SRT_ISA_NS {
 
 constexpr float kLowest = -1e30f;
 
-// Softmax numerators of scores[lo, hi) in place, zero elsewhere; their maximum and sum.
+// Softmax numerators of scores[lo, hi) in place, zero elsewhere; their maximum and sum. Scores come
+// in units of log2 (the queries are scaled so), since powers of two are the cheaper ones.
 SRT_INLINE void softmax_chunk(float *scores, int lo, int hi, float &maximum, float &total) {
-  F x[kChunk / 16], most = set1(kLowest);
-  for (int i = 0; i < kChunk / 16; i++) {
-    x[i] = first_lanes(hi - 16 * i, load(scores + 16 * i), set1(kLowest));
-    if (lo > 16 * i) x[i] = first_lanes(lo - 16 * i, set1(kLowest), x[i]);
-    most = max(most, x[i]);
-  }
+  constexpr int kCount = kChunk / 16;
+  F x[kCount];
+  repeat<kCount>([&](auto i) { x[i] = load(scores + 16 * i); });
+  if (lo > 0 || hi < kChunk)
+    repeat<kCount>([&](auto i) {
+      x[i] = first_lanes(hi - 16 * i, x[i], set1(kLowest));
+      x[i] = first_lanes(lo - 16 * i, set1(kLowest), x[i]);
+    });
+  F most = x[0];
+  repeat<kCount - 1>([&](auto i) { most = max(most, x[i + 1]); });
   maximum = largest(most);
   F all = zero();
-  for (int i = 0; i < kChunk / 16; i++) {
-    x[i] = exp(sub(x[i], set1(maximum)));  // exp(kLowest - maximum) is 0
-    store(scores + 16 * i, x[i]);
-    all = add(all, x[i]);
-  }
+  repeat<kCount>([&](auto i) {
+    const F p = exp2(sub(x[i], set1(maximum)));  // of kLowest: 0
+    store(scores + 16 * i, p);
+    all = add(all, p);
+  });
   total = sum(all);
 }
 
@@ -41,13 +46,12 @@ SRT_INLINE void fold_record(float *state, const float *chunk, int head_dim, bool
     return;
   }
   const float before = state[head_dim], now = chunk[head_dim], both = std::max(before, now);
-  float pair[16] = {before - both, now - both};
-  store(pair, exp(load(pair)));
-  const F keep = set1(pair[0]), take = set1(pair[1]);
+  const F keep = exp2(set1(before - both)), take = exp2(set1(now - both));
   for (int i = 0; i < head_dim; i += 16)
     store(state + i, fma(load(chunk + i), take, mul(load(state + i), keep)));
   state[head_dim] = both;
-  state[head_dim + 1] = state[head_dim + 1] * pair[0] + chunk[head_dim + 1] * pair[1];
+  state[head_dim + 1] =
+      first(fma(set1(chunk[head_dim + 1]), take, mul(set1(state[head_dim + 1]), keep)));
 }
 
 SRT_INLINE void finish_record(const float *state, int head_dim, float *out) {

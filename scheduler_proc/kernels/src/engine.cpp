@@ -176,7 +176,7 @@ void Engine::rotate_and_store(const srt_layer &layer, int token) {
     for (int h = 0; h < model_.kv_heads; h++)
       kernels_.rms_norm(k + h * dim, layer.k_norm, dim, model_.rms_eps, k + h * dim);
   kernels_.rope(q, cos_sin, model_.heads + model_.kv_heads, dim);
-  kernels_.scale(q, q_size(), model_.attn_scale);
+  kernels_.scale(q, q_size(), model_.attn_scale * kLog2E);
   const size_t bytes = model_.kv_format == SRT_F16 ? sizeof(f16) : sizeof(float);
   const size_t at = size_t(batch_->out_slots[token]) * kv_size() * bytes;
   kernels_.store_kv(k, kv_size(), model_.kv_format, static_cast<char *>(layer.k_pool) + at);

@@ -71,7 +71,7 @@ struct AttentionUnit {
 struct AttentionCall {
   int32_t heads, kv_heads, head_dim, kv_format;
   const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]
-  const float *q;               // [tokens, ldq], already times the attention scale
+  const float *q;               // [tokens, ldq], already times the attention scale and log2(e)
   size_t ldq;
   float *out;  // [tokens, ldo]
   size_t ldo;
@@ -79,6 +79,8 @@ struct AttentionCall {
   float *partials;  // records of [head_dim] unnormalised output, maximum, sum; heads of a chunk
                     // together, chunks of a query in order
 };
+
+constexpr float kLog2E = 1.44269504f;
 
 constexpr int record_floats(int head_dim) { return head_dim + 16; }
 // Query rows (tokens x heads of a group) that a unit takes at once.

@@ -130,7 +130,7 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
   return guarded([&] {
     const int width = model->heads * model->head_dim;
     std::vector<float> scaled(q, q + size_t(batch->num_tokens) * width);
-    for (float &value : scaled) value *= model->attn_scale;
+    for (float &value : scaled) value *= model->attn_scale * srt::kLog2E;
     srt::AttentionPlan plan;
     plan.make({model->heads, model->kv_heads, model->head_dim, layer->window, pool->pool.size()},
               *batch);

@@ -88,6 +88,7 @@ SRT_INLINE float sum(F x) {
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+SRT_INLINE float first(F x) { return _mm256_cvtss_f32(x.lo); }
 SRT_INLINE float largest(F x) {
   const __m256 eight = _mm256_max_ps(x.lo, x.hi);
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -117,6 +118,19 @@ SRT_INLINE F exp(F x) {
   p = fma(p, f, set1(1.f / 6));
   p = fma(p, f, set1(.5f));
   p = fma(p, f, set1(1.f));
+  p = fma(p, f, set1(1.f));
+  return {scale_where_alive(p.lo, n.lo, x.lo), scale_where_alive(p.hi, n.hi, x.hi)};
+}
+
+// 2^x for x <= 0, within about 3 ulp; 0 below -87.3.
+SRT_INLINE F exp2(F x) {
+  const F n = nearest(x), f = sub(x, n);
+  F p = set1(1.540353e-4f);
+  p = fma(p, f, set1(1.3333558e-3f));
+  p = fma(p, f, set1(9.6181291e-3f));
+  p = fma(p, f, set1(5.5504109e-2f));
+  p = fma(p, f, set1(.24022651f));
+  p = fma(p, f, set1(.69314718f));
   p = fma(p, f, set1(1.f));
   return {scale_where_alive(p.lo, n.lo, x.lo), scale_where_alive(p.hi, n.hi, x.hi)};
 }

@@ -20,7 +20,7 @@ using B = __m512i;
 // Register tiles (rows x 16-channel blocks) that fit 32 registers.
 constexpr int kGemmRows = 6;
 constexpr int kFloatGemmRows = 6;
-constexpr int kScoreRows = 3;      // query rows x 2 key vectors
+constexpr int kScoreRows = 4;      // query rows x 2 key vectors
 constexpr int kValueRegisters = 24;  // accumulators of the value product
 
 SRT_INLINE F load(const float *p) { return _mm512_loadu_ps(p); }
@@ -64,6 +64,7 @@ SRT_INLINE F first_lanes(int n, F a, F b) {
 }
 
 SRT_INLINE float sum(F x) { return _mm512_reduce_add_ps(x); }
+SRT_INLINE float first(F x) { return _mm512_cvtss_f32(x); }
 SRT_INLINE float largest(F x) { return _mm512_reduce_max_ps(x); }
 
 // e^x within about 3 ulp; 0 below -87.3 and e^88 above 88, which keeps 2^n a normal float at every
@@ -80,6 +81,20 @@ SRT_INLINE F exp(F x) {
   p = fma(p, f, set1(1.f / 6));
   p = fma(p, f, set1(.5f));
   p = fma(p, f, set1(1.f));
+  p = fma(p, f, set1(1.f));
+  return _mm512_maskz_scalef_ps(alive, p, n);
+}
+
+// 2^x for x <= 0, within about 3 ulp; 0 below -87.3. Cheaper than exp: the reduction is exact.
+SRT_INLINE F exp2(F x) {
+  const __mmask16 alive = _mm512_cmp_ps_mask(x, set1(-87.3f), _CMP_GE_OQ);
+  const F n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT), f = sub(x, n);
+  F p = set1(1.540353e-4f);
+  p = fma(p, f, set1(1.3333558e-3f));
+  p = fma(p, f, set1(9.6181291e-3f));
+  p = fma(p, f, set1(5.5504109e-2f));
+  p = fma(p, f, set1(.24022651f));
+  p = fma(p, f, set1(.69314718f));
   p = fma(p, f, set1(1.f));
   return _mm512_maskz_scalef_ps(alive, p, n);
 }

@@ -95,6 +95,7 @@ SRT_INLINE float sum(F x) {
   const float *v = x.v;
   return (sum_quarter(v) + sum_quarter(v + 4)) + (sum_quarter(v + 8) + sum_quarter(v + 12));
 }
+SRT_INLINE float first(F x) { return x.v[0]; }
 SRT_INLINE float largest(F x) {
   float out = x.v[0];
   for (int i = 1; i < 16; i++) out = out > x.v[i] ? out : x.v[i];
@@ -125,6 +126,24 @@ SRT_INLINE float exp_lane(float x) {
 }
 SRT_INLINE F exp(F x) {
   return each_lane([&](int i) { return exp_lane(x.v[i]); });
+}
+
+// 2^x for x <= 0, within about 3 ulp; 0 below -87.3.
+SRT_INLINE F exp2(F x) {
+  return each_lane([&](int i) {
+    const float lane = x.v[i];
+    if (!(lane >= -87.3f)) return 0.f;
+    const int n = nearest_int(lane);
+    const float f = lane - static_cast<float>(n);
+    float p = 1.540353e-4f;
+    p = p * f + 1.3333558e-3f;
+    p = p * f + 9.6181291e-3f;
+    p = p * f + 5.5504109e-2f;
+    p = p * f + .24022651f;
+    p = p * f + .69314718f;
+    p = p * f + 1.f;
+    return p * float_from_bits(static_cast<uint32_t>(n + 127) << 23);
+  });
 }
 
 // The largest |lane| of both; NaN if there is one (as integers, NaN is above infinity).
