@@ -105,7 +105,7 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 
 class GGUFCheckpoint:
-    """A GGUF file of architecture llama; every tensor is dequantised to float32."""
+    """A GGUF file of architecture llama. `read_rows` dequantises to float32, `raw` does not."""
 
     interleaved_rope = True
 

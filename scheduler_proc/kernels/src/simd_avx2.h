@@ -24,7 +24,6 @@ struct B {
 
 // Register tiles that fit 16 registers, of which a vector takes two.
 constexpr int kGemmRows = 2;
-constexpr int kFloatGemmRows = 2;
 constexpr int kScoreRows = 2;
 constexpr int kValueRegisters = 6;
 

@@ -23,7 +23,6 @@ struct B {
 
 // Register tiles: small, since a vector takes four 128-bit registers.
 constexpr int kGemmRows = 2;
-constexpr int kFloatGemmRows = 2;
 constexpr int kScoreRows = 1;
 constexpr int kValueRegisters = 2;
 
