@@ -21,7 +21,7 @@ from tests.e2e.server import Server
 
 PROMPT = "The capital of France is"
 GREEDY = {"max_new_tokens": 6, "temperature": 0.0}
-LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+LONG = {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 0.0}
 CHAT: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 

@@ -19,7 +19,7 @@ from srt.messages import Goodbye
 from srt.ring import send_now
 from tests.e2e.server import Server, gone, running_server
 
-LONG = {"max_new_tokens": 400, "ignore_eos": True, "temperature": 0.0}
+LONG = {"max_new_tokens": 1200, "ignore_eos": True, "temperature": 0.0}
 PARTS = ("gateway", "tokenizer", "scheduler", "detokenizer")
 
 
