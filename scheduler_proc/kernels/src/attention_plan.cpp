@@ -13,13 +13,13 @@ namespace srt {
 
 namespace {
 
-// A shared chunk is gathered once and then costs each row less than reading it alone; measured with
-// `python -m bench.kernels`, the gathering pays from this many rows on.
+// A shared chunk is gathered once and then costs each row less than reading it alone. From how many
+// rows on that pays is an estimate, not measured: it depends on how fast the caches are.
 constexpr int kMinSharing = 3;
 constexpr int kSharedChunks = 2;    // of one unit: small enough to balance the threads
 constexpr int kPiecesPerThread = 4;  // into which long contexts are split
 
-// Relative costs, in keys x query rows.
+// Relative costs, in keys x query rows: estimates, used to order units only.
 constexpr int kGatherRows = 12;  // gathering a chunk costs as much as this many rows of it
 constexpr int kRowFactor = 2;    // a key that is read where it lies costs this much more
 
