@@ -46,7 +46,9 @@ def measure(running: int, waiting: int, shared: int, own: int, disable: bool) ->
     decode_us, prefill_us, steps, prefill_tokens = [], 0.0, 0, 0
     while core.has_work and steps < 400:
         started = time.perf_counter()
-        step = core.prepare(0.0)
+        plan = core.prepare(0.0)
+        assert plan is not None
+        step = core.seal(plan)
         assert step is not None
         core.finalize(step, None)
         core.commit(step, null_result(step.batch))

@@ -21,7 +21,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.plan import Step
+from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.trace import TraceRecorder
@@ -54,8 +54,16 @@ class PendingFlush(NamedTuple):
     timer: asyncio.TimerHandle
 
 
+class Launched(NamedTuple):
+    """A step on its way through the compute thread. `waiter` is `result` for the loop."""
+
+    step: Step
+    result: "Future[StepResult]"
+    waiter: "asyncio.Future[StepResult]"
+
+
 class SchedulerActor(Actor):
-    """Drives the core: prepare, finalize, run, commit, tell."""
+    """Drives the core: prepare, seal, finalize, run, commit, tell."""
 
     name = "scheduler"
 
@@ -71,7 +79,6 @@ class SchedulerActor(Actor):
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
-        self._launched: Future[StepResult] | None = None
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
@@ -175,17 +182,26 @@ class SchedulerActor(Actor):
     # ---- steps ---------------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        running: tuple[Step, asyncio.Future[StepResult]] | None = None
+        running: Launched | None = None
         while True:
-            step = self._prepare() if self._overlap or running is None else None
-            finished = running
+            plan = self._prepare() if self._overlap or running is None else None
+            if plan is not None and plan.deferred and running is not None:
+                # Reqs with a grammar: what they may sample depends on the step that runs.
+                succeeded, running = await self._settle(running), None
+                if not succeeded:
+                    self._drop(plan)
+                    continue
+            step = None if plan is None else self._seal(plan)
             # Queued behind the step that runs, so that the compute thread goes on by itself.
-            running = None if step is None else (step, self._launch(step, running))
-            if finished is None and running is None:
-                await self._sleep()
-            elif finished is not None and not await self._finish(*finished) and running:
-                await self._cancel(*running)
+            finished, running = running, None if step is None else self._launch(step, running)
+            self._tell()
+            succeeded = finished is None or await self._settle(finished)
+            self._tell()
+            if not succeeded and running is not None:
+                await self._cancel(running)
                 running = None
+            if plan is None and finished is None and running is None:
+                await self._sleep()
 
     async def _sleep(self) -> None:
         """Until a message comes. With work that cannot run yet, look again soon."""
@@ -196,53 +212,58 @@ class SchedulerActor(Actor):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
 
-    def _prepare(self) -> Step | None:
+    def _prepare(self) -> Plan | None:
         now = time.monotonic()
-        step = self._core.prepare(now)
-        self._trace.prepared(step, now)
+        plan = self._core.prepare(now)
+        self._trace.prepared(plan, now)
         self._stats_log.tick(now)
+        return plan
+
+    def _seal(self, plan: Plan) -> Step | None:
+        step = self._core.seal(plan)
+        self._trace.sealed(step)
         return step
 
-    def _launch(
-        self, step: Step, before: "tuple[Step, asyncio.Future[StepResult]] | None"
-    ) -> "asyncio.Future[StepResult]":
+    def _launch(self, step: Step, before: Launched | None) -> Launched:
         """Have the step run, after the one `before`, whose tokens it needs."""
-        loop = asyncio.get_running_loop()
-        previous = self._launched if before is not None else None
-        self._launched = self._compute.submit(self._run, step, previous)
-        return asyncio.wrap_future(self._launched, loop=loop)
+        previous = None if before is None else before.result
+        result = self._compute.submit(self._run, step, previous)
+        waiter = asyncio.wrap_future(result, loop=asyncio.get_running_loop())
+        return Launched(step, result, waiter)
 
     def _run(self, step: Step, previous: "Future[StepResult] | None") -> StepResult:
         """In the compute thread, which has run `previous` already."""
         self._core.finalize(step, None if previous is None else previous.result())
         return self._executor.run(step.batch)
 
-    async def _finish(self, step: Step, future: "asyncio.Future[StepResult]") -> bool:
-        """Wait for the step and take over its result. False if it failed: its reqs were told."""
+    async def _settle(self, launched: Launched) -> bool:
+        """Wait for the step and take over its result. False if it failed: its reqs have ended."""
+        step = launched.step
         try:
-            result = await future
+            result = await launched.waiter
         except Exception:
             log.exception("a step of %d rows failed", len(step.rows))
             self._core.fail(step, "the model failed on this request's step")
             self._trace.failed()
-            self._tell()
             return False
-        self._commit(step, result)
-        return True
-
-    async def _cancel(self, step: Step, future: "asyncio.Future[StepResult]") -> None:
-        """Take back a step that builds on one that failed: it ended without running."""
-        with contextlib.suppress(Exception):
-            await future
-        self._core.cancel(step)
-        self._trace.cancelled()
-
-    def _commit(self, step: Step, result: StepResult) -> None:
         self._trace.committed(result)
         self._core.commit(step, result)
-        self._tell()
         if self.args.check_invariants:
             check_invariants(self._core)
+        return True
+
+    async def _cancel(self, launched: Launched) -> None:
+        """Take back a step that builds on one that failed: it ended without running."""
+        with contextlib.suppress(Exception):
+            await launched.waiter
+        self._core.cancel(launched.step)
+        self._trace.cancelled()
+
+    def _drop(self, plan: Plan) -> None:
+        """Take back a plan whose deferred reqs were part of a step that failed."""
+        self._core.drop(plan)
+        self._trace.dropped()
+        self._tell()
 
 
 def _key(control: Control) -> str:
@@ -265,6 +286,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
     return SchedulerConfig(
         max_total_tokens=args.max_total_tokens,
         context_len=executor.context_len,
+        vocab_size=executor.vocab_size,
         max_running_requests=args.max_running_requests,
         chunked_prefill_size=args.chunked_prefill_size,
         schedule_policy=args.schedule_policy,

@@ -1,4 +1,4 @@
-"""Builds a step: collects the rows that the scheduler chose and lays them out as a ForwardBatch."""
+"""A step in the making: the rows that the scheduler chose, and their layout as a ForwardBatch."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,14 +19,21 @@ class Row:
     start: int
     extend_len: int
     is_decode: bool
+    samples: bool = False
+    mask: np.ndarray | None = None  # uint32 [ceil(vocab/32)]: what it may sample
     sample: int = -1  # index into the batch's samples; -1 if it does not sample
     logprob_start: int = 0  # prompt position of its first prompt log-probability
     num_logprobs: int = 0
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the req is still in memory as it was when this row was planned."""
+        return self.req.is_resident and self.residency == self.req.residency
+
 
 @dataclass(slots=True)
 class Step:
-    """A planned step: what the executor runs (`batch`) and what commit needs to know (`rows`).
+    """A sealed step: what the executor runs (`batch`) and what commit needs to know (`rows`).
 
     `late_tokens` are (index into input_ids, sample of the step before): tokens that were not
     known when this step was prepared. `finalize` fills them in.
@@ -38,25 +45,36 @@ class Step:
 
 
 @dataclass(slots=True)
-class StepBuilder:
-    """Rows are added with their slots already in the req's table row."""
+class Plan:
+    """A step that rows can still be added to. Their slots are in the req's table row already.
+
+    `deferred` are reqs whose row depends on the result of the step that runs now: the plan can be
+    sealed only when that has been committed. Without any it can be sealed at once.
+    """
 
     table: ReqToTokenPool
     rows: list[Row] = field(default_factory=list)
+    deferred: list[Req] = field(default_factory=list)
     num_tokens: int = 0
-    num_samples: int = 0
 
-    def add(self, req: Req, extend_len: int, is_decode: bool) -> Row:
-        """Plan the req's next `extend_len` tokens; it samples if they are all that is left."""
-        row = Row(req, req.residency, req.kv_len, extend_len, is_decode)
+    def add(
+        self, req: Req, extend_len: int, is_decode: bool, mask: np.ndarray | None = None
+    ) -> Row:
+        """Plan the req's next `extend_len` tokens; it samples, under `mask`, if they are all that
+        is left."""
+        row = Row(req, req.residency, req.kv_len, extend_len, is_decode, mask=mask)
         req.kv_len += extend_len
         self._plan_prompt_logprobs(row)
-        if req.kv_len == req.seq_len and req.remaining > 0:
-            row.sample = self.num_samples
-            self.num_samples += 1
+        row.samples = req.kv_len == req.seq_len and req.remaining > 0
         self.rows.append(row)
         self.num_tokens += extend_len
         return row
+
+    def drop_ended(self) -> None:
+        """Forget the rows of reqs that have ended or lost their memory since they were planned:
+        their slots may have new owners."""
+        self.rows = [row for row in self.rows if row.is_current]
+        self.num_tokens = sum(row.extend_len for row in self.rows)
 
     def _plan_prompt_logprobs(self, row: Row) -> None:
         """Position p's log-probability comes from the logits of token p-1."""
@@ -68,9 +86,11 @@ class StepBuilder:
             row.num_logprobs = stop - first
             req.next_prompt_logprob = stop
 
-    def build(self) -> Step:
+    def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""
         rows = self.rows
+        for sample, row in enumerate(row for row in rows if row.samples):
+            row.sample = sample
         extend_lens = np.array([row.extend_len for row in rows], np.int32)
         seq_lens = np.array([row.start + row.extend_len for row in rows], np.int32)
         qo_indptr, kv_indptr = _indptr(extend_lens), _indptr(seq_lens)
@@ -101,12 +121,12 @@ class StepBuilder:
         return Step(batch, rows, late_tokens)
 
     def _sampling_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
-        picked = [(i, row.req) for i, row in enumerate(self.rows) if row.sample >= 0]
+        picked = [(i, row.req) for i, row in enumerate(self.rows) if row.samples]
         params = [req.sampling for _, req in picked]
         suppressed = [
             SuppressedIds(sample, req.stop_id_array)
             for sample, (_, req) in enumerate(picked)
-            if req.blocks_stop
+            if req.blocks_stop and req.grammar is None  # else its mask says so
         ]
         return {
             "sample_tokens": np.array([qo_indptr[i + 1] - 1 for i, _ in picked], np.int32),
@@ -117,7 +137,16 @@ class StepBuilder:
             "uniform": np.array([req.uniform() for _, req in picked], np.float64),
             "want_logprob": np.array([req.return_logprob for _, req in picked], bool),
             "suppressed": suppressed,
+            **self._mask_arrays(),
         }
+
+    def _mask_arrays(self) -> dict[str, Any]:
+        masks = [row.mask for row in self.rows if row.samples and row.mask is not None]
+        if not masks:
+            return {}
+        constrained = np.array([row.mask is not None for row in self.rows if row.samples])
+        mask_rows = np.where(constrained, np.cumsum(constrained) - 1, -1)
+        return {"masks": np.stack(masks), "mask_rows": mask_rows.astype(np.int32)}
 
     def _logprob_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
         tokens, targets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]

@@ -8,6 +8,7 @@ Lengths of a req, all in tokens:  shared_len <= computed_len <= kv_len <= seq_le
 
 import numpy as np
 
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.radix_cache import Cursor, TreeNode
 from srt.messages import Finish, TokenizedReq, unpack_ids
 from srt.sampling_params import SamplingParams
@@ -19,8 +20,17 @@ _MASK = 2**64 - 1
 class Req:
     """A request from admission to its end. Only the scheduler changes it."""
 
-    def __init__(self, handle: int, wire: TokenizedReq, seed: int, now: float) -> None:
+    def __init__(
+        self,
+        handle: int,
+        wire: TokenizedReq,
+        seed: int,
+        now: float,
+        grammar: Grammar | None = None,
+    ) -> None:
+        """`grammar`, at the beginning of the output, belongs to the req from now on."""
         self.handle = handle
+        self.grammar = grammar
         self.client = wire.client
         self.rid = wire.rid
         self.sampling: SamplingParams = wire.sampling
@@ -117,6 +127,23 @@ class Req:
     def blocks_stop(self) -> bool:
         """Whether the token to sample next must not end the req (min_new_tokens)."""
         return self.num_outputs < self.sampling.min_new_tokens and len(self.stop_id_array) > 0
+
+    def mask(self, vocab_size: int) -> np.ndarray | None:
+        """What the grammar allows next: uint32 [ceil(vocab/32)], None without a grammar.
+
+        The stop ids are blocked until min_new_tokens, unless nothing else is allowed. Raises
+        GrammarError if the grammar cannot go on.
+        """
+        if self.grammar is None:
+            return None
+        mask = np.empty((vocab_size + 31) // 32, np.uint32)
+        self.grammar.fill(mask)
+        if self.blocks_stop:
+            without = mask.copy()
+            words, bits = np.divmod(self.stop_id_array, 32)
+            np.bitwise_and.at(without, words, ~(np.uint32(1) << bits.astype(np.uint32)))
+            mask = without if without.any() else mask
+        return mask
 
     def append(self, token: int) -> None:
         self._buffer[self.num_tokens] = token

@@ -1,14 +1,18 @@
 """The scheduler core: requests in, plans out, results in, tokens out. No I/O, clock or thread.
 
-One step, as the actor drives it:   step = prepare(now) → finalize(step, previous result) →
-executor.run(step.batch) → commit(step, result). There is no prefill and no decode phase: a req
-has tokens it knows and tokens whose KV is planned, and a step moves the second towards the first,
-by one for a decoding req and by a chunk for a new one, all in one ragged batch.
+One step, as the actor drives it:   plan = prepare(now) → step = seal(plan) → finalize(step,
+previous result) → executor.run(step.batch) → commit(step, result). There is no prefill and no
+decode phase: a req has tokens it knows and tokens whose KV is planned, and a step moves the second
+towards the first, by one for a decoding req and by a chunk for a new one, all in one ragged batch.
 
 `prepare` needs no token values. With lag 1 the actor prepares the next step while one runs, and
 reads results a step late: a req that turned out to be finished has then one row too many in
 flight, whose result is dropped. Memory that a finished or retracted req gives back may be planned
 for the next step at once, because steps run one after the other.
+
+A req with a grammar has lag 0: what it may sample depends on its newest token. While that is
+still being sampled its row is deferred, and the plan is sealed only once the running step has
+been committed; everything else of the plan is ready by then.
 
 Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
 inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting
@@ -25,9 +29,10 @@ import numpy as np
 
 from scheduler_proc.admission import NewTokenRatio, is_being_computed, prefix_need
 from scheduler_proc.batch import StepResult
+from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
-from scheduler_proc.plan import Row, Step, StepBuilder
+from scheduler_proc.plan import Plan, Row, Step
 from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
@@ -45,6 +50,7 @@ class SchedulerConfig:
 
     max_total_tokens: int
     context_len: int
+    vocab_size: int = 0  # matters to grammars only
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
     schedule_policy: str = "lpm"
@@ -93,11 +99,12 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
 
-    def add(self, wire: TokenizedReq, now: float) -> None:
-        """Queue a request. One whose client is gone already is ended at once."""
+    def add(self, wire: TokenizedReq, now: float, grammar: Grammar | None = None) -> None:
+        """Queue a request, with the grammar that its output must follow. One whose client is gone
+        already is ended at once."""
         seed = wire.sampling.seed
         seed = self._rng.getrandbits(63) if seed is None else seed
-        req = Req(self._next_handle, wire, seed, now)
+        req = Req(self._next_handle, wire, seed, now, grammar)
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._reqs:
@@ -144,21 +151,36 @@ class Scheduler:
 
     # ---- a step --------------------------------------------------------------------------------
 
-    def prepare(self, now: float) -> Step | None:
+    def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
-        builder = StepBuilder(self.table)
-        self._plan_decodes(builder)
+        plan = Plan(self.table)
+        self._plan_decodes(plan)
         budget = self.config.chunked_prefill_size
         # Decodes never starve prefills altogether.
-        prefill_budget = max(budget - builder.num_tokens, budget // 8, 1)
-        prefill_budget -= self._plan_prefills(builder, prefill_budget)
+        num_decodes = plan.num_tokens + len(plan.deferred)
+        prefill_budget = max(budget - num_decodes, budget // 8, 1)
+        prefill_budget -= self._plan_prefills(plan, prefill_budget)
         if prefill_budget > 0 and self._may_admit():
-            self._admit(builder, prefill_budget, now)
-        if not builder.rows and not self._unblock(builder, prefill_budget):
+            self._admit(plan, prefill_budget, now)
+        if plan.rows or plan.deferred or self._unblock(plan, prefill_budget):
+            return plan
+        return None
+
+    def seal(self, plan: Plan) -> Step | None:
+        """The plan's step; None if it turns out that nothing is left to run.
+
+        A plan with deferred reqs needs the step that ran when it was prepared to be committed.
+        """
+        plan.drop_ended()
+        waiting = [req for req in plan.deferred if req.is_resident and req.wants_decode]
+        for i, req in enumerate(waiting):
+            if req.is_resident and self._reserve_decode_slot(req, waiting[i + 1 :]):
+                self._add_decode(plan, req)
+        if not plan.rows:
             return None
         self.counters.forward_steps += 1
         self.new_token_ratio.decay()
-        return builder.build()
+        return plan.seal()
 
     def finalize(self, step: Step, previous: StepResult | None) -> None:
         """Fill in the tokens that the step before has sampled. Needed once, before running."""
@@ -176,37 +198,42 @@ class Scheduler:
                 self._commit_row(row, result, logprobs)
 
     def cancel(self, step: Step) -> None:
-        """A prepared step that will not be run: its reqs go back to the queue as they were."""
+        """A sealed step that will not be run: its reqs go back to the queue as they were."""
         for row in step.rows:
-            req = row.req
-            if req.finish is not None:
-                continue
-            if row.sample >= 0:
-                req.pending -= 1
-            if row.num_logprobs > 0:
-                req.next_prompt_logprob = row.logprob_start
-            if req.is_resident and row.residency == req.residency:
-                self._retract(req)
+            if row.samples and row.req.finish is None:
+                row.req.pending -= 1
+        self._take_back(step.rows)
+
+    def drop(self, plan: Plan) -> None:
+        """A plan that will not be sealed: its reqs go back to the queue as they were."""
+        self._take_back(plan.rows)
+
+    def _take_back(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.req.finish is None and row.num_logprobs > 0:
+                row.req.next_prompt_logprob = row.logprob_start
+            if row.is_current:
+                self._retract(row.req)
 
     def fail(self, step: Step, message: str) -> None:
         """The step could not be computed: its reqs end with an error, the others go on."""
         error = ErrorInfo(INTERNAL, message)
         for row in step.rows:
-            if row.sample >= 0:
+            if row.samples:
                 row.req.pending = 0
             if row.req.finish is None:
                 self._finish(row.req, Finish("abort", error=error))
 
     def _commit_row(self, row: Row, result: StepResult, logprobs: np.ndarray) -> None:
         req = row.req
-        is_current = row.residency == req.residency and req.is_resident
+        is_current = row.is_current
         if is_current:
             req.computed_len = row.start + row.extend_len
         if not row.is_decode:
             self.counters.computed_prompt_tokens += row.extend_len
         if len(logprobs) > 0:
             self._outputs.prompt_logprobs(req, row.logprob_start, logprobs)
-        if row.sample >= 0:
+        if row.samples:
             req.pending -= 1
             self._accept(req, int(result.next_ids[row.sample]), result.logprobs[row.sample])
         elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
@@ -216,29 +243,59 @@ class Scheduler:
 
     def _accept(self, req: Req, token: int, logprob: float) -> None:
         """Append a sampled token and see whether it ends the req."""
+        try:
+            if req.grammar is not None:
+                req.grammar.accept([token])
+        except GrammarError as error:
+            self._fail_grammar(req, error)
+            return
         req.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, float(logprob))
         known_outputs = req.num_tokens - req.prompt_len
-        if token in req.stop_ids and known_outputs > req.sampling.min_new_tokens:
+        is_stop = token in req.stop_ids and known_outputs > req.sampling.min_new_tokens
+        if is_stop or (req.grammar is not None and req.grammar.is_terminated()):
             self._finish(req, Finish("stop", matched=token))
         elif known_outputs >= req.max_new_tokens:
             self._finish(req, Finish("length"))
 
+    def _fail_grammar(self, req: Req, error: GrammarError) -> None:
+        """A grammar that cannot go on ends its own req, and nothing else."""
+        info = ErrorInfo(INTERNAL, f"the constraint cannot be followed any further: {error}")
+        self._finish(req, Finish("abort", error=info))
+
     # ---- planning ------------------------------------------------------------------------------
 
-    def _plan_decodes(self, builder: StepBuilder) -> None:
+    def _plan_decodes(self, plan: Plan) -> None:
         """One row for each decoding req. Those with most outputs come first: they are the ones
         that are never retracted, so something always gets done."""
         decoding = [req for req in self.running.values() if req.wants_decode]
         decoding.sort(key=lambda req: (-req.num_outputs, req.handle))
+        prefilling = [r for r in self.running.values() if r.is_prefilling and r.pending == 0]
         for i, req in enumerate(decoding):
-            if req.is_resident and self._take_decode_slot(req, decoding, i + 1):
-                builder.add(req, 1, is_decode=True)
+            if not req.is_resident:
+                continue
+            if self._reserve_decode_slot(req, decoding[i + 1 :] + prefilling):
+                if req.grammar is not None and req.pending > 0:
+                    plan.deferred.append(req)
+                else:
+                    self._add_decode(plan, req)
 
-    def _take_decode_slot(self, req: Req, decoding: list[Req], later: int) -> bool:
-        """Give `req` a slot for its next token. If there is none, the least advanced req gives
-        up its memory, of those not planned yet (`decoding[later:]`, prefills and `req`)."""
+    def _add_decode(self, plan: Plan, req: Req) -> None:
+        """A row for the req's newest token, in the first slot set aside for it."""
+        try:
+            mask = req.mask(self.config.vocab_size)
+        except GrammarError as error:
+            self._fail_grammar(req, error)
+            return
+        self.table.slots[req.row, req.kv_len] = req.spare[0]
+        req.spare = req.spare[1:]
+        plan.add(req, 1, is_decode=True, mask=mask)
+
+    def _reserve_decode_slot(self, req: Req, victims: list[Req]) -> bool:
+        """See that `req` has a slot for its next token. If there is none, the least advanced of
+        `victims`, which are not part of the plan yet, gives up its memory; or `req` itself, and
+        then the answer is False."""
         while len(req.spare) == 0:
             room = self.pool.free_size + self.cache.evictable_size
             roomy = room >= DECODE_RUN * len(self.running)
@@ -246,36 +303,36 @@ class Scheduler:
             if slots is not None:
                 req.spare = slots
                 break
-            victim = self._pick_victim(req, decoding[later:])
+            resident = [r for r in (req, *victims) if r.is_resident]
+            victim = min(resident, key=_retraction_key)
             self._retract(victim)
             if victim is req:
                 return False
-        self.table.slots[req.row, req.kv_len] = req.spare[0]
-        req.spare = req.spare[1:]
         return True
 
-    def _pick_victim(self, req: Req, later: list[Req]) -> Req:
-        prefilling = [r for r in self.running.values() if r.is_prefilling and r.pending == 0]
-        return min((r for r in (req, *later, *prefilling) if r.is_resident), key=_retraction_key)
-
-    def _plan_prefills(self, builder: StepBuilder, budget: int) -> int:
+    def _plan_prefills(self, plan: Plan, budget: int) -> int:
         """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
         planned = 0
         for req in list(self.running.values()):
             if planned < budget and req.is_resident and req.kv_len < req.prefill_len:
-                planned += self._extend(builder, req, budget - planned)
+                planned += self._extend(plan, req, budget - planned)
         return planned
 
-    def _extend(self, builder: StepBuilder, req: Req, budget: int) -> int:
+    def _extend(self, plan: Plan, req: Req, budget: int) -> int:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
         room = self.pool.free_size + self._spare_size() + self.cache.evictable_size
         length = min(req.extend_left, budget, room)
         if length == 0:
             return 0
+        try:
+            mask = req.mask(self.config.vocab_size) if length == req.extend_left else None
+        except GrammarError as error:
+            self._fail_grammar(req, error)
+            return 0
         slots = self._alloc(length)
         assert slots is not None
         self.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
-        builder.add(req, length, is_decode=False)
+        plan.add(req, length, is_decode=False, mask=mask)
         return length
 
     def _may_admit(self) -> bool:
@@ -287,7 +344,7 @@ class Scheduler:
         recently = since is not None and self.counters.forward_steps < since + ADMISSION_RETRY_STEPS
         return not recently or not self.running
 
-    def _admit(self, builder: StepBuilder, budget: int, now: float) -> None:
+    def _admit(self, plan: Plan, budget: int, now: float) -> None:
         """Move waiting reqs into the batch, in the policy's order, while memory lasts.
 
         `available` shrinks by everything a taken req will need: tokens to compute, expected
@@ -306,7 +363,7 @@ class Scheduler:
                 return
             available -= need
             self._start_running(req)
-            budget -= self._extend(builder, req, budget)
+            budget -= self._extend(plan, req, budget)
             prefilling.append(req)
 
     def _start_running(self, req: Req) -> None:
@@ -326,7 +383,7 @@ class Scheduler:
         self.waiting.remove(req)
         self.running[req.handle] = req
 
-    def _unblock(self, builder: StepBuilder, budget: int) -> bool:
+    def _unblock(self, plan: Plan, budget: int) -> bool:
         """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
         retract until one of them can go on. False if there is simply nothing to do now."""
         while True:
@@ -334,7 +391,7 @@ class Scheduler:
             in_flight = any(r.computed_len < r.kv_len for r in self.running.values())
             if len(stuck) == 0 or in_flight:
                 return False
-            if self._plan_prefills(builder, max(budget, 1)) > 0:
+            if self._plan_prefills(plan, max(budget, 1)) > 0:
                 return True
             if len(self.running) < 2:
                 return False

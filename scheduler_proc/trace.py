@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.plan import Step
+from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
@@ -22,8 +22,8 @@ _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "prepare", "commit", "fail", "cancel", "flush",
-    "reset" or "end"."""
+    """One event: "config", "message", "prepare", "seal", "commit", "fail", "cancel", "drop",
+    "flush", "reset" or "end"."""
 
     kind: str
     now: float = 0.0
@@ -40,9 +40,12 @@ class TraceRecorder:
     def message(self, message: SchedulerMessage, now: float) -> None:
         self._write(Record("message", now, msgspec.msgpack.encode(message)))
 
-    def prepared(self, step: Step | None, now: float) -> None:
+    def prepared(self, plan: Plan | None, now: float) -> None:
+        self._write(Record("prepare", now, plan is not None))
+
+    def sealed(self, step: Step | None) -> None:
         if self._file is not None:
-            self._write(Record("prepare", now, None if step is None else digest(step.batch)))
+            self._write(Record("seal", data=None if step is None else digest(step.batch)))
 
     def committed(self, result: StepResult) -> None:
         if self._file is not None:
@@ -53,6 +56,9 @@ class TraceRecorder:
 
     def cancelled(self) -> None:
         self._write(Record("cancel"))
+
+    def dropped(self) -> None:
+        self._write(Record("drop"))
 
     def flushed(self) -> None:
         self._write(Record("flush"))
@@ -78,6 +84,7 @@ def digest(batch: ForwardBatch) -> int:
     """A checksum of what a plan computes and where (token values that come late excluded)."""
     columns = [batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr]
     columns += [batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens]
+    columns += [] if batch.masks is None else [batch.masks]
     value = 0
     for column in columns:
         value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)
@@ -89,15 +96,23 @@ def replay(path: Path) -> Scheduler:
     records = _read(path)
     core = Scheduler(msgspec.convert(next(records).data, SchedulerConfig))
     decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
+    plan: Plan | None = None
     planned: list[Step] = []
     for index, record in enumerate(records):
         if record.kind == "message":
             _enter(core, decode(record.data), record.now)
         elif record.kind == "prepare":
-            step = core.prepare(record.now)
+            plan = core.prepare(record.now)
+            assert (plan is not None) == record.data, f"record {index}: planned or not"
+        elif record.kind == "seal":
+            assert plan is not None, f"record {index}: no plan to seal"
+            step = core.seal(plan)
             got = None if step is None else digest(step.batch)
             assert got == record.data, f"record {index}: another plan than the recorded one"
             planned += [] if step is None else [step]
+        elif record.kind == "drop":
+            assert plan is not None, f"record {index}: no plan to drop"
+            core.drop(plan)
         elif record.kind == "commit":
             core.commit(planned.pop(0), _result(record.data))
         elif record.kind == "fail":

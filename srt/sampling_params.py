@@ -1,14 +1,18 @@
 """Sampling parameters as they travel on the wire, and the only place that checks their values."""
 
 import math
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
+from srt.constraint import CONSTRAINT_KINDS, Constraint, ConstraintKind, Whitespace
 from srt.errors import RequestError
 
 MAX_STOP_STRINGS = 32
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 256
+MAX_CONSTRAINT_CHARS = 512 * 1024
 MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
 GREEDY_TEMPERATURE = 1e-6
@@ -20,6 +24,10 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     `max_new_tokens` None means: until the context (or the token pool) is full. Temperatures up
     to 1e-6 are greedy. `top_k` -1 is off. `min_new_tokens` blocks EOS, stop ids and stop strings
     until that many tokens were generated. `stop` never appears in the returned text.
+
+    At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
+    `choices` constrains the output; see `Constraint` for `json_whitespace` and
+    `constraint_after`.
     """
 
     max_new_tokens: int | None = 128
@@ -33,6 +41,23 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     stop_token_ids: list[int] = []
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+    structural_tag: str | None = None
+    choices: list[str] | None = None
+    json_whitespace: Whitespace = "compact"
+    constraint_after: str = ""
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """The constraint that the output must match, if there is one."""
+        for kind in CONSTRAINT_KINDS:
+            value = getattr(self, kind)
+            if value is not None:
+                source = msgspec.json.encode(value).decode() if kind == "choices" else value
+                return Constraint(kind, source, self.json_whitespace, self.constraint_after)
+        return None
 
     @property
     def is_greedy(self) -> bool:
@@ -66,6 +91,31 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
         self._check_stops(vocab_size)
+        self._check_constraint()
+
+    def _check_constraint(self) -> None:
+        given: list[tuple[ConstraintKind, Any]] = [
+            (kind, getattr(self, kind))
+            for kind in CONSTRAINT_KINDS
+            if getattr(self, kind) is not None
+        ]
+        if not given:
+            _check(self.constraint_after == "", "constraint_after", "needs a constraint")
+            return
+        kind, value = given[-1]
+        _check(len(given) == 1, kind, f"cannot be combined with {given[0][0]}")
+        _check(len(value) > 0, kind, "must not be empty")
+        size = sum(map(len, value)) if kind == "choices" else len(value)
+        _check(
+            size <= MAX_CONSTRAINT_CHARS,
+            kind,
+            f"is limited to {MAX_CONSTRAINT_CHARS} characters, not {size}",
+        )
+        _check(
+            len(self.constraint_after) <= MAX_STOP_STRING_CHARS,
+            "constraint_after",
+            f"is limited to {MAX_STOP_STRING_CHARS} characters",
+        )
 
     def _check_stops(self, vocab_size: int) -> None:
         _check(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"takes at most {MAX_STOP_STRINGS}")

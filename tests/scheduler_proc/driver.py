@@ -6,12 +6,13 @@ import numpy as np
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from srt.messages import Abort, Finish, TokenizedReq, pack_ids, unpack_floats, unpack_ids
 from srt.sampling_params import SamplingParams
-from tests.scheduler_proc.fake_executor import FakeExecutor
+from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
 
 
 class Driver:
@@ -24,7 +25,8 @@ class Driver:
         executor: Executor | None = None,
         **config: object,
     ) -> None:
-        self.config = SchedulerConfig(**{"context_len": 4096, **config})  # type: ignore[arg-type]
+        defaults = {"context_len": 4096, "vocab_size": VOCAB}
+        self.config = SchedulerConfig(**{**defaults, **config})  # type: ignore[arg-type]
         self.core = Scheduler(self.config)
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
         self.executor = fake if executor is None else executor
@@ -50,6 +52,7 @@ class Driver:
         eos: Iterable[int] = (),
         min_new: int = 0,
         logprob_start: int | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         wire = TokenizedReq(
             client=client,
@@ -62,7 +65,7 @@ class Driver:
             logprob_start_len=-1 if logprob_start is None else logprob_start,
             cache_salt=salt,
         )
-        self.core.add(wire, self.now)
+        self.core.add(wire, self.now, grammar)
 
     def abort(self, rid: str, client: bytes = b"c") -> None:
         self.core.abort(Abort(client, rid, 0))
@@ -70,33 +73,37 @@ class Driver:
     def step(self) -> bool:
         """One turn of the actor's loop; False when there was nothing to do."""
         self.now += 0.01
-        step = self.core.prepare(self.now) if self.lag or self._running is None else None
+        plan = self.core.prepare(self.now) if self.lag or self._running is None else None
         previous, self._running = self._running, None
+        was_idle = plan is None and previous is None
         self.between()
-        result = None if previous is None else previous[1]
-        if previous is not None and result is None:
-            self.core.fail(previous[0], "made to fail")
-        if step is not None and (previous is None or result is not None):
-            self.core.finalize(step, result)
-            failed = self.fails()
-            self._running = (step, None if failed else self.executor.run(step.batch))
-        elif step is not None:
+        if plan is not None and plan.deferred and previous is not None:
+            if not self._settle(previous):
+                self.core.drop(plan)
+                plan = None
+            previous = None
+        step = None if plan is None else self.core.seal(plan)
+        if step is not None and (previous is None or previous[1] is not None):
+            self.core.finalize(step, None if previous is None else previous[1])
+            self._running = (step, None if self.fails() else self.executor.run(step.batch))
+        if previous is not None and not self._settle(previous) and step is not None:
             self.core.cancel(step)
-        if previous is not None and result is not None:
-            self.core.commit(previous[0], result)
-        if self.lag == 0:
-            self._commit_at_once()
+        if self.lag == 0 and self._running is not None:
+            self._settle(self._running)
+            self._running = None
         self._collect()
         if self.check:
             check_invariants(self.core)
-        return step is not None or previous is not None
+        return not was_idle
 
-    def _commit_at_once(self) -> None:
-        running, self._running = self._running, None
-        if running is not None and running[1] is not None:
-            self.core.commit(running[0], running[1])
-        elif running is not None:
-            self.core.fail(running[0], "made to fail")
+    def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
+        """Commit the step, or tell of its failure."""
+        step, result = launched
+        if result is None:
+            self.core.fail(step, "made to fail")
+        else:
+            self.core.commit(step, result)
+        return result is not None
 
     def run(self, max_steps: int = 100_000) -> None:
         """Until everything that was added has ended."""

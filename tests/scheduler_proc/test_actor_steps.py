@@ -14,6 +14,7 @@ from scheduler_proc.stats import StatsLog
 from scheduler_proc.trace import TraceRecorder
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 
 class FailingExecutor(FakeExecutor):
@@ -38,7 +39,6 @@ class LoopOnly(SchedulerActor):
         self._executor = driver.executor
         self._overlap = overlap
         self._compute = ThreadPoolExecutor(1)
-        self._launched = None
         self._trace = TraceRecorder("", driver.config)
         self._stats_log = StatsLog(driver.core)
         self._wake = asyncio.Event()
@@ -98,4 +98,30 @@ async def test_a_failed_step_ends_its_reqs_and_nothing_else(
     driver.add("b", range(10), 12)
     await LoopOnly(driver, overlap).serve()
     assert driver.outputs["b"] == reference_output(list(range(10)), 12)
+    check_invariants(driver.core)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("fails_at", [(), (1,), (4,)])
+async def test_constrained_reqs_run_beside_free_ones(
+    overlap: bool, fails_at: tuple[int, ...]
+) -> None:
+    """Also when a step fails that others' rows were waiting for: their plan is taken back."""
+    driver = make(fails_at)
+    driver.add("free", range(10), 12)
+    driver.add("bound", [4, 5], 30, eos=[EOS], grammar=FakeGrammar(9))
+    await LoopOnly(driver, overlap).serve()
+    executor = driver.executor
+    assert isinstance(executor, FailingExecutor)
+    if fails_at:
+        assert {finish.type for finish in driver.finishes.values()} == {"abort"}
+        executor.fails_at = ()
+        driver.add("again", [4, 5], 30, eos=[EOS], grammar=FakeGrammar(9))
+        await LoopOnly(driver, overlap).serve()
+    expected = reference_output([4, 5], 30, frozenset([EOS]), grammar=FakeGrammar(9))
+    assert driver.outputs["again" if fails_at else "bound"] == expected
+    assert (
+        driver.outputs.get("free", [])
+        == reference_output(list(range(10)), 12)[: fails_at[0] - 1 if fails_at else None]
+    )
     check_invariants(driver.core)

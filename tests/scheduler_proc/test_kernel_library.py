@@ -21,6 +21,8 @@ STRUCTURES = {
     "srt_layer": library.Layer,
     "srt_model": library.Model,
     "srt_batch": library.Batch,
+    "srt_trie": library.Trie,
+    "srt_dfa": library.Dfa,
 }
 C_TYPES: dict[str, Any] = {
     "void": None,
@@ -36,6 +38,7 @@ C_TYPES: dict[str, Any] = {
     "float *": POINTER(ctypes.c_float),
     "double *": POINTER(ctypes.c_double),
     "int32_t *": POINTER(ctypes.c_int32),
+    "uint32_t *": POINTER(ctypes.c_uint32),
     **{f"{name} *": POINTER(structure) for name, structure in STRUCTURES.items()},
 }
 

@@ -8,10 +8,12 @@ import pytest
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.invariants import check_invariants
+from scheduler_proc.plan import Step
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.messages import ClientGone
+from srt.messages import ClientGone, Finish
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 
 def small(**config: object) -> Driver:
@@ -19,13 +21,21 @@ def small(**config: object) -> Driver:
     return Driver(**{**defaults, **config})  # type: ignore[arg-type]
 
 
+def planned(driver: Driver) -> Step:
+    """The next step, not run yet."""
+    plan = driver.core.prepare(1.0)
+    assert plan is not None
+    step = driver.core.seal(plan)
+    assert step is not None
+    return step
+
+
 def test_chunks_and_decodes_share_a_step() -> None:
     driver = small()
     driver.add("decoding", [1, 2, 3], max_new=20)
     driver.step()
     driver.add("long", range(100, 180), max_new=1)
-    step = driver.core.prepare(1.0)
-    assert step is not None
+    step = planned(driver)
     assert [(row.req.rid, row.extend_len) for row in step.rows] == [("decoding", 1), ("long", 31)]
     driver.core.commit(step, driver.executor.run(step.batch))
     driver.run()
@@ -190,8 +200,7 @@ def test_prompt_logprobs_cap_the_prefix_match() -> None:
 def test_a_failed_step_ends_its_reqs_only() -> None:
     driver = small()
     driver.add("bad", [1, 2, 3], max_new=5)
-    step = driver.core.prepare(0.0)
-    assert step is not None
+    step = planned(driver)
     driver.add("good", [4, 5], max_new=2)
     driver.core.fail(step, "out of luck")
     check_invariants(driver.core)
@@ -288,7 +297,7 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
     """Tap the core's inputs, as the actor does."""
     core = driver.core
     add, abort, drop, prepare = core.add, core.abort, core.drop_client, core.prepare
-    commit = core.commit
+    commit, seal = core.commit, core.seal
 
     fail, cancel = core.fail, core.cancel
     core.fail = lambda step, why: (recorder.failed(), fail(step, why))[1]  # type: ignore[method-assign]
@@ -299,16 +308,72 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
         drop(client)
 
     def tapped_prepare(now: float):  # type: ignore[no-untyped-def]
-        step = prepare(now)
-        recorder.prepared(step, now)
+        plan = prepare(now)
+        recorder.prepared(plan, now)
+        return plan
+
+    def tapped_seal(plan):  # type: ignore[no-untyped-def]
+        step = seal(plan)
+        recorder.sealed(step)
         return step
 
     def tapped_commit(step, result: StepResult) -> None:  # type: ignore[no-untyped-def]
         recorder.committed(result)
         commit(step, result)
 
-    core.add = lambda m, now: (recorder.message(m, now), add(m, now))[1]  # type: ignore[method-assign]
+    core.add = lambda m, now, grammar=None: (recorder.message(m, now), add(m, now, grammar))[1]  # type: ignore[method-assign]
     core.abort = lambda m: (recorder.message(m, driver.now), abort(m))[1]  # type: ignore[method-assign]
     core.drop_client = tapped_drop  # type: ignore[method-assign]
     core.prepare = tapped_prepare  # type: ignore[method-assign]
+    core.seal = tapped_seal  # type: ignore[method-assign]
     core.commit = tapped_commit  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_constrained_req_follows_its_grammar_beside_free_ones(lag: int) -> None:
+    driver = small(lag=lag)
+    driver.add("free", [1, 2, 3], max_new=12)
+    driver.add("bound", [4, 5], max_new=30, eos=[EOS], grammar=FakeGrammar(9))
+    driver.run()
+    expected = reference_output([4, 5], 30, frozenset([EOS]), grammar=FakeGrammar(9))
+    assert driver.outputs["bound"] == expected and expected[-1] == EOS
+    assert driver.finishes["bound"] == Finish("stop", EOS)
+    assert driver.outputs["free"] == reference_output([1, 2, 3], 12)
+
+
+def test_free_reqs_keep_lag_1_and_constrained_ones_wait_for_their_token() -> None:
+    driver = small(lag=1)
+    driver.add("free", [1, 2, 3], max_new=12)
+    driver.add("bound", [4, 5], max_new=30, eos=[EOS], grammar=FakeGrammar(9))
+    driver.step()
+    plan = driver.core.prepare(1.0)
+    assert plan is not None
+    assert [row.req.rid for row in plan.rows] == ["free"]
+    assert [req.rid for req in plan.deferred] == ["bound"]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("breaks_at", [0, 1, 4])
+def test_a_grammar_that_breaks_ends_its_own_req_only(lag: int, breaks_at: int) -> None:
+    driver = small(lag=lag)
+    driver.add("free", [1, 2, 3], max_new=12)
+    driver.add("bound", [4, 5], max_new=30, eos=[EOS], grammar=FakeGrammar(99, breaks_at))
+    driver.run()
+    error = driver.finishes["bound"].error
+    assert error is not None and "made to break" in error.message
+    assert len(driver.outputs.get("bound", [])) == breaks_at
+    assert driver.outputs["free"] == reference_output([1, 2, 3], 12)
+
+
+def test_eos_is_forced_where_nothing_else_may_follow_whatever_min_new_tokens_says() -> None:
+    driver = small()
+    driver.add("r", [4, 5], max_new=30, min_new=20, eos=[EOS], grammar=FakeGrammar(3))
+    driver.run()
+    assert len(driver.outputs["r"]) == 4 and driver.finishes["r"] == Finish("stop", EOS)
+
+
+def test_a_structure_cut_by_max_new_tokens_ends_by_length() -> None:
+    driver = small()
+    driver.add("r", [4, 5], max_new=3, eos=[EOS], grammar=FakeGrammar(9, breaks_at=3))
+    driver.run()
+    assert driver.finishes["r"] == Finish("length")

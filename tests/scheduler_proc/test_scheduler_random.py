@@ -5,22 +5,44 @@ and retraction, each req yields `reference_output` of its own prompt, or ends by
 """
 
 import random
+from typing import NamedTuple
 
 import pytest
 
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+
+
+class Asked(NamedTuple):
+    """One req: its prompt, limits, stop ids and the length of its grammar (None: none)."""
+
+    prompt: list[int]
+    max_new: int
+    stop: frozenset[int]
+    min_new: int
+    grammar_len: int | None
+
+    @property
+    def grammar(self) -> FakeGrammar | None:
+        return None if self.grammar_len is None else FakeGrammar(self.grammar_len)
+
+    @property
+    def output(self) -> list[int]:
+        grammar = self.grammar
+        return reference_output(self.prompt, self.max_new, self.stop, self.min_new, grammar)
 
 
 class Traffic:
     """Random arrivals and aborts over prompts that share prefixes of every length."""
 
-    def __init__(self, seed: int, driver: Driver) -> None:
+    def __init__(self, seed: int, driver: Driver, constrained: float = 0.0) -> None:
+        self.constrained = constrained  # the share of reqs with a grammar
         self.rng = random.Random(seed)
         self.driver = driver
-        self.asked: dict[str, tuple[list[int], int, frozenset[int], int]] = {}
+        self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
         self.history: list[list[int]] = [[]]
 
@@ -33,17 +55,22 @@ class Traffic:
         max_new = rng.choice([0, 1, 2, 5, 20, 40])
         stop = frozenset(rng.sample(range(1000), 100)) if rng.random() < 0.3 else frozenset()
         min_new = min(max_new, rng.randint(0, 3))
-        self.asked[rid] = (prompt, max_new, stop, min_new)
+        constrained = rng.random() < self.constrained
+        asked = Asked(prompt, max_new, stop, min_new, None)
+        if constrained:
+            asked = Asked(prompt, max_new, frozenset([EOS]), min_new, rng.randint(0, 25))
+        self.asked[rid] = asked
         self.driver.add(
             rid,
             prompt,
             max_new,
             salt=rng.choice(["", "", "", "tenant"]),
-            eos=stop,
+            eos=asked.stop,
             min_new=min_new,
+            grammar=asked.grammar,
             logprob_start=rng.choice([None, None, 0, rng.randint(0, len(prompt))]),
         )
-        self.history.append(prompt + reference_output(prompt, max_new, stop, min_new))
+        self.history.append(prompt + asked.output)
 
     def turn(self) -> None:
         if self.rng.random() < 0.35:
@@ -69,8 +96,8 @@ class Traffic:
 
     def check(self) -> None:
         assert set(self.driver.finishes) == set(self.asked), "every req ends exactly once"
-        for rid, (prompt, max_new, stop, min_new) in self.asked.items():
-            expected = reference_output(prompt, max_new, stop, min_new)
+        for rid, asked in self.asked.items():
+            expected = asked.output
             got = self.driver.outputs.get(rid, [])
             finish = self.driver.finishes[rid]
             if finish.type == "abort":
@@ -79,10 +106,18 @@ class Traffic:
                 assert finish.error is None or finish.error.message == "made to fail"
             else:
                 assert got == expected
-                assert finish.type == ("stop" if got and got[-1] in stop else "length")
+                assert finish.type == ("stop" if got and got[-1] in asked.stop else "length")
 
 
-def drive(seed: int, steps: int, lag: int, policy: str, pool: int, **config: object) -> Driver:
+def drive(
+    seed: int,
+    steps: int,
+    lag: int,
+    policy: str,
+    pool: int,
+    constrained: float = 0.0,
+    **config: object,
+) -> Driver:
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -94,7 +129,7 @@ def drive(seed: int, steps: int, lag: int, policy: str, pool: int, **config: obj
         random_seed=seed,
         **config,
     )
-    traffic = Traffic(seed, driver)
+    traffic = Traffic(seed, driver, constrained)
     driver.between = traffic.meddle
     driver.fails = lambda: traffic.rng.random() < 0.004
     for _ in range(steps):
@@ -121,8 +156,17 @@ def test_random_traffic_without_the_radix_cache(lag: int) -> None:
     assert driver.core.counters.cached_tokens == 0
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("constrained", [0.5, 1.0])
+def test_random_traffic_with_grammars(lag: int, constrained: float) -> None:
+    driver = drive(11, 500, lag, "lpm", pool=150, constrained=constrained)
+    assert driver.core.counters.retracted > 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_random_traffic_long(seed: int) -> None:
     rng = random.Random(seed)
-    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool=rng.choice([145, 300, 800]))
+    constrained = rng.choice([0.0, 0.3, 1.0])
+    pool = rng.choice([145, 300, 800])
+    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool, constrained)

@@ -1,0 +1,72 @@
+"""The interfaces that every grammar back end implements, and its error.
+
+A `CompiledGrammar` is shared by requests and immutable but for its caches; a `Grammar` is one
+request's place in it. A grammar lives on the *bytes* of the output: which tokens they came in
+makes no difference to what may follow.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+
+class GrammarError(ValueError):
+    """A constraint that cannot be compiled, or a grammar that cannot go on.
+
+    The message is for the user: it says what is wrong and, in a pattern, at which position.
+    """
+
+
+class Grammar(Protocol):
+    """Where one request's output stands. Not to be used by two threads at once."""
+
+    def fill(self, row: np.ndarray) -> None:
+        """Write the tokens that may follow into `row`: uint32 [ceil(vocab/32)], bit i%32 of word
+        i//32 for token i. EOS ids are set exactly where the output may end; special tokens never.
+        Raises GrammarError if nothing may follow."""
+        ...
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Go on by `tokens`. Raises GrammarError, and stays where it was, if they do not fit."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last `num_tokens` accepted tokens."""
+        ...
+
+    def forced_bytes(self) -> bytes:
+        """The bytes that every continuation begins with, as many as there are; empty where there
+        is a choice, of which ending is one."""
+        ...
+
+    def is_accepting(self) -> bool:
+        """Whether the output may end here."""
+        ...
+
+    def is_terminated(self) -> bool:
+        """Whether the output has ended: by EOS, or, in a vocabulary without one, because nothing
+        can follow."""
+        ...
+
+    def fork(self) -> "Grammar":
+        """An independent copy."""
+        ...
+
+
+class CompiledGrammar(Protocol):
+    """A constraint ready for use with one vocabulary."""
+
+    @property
+    def backend(self) -> str:
+        """The name of the back end: fsm, llguidance or xgrammar."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it holds now, caches included, about."""
+        ...
+
+    def start(self) -> Grammar:
+        """A grammar at the beginning of an output."""
+        ...

@@ -1,0 +1,32 @@
+"""What an output must match: one constraint of a request, as it travels to the compile worker."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+ConstraintKind = Literal["regex", "json_schema", "ebnf", "structural_tag", "choices"]
+Whitespace = Literal["compact", "free"]
+
+# The fields of SamplingParams that hold a constraint; their names are the kinds.
+CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = (
+    "regex",
+    "json_schema",
+    "ebnf",
+    "structural_tag",
+    "choices",
+)
+
+
+class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """`source` is a pattern, a grammar, or JSON text: of a schema, a structural tag, or a list of
+    strings (the choices).
+
+    `whitespace` says what JSON may have between its tokens: nothing, or what it likes. With
+    `after`, the output is free up to and including the first occurrence of that text, and the
+    constraint holds from there on.
+    """
+
+    kind: ConstraintKind
+    source: str
+    whitespace: Whitespace = "compact"
+    after: str = ""
