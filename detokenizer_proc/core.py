@@ -9,7 +9,7 @@ request whose client is there one finish.
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from detokenizer_proc.request import Request
+from detokenizer_proc.request import Column, Jump, Request
 from srt.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
 from srt.model.vocab import Vocab
 
@@ -75,11 +75,12 @@ class Detokenizer:
         stop_ids = {end.handle: end.finish.matched for end in batch.ends}
         last = {handle: i for i, handle in enumerate(batch.handles)}
         touched = {}
-        for i, (handle, ids, packed, logprobs) in enumerate(_columns(batch)):
+        for i, column in enumerate(_columns(batch)):
+            handle = column.handle
             request = self._requests.get(handle)
-            if request and request.is_open and ids:
+            if request and request.is_open and column.ids:
                 stop_id = stop_ids.get(handle) if i == last[handle] else None
-                request.add_tokens(ids, packed, logprobs, stop_id)
+                request.add_tokens(column, stop_id)
                 touched[handle] = request
         return touched
 
@@ -106,20 +107,15 @@ class Detokenizer:
         return credits
 
 
-class _Column(NamedTuple):
-    handle: int
-    ids: list[int]
-    packed: bytes
-    logprobs: bytes
-
-
-def _columns(batch: TokenBatch) -> Iterator[_Column]:
+def _columns(batch: TokenBatch) -> Iterator[Column]:
     ids = unpack_ids(batch.ids).tolist()
+    jumps = {column: Jump(drop, skip) for column, drop, skip in batch.jumps}
     start = 0
-    for handle, count in zip(batch.handles, batch.counts, strict=True):
+    for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
         stop = start + count
         raw = slice(start * _TOKEN_BYTES, stop * _TOKEN_BYTES)
-        yield _Column(handle, ids[start:stop], batch.ids[raw], batch.logprobs[raw])
+        logprobs = batch.logprobs[raw]
+        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jumps.get(i))
         start = stop
 
 

@@ -6,9 +6,28 @@ request is closed: it takes and gives nothing more, and holds no data.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from detokenizer_proc.text_stream import TextStream
 from srt.messages import Finish, Output, PromptLogprobs, ReqStart
+
+
+class Jump(NamedTuple):
+    """The ids replace the last `drop` ones, and begin with their `skip` bytes."""
+
+    drop: int
+    skip: int
+
+
+class Column(NamedTuple):
+    """Tokens of one request in a batch: ids, and the same and their log-probabilities packed in
+    four bytes each; `jump` if they were not sampled."""
+
+    handle: int
+    ids: list[int]
+    packed: bytes
+    logprobs: bytes
+    jump: Jump | None = None
 
 
 @dataclass(slots=True)
@@ -21,6 +40,7 @@ class _Unsent:
     prompt_start: int = -1
     prompt_ids: bytearray = field(default_factory=bytearray)
     prompt_logprobs: bytearray = field(default_factory=bytearray)
+    dropped: int = 0
 
 
 class Request:
@@ -30,6 +50,8 @@ class Request:
         self._start = start
         self._text = TextStream(pieces, start.stop, start.min_new_tokens)
         self._unsent = _Unsent()
+        self._jump_tokens = 0
+        self._forward_passes = 0
         self.is_open = True
         self.finish: Finish | None = None
 
@@ -53,25 +75,39 @@ class Request:
         unsent.prompt_ids += chunk.ids
         unsent.prompt_logprobs += chunk.logprobs
 
-    def add_tokens(
-        self, ids: list[int], packed: bytes, logprobs: bytes, stop_id: int | str | None = None
-    ) -> None:
+    def add_tokens(self, column: Column, stop_id: int | str | None = None) -> None:
         """Take new tokens, or those up to the one that completes a stop string.
 
-        `packed` and `logprobs` are the ids and their log-probabilities, four bytes each. If
-        `stop_id` is the last id, it ended the request and its text is not shown.
+        If `stop_id` is the last id, it ended the request and its text is not shown.
         """
+        ids, packed, logprobs = column.ids, column.packed, column.logprobs
+        if column.jump is not None:
+            self._drop(column.jump)
         unsent, before = self._unsent, self._text.num_tokens
         is_stop_id = ids[-1] == stop_id
         unsent.text.append(self._text.push(ids[:-1] if is_stop_id else ids))
         if is_stop_id:
             self._text.push_hidden()
-        size = 4 * (self._text.num_tokens - before)
+        added = self._text.num_tokens - before
+        if column.jump is None:
+            self._forward_passes += added
+        else:
+            self._jump_tokens += added - column.jump.drop
+        size = 4 * added
         unsent.ids += packed[:size]
         if self._start.return_logprob:
             unsent.logprobs += logprobs[:size]
         if stopped := self._text.stopped:
             self.finish = Finish("stop", stopped.text)
+
+    def _drop(self, jump: Jump) -> None:
+        """Forget the ids that a jump replaces; those that were sent already, the client must."""
+        self._text.replace(jump.drop, jump.skip)
+        unsent = self._unsent
+        left = max(0, len(unsent.ids) - 4 * jump.drop)
+        unsent.dropped += jump.drop - (len(unsent.ids) - left) // 4
+        del unsent.ids[left:]
+        del unsent.logprobs[left:]
 
     def end(self, finish: Finish) -> None:
         """The scheduler's finish. It counts only if no stop string was found before."""
@@ -98,6 +134,9 @@ class Request:
             prompt_logprob_ids=bytes(unsent.prompt_ids),
             prompt_logprobs=bytes(unsent.prompt_logprobs),
             finish=self.finish,
+            dropped=unsent.dropped,
+            jump_tokens=self._jump_tokens,
+            forward_passes=self._forward_passes,
         )
 
     def close(self) -> None:

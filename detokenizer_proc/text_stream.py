@@ -33,6 +33,7 @@ class TextStream:
         self._searches = [_StopSearch(text) for text in dict.fromkeys(stop)]
         self._min_new_tokens = min_new_tokens
         self._held = ""
+        self._skip = 0
         self.num_tokens = 0
         self.stopped: StopMatch | None = None
 
@@ -40,14 +41,27 @@ class TextStream:
         """Take the next ids; return the text that is safe to send. Nothing after a stop."""
         if not self._searches:
             self.num_tokens += len(ids)
-            return self._decode(b"".join([self._pieces[i] for i in ids]))
+            return self._decode(self._unskipped(b"".join([self._pieces[i] for i in ids])))
         sent = []
         for token_id in ids:
             if self.stopped:
                 break
             self.num_tokens += 1
-            sent.append(self._release(self._decode(self._pieces[token_id])))
+            sent.append(self._release(self._decode(self._unskipped(self._pieces[token_id]))))
         return "".join(sent)
+
+    def replace(self, drop: int, skip: int) -> None:
+        """The next ids take the place of the last `drop` ones, with whose `skip` bytes they
+        begin."""
+        self.num_tokens -= drop
+        self._skip += skip
+
+    def _unskipped(self, data: bytes) -> bytes:
+        if not self._skip:
+            return data
+        skip = min(self._skip, len(data))
+        self._skip -= skip
+        return data[skip:]
 
     def push_hidden(self) -> None:
         """Count a token whose text is not to be shown: the stop token that ended the request."""

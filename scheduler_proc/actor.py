@@ -20,6 +20,10 @@ import zmq
 from scheduler_proc.batch import StepResult
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
@@ -27,7 +31,7 @@ from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.trace import TraceRecorder
 from srt.actor import Actor
 from srt.args import ServerArgs
-from srt.errors import CONFLICT, ErrorInfo
+from srt.errors import CONFLICT, INTERNAL, ErrorInfo
 from srt.messages import (
     Abort,
     ClientGone,
@@ -37,6 +41,7 @@ from srt.messages import (
     TokenizedReq,
 )
 from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +84,8 @@ class SchedulerActor(Actor):
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
+        self._grammars = GrammarStore(self._vocabulary, self.ring.grammars)
+        self._intake = GrammarIntake(self._grammars, self._enter, self._fail)
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
@@ -87,12 +94,15 @@ class SchedulerActor(Actor):
 
     async def stop(self) -> None:
         self._trace.close(self._core.counters)
+        self._intake.clear()
+        self._grammars.close()
         self._compute.shutdown(wait=False, cancel_futures=True)
 
     def new_epoch(self, epoch: int) -> None:
         for pending in self._pending_flushes.values():
             pending.timer.cancel()
         self._pending_flushes.clear()
+        self._intake.clear()
         self._core.reset(epoch)
         self._trace.reset(epoch)
 
@@ -104,7 +114,7 @@ class SchedulerActor(Actor):
 
     @property
     def in_flight(self) -> int:
-        return len(self._core.running) + len(self._core.waiting)
+        return len(self._core.running) + len(self._core.waiting) + len(self._intake)
 
     def _load(self) -> Executor:
         args = self.args
@@ -124,19 +134,42 @@ class SchedulerActor(Actor):
     def _on_message(self, message: SchedulerMessage) -> None:
         if message.epoch != self.epoch:
             return
-        now = time.monotonic()
         if isinstance(message, Control):
             self._on_control(message)
-            return
+        elif isinstance(message, TokenizedReq) and message.grammar:
+            self._intake.add(message)
+        else:
+            if isinstance(message, Abort | ClientGone):
+                for req in self._intake.take(message):  # it ends in the core, as all others do
+                    self._enter(_without_grammar(req))
+            self._enter(message)
+
+    def _enter(
+        self, message: TokenizedReq | Abort | ClientGone, grammar: Grammar | None = None
+    ) -> None:
+        """Give a message to the core."""
+        now = time.monotonic()
         self._trace.message(message, now)
         if isinstance(message, TokenizedReq):
-            self._core.add(message, now)
+            self._core.add(message, now, grammar)
         elif isinstance(message, Abort):
             self._core.abort(message)
-        elif isinstance(message, ClientGone):
+        else:
             self._core.drop_client(message.client)
         self._tell()
         self._wake.set()
+
+    def _fail(self, req: TokenizedReq, reason: str) -> None:
+        """End a request whose grammar cannot be had."""
+        now, abort = time.monotonic(), Abort(req.client, req.rid, req.epoch)
+        for message in (_without_grammar(req), abort):
+            self._trace.message(message, now)
+        self._core.add(_without_grammar(req), now)
+        self._core.abort(abort, ErrorInfo(INTERNAL, reason))
+        self._tell()
+
+    def _vocabulary(self) -> TokenVocabulary:
+        return TokenVocabulary.from_vocab(load_vocab(resolve_model(self.args.model)))
 
     def _on_control(self, control: Control) -> None:
         """Answered at once, except a flush that has time to wait."""
@@ -264,6 +297,11 @@ class SchedulerActor(Actor):
         self._core.drop(plan)
         self._trace.dropped()
         self._tell()
+
+
+def _without_grammar(req: TokenizedReq) -> TokenizedReq:
+    """A request that will be ended before its first step."""
+    return msgspec.structs.replace(req, grammar="")
 
 
 def _key(control: Control) -> str:

@@ -24,6 +24,8 @@ class OutputBuffer:
         self._starts: list[ReqStart] = []
         self._prompt_logprobs: list[PromptLogprobs] = []
         self._handles: list[int] = []
+        self._counts: list[int] = []
+        self._jumps: dict[int, tuple[int, int]] = {}  # column -> drop, skip
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._ends: list[ReqEnd] = []
@@ -31,8 +33,21 @@ class OutputBuffer:
     def token(self, req: Req, token: int, logprob: float) -> None:
         self._start(req)
         self._handles.append(req.handle)
+        self._counts.append(1)
         self._ids.append(token)
         self._logprobs.append(logprob)
+
+    def jump(
+        self, req: Req, drop: int, skip: int, tokens: list[int], logprobs: list[float]
+    ) -> None:
+        """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
+        `logprobs` are theirs."""
+        self._start(req)
+        self._jumps[len(self._handles)] = (drop, skip)
+        self._handles.append(req.handle)
+        self._counts.append(len(tokens))
+        self._ids += tokens
+        self._logprobs += logprobs
 
     def prompt_logprobs(self, req: Req, start: int, logprobs: np.ndarray) -> None:
         """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
@@ -54,12 +69,13 @@ class OutputBuffer:
         batch = TokenBatch(
             epoch=epoch,
             handles=self._handles,
-            counts=[1] * len(self._handles),
+            counts=self._counts,
             ids=pack_ids(self._ids),
             logprobs=b"" if np.isnan(logprobs).all() else pack_floats(logprobs),
             starts=self._starts,
             prompt_logprobs=self._prompt_logprobs,
             ends=self._ends,
+            jumps=[(column, drop, skip) for column, (drop, skip) in self._jumps.items()],
         )
         self.clear()
         return batch

@@ -22,8 +22,13 @@ class Row:
     samples: bool = False
     mask: np.ndarray | None = None  # uint32 [ceil(vocab/32)]: what it may sample
     sample: int = -1  # index into the batch's samples; -1 if it does not sample
-    logprob_start: int = 0  # prompt position of its first prompt log-probability
+    logprob_start: int = 0  # position of the first known token that it scores
     num_logprobs: int = 0
+
+    @property
+    def logprob_stop(self) -> int:
+        """The position behind the last known token that it scores."""
+        return self.logprob_start + self.num_logprobs
 
     @property
     def is_current(self) -> bool:
@@ -64,7 +69,7 @@ class Plan:
         is left."""
         row = Row(req, req.residency, req.kv_len, extend_len, is_decode, mask=mask)
         req.kv_len += extend_len
-        self._plan_prompt_logprobs(row)
+        self._plan_logprobs(row)
         row.samples = req.kv_len == req.seq_len and req.remaining > 0
         self.rows.append(row)
         self.num_tokens += extend_len
@@ -76,15 +81,15 @@ class Plan:
         self.rows = [row for row in self.rows if row.is_current]
         self.num_tokens = sum(row.extend_len for row in self.rows)
 
-    def _plan_prompt_logprobs(self, row: Row) -> None:
+    def _plan_logprobs(self, row: Row) -> None:
         """Position p's log-probability comes from the logits of token p-1."""
         req = row.req
-        stop = min(row.start + row.extend_len + 1, req.prompt_len)
-        first = max(req.next_prompt_logprob, 1)
+        stop = min(row.start + row.extend_len + 1, req.logprob_stop)
+        first = req.next_logprob
         if first > row.start and first < stop:
             row.logprob_start = first
             row.num_logprobs = stop - first
-            req.next_prompt_logprob = stop
+            req.next_logprob = stop
 
     def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""
@@ -152,7 +157,7 @@ class Plan:
         tokens, targets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
         for row, at in zip(self.rows, qo_indptr.tolist(), strict=False):
             if row.num_logprobs > 0:
-                first, stop = row.logprob_start, row.logprob_start + row.num_logprobs
+                first, stop = row.logprob_start, row.logprob_stop
                 tokens.append(np.arange(first, stop, dtype=np.int32) - 1 - row.start + at)
                 targets.append(row.req.tokens[first:stop])
         return {

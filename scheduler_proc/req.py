@@ -38,6 +38,7 @@ class Req:
         self.eos_ids = frozenset(wire.eos_ids)
         self.stop_ids = self.eos_ids | frozenset(wire.sampling.stop_token_ids)
         self.stop_id_array = np.array(sorted(self.stop_ids), np.int32)
+        self.jumps = wire.sampling.jump_forward != "off"
         self.stream = wire.stream
         self.return_logprob = wire.return_logprob
         self.logprob_start_len = wire.logprob_start_len
@@ -67,10 +68,12 @@ class Req:
         self.retractions = 0
         self.started = False  # the detokenizer has been told
         self.finish: Finish | None = None
-        # Next prompt position whose log-probability is to be returned; prompt_len: none left.
-        self.next_prompt_logprob = self.prompt_len
+        self.ending: Finish | None = None  # the end that only waits for log-probabilities
+        # Known tokens whose log-probabilities are still to be computed: positions [next, stop).
+        self.next_logprob = self.logprob_stop = self.prompt_len
         if wire.return_logprob and wire.logprob_start_len >= 0:
-            self.next_prompt_logprob = wire.logprob_start_len
+            self.next_logprob = max(1, wire.logprob_start_len)  # position 0 has none
+        self.unsent_jump = (0, 0)  # drop and skip of a jump that waits for them
 
     @property
     def key(self) -> tuple[bytes, str]:
@@ -93,7 +96,7 @@ class Req:
     @property
     def remaining(self) -> int:
         """Output tokens that may still be sampled."""
-        return self.max_new_tokens - self.num_outputs
+        return 0 if self.ending else self.max_new_tokens - self.num_outputs
 
     @property
     def is_resident(self) -> bool:
@@ -106,8 +109,9 @@ class Req:
 
     @property
     def wants_decode(self) -> bool:
-        """Resident, all but the newest token planned, and allowed to sample another."""
-        return self.kv_len >= self.prefill_len and self.extend_left == 1 and self.remaining > 0
+        """Resident, its prefill planned, and with something left to sample or to score."""
+        is_planned = self.kv_len >= self.prefill_len and self.extend_left > 0
+        return is_planned and (self.remaining > 0 or self.wants_logprobs)
 
     @property
     def extend_left(self) -> int:
@@ -117,11 +121,16 @@ class Req:
     @property
     def max_prefix_len(self) -> int:
         """The longest cached prefix of use: the last token's logits are always needed, and the
-        logits of the token before the first prompt log-probability that is still wanted."""
+        logits of the token before the first log-probability that is still wanted."""
         longest = self.num_tokens - 1
-        if self.next_prompt_logprob < self.prompt_len:
-            longest = min(longest, max(0, self.next_prompt_logprob - 1))
+        if self.wants_logprobs:
+            longest = min(longest, self.next_logprob - 1)
         return longest
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether known tokens wait for their log-probabilities."""
+        return self.next_logprob < self.logprob_stop
 
     @property
     def blocks_stop(self) -> bool:
@@ -148,6 +157,18 @@ class Req:
     def append(self, token: int) -> None:
         self._buffer[self.num_tokens] = token
         self.num_tokens += 1
+
+    def replace_tail(self, drop: int, tokens: list[int]) -> None:
+        """Put `tokens` in the place of the last `drop` outputs."""
+        first = self.num_tokens - drop
+        self.num_tokens = first + len(tokens)
+        self._buffer[first : self.num_tokens] = tokens
+
+    def output_tail(self, limit: int) -> list[int]:
+        """The last `limit` outputs, or all if there are fewer."""
+        first = max(self.prompt_len, self.num_tokens - limit)
+        tail: list[int] = self._buffer[first : self.num_tokens].tolist()
+        return tail
 
     def uniform(self) -> float:
         """The draw for the next sample, in [0, 1): a hash of (seed, output index).

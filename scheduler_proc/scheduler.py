@@ -21,6 +21,7 @@ it again. When decoding runs out of memory, the req with fewest outputs is retra
 stay in the tree as long as there is room, and it waits in the queue at its old place.
 """
 
+import math
 import random
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -30,12 +31,14 @@ import numpy as np
 from scheduler_proc.admission import NewTokenRatio, is_being_computed, prefix_need
 from scheduler_proc.batch import StepResult
 from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.grammar.retokenise import WINDOW_TOKENS, Jump, Retokeniser
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.plan import Plan, Row, Step
 from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
+from scheduler_proc.req_memory import ReqMemory
 from srt.errors import INTERNAL, ErrorInfo
 from srt.messages import Abort, Finish, TokenBatch, TokenizedReq
 
@@ -70,6 +73,7 @@ class Counters:
     cached_tokens: int = 0  # of those, found in the tree
     computed_prompt_tokens: int = 0  # run through the model, retracted reqs' again
     generation_tokens: int = 0
+    jump_forward_tokens: int = 0  # of those, forced by a grammar
     forward_steps: int = 0
 
 
@@ -82,9 +86,11 @@ class Scheduler:
         self.pool = TokenPool(config.max_total_tokens)
         self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
         self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
+        self.retokeniser: Retokeniser | None = None  # without one there are no jumps
         self._rng = random.Random(config.random_seed)
         self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self._rng)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
+        self._memory = ReqMemory(self.pool, self.table, self.cache, self.running)
         self.counters = Counters()
         self.new_token_ratio = NewTokenRatio()
         self._reqs: dict[tuple[bytes, str], Req] = {}
@@ -115,12 +121,14 @@ class Scheduler:
         self._admission_refused_at = None
         if req.client in self._gone:
             self._finish(req, Finish("abort"))
+        elif req.remaining > 0:
+            self._jump_forward(req)
 
-    def abort(self, message: Abort) -> None:
-        """End a request; one that has ended already is ignored."""
+    def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
+        """End a request, as failed if there is an error; one that has ended already is ignored."""
         req = self._reqs.get((message.client, message.rid))
         if req is not None:
-            self._finish(req, Finish("abort"))
+            self._finish(req, Finish("abort", error=error))
 
     def drop_client(self, client: bytes) -> None:
         """End everything of a client that is gone, and whatever of it still arrives."""
@@ -174,8 +182,8 @@ class Scheduler:
         plan.drop_ended()
         waiting = [req for req in plan.deferred if req.is_resident and req.wants_decode]
         for i, req in enumerate(waiting):
-            if req.is_resident and self._reserve_decode_slot(req, waiting[i + 1 :]):
-                self._add_decode(plan, req)
+            if req.is_resident:
+                self._add_decode(plan, req, victims=waiting[i + 1 :])
         if not plan.rows:
             return None
         self.counters.forward_steps += 1
@@ -211,7 +219,7 @@ class Scheduler:
     def _take_back(self, rows: list[Row]) -> None:
         for row in rows:
             if row.req.finish is None and row.num_logprobs > 0:
-                row.req.next_prompt_logprob = row.logprob_start
+                row.req.next_logprob = row.logprob_start
             if row.is_current:
                 self._retract(row.req)
 
@@ -232,14 +240,27 @@ class Scheduler:
         if not row.is_decode:
             self.counters.computed_prompt_tokens += row.extend_len
         if len(logprobs) > 0:
-            self._outputs.prompt_logprobs(req, row.logprob_start, logprobs)
+            self._tell_logprobs(req, row.logprob_start, logprobs)
         if row.samples:
             req.pending -= 1
             self._accept(req, int(result.next_ids[row.sample]), result.logprobs[row.sample])
         elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
             self._finish(req, Finish("length"))
+        elif req.ending is not None and row.logprob_stop == req.logprob_stop:
+            self._finish(req, req.ending)
         if is_current and not row.is_decode and req.finish is None:
-            self._insert_computed(req)
+            self._memory.insert_computed(req)
+
+    def _tell_logprobs(self, req: Req, start: int, logprobs: np.ndarray) -> None:
+        """Log-probabilities of the known tokens from position `start` on: of the prompt, and of
+        a jump, which is told together with them."""
+        in_prompt = max(0, req.prompt_len - start)
+        if in_prompt > 0:
+            self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt])
+        if len(logprobs) > in_prompt:
+            tokens = req.tokens[start + in_prompt : start + len(logprobs)].tolist()
+            self._outputs.jump(req, *req.unsent_jump, tokens, logprobs[in_prompt:].tolist())
+            req.unsent_jump = (0, 0)
 
     def _accept(self, req: Req, token: int, logprob: float) -> None:
         """Append a sampled token and see whether it ends the req."""
@@ -252,12 +273,73 @@ class Scheduler:
         req.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, float(logprob))
-        known_outputs = req.num_tokens - req.prompt_len
-        is_stop = token in req.stop_ids and known_outputs > req.sampling.min_new_tokens
-        if is_stop or (req.grammar is not None and req.grammar.is_terminated()):
+        is_terminated = req.grammar is not None and req.grammar.is_terminated()
+        if is_terminated or self._is_stop(req, token, req.num_tokens):
             self._finish(req, Finish("stop", matched=token))
-        elif known_outputs >= req.max_new_tokens:
+        elif req.num_tokens - req.prompt_len >= req.max_new_tokens:
             self._finish(req, Finish("length"))
+        else:
+            self._jump_forward(req)
+
+    def _is_stop(self, req: Req, token: int, num_tokens: int) -> bool:
+        """Whether `token`, as the last of `num_tokens`, is a stop id that counts."""
+        num_outputs = num_tokens - req.prompt_len
+        return token in req.stop_ids and num_outputs > req.sampling.min_new_tokens
+
+    # ---- jumps ---------------------------------------------------------------------------------
+
+    def _jump_forward(self, req: Req) -> None:
+        """Append what the grammar forces, and end the req if it forces the end."""
+        if req.grammar is None or not req.jumps or self.retokeniser is None:
+            return
+        try:
+            tail = req.output_tail(WINDOW_TOKENS)
+            is_whole = len(tail) == req.num_outputs
+            jump = self.retokeniser.jump(tail, is_whole, req.grammar, req.remaining)
+            if jump is not None:
+                self._take_jump(req, jump)
+            if req.finish is None and req.ending is None:
+                self._end_if_forced(req, self.retokeniser)
+        except GrammarError as error:
+            self._fail_grammar(req, error)
+
+    def _take_jump(self, req: Req, jump: Jump) -> None:
+        first = req.num_tokens - jump.drop
+        tokens, finish = jump.tokens, None
+        for i, token in enumerate(jump.tokens):
+            if self._is_stop(req, token, first + i + 1):
+                tokens, finish = jump.tokens[: i + 1], Finish("stop", matched=token)
+                break
+        req.replace_tail(jump.drop, tokens)
+        self.counters.generation_tokens += len(tokens) - jump.drop
+        self.counters.jump_forward_tokens += len(tokens) - jump.drop
+        assert req.grammar is not None
+        if finish is None and req.grammar.is_terminated():
+            finish = Finish("stop")
+        if finish is None and req.remaining == 0:
+            finish = Finish("length")
+        if req.return_logprob:  # told when their log-probabilities are known
+            req.unsent_jump = (jump.drop, jump.skip)
+            req.next_logprob = first if not req.wants_logprobs else req.next_logprob
+            req.logprob_stop, req.ending = req.num_tokens, finish
+            self._memory.truncate(req, first - 1)
+            return
+        self._memory.truncate(req, first)
+        self._outputs.jump(req, jump.drop, jump.skip, tokens, [math.nan] * len(tokens))
+        if finish is not None:
+            self._finish(req, finish)
+
+    def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
+        """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
+        assert req.grammar is not None
+        eos = retokeniser.eos_id
+        if eos is None or req.return_logprob or not retokeniser.only_eos(req.grammar):
+            return
+        req.append(eos)
+        self.counters.generation_tokens += 1
+        self.counters.jump_forward_tokens += 1
+        self._outputs.jump(req, 0, 0, [eos], [math.nan])
+        self._finish(req, Finish("stop", matched=eos))
 
     def _fail_grammar(self, req: Req, error: GrammarError) -> None:
         """A grammar that cannot go on ends its own req, and nothing else."""
@@ -275,33 +357,38 @@ class Scheduler:
         for i, req in enumerate(decoding):
             if not req.is_resident:
                 continue
-            if self._reserve_decode_slot(req, decoding[i + 1 :] + prefilling):
-                if req.grammar is not None and req.pending > 0:
+            victims = decoding[i + 1 :] + prefilling
+            if req.grammar is not None and req.pending > 0:
+                if self._reserve_slots(req, 1, victims):
                     plan.deferred.append(req)
-                else:
-                    self._add_decode(plan, req)
+            else:
+                self._add_decode(plan, req, victims)
 
-    def _add_decode(self, plan: Plan, req: Req) -> None:
-        """A row for the req's newest token, in the first slot set aside for it."""
+    def _add_decode(self, plan: Plan, req: Req, victims: list[Req]) -> None:
+        """A row for the req's newest token; after a jump for several, in chunks if need be."""
+        length = min(req.extend_left, max(1, self.config.chunked_prefill_size - plan.num_tokens))
+        if not self._reserve_slots(req, length, victims):
+            return
         try:
-            mask = req.mask(self.config.vocab_size)
+            samples = length == req.extend_left and req.remaining > 0
+            mask = req.mask(self.config.vocab_size) if samples else None
         except GrammarError as error:
             self._fail_grammar(req, error)
             return
-        self.table.slots[req.row, req.kv_len] = req.spare[0]
-        req.spare = req.spare[1:]
-        plan.add(req, 1, is_decode=True, mask=mask)
+        self._memory.take_spare(req, length)
+        plan.add(req, length, is_decode=True, mask=mask)
 
-    def _reserve_decode_slot(self, req: Req, victims: list[Req]) -> bool:
-        """See that `req` has a slot for its next token. If there is none, the least advanced of
-        `victims`, which are not part of the plan yet, gives up its memory; or `req` itself, and
-        then the answer is False."""
-        while len(req.spare) == 0:
-            room = self.pool.free_size + self.cache.evictable_size
-            roomy = room >= DECODE_RUN * len(self.running)
-            slots = self._alloc(min(DECODE_RUN, req.remaining) if roomy else 1)
+    def _reserve_slots(self, req: Req, count: int, victims: list[Req]) -> bool:
+        """See that `req` has `count` slots set aside. If there are not enough, the least advanced
+        of `victims`, which are not part of the plan yet, gives up its memory; or `req` itself,
+        and then the answer is False."""
+        while len(req.spare) < count:
+            missing = count - len(req.spare)
+            roomy = self._memory.easy_room >= DECODE_RUN * len(self.running)
+            run = min(DECODE_RUN, req.remaining) if roomy else 0
+            slots = self._memory.alloc(max(missing, run), keep=req)
             if slots is not None:
-                req.spare = slots
+                req.spare = np.concatenate((req.spare, slots))
                 break
             resident = [r for r in (req, *victims) if r.is_resident]
             victim = min(resident, key=_retraction_key)
@@ -320,16 +407,16 @@ class Scheduler:
 
     def _extend(self, plan: Plan, req: Req, budget: int) -> int:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
-        room = self.pool.free_size + self._spare_size() + self.cache.evictable_size
-        length = min(req.extend_left, budget, room)
+        length = min(req.extend_left, budget, self._memory.room)
         if length == 0:
             return 0
         try:
-            mask = req.mask(self.config.vocab_size) if length == req.extend_left else None
+            samples = length == req.extend_left and req.remaining > 0
+            mask = req.mask(self.config.vocab_size) if samples else None
         except GrammarError as error:
             self._fail_grammar(req, error)
             return 0
-        slots = self._alloc(length)
+        slots = self._memory.alloc(length)
         assert slots is not None
         self.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
         plan.add(req, length, is_decode=False, mask=mask)
@@ -368,18 +455,11 @@ class Scheduler:
 
     def _start_running(self, req: Req) -> None:
         """Lock the cached prefix and give the req a table row that begins with it."""
-        found = self.cache.match_prefix(req.tokens[: req.max_prefix_len], req.salt)
-        self.cache.inc_lock_ref(found.node)
-        req.node = found.node
-        req.row = self.table.alloc()
-        req.residency += 1
-        req.prefill_len = req.num_tokens
-        req.shared_len = req.computed_len = req.kv_len = found.length
-        self.table.slots[req.row, : found.length] = found.slots
+        prefix_len = self._memory.enter(req)
         if req.cached_tokens < 0:
-            req.cached_tokens = found.length
+            req.cached_tokens = min(prefix_len, req.prompt_len)
             self.counters.prompt_tokens += req.prompt_len
-            self.counters.cached_tokens += found.length
+            self.counters.cached_tokens += req.cached_tokens
         self.waiting.remove(req)
         self.running[req.handle] = req
 
@@ -399,63 +479,17 @@ class Scheduler:
 
     # ---- memory --------------------------------------------------------------------------------
 
-    def _alloc(self, n: int) -> np.ndarray | None:
-        """`n` slots: free ones, else from the cache, else those set aside for decoding.
-
-        Spares never exceed what their req may still need, so they cost the cache nothing that
-        the outputs would not.
-        """
-        if self.pool.free_size < n:
-            self.cache.evict(n - self.pool.free_size)
-        if self.pool.free_size < n:
-            for req in self.running.values():
-                if len(req.spare) > 0:
-                    self._free_spare(req)
-        return self.pool.alloc(n)
-
     def _available(self) -> int:
         """Slots that a new req could count on, the running reqs' future needs set aside."""
         reserved = sum(
             max(0, req.extend_left) + self.new_token_ratio.expected_outputs(req)
             for req in self.running.values()
         )
-        free = self.pool.free_size + self._spare_size() + self.cache.evictable_size
-        return free - reserved
-
-    def _spare_size(self) -> int:
-        return sum(len(req.spare) for req in self.running.values())
-
-    def _free_spare(self, req: Req) -> None:
-        self.pool.free(req.spare)
-        req.spare = req.spare[:0]
-
-    def _insert_computed(self, req: Req) -> None:
-        """Give the tree what the req has computed, and move its lock to the new end."""
-        length = req.computed_len
-        row = self.table.slots[req.row]
-        done = self.cache.insert(req.tokens[:length], row[:length], req.salt)
-        if done.owned == 0:
-            return
-        if done.existing > req.shared_len:  # someone else computed it too: keep the tree's copy
-            self.pool.free(row[req.shared_len : done.existing].copy())
-            row[req.shared_len : done.existing] = done.slots[req.shared_len : done.existing]
-        assert req.node is not None
-        self.cache.inc_lock_ref(done.node)
-        self.cache.dec_lock_ref(req.node)
-        req.node, req.shared_len = done.node, done.owned
+        return self._memory.room - reserved
 
     def _release(self, req: Req) -> None:
-        """Take a resident req out of memory: computed tokens to the tree, the rest to the pool."""
-        self._insert_computed(req)
-        assert req.node is not None
-        self.cache.dec_lock_ref(req.node)
-        self.pool.free(self.table.slots[req.row, req.shared_len : req.kv_len].copy())
-        self._free_spare(req)
+        self._memory.release(req)
         self._admission_refused_at = None
-        self.table.free(req.row)
-        del self.running[req.handle]
-        req.row, req.node = -1, None
-        req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
 
     def _retract(self, req: Req) -> None:
         """Send a running req back to the queue; it will be extended again from what is cached."""

@@ -5,7 +5,7 @@ is a sequence of msgpack records; `replay` feeds them to a fresh core and checks
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
@@ -91,8 +92,12 @@ def digest(batch: ForwardBatch) -> int:
     return value
 
 
-def replay(path: Path) -> Scheduler:
-    """Run a trace on a fresh core. Raises AssertionError at the first plan that differs."""
+def replay(path: Path, grammars: Callable[[str], Grammar] | None = None) -> Scheduler:
+    """Run a trace on a fresh core. `grammars` gives a new grammar for the key of an artefact.
+
+    Raises AssertionError at the first plan that differs, ValueError at a request with a grammar
+    if there are no `grammars`.
+    """
     records = _read(path)
     core = Scheduler(msgspec.convert(next(records).data, SchedulerConfig))
     decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
@@ -100,7 +105,7 @@ def replay(path: Path) -> Scheduler:
     planned: list[Step] = []
     for index, record in enumerate(records):
         if record.kind == "message":
-            _enter(core, decode(record.data), record.now)
+            _enter(core, decode(record.data), record.now, grammars)
         elif record.kind == "prepare":
             plan = core.prepare(record.now)
             assert (plan is not None) == record.data, f"record {index}: planned or not"
@@ -129,13 +134,26 @@ def replay(path: Path) -> Scheduler:
     return core
 
 
-def _enter(core: Scheduler, message: SchedulerMessage, now: float) -> None:
+def _enter(
+    core: Scheduler,
+    message: SchedulerMessage,
+    now: float,
+    grammars: Callable[[str], Grammar] | None,
+) -> None:
     if isinstance(message, TokenizedReq):
-        core.add(message, now)
+        core.add(message, now, _grammar(message.grammar, grammars))
     elif isinstance(message, Abort):
         core.abort(message)
     elif isinstance(message, ClientGone):
         core.drop_client(message.client)
+
+
+def _grammar(key: str, grammars: Callable[[str], Grammar] | None) -> Grammar | None:
+    if not key:
+        return None
+    if grammars is None:
+        raise ValueError("the trace has requests with grammars: say where these are")
+    return grammars(key)
 
 
 def _result(columns: list[bytes]) -> StepResult:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from srt.messages import ChatMessage, Finish, RingEvent
+from srt.messages import ChatMessage, Finish, RingEvent, ToolSpec
 from srt.sampling_params import SamplingParams
 
 
@@ -18,7 +18,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """What a client asks for: one completion. Exactly one of text, input_ids, messages is set.
 
     `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
-    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one.
+    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
+    with messages: the prompt describes them, and the text holds the calls as the model wrote them.
     """
 
     text: str | None = None
@@ -30,6 +31,7 @@ class Request(Struct, frozen=True, kw_only=True):
     logprob_start_len: int = -1
     cache_salt: str = ""
     rid: str | None = None
+    tools: Sequence[ToolSpec] = ()
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -39,6 +41,10 @@ class GenerateOutput(Struct, frozen=True):
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
     (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
     request asked for them. Only the token at position 0 has no log-probability (None).
+
+    Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
+    sampled. A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are
+    those of this snapshot's text; the text itself only grows.
     """
 
     rid: str
@@ -51,6 +57,8 @@ class GenerateOutput(Struct, frozen=True):
     finish: Finish | None = None
     output_logprobs: list[float] | None = None
     prompt_logprobs: list[tuple[float | None, int]] | None = None
+    jump_forward_tokens: int = 0
+    forward_passes: int = 0
 
 
 class Generation(Protocol):
@@ -64,6 +72,11 @@ class Generation(Protocol):
 
     @property
     def prompt_tokens(self) -> int: ...
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether the chat template has opened the model's reasoning: the text begins inside."""
+        ...
 
     def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         """Snapshots in order; the last one, and only that, has `finish`."""

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from srt.constraint import Constraint
 from srt.errors import ErrorInfo
 from srt.sampling_params import SamplingParams
 
@@ -44,15 +45,41 @@ def unpack_floats(data: bytes) -> np.ndarray:
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
 
 
+class ToolCall(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A call of a function in an assistant's message; `arguments` is the JSON text of an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolSpec(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A function that the model may call. `parameters` is the JSON text of an object schema; ""
+    takes no arguments."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+
+
 class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One turn of a chat; `content` is plain text."""
+    """One turn of a chat; `content` is plain text.
+
+    Assistants' messages may have `tool_calls` and their `reasoning`; one of role "tool" is the
+    result of the call `tool_call_id` of the function `name`.
+    """
 
     role: str
     content: str
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
 
 
 class GenerateReq(Message, frozen=True):
-    """A request for one completion. Exactly one of text, input_ids, messages is set."""
+    """A request for one completion. Exactly one of text, input_ids, messages is set; `tools` are
+    shown to the model together with messages only."""
 
     rid: str
     epoch: int
@@ -64,6 +91,7 @@ class GenerateReq(Message, frozen=True):
     return_logprob: bool = False
     logprob_start_len: int = -1
     cache_salt: str = ""
+    tools: list[ToolSpec] = []
 
 
 class AbortReq(Message, frozen=True):
@@ -89,11 +117,13 @@ FrontMessage = GenerateReq | AbortReq | ControlReq
 
 
 class Admitted(Message, frozen=True):
-    """The request passed every check and is on its way; `prompt_tokens` is its length."""
+    """The request passed every check and is on its way; `prompt_tokens` is its length, and
+    `opens_reasoning` says that the chat template has opened the model's reasoning."""
 
     rid: str
     epoch: int
     prompt_tokens: int
+    opens_reasoning: bool = False
 
 
 class Refused(Message, frozen=True):
@@ -113,7 +143,8 @@ FrontReply = Admitted | Refused
 class TokenizedReq(Message, frozen=True):
     """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
 
-    `sampling.max_new_tokens` is never None here, and `sampling.seed` may be.
+    `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
+    longer in `sampling`: `grammar` is the key of its artefact, empty without one.
     """
 
     client: bytes
@@ -126,6 +157,7 @@ class TokenizedReq(Message, frozen=True):
     return_logprob: bool = False
     logprob_start_len: int = -1
     cache_salt: str = ""
+    grammar: str = ""
 
 
 class Abort(Message, frozen=True):
@@ -155,6 +187,34 @@ class Control(Message, frozen=True):
 
 
 SchedulerMessage = TokenizedReq | Abort | ClientGone | Control
+
+
+# ---- front <-> compiler ----------------------------------------------------------------------
+
+
+class CompileReq(Message, frozen=True):
+    """Compile a constraint. `id` is the front's; it may ask again, after a restart."""
+
+    id: int
+    epoch: int
+    constraint: Constraint
+
+
+class CompileReply(Message, frozen=True):
+    """The artefact of a CompileReq lies under `key` in the ring's directory, or `error` says why
+    there is none."""
+
+    id: int
+    epoch: int
+    key: str = ""
+    error: ErrorInfo | None = None
+
+
+class CompilerStarted(Message, frozen=True):
+    """The compiler is up, and knows of no earlier CompileReq: whoever waits asks again."""
+
+
+CompilerMessage = CompileReply | CompilerStarted
 
 
 # ---- scheduler -> detokenizer ----------------------------------------------------------------
@@ -204,7 +264,8 @@ class TokenBatch(Message, frozen=True):
 
     Parallel columns: `handles[i]` produced `counts[i]` tokens; their ids follow one another in
     `ids` (int32), with as many float32 in `logprobs` (NaN where not asked for; empty if nobody
-    asked).
+    asked). `jumps` are (column, drop, skip): the ids of that column were forced by a grammar, and
+    take the place of the req's last `drop` ids, with whose `skip` bytes they begin.
     """
 
     epoch: int
@@ -215,6 +276,7 @@ class TokenBatch(Message, frozen=True):
     starts: list[ReqStart] = []
     prompt_logprobs: list[PromptLogprobs] = []
     ends: list[ReqEnd] = []
+    jumps: list[tuple[int, int, int]] = []
 
 
 class ControlReply(Message, frozen=True):
@@ -264,7 +326,9 @@ class Expired(Message, frozen=True):
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What is new of one request: text and ids since its last Output; `finish` on the last.
 
-    `completion_tokens` counts so far. `prompt_logprobs` lists come with the first Output.
+    `ids` take the place of the last `dropped` ids sent before: text never changes, but a jump may
+    cut it into other tokens. `completion_tokens`, `jump_tokens` (of those, forced by a grammar) and
+    `forward_passes` (that sampled a token) count so far. `prompt_logprobs` lists come with the first Output.
     """
 
     rid: str
@@ -278,6 +342,9 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     prompt_logprob_ids: bytes = b""
     prompt_logprobs: bytes = b""
     finish: Finish | None = None
+    dropped: int = 0
+    jump_tokens: int = 0
+    forward_passes: int = 0
 
 
 class OutputBatch(Message, frozen=True):
@@ -317,7 +384,8 @@ class RingEvent(Message, frozen=True):
     """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
 
     A new `epoch` means that a part was lost: everything in flight before it has failed.
-    `parts` gives each part's state: "starting", "ready", "dead". `ready` is their conjunction.
+    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that those of
+    RING_PARTS are: without the gateway or the compiler the ring serves all but their requests.
     """
 
     epoch: int

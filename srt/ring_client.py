@@ -64,11 +64,14 @@ class RingGeneration:
         self._rid = rid
         self.wire_id = client.next_wire_id()
         self._prompt_tokens = 0
+        self._opens_reasoning = False
         self._text = ""
         self._ids: list[int] = []
         self._logprobs: list[float] | None = [] if request.return_logprob else None
         self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if wants_prompt else None
         self._cached_tokens = 0
+        self._jump_tokens = 0
+        self._forward_passes = 0
         self._finish: Finish | None = None
         self._error: RequestError | None = None
         self._changed = asyncio.Event()
@@ -81,6 +84,10 @@ class RingGeneration:
     @property
     def prompt_tokens(self) -> int:
         return self._prompt_tokens
+
+    @property
+    def opens_reasoning(self) -> bool:
+        return self._opens_reasoning
 
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         try:
@@ -114,8 +121,9 @@ class RingGeneration:
             self._client.forget(self)
             self.fail(RequestError("the request was closed by its reader"))
 
-    def admit(self, prompt_tokens: int) -> None:
-        self._prompt_tokens = prompt_tokens
+    def admit(self, reply: Admitted) -> None:
+        self._prompt_tokens = reply.prompt_tokens
+        self._opens_reasoning = reply.opens_reasoning
 
     def fail(self, error: RequestError) -> None:
         """No more output will come."""
@@ -126,9 +134,13 @@ class RingGeneration:
     def take(self, output: Output) -> None:
         """Add what is new."""
         self._text += output.text
+        del self._ids[len(self._ids) - output.dropped :]
         self._ids += unpack_ids(output.ids).tolist()
         self._cached_tokens = output.cached_tokens
+        self._jump_tokens = output.jump_tokens
+        self._forward_passes = output.forward_passes
         if self._logprobs is not None:
+            del self._logprobs[len(self._logprobs) - output.dropped :]
             self._logprobs += unpack_floats(output.logprobs).tolist()
         if self._prompt_logprobs is not None and output.prompt_logprob_ids:
             ids = unpack_ids(output.prompt_logprob_ids).tolist()
@@ -158,6 +170,8 @@ class RingGeneration:
             finish=self._finish,
             output_logprobs=None if self._logprobs is None else list(self._logprobs),
             prompt_logprobs=self._prompt_logprobs and list(self._prompt_logprobs),
+            jump_forward_tokens=self._jump_tokens,
+            forward_passes=self._forward_passes,
         )
 
 
@@ -275,6 +289,7 @@ class RingClient:
             return_logprob=request.return_logprob,
             logprob_start_len=request.logprob_start_len,
             cache_salt=request.cache_salt,
+            tools=list(request.tools),
         )
         await self._admit(generation, req)
         return generation
@@ -420,7 +435,7 @@ class RingClient:
             if isinstance(reply, Refused):
                 waiting.set_exception(RequestError.from_info(reply.error))
             elif isinstance(reply, Admitted):
-                waiting.set_result(reply.prompt_tokens)
+                waiting.set_result(reply)
 
     async def _read_back(self, back: zmq.asyncio.Socket) -> None:
         decode = decoder(BackReply).decode

@@ -1,7 +1,7 @@
 """Sampling parameters as they travel on the wire, and the only place that checks their values."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -17,6 +17,8 @@ MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
 GREEDY_TEMPERATURE = 1e-6
 
+JumpForward = Literal["canonical", "off"]
+
 
 class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     """How to sample one request.
@@ -27,7 +29,8 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
     `choices` constrains the output; see `Constraint` for `json_whitespace` and
-    `constraint_after`.
+    `constraint_after`. `jump_forward` says whether what a constraint forces is appended at once,
+    as the tokens that the tokenizer makes of it, or sampled token by token.
     """
 
     max_new_tokens: int | None = 128
@@ -48,6 +51,7 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     choices: list[str] | None = None
     json_whitespace: Whitespace = "compact"
     constraint_after: str = ""
+    jump_forward: JumpForward = "canonical"
 
     @property
     def constraint(self) -> Constraint | None:

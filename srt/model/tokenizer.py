@@ -1,10 +1,11 @@
 """Text to token ids, through the `tokenizers` library and without transformers.
 
+The tokenizer process encodes prompts with it, the scheduler what a grammar forces.
 `load_tokenizer` builds the library's tokenizer from a GGUF file's metadata or loads it from
 tokenizer.json. Invariant: BOS is added here and nowhere else, and never twice.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -38,11 +39,39 @@ class Tokenizer:
         return np.array(ids, dtype=np.int32)
 
 
+class Pieces(NamedTuple):
+    """A text's ids, and for each id the index of the pre-tokenizer's word that it belongs to."""
+
+    ids: list[int]
+    words: list[int | None]
+
+
+class PlainTokenizer:
+    """Encodes text in which special tokens are text like any other."""
+
+    def __init__(self, encoder: tokenizers.Tokenizer) -> None:
+        encoder.encode_special_tokens = True
+        self._encoder = encoder
+
+    def split(self, text: str) -> Pieces:
+        """The ids of `text`, without BOS."""
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return Pieces(encoding.ids, encoding.word_ids)
+
+
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model. Raises ConfigError for kinds that are not supported."""
     vocab = load_vocab(files)
-    encoder = _from_gguf(files) if files.kind == "gguf" else _from_directory(files)
-    return Tokenizer(encoder, vocab.bos_id if vocab.add_bos else None)
+    return Tokenizer(_load(files), vocab.bos_id if vocab.add_bos else None)
+
+
+def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
+    """The same for text that is not a prompt. Raises ConfigError as `load_tokenizer` does."""
+    return PlainTokenizer(_load(files))
+
+
+def _load(files: ModelFiles) -> tokenizers.Tokenizer:
+    return _from_gguf(files) if files.kind == "gguf" else _from_directory(files)
 
 
 def _from_directory(files: ModelFiles) -> tokenizers.Tokenizer:

@@ -20,7 +20,7 @@ from srt.model.vocab import load_vocab
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.driver import Driver
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.tokenizer import load_tokenizer
+from srt.model.tokenizer import load_tokenizer
 
 POOL = 2048
 MAX_NEW = 16

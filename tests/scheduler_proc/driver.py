@@ -1,5 +1,6 @@
 """Drives a scheduler core with the fake executor, at lag 0 or 1, and collects what comes out."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -37,6 +38,7 @@ class Driver:
         self.finishes: dict[str, Finish] = {}
         self.cached: dict[str, int] = {}
         self.prompt_logprobs: dict[str, list[float]] = {}
+        self.logprobs: dict[str, list[float]] = {}
         self._rid_of: dict[int, str] = {}
         self.between: Callable[[], None] = lambda: None  # called while a prepared step waits
         self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
@@ -129,9 +131,20 @@ class Driver:
             self._rid_of[start.handle] = start.rid
             self.cached[start.rid] = start.cached_tokens
         ids = unpack_ids(batch.ids).tolist()
-        for handle, token in zip(batch.handles, ids, strict=True):
-            assert self._rid_of[handle] not in self.finishes, "tokens after the end"
-            self.outputs.setdefault(self._rid_of[handle], []).append(token)
+        logprobs = unpack_floats(batch.logprobs).tolist() or [math.nan] * len(ids)
+        drops = {column: drop for column, drop, _ in batch.jumps}
+        at = 0
+        for column, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
+            rid = self._rid_of[handle]
+            assert rid not in self.finishes, "tokens after the end"
+            output = self.outputs.setdefault(rid, [])
+            del output[len(output) - drops.get(column, 0) :]
+            output += ids[at : at + count]
+            scores = self.logprobs.setdefault(rid, [])
+            del scores[len(scores) - drops.get(column, 0) :]
+            scores += logprobs[at : at + count]
+            at += count
+        assert at == len(ids)
         for chunk in batch.prompt_logprobs:
             known = self.prompt_logprobs.setdefault(self._rid_of[chunk.handle], [])
             known += unpack_floats(chunk.logprobs).tolist()

@@ -1,0 +1,181 @@
+"""Jump-forward: forced bytes become tokens at once, the same tokens that the tokenizer would have
+made of the text.
+
+Called by the scheduler core after each accepted token. A forced string must not be cut into tokens
+as it lies: its start may belong into one token with what was generated before (`"` + `,` is `",`),
+and its end into one with what comes after it. So a window of the output, from the last boundary of
+the pre-tokenizer on, is tokenised again together with the forced bytes; tokens that come out
+different replace the old ones; and tokens at the end that a longer, allowed token could begin
+with are left to the model. The output's bytes only ever grow, and prompt tokens never change.
+Source: the jump-forward decoding of SGLang (February 2024), with the token healing that
+llguidance describes in its notes on fast-forward tokens.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from scheduler_proc.grammar.base import Grammar
+from srt.model.tokenizer import Pieces
+from srt.model.vocab import Vocab
+
+WINDOW_TOKENS = 16  # looked back at most; words longer than that are left alone
+MAX_HELD_TOKENS = 4
+
+
+class TextEncoder(Protocol):
+    """What is needed of the tokenizer."""
+
+    def split(self, text: str) -> Pieces:
+        """Tokenise plain text, in which special tokens are text like any other."""
+        ...
+
+
+class Jump(NamedTuple):
+    """Replace the last `drop` output tokens by `tokens`, which begin with their `skip` bytes."""
+
+    drop: int
+    tokens: list[int]
+    skip: int
+
+
+class Retokeniser:
+    """Turns forced bytes into jumps for one vocabulary."""
+
+    def __init__(self, vocab: Vocab, encoder: TextEncoder) -> None:
+        self.eos_id = vocab.eos_ids[0] if vocab.eos_ids else None
+        self._bytes = vocab.token_bytes
+        self._split = encoder.split
+        ordinary = [i for i, t in enumerate(vocab.token_bytes) if t and i not in vocab.special_ids]
+        ordinary.sort(key=vocab.token_bytes.__getitem__)
+        self._sorted = [vocab.token_bytes[i] for i in ordinary]
+        self._sorted_ids = np.array(ordinary, np.int64)
+        self._mask = np.empty((vocab.vocab_size + 31) // 32, np.uint32)
+        self._not_eos = np.full_like(self._mask, 2**32 - 1)
+        for eos in vocab.eos_ids:
+            self._not_eos[eos // 32] &= ~np.uint32(1 << eos % 32)
+
+    def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
+        """What the forced bytes behind an output come to, if anything.
+
+        `tail` are its last tokens, all of them if `is_whole`; the output may grow by `limit`
+        tokens at most. With a jump, `grammar` has gone along; without one it is where it was.
+        """
+        forced = grammar.forced_bytes()
+        if not forced:
+            return None
+        while tail and not is_whole and _is_continuation(self._bytes[tail[0]]):
+            tail = tail[1:]
+        pieces = self._pieces(b"".join([self._bytes[i] for i in tail]) + forced)
+        sync = None if pieces is None else self._sync(tail, is_whole, pieces)
+        if pieces is None or sync is None:
+            return None
+        old, new = tail[sync.num_tokens :], pieces.ids[sync.num_pieces :]
+        same = _common_length(old, new)
+        return self._take(old[same:], new[same:], grammar, limit)
+
+    def only_eos(self, grammar: Grammar) -> bool:
+        """Whether the output can do nothing but end here."""
+        if not grammar.is_accepting():
+            return False
+        grammar.fill(self._mask)
+        return not np.bitwise_and(self._mask, self._not_eos, out=self._mask).any()
+
+    def _pieces(self, data: bytes) -> Pieces | None:
+        """The pieces of `data`, as far as it is whole characters. None if it is not text, or the
+        tokenizer does not give it back byte for byte."""
+        text = _whole_characters(data)
+        if text is None:
+            return None
+        pieces = self._split(text)
+        exact = b"".join([self._bytes[i] for i in pieces.ids]) == text.encode()
+        return pieces if exact else None
+
+    def _sync(self, tail: list[int], is_whole: bool, pieces: Pieces) -> "_Sync | None":
+        """The last point before the forced bytes where a word of the new pieces and an old token
+        both begin. The window's own beginning does not count if words may have been cut there."""
+        ends, seam = {0: 0}, 0
+        for count, token in enumerate(tail, 1):
+            seam += len(self._bytes[token])
+            ends[seam] = count
+        best, at, previous = None, 0, None
+        for count, (piece, word) in enumerate(zip(pieces.ids, pieces.words, strict=True)):
+            begins_word = is_whole if count == 0 else word is None or word != previous
+            if begins_word and at in ends and at <= seam:
+                best = _Sync(ends[at], count)
+            at, previous = at + len(self._bytes[piece]), word
+        return best
+
+    def _take(self, old: list[int], new: list[int], grammar: Grammar, limit: int) -> Jump | None:
+        """Move the grammar along the jump, without the tokens at its end that must be held back;
+        None, and the grammar where it was, if nothing new is left of it."""
+        grammar.rollback(len(old))
+        grammar.accept(new)
+        taken = min(len(new) - self._num_held(new, grammar), len(old) + limit)
+        skip = self._length(old)
+        if self._length(new[:taken]) > skip:
+            grammar.rollback(len(new) - taken)
+            return Jump(len(old), new[:taken], skip)
+        grammar.rollback(len(new))
+        grammar.accept(old)
+        return None
+
+    def _length(self, tokens: Sequence[int]) -> int:
+        return sum(len(self._bytes[i]) for i in tokens)
+
+    def _num_held(self, tokens: list[int], grammar: Grammar) -> int:
+        """How many tokens at the end a longer allowed token may begin with. `grammar` stands
+        behind `tokens`, and does so again afterwards."""
+        held, ending = 0, b""
+        last = min(MAX_HELD_TOKENS, len(tokens))
+        for count in range(1, last + 1):
+            ending = self._bytes[tokens[-count]] + ending
+            longer = self._longer(ending)
+            if len(longer) > 0:
+                grammar.rollback(count)
+                grammar.fill(self._mask)
+                grammar.accept(tokens[-count:])
+                if ((self._mask[longer >> 5] >> (longer & 31).astype(np.uint32)) & 1).any():
+                    held = count
+        return held
+
+    def _longer(self, prefix: bytes) -> np.ndarray:
+        """Ids (int64) of the tokens that begin with `prefix` and go on."""
+        first = bisect_left(self._sorted, prefix)
+        last = bisect_left(self._sorted, prefix + b"\xff" * 8, first)
+        ids = self._sorted_ids[first:last]
+        same = bisect_left(self._sorted, prefix + b"\x00", first) - first
+        return ids[same:]
+
+
+class _Sync(NamedTuple):
+    """The same place counted in old tokens and in new pieces of the window."""
+
+    num_tokens: int
+    num_pieces: int
+
+
+def _is_continuation(token: bytes) -> bool:
+    return bool(token) and 0x80 <= token[0] < 0xC0
+
+
+def _whole_characters(data: bytes) -> str | None:
+    """`data` as text, without an unfinished character at its end; None if it is not UTF-8."""
+    for cut in range(4):
+        try:
+            return data[: len(data) - cut].decode()
+        except UnicodeDecodeError as error:
+            if error.reason != "unexpected end of data":
+                return None
+    return None
+
+
+def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    length = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        length += 1
+    return length

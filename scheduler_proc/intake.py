@@ -1,0 +1,98 @@
+"""Requests with a grammar, on their way into the core: they wait here while it is loaded.
+
+The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing.
+Invariant: each request that is added leaves once: by `enter`, by `fail` or by `take`; after
+`clear`, not at all.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.store import GrammarStore
+from srt.messages import Abort, ClientGone, TokenizedReq
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """One request, and the task that waits for its grammar."""
+
+    req: TokenizedReq
+    task: "asyncio.Task[None] | None" = None
+
+
+class GrammarIntake:
+    """Loads grammars from `store`. `enter(req, grammar)` puts a request into the core,
+    `fail(req, reason)` ends it."""
+
+    def __init__(
+        self,
+        store: GrammarStore,
+        enter: Callable[[TokenizedReq, Grammar], None],
+        fail: Callable[[TokenizedReq, str], None],
+    ) -> None:
+        self._store, self._enter, self._fail = store, enter, fail
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, req: TokenizedReq) -> None:
+        """Take a request with a grammar."""
+        compiled = self._store.get(req.grammar)
+        if compiled is not None:
+            self._start(req, compiled)
+            return
+        waiting = _Waiting(req)
+        self._waiting.append(waiting)
+        waiting.task = asyncio.get_running_loop().create_task(self._load(waiting))
+
+    def take(self, message: Abort | ClientGone) -> list[TokenizedReq]:
+        """Remove the requests that a message ends."""
+        taken = [waiting for waiting in self._waiting if _is_meant(waiting.req, message)]
+        for waiting in taken:
+            self._remove(waiting)
+        return [waiting.req for waiting in taken]
+
+    def clear(self) -> None:
+        """A new epoch: forget every request."""
+        for waiting in list(self._waiting):
+            self._remove(waiting)
+
+    def _remove(self, waiting: _Waiting) -> None:
+        self._waiting.remove(waiting)
+        if waiting.task is not None:
+            waiting.task.cancel()
+
+    async def _load(self, waiting: _Waiting) -> None:
+        compiled, failure = None, ""
+        try:
+            compiled = await self._store.load(waiting.req.grammar)
+        except GrammarError as error:
+            failure = str(error)
+        except Exception:  # of a back end: a defect, which must not take the others with it
+            log.exception("a compiled grammar could not be loaded")
+            failure = "the compiled grammar cannot be loaded"
+        self._waiting.remove(waiting)
+        if compiled is None:
+            self._fail(waiting.req, failure)
+        else:
+            self._start(waiting.req, compiled)
+
+    def _start(self, req: TokenizedReq, compiled: CompiledGrammar) -> None:
+        """Put a request into the core, with its grammar."""
+        try:
+            grammar = compiled.start()
+        except GrammarError as error:
+            self._fail(req, str(error))
+        else:
+            self._enter(req, grammar)
+
+
+def _is_meant(req: TokenizedReq, message: Abort | ClientGone) -> bool:
+    is_client = req.client == message.client
+    return is_client if isinstance(message, ClientGone) else is_client and req.rid == message.rid

@@ -1,0 +1,181 @@
+"""Requests with a grammar enter the core once it is loaded, whatever happens meanwhile."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.grammar.artefact import Artefact, write_artefact
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.intake import GrammarIntake
+from scheduler_proc.invariants import check_invariants
+from scheduler_proc.trace import TraceRecorder, replay
+from srt.errors import INTERNAL
+from srt.messages import Abort, ClientGone, Finish, TokenizedReq, pack_ids
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.scheduler_proc.test_actor_steps import LoopOnly
+
+PROMPT = [4, 5]
+
+
+class Compiled:
+    backend = "fake"
+    num_bytes = 10
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def start(self) -> FakeGrammar:
+        if self.length < 0:
+            raise GrammarError("cannot start")
+        return FakeGrammar(self.length)
+
+
+class Intake(LoopOnly):
+    """The scheduler's actor, without sockets, over a store whose loads wait for `gate`."""
+
+    def __init__(self, directory: Path, trace: str = "") -> None:
+        super().__init__(Driver(max_total_tokens=500), overlap=True)
+        self.epoch = 0
+        self.gate = threading.Event()
+        self._trace = TraceRecorder(trace, self.driver.config)
+        self._grammars = GrammarStore(
+            lambda: TokenVocabulary.from_tokens([b"a"], [], []), directory, loader=self._read
+        )
+        self._intake = GrammarIntake(self._grammars, self._enter, self._fail)
+        for length in (9, 5):
+            facts = {"length": length}
+            artefact = Artefact("fake", facts, {"a": np.arange(2)})
+            write_artefact(directory / f"g{length}", artefact)
+        write_artefact(directory / "broken", Artefact("fake", {}, {}))
+        write_artefact(directory / "stuck", Artefact("fake", {"length": -1}, {}))
+
+    def _read(self, artefact: Artefact, vocabulary: TokenVocabulary) -> Any:
+        assert self.gate.wait(10)
+        return Compiled(artefact.facts["length"])
+
+    async def until_entered(self) -> None:
+        async with asyncio.timeout(10):
+            while len(self._intake):
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def actor(tmp_path: Path) -> Intake:
+    return Intake(tmp_path)
+
+
+def request(rid: str, grammar: str = "g9", client: bytes = b"c", epoch: int = 0) -> TokenizedReq:
+    return TokenizedReq(
+        client=client,
+        rid=rid,
+        epoch=epoch,
+        input_ids=pack_ids(PROMPT),
+        sampling=SamplingParams(max_new_tokens=30, temperature=0),
+        eos_ids=[EOS],
+        grammar=grammar,
+    )
+
+
+def bound(length: int) -> list[int]:
+    return reference_output(PROMPT, 30, frozenset([EOS]), grammar=FakeGrammar(length))
+
+
+async def test_a_request_waits_for_its_grammar_and_nobody_else_does(actor: Intake) -> None:
+    for message in (request("1"), request("free", ""), request("2"), request("3", "g5")):
+        actor._on_message(message)
+    assert (len(actor._intake), actor.in_flight) == (3, 4)
+    await actor.serve()
+    assert list(actor.driver.outputs) == ["free"]
+    actor.gate.set()
+    await actor.until_entered()
+    actor._on_message(request("4"))  # it is here now: no waiting
+    assert len(actor._intake) == 0
+    again = LoopOnly(actor.driver, overlap=True)
+    await again.serve()
+    expected = {"1": bound(9), "2": bound(9), "3": bound(5), "4": bound(9)}
+    assert {rid: ids for rid, ids in actor.driver.outputs.items() if rid != "free"} == expected
+    check_invariants(actor.driver.core)
+
+
+async def test_an_abort_while_it_loads(actor: Intake) -> None:
+    for rid in "12":
+        actor._on_message(request(rid))
+    actor._on_message(request("1", client=b"d"))
+    actor._on_message(Abort(b"c", "1", 0))
+    assert actor.driver.finishes == {"1": Finish("abort")} and actor.in_flight == 2
+    actor._on_message(Abort(b"c", "1", 0))
+    actor.gate.set()
+    await actor.until_entered()
+    assert len(actor._core.waiting) == 2
+
+
+async def test_a_client_that_goes_while_it_loads(actor: Intake) -> None:
+    for rid in "12":
+        actor._on_message(request(rid))
+    actor._on_message(request("3", client=b"d"))
+    actor._on_message(ClientGone(b"c", 0))
+    assert actor.driver.finishes == {"1": Finish("abort"), "2": Finish("abort")}
+    actor._on_message(request("4"))  # sent before, come after
+    actor.gate.set()
+    await actor.until_entered()
+    assert actor.driver.finishes["4"] == Finish("abort")
+    assert len(actor._core.waiting) == 1
+
+
+async def test_a_new_epoch_while_it_loads(actor: Intake) -> None:
+    actor._on_message(request("1"))
+    actor.epoch = 1
+    actor.new_epoch(1)
+    actor.gate.set()
+    await actor._grammars.load("g9")
+    await asyncio.sleep(0)
+    assert actor.in_flight == 0 and actor.driver.finishes == {}
+    actor._on_message(request("1"))  # of the old epoch
+    assert actor.in_flight == 0
+    actor._on_message(request("1", epoch=1))
+    assert actor.in_flight == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [("missing", "cannot be read"), ("broken", "cannot be loaded"), ("stuck", "cannot start")],
+)
+async def test_a_grammar_that_cannot_be_loaded(actor: Intake, key: str, reason: str) -> None:
+    actor.gate.set()
+    actor._on_message(request("1", key))
+    actor._on_message(request("2"))
+    await actor.until_entered()
+    finish = actor.driver.finishes["1"]
+    assert finish.type == "abort" and finish.error is not None
+    assert finish.error.code == INTERNAL and reason in finish.error.message
+    await actor.serve()
+    assert actor.driver.outputs == {"2": bound(9)}
+
+
+async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    actor = Intake(tmp_path, str(trace))
+    for rid, key in (("1", "g9"), ("2", "g5"), ("3", "missing"), ("4", "g9"), ("5", "")):
+        actor._on_message(request(rid, key))
+    actor._on_message(Abort(b"c", "4", 0))
+    actor.gate.set()
+    await actor.until_entered()
+    await actor.serve()
+    actor._trace.close(actor._core.counters)
+    assert actor.driver.outputs["1"] == bound(9) and set(actor.driver.finishes) == set("12345")
+    lengths = {"g9": 9, "g5": 5}
+    again = replay(trace, lambda key: FakeGrammar(lengths[key]))
+    assert again.counters == actor._core.counters
+    with pytest.raises(AssertionError):
+        replay(trace, lambda key: FakeGrammar(lengths[key] + 1))
+    with pytest.raises(ValueError, match="grammars"):
+        replay(trace)

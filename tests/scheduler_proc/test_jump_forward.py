@@ -1,0 +1,193 @@
+"""Jumps inside the scheduler: the books, the outputs and what is told, under random traffic.
+
+The reference of a req is the same req alone in a large pool: whatever the batching, chunking,
+retraction and caching, it must yield the same tokens. Its text must match its pattern, and hold
+what the automaton forces.
+"""
+
+import random
+import re
+
+import pytest
+
+from scheduler_proc.grammar.base import Grammar
+from srt.messages import Finish
+from tests.scheduler_proc.byte_language import (
+    Longest,
+    grammar_of,
+    retokeniser,
+    text_of,
+    vocab,
+)
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_grammar import EOS
+
+PATTERNS = (
+    r'\{"name": "[abc]{1,6}", "can": (ban|can|cab)\}',
+    r'\{"a": [abc ]{0,9}, "b": \{"c": "(aa|ab|bbb)"\}\}',
+    r"(abc: [abc]{1,3}, ){2,5}nnnn: é",
+    r"abcabcabcabc",
+    r'[abcn",: ]{1,30}',
+    r"(a|ab|abc){3}:(é|è) nab",
+    r'""":::[^x]{2}(\{\}){4}',
+)
+
+
+def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: object) -> Driver:
+    defaults = {"max_running_requests": 8, "chunked_prefill_size": 24, "context_len": 512}
+    driver = Driver(lag=lag, max_total_tokens=pool, **{**defaults, **config})
+    driver.core.retokeniser = retokeniser() if jumps else None
+    return driver
+
+
+def alone(prompt: list[int], pattern: str, max_new: int, scored: bool) -> list[int]:
+    driver = make()
+    start = len(prompt) if scored else None
+    driver.add("r", prompt, max_new, eos=[EOS], logprob_start=start, grammar=started(pattern))
+    driver.run()
+    return driver.outputs["r"]
+
+
+def started(pattern: str) -> Grammar:
+    return grammar_of(pattern).start()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("scored", [False, True])
+def test_an_output_matches_its_pattern_with_fewer_steps(
+    pattern: str, lag: int, scored: bool
+) -> None:
+    steps = {}
+    for jumps in (False, True):
+        driver = make(lag, jumps)
+        start = 3 if scored else None
+        driver.add("r", [1, 2, 3], 200, eos=[EOS], logprob_start=start, grammar=started(pattern))
+        driver.run()
+        text = text_of(driver.outputs["r"]).decode()
+        assert re.fullmatch(pattern, text, re.ASCII), text
+        assert driver.finishes["r"] == Finish("stop", EOS)
+        steps[jumps] = driver.core.counters.forward_steps
+        assert (driver.core.counters.jump_forward_tokens > 0) <= jumps
+    assert steps[True] <= steps[False]
+
+
+def test_a_text_that_is_forced_whole_needs_no_step() -> None:
+    driver = make()
+    driver.add("r", [1, 2, 3], 50, eos=[EOS], grammar=started("abcabcabcabc"))
+    driver.run()
+    assert driver.outputs["r"] == [*Longest().split("abcabcabcabc").ids, EOS]
+    assert driver.core.counters.forward_steps == 0
+
+
+@pytest.mark.parametrize("limit", range(1, 12))
+def test_max_new_tokens_cuts_a_jump(limit: int) -> None:
+    driver = make()
+    driver.add("r", [1, 2, 3], limit, eos=[EOS], grammar=started(PATTERNS[0]))
+    driver.run()
+    assert len(driver.outputs["r"]) <= limit
+    if len(driver.outputs["r"]) < limit:
+        assert driver.finishes["r"].type == "stop"
+
+
+def test_a_stop_id_inside_a_jump_ends_the_req_there() -> None:
+    colon = vocab().token_bytes.index(b":")
+    driver = make()
+    driver.add("r", [1, 2, 3], 50, eos=[EOS, colon], grammar=started(r"abc (a|b):: nab"))
+    driver.run()
+    assert driver.finishes["r"].type == "stop"
+    assert len(driver.outputs["r"]) < 12
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_every_token_of_a_jump_gets_its_logprob(lag: int) -> None:
+    """The fake executor gives -(hash % 97) for known tokens: the same as for a prompt that holds
+    the output."""
+    for pattern in PATTERNS:
+        driver = make(lag)
+        prompt = [5, 6, 7]
+        driver.add("r", prompt, 200, eos=[EOS], logprob_start=1, grammar=started(pattern))
+        driver.run()
+        output = driver.outputs["r"]
+        scored = driver.logprobs["r"]
+        assert len(scored) == len(output)
+        driver.add("again", prompt + output, 1, logprob_start=1)
+        driver.run()
+        expected = driver.prompt_logprobs["again"][2:]
+        sampled = [value == -1.0 for value in scored]  # what it gives for sampled tokens
+        assert any(sampled) or pattern == PATTERNS[3]
+        pairs = zip(scored, expected, sampled, strict=True)
+        assert all(value == other or is_sampled for value, other, is_sampled in pairs)
+
+
+class Traffic:
+    """Random constrained and free reqs over prompts that share prefixes."""
+
+    def __init__(self, seed: int, driver: Driver) -> None:
+        self.rng = random.Random(seed)
+        self.driver = driver
+        self.asked: dict[str, tuple[list[int], str, int, bool]] = {}
+        self.aborted: set[str] = set()
+
+    def turn(self) -> None:
+        if self.rng.random() < 0.5:
+            for _ in range(self.rng.choice([1, 1, 4])):
+                self.arrive()
+        self.driver.step()
+
+    def arrive(self) -> None:
+        rng, rid = self.rng, f"r{len(self.asked)}"
+        prompt = [rng.randint(0, 2) for _ in range(rng.randint(1, 30))]
+        pattern, max_new = rng.choice(PATTERNS), rng.choice([1, 3, 10, 40, 40])
+        scored = rng.random() < 0.3
+        self.asked[rid] = (prompt, pattern, max_new, scored)
+        start = rng.randint(0, len(prompt)) if scored else None
+        grammar = started(pattern)
+        self.driver.add(rid, prompt, max_new, eos=[EOS], logprob_start=start, grammar=grammar)
+
+    def meddle(self) -> None:
+        live = [rid for rid in self.asked if rid not in self.driver.finishes]
+        if live and self.rng.random() < 0.03:
+            rid = self.rng.choice(live)
+            self.driver.abort(rid)
+            self.aborted.add(rid)
+
+    def check(self) -> None:
+        assert set(self.driver.finishes) == set(self.asked)
+        for rid, (prompt, pattern, max_new, scored) in self.asked.items():
+            output, finish = self.driver.outputs.get(rid, []), self.driver.finishes[rid]
+            if finish.type == "abort":
+                assert rid in self.aborted or finish.error is not None
+                continue
+            assert output == alone(prompt, pattern, max_new, scored), pattern
+            if finish.type == "stop":
+                assert re.fullmatch(pattern, text_of(output).decode(), re.ASCII)
+            else:
+                assert len(output) == max_new
+
+
+def drive(seed: int, steps: int, lag: int, pool: int) -> Driver:
+    driver = make(lag, pool=pool, context_len=128)
+    traffic = Traffic(seed, driver)
+    driver.between = traffic.meddle
+    driver.fails = lambda: traffic.rng.random() < 0.004
+    for _ in range(steps):
+        traffic.turn()
+    driver.between = lambda: None
+    driver.run()
+    traffic.check()
+    assert driver.core.pool.free_size + driver.core.cache.evictable_size == pool, "slots leaked"
+    return driver
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_random_traffic_with_jumps(lag: int) -> None:
+    driver = drive(seed=5 + lag, steps=400, lag=lag, pool=75)
+    assert driver.core.counters.jump_forward_tokens > 0
+    assert driver.core.counters.retracted > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_traffic_with_jumps_long(seed: int) -> None:
+    drive(seed, 2000, seed % 2, pool=random.Random(seed).choice([100, 200, 600]))
