@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from detokenizer_proc.text_stream import StopMatch, TextStream
 from srt.model.files import resolve_model
-from srt.model.vocab import Vocab, load_vocab
 from srt.model.tokenizer import Tokenizer, load_tokenizer
+from srt.model.vocab import Vocab, load_vocab
 
 SCRIPTS = [
     "abc XYZ 019 ,.!\n\t",
