@@ -8,9 +8,11 @@ what the automaton forces.
 import random
 import re
 
+import numpy as np
 import pytest
 
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from srt.messages import Finish
 from tests.scheduler_proc.byte_language import (
     Longest,
@@ -20,6 +22,7 @@ from tests.scheduler_proc.byte_language import (
     vocab,
 )
 from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import VOCAB, ids_of
 from tests.scheduler_proc.fake_grammar import EOS
 
 PATTERNS = (
@@ -191,3 +194,93 @@ def test_random_traffic_with_jumps(lag: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_random_traffic_with_jumps_long(seed: int) -> None:
     drive(seed, 2000, seed % 2, pool=random.Random(seed).choice([100, 200, 600]))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r'\{"(a|ab|abc)": (ban|can|cab)\}',
+        r"(a|ab|abc){2}: (é|è) nab",
+        r'":"(,|,:|:)?"(a|b) ca',
+        r"abc(,? (ab|a b)){1,2}",
+    ],
+)
+def test_every_text_of_a_language_can_be_reached_with_jumps(pattern: str) -> None:
+    """All paths of allowed tokens, with the jumps between them: no text of the (finite) language
+    is starved, and none outside it is reached."""
+    reached: set[bytes] = set()
+    explore([], started(pattern), reached)
+    assert reached == language(pattern)
+
+
+def explore(output: list[int], grammar: Grammar, reached: set[bytes]) -> None:
+    jump = retokeniser().jump(output[-16:], len(output) <= 16, grammar, limit=100)
+    if jump is not None:
+        output = output[: len(output) - jump.drop] + jump.tokens
+    mask = np.empty((VOCAB + 31) // 32, np.uint32)
+    grammar.fill(mask)
+    for token in ids_of(mask):
+        if token == EOS:
+            reached.add(text_of(output))
+            continue
+        following = grammar.fork()
+        following.accept([token])
+        explore([*output, token], following, reached)
+
+
+def language(pattern: str) -> set[bytes]:
+    """All texts of a finite language, byte by byte through the automaton."""
+    texts: set[bytes] = set()
+    pending: list[tuple[bytes, Grammar]] = [(b"", started(pattern))]
+    while pending:
+        text, grammar = pending.pop()
+        if grammar.is_accepting():
+            texts.add(text)
+        mask = np.empty((VOCAB + 31) // 32, np.uint32)
+        grammar.fill(mask)
+        for byte in ids_of(mask) & set(range(256)):
+            following = grammar.fork()
+            following.accept([byte])
+            pending.append((text + bytes([byte]), following))
+    return texts
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_is_jumped_is_canonical_and_starves_no_longer_token(pattern: str) -> None:
+    for seed in range(20):
+        driver = make()
+        driver.core.retokeniser = checked = CheckedRetokeniser()
+        driver.add("r", [seed], 200, eos=[EOS], grammar=started(pattern))
+        driver.run()
+        assert checked.jumps > 0 or pattern == PATTERNS[4]
+
+
+class CheckedRetokeniser(Retokeniser):
+    """Checks each jump: its tokens are how the tokenizer cuts the end of the text, and no longer
+    token could have been taken at any of them."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab(), Longest())
+        self.jumps = 0
+
+    def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
+        jump = super().jump(tail, is_whole, grammar, limit)
+        if jump is None or not is_whole:
+            return jump
+        self.jumps += 1
+        output = tail[: len(tail) - jump.drop] + jump.tokens
+        text = text_of(output) + grammar.forced_bytes()
+        canonical = Longest().split(text.decode(errors="ignore")).ids[: len(output)]
+        count = min(len(jump.tokens), 3)
+        assert canonical[-count:] == output[-count:] or text_of(canonical) != text_of(output)
+        self._check_longer(jump.tokens, grammar.fork())
+        return jump
+
+    def _check_longer(self, tokens: list[int], grammar: Grammar) -> None:
+        mask = np.empty((VOCAB + 31) // 32, np.uint32)
+        for count in range(1, min(MAX_HELD_TOKENS, len(tokens)) + 1):
+            grammar.rollback(1)
+            grammar.fill(mask)
+            ending = text_of(tokens[-count:])
+            allowed = (vocab().token_bytes[i] for i in ids_of(mask) - {EOS})
+            assert not any(len(t) > len(ending) and t.startswith(ending) for t in allowed)
