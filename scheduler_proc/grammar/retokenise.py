@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.base import Grammar, GrammarError
 from srt.model.tokenizer import Pieces
 from srt.model.vocab import Vocab
 
@@ -112,7 +112,11 @@ class Retokeniser:
         """Move the grammar along the jump, without the tokens at its end that must be held back;
         None, and the grammar where it was, if nothing new is left of it."""
         grammar.rollback(len(old))
-        grammar.accept(new)
+        try:
+            grammar.accept(new)
+        except GrammarError:  # in a vocabulary where not every byte is a token of its own
+            grammar.accept(old)
+            return None
         taken = min(len(new) - self._num_held(new, grammar), len(old) + limit)
         skip = self._length(old)
         if self._length(new[:taken]) > skip:

@@ -1,7 +1,8 @@
 """The typed binding of libsrt_kernels.so: src/srt_kernels.h, field for field and call for call.
 
-Used by the native executor, its loader, tests and benchmarks. Calls release the GIL. A structure
-holds addresses only, so who fills one in keeps the arrays alive for as long as the C side needs.
+Used by the native executor, its loader, grammars, tests and benchmarks. Calls release the GIL. A
+structure holds addresses only, so who fills one in keeps the arrays alive for as long as the C side
+needs.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ import numpy as np
 from scheduler_proc.kernels.build import LIBRARY
 from srt.errors import SrtError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 NUM_PHASES = 12
 ISAS = ("avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -133,6 +134,22 @@ class Batch(ctypes.Structure):
     )
 
 
+class Trie(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "num_nodes num_tokens vocab max_depth"),
+        ("bytes", POINTER(c_uint8)),
+        *_fields(POINTER(c_int32), "depths ends token_indptr token_ids"),
+    )
+
+
+class Dfa(ctypes.Structure):
+    _fields_ = (
+        *_fields(c_int32, "num_states num_classes"),
+        ("transitions", POINTER(c_int32)),
+        *_fields(POINTER(c_uint8), "byte_class token_ends"),
+    )
+
+
 _i32, _size, _text, _void = c_int32, ctypes.c_size_t, ctypes.c_char_p, c_void_p
 _f32s, _i32s = POINTER(c_float), POINTER(c_int32)
 _matrix, _layer, _model, _batch = map(POINTER, (Matrix, Layer, Model, Batch))
@@ -152,6 +169,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "srt_engine_profile": (None, _void, POINTER(c_double)),
     "srt_phase_name": (_text, _i32),
     "srt_engine_growths": (ctypes.c_int64, _void),
+    "srt_token_mask": (_i32, POINTER(Trie), POINTER(Dfa), _i32, POINTER(c_uint32)),
     "srt_pool_create": (_void, _i32, _text),
     "srt_pool_destroy": (None, _void),
     "srt_op_linear": (_i32, _void, _matrix, _f32s, _i32, _f32s),

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "checks.h"
+#include "masks.h"
 #include "model.h"
 #include "traffic.h"
 
@@ -373,6 +374,7 @@ int main(int argc, char **argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
   driver::run_library();
   driver::run_packing();
+  driver::run_masks();
   int number = 0;
   for (const char *isa : {"portable", "avx2", "avx512"})
     if (srt_isa_available(isa)) driver::run_level(isa, number++, steps);

@@ -1,4 +1,4 @@
-/* The C ABI of the CPU engine: the only thing that Python sees of it.
+/* The C ABI of the native kernels: the only thing that Python sees of them.
  *
  * A plain C header without torch or C++ types. All arrays are contiguous and row-major unless a
  * stride is given; the caller owns every array and keeps it alive as long as the engine or the
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 1
+#define SRT_ABI_VERSION 2
 
 #ifdef __cplusplus
 extern "C" {
@@ -128,6 +128,32 @@ SRT_EXPORT void srt_engine_profile(srt_engine *engine, double *seconds);
 SRT_EXPORT const char *srt_phase_name(int32_t phase);
 /* How often the engine's workspace has grown: constant in the steady state. */
 SRT_EXPORT int64_t srt_engine_growths(const srt_engine *engine);
+
+/* ---- token masks of grammars ---- */
+/* A vocabulary's tokens as a trie without its root: its nodes in preorder, so that a subtree is the
+ * range [i, ends[i]). A node's tokens, whose bytes are the path to it, are
+ * token_ids[token_indptr[i] .. token_indptr[i+1]). */
+typedef struct {
+  int32_t num_nodes, num_tokens, vocab, max_depth;
+  const uint8_t *bytes;        /* [num_nodes] on the edge into the node */
+  const int32_t *depths;       /* [num_nodes] 1 .. max_depth */
+  const int32_t *ends;         /* [num_nodes] */
+  const int32_t *token_indptr; /* [num_nodes+1] */
+  const int32_t *token_ids;    /* [num_tokens], each below vocab */
+} srt_trie;
+
+/* A deterministic automaton on bytes. */
+typedef struct {
+  int32_t num_states, num_classes;
+  const int32_t *transitions; /* [num_states, num_classes], -1: none */
+  const uint8_t *byte_class;  /* [256] */
+  const uint8_t *token_ends;  /* [num_states]: a token may end here; or NULL: everywhere */
+} srt_dfa;
+
+/* The tokens that the automaton can read from `state`: mask [(vocab+31)/32], bit set: readable.
+ * Indices outside the tables are an error, never an access. */
+SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int32_t state,
+                                  uint32_t *mask);
 
 /* ---- single operations, for tests and benchmarks ---- */
 typedef struct srt_pool srt_pool;

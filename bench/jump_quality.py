@@ -1,0 +1,221 @@
+"""`python -m bench.jump_quality`: whether jump-forward changes what constrained outputs are worth.
+
+The scheduler core runs with the native executor in this process. Every case (a pattern, a prompt,
+a seed) is generated with jump-forward off and on, and the text is scored: the log-probability that
+the unconstrained model gives to the text's canonical tokens behind the prompt. Printed: the paired
+difference on - off per byte with its 95 % interval; how many outputs are cut into other tokens
+than the tokenizer's; and for greedy outputs how many texts differ, by what the first difference
+follows: a jump that replaced tokens (seam), or one that did not (tail).
+"""
+
+import argparse
+import math
+from collections import Counter
+
+import numpy as np
+from msgspec import Struct
+
+from bench.constrained import T95, classic_cases
+from bench.patterns import seeded_patterns
+from bench.report import machine, now
+from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.regex import compile_regex
+from scheduler_proc.grammar.retokenise import Retokeniser
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from srt.messages import TokenBatch, TokenizedReq, pack_ids, unpack_floats, unpack_ids
+from srt.model.files import resolve_model
+from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
+from srt.model.vocab import load_vocab
+from srt.sampling_params import SamplingParams
+
+POOL = 16384
+
+
+class Job(Struct):
+    """One generation. `jumps` are (byte position of the start, tokens replaced)."""
+
+    prompt: np.ndarray
+    grammar: FsmGrammar
+    sampling: SamplingParams
+    ids: list[int] = []
+    jumps: list[tuple[int, int]] = []
+    finished: str = ""
+
+
+class Laboratory:
+    """A model, its tokenizer, and cores that share one executor."""
+
+    def __init__(self, model: str) -> None:
+        files = resolve_model(model)
+        self.vocab = load_vocab(files)
+        self.tokenizer = load_tokenizer(files)
+        self.plain = load_plain_tokenizer(files)
+        self.vocabulary = TokenVocabulary.from_vocab(self.vocab)
+        self.executor = make_executor("native", files, ExecutorOptions(max_total_tokens=POOL))
+        self._retokeniser = Retokeniser(self.vocab, self.plain)
+
+    def text(self, ids: list[int]) -> bytes:
+        """The bytes of an output, without EOS."""
+        return b"".join([self.vocab.token_bytes[i] for i in ids if i not in self.vocab.special_ids])
+
+    def generate(self, jobs: list[Job]) -> None:
+        """Run them together; fills ids, jumps and finished."""
+        core = self._core()
+        core.retokeniser = self._retokeniser
+        for i, job in enumerate(jobs):
+            job.ids, job.jumps = [], []
+            wire = TokenizedReq(
+                client=b"c",
+                rid=str(i),
+                epoch=0,
+                input_ids=pack_ids(job.prompt),
+                sampling=job.sampling,
+                eos_ids=list(self.vocab.eos_ids),
+            )
+            core.add(wire, 0.0, job.grammar.start())
+        handles: dict[int, Job] = {}
+        for batch in self._batches(core):
+            handles.update((s.handle, jobs[int(s.rid)]) for s in batch.starts)
+            self._collect(batch, handles)
+
+    def _collect(self, batch: TokenBatch, jobs: dict[int, Job]) -> None:
+        ids, at = unpack_ids(batch.ids).tolist(), 0
+        drops = {column: drop for column, drop, _ in batch.jumps}
+        for column, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
+            job = jobs[handle]
+            if column in drops:
+                del job.ids[len(job.ids) - drops[column] :]
+                job.jumps.append((len(self.text(job.ids)), drops[column]))
+            job.ids += ids[at : at + count]
+            at += count
+        for end in batch.ends:
+            jobs[end.handle].finished = end.finish.type
+
+    def scores(self, pairs: list[tuple[np.ndarray, bytes]]) -> list[float]:
+        """Log-probability of each text's canonical tokens behind its prompt, in nats per byte."""
+        core, sums = self._core(), [0.0] * len(pairs)
+        for i, (prompt, text) in enumerate(pairs):
+            ids = np.concatenate((prompt, self.plain.split(text.decode()).ids)).astype(np.int32)
+            wire = TokenizedReq(
+                client=b"c",
+                rid=str(i),
+                epoch=0,
+                input_ids=pack_ids(ids),
+                sampling=SamplingParams(max_new_tokens=0),
+                return_logprob=True,
+                logprob_start_len=len(prompt),
+            )
+            core.add(wire, 0.0)
+        owners: dict[int, int] = {}
+        for batch in self._batches(core):
+            owners.update((s.handle, int(s.rid)) for s in batch.starts)
+            for chunk in batch.prompt_logprobs:
+                sums[owners[chunk.handle]] += float(unpack_floats(chunk.logprobs).sum())
+        return [total / len(text) for total, (_, text) in zip(sums, pairs, strict=True)]
+
+    def _core(self) -> Scheduler:
+        return Scheduler(
+            SchedulerConfig(
+                max_total_tokens=POOL,
+                context_len=self.executor.context_len,
+                vocab_size=self.executor.vocab_size,
+                max_running_requests=16,
+            )
+        )
+
+    def _batches(self, core: Scheduler):  # type: ignore[no-untyped-def]
+        """What the core tells, step by step, until it has no work."""
+        while core.has_work:
+            plan = core.prepare(0.0)
+            step = None if plan is None else core.seal(plan)
+            if step is not None:
+                core.finalize(step, None)
+                core.commit(step, self.executor.run(step.batch))
+            batch = core.take_output()
+            if batch is not None:
+                yield batch
+
+
+def jobs_of(lab: Laboratory, seeds: int, num_patterns: int, temperature: float) -> list[Job]:
+    """Every pattern with every seed; `jump_forward` is still to be set."""
+    cases = [(case.constraint["regex"], case.prompts) for case in classic_cases(None)]
+    cases += [(p, ["A record of our archive:\n"]) for p in seeded_patterns(num_patterns, seed=1)]
+    jobs = []
+    for pattern, prompts in cases:
+        grammar = FsmGrammar.build(compile_regex(pattern), lab.vocabulary)
+        for seed in range(seeds):
+            prompt = lab.tokenizer.encode(prompts[seed % len(prompts)])
+            sampling = SamplingParams(max_new_tokens=400, temperature=temperature, seed=seed)
+            jobs.append(Job(prompt, grammar, sampling))
+    return jobs
+
+
+def both(lab: Laboratory, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
+    """The jobs done with jump-forward off, and on; those that both modes finished."""
+    done = []
+    for mode in ("off", "canonical"):
+        again = [Job(j.prompt, j.grammar, replaced(j.sampling, jump_forward=mode)) for j in jobs]
+        lab.generate(again)
+        done.append(again)
+    pairs = zip(*done, strict=True)
+    whole = [(a, b) for a, b in pairs if a.finished == b.finished == "stop"]
+    return [a for a, _ in whole], [b for _, b in whole]
+
+
+def replaced(sampling: SamplingParams, **changes: object) -> SamplingParams:
+    fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+    return SamplingParams(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def non_canonical(lab: Laboratory, jobs: list[Job]) -> float:
+    """The share of outputs that the tokenizer would have cut otherwise."""
+    different = 0
+    for job in jobs:
+        ids = [i for i in job.ids if i not in lab.vocab.special_ids]
+        different += ids != lab.plain.split(lab.text(job.ids).decode()).ids
+    return different / len(jobs)
+
+
+def differences(lab: Laboratory, off: list[Job], on: list[Job]) -> Counter[str]:
+    """Greedy texts by kind of their first difference."""
+    kinds: Counter[str] = Counter()
+    for a, b in zip(off, on, strict=True):
+        x, y = lab.text(a.ids), lab.text(b.ids)
+        if x == y:
+            kinds["none"] += 1
+            continue
+        common = next((i for i, (p, q) in enumerate(zip(x, y, strict=False)) if p != q), 0)
+        before = [drop for start, drop in b.jumps if start <= common]
+        kinds["seam" if before and before[-1] > 0 else "tail"] += 1
+    return kinds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.jump_quality", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--patterns", type=int, default=20)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--model", default="smollm2")
+    args = parser.parse_args()
+    lab = Laboratory(args.model)
+    print(f"{now()}  {machine()}")
+    off, on = both(lab, jobs_of(lab, args.seeds, args.patterns, args.temperature))
+    scored = [lab.scores([(j.prompt, lab.text(j.ids)) for j in jobs]) for jobs in (off, on)]
+    paired = np.array(scored[1]) - np.array(scored[0])
+    half = T95[-1] * paired.std(ddof=1) / math.sqrt(len(paired))
+    print(f"{len(paired)} pairs at temperature {args.temperature}")
+    print(f"log-probability per byte: off {np.mean(scored[0]):.4f}, on {np.mean(scored[1]):.4f}")
+    print(
+        f"paired difference on - off: {paired.mean():+.4f} "
+        f"[{paired.mean() - half:+.4f}, {paired.mean() + half:+.4f}]"
+    )
+    print(f"cut otherwise: off {non_canonical(lab, off):.3f}, on {non_canonical(lab, on):.3f}")
+    greedy = both(lab, jobs_of(lab, 1, args.patterns, 0.0))
+    kinds = differences(lab, *greedy)
+    print(f"greedy texts: {len(greedy[0])}; first difference: {dict(kinds)}")
+
+
+if __name__ == "__main__":
+    main()

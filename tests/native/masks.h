@@ -1,0 +1,91 @@
+// Random tries and automata for srt_token_mask: sound ones, whose masks are checked token by token,
+// and damaged ones, which may be refused or not but must not lead it outside its arrays.
+#pragma once
+#include <algorithm>
+
+#include "checks.h"
+
+namespace driver {
+
+struct Tables {
+  int nodes = below(12), vocab = 1 + below(70), max_depth = 0;
+  int states = 1 + below(5), classes = 1 + below(3);
+  std::vector<uint8_t> bytes, byte_class, token_ends;
+  std::vector<int32_t> depths, ends, token_indptr{0}, token_ids, transitions;
+  std::vector<uint32_t> mask;
+
+  Tables() : byte_class(256), mask((vocab + 31) / 32, 0xdeadbeef) {
+    for (int i = 0; i < nodes; i++) add_node();
+    for (int i = 0; i < nodes; i++) ends.push_back(end_of(i));
+    for (int i = 0; i < states * classes; i++) transitions.push_back(below(states + 1) - 1);
+    for (uint8_t &c : byte_class) c = uint8_t(below(classes));
+    for (int i = 0; i < states; i++) token_ends.push_back(uint8_t(below(2)));
+  }
+
+  void add_node() {
+    depths.push_back(depths.empty() ? 1 : 1 + below(depths.back() + 1));
+    max_depth = std::max(max_depth, int(depths.back()));
+    bytes.push_back(uint8_t(below(256)));
+    for (int i = below(3); i > 0; i--) token_ids.push_back(below(vocab));
+    token_indptr.push_back(int32_t(token_ids.size()));
+  }
+
+  // The next node that is not below node i.
+  int end_of(int i) const {
+    int end = i + 1;
+    while (end < nodes && depths[end] > depths[i]) end++;
+    return end;
+  }
+
+  void damage() {
+    for (auto *table : {&depths, &ends, &token_indptr, &token_ids, &transitions})
+      for (int32_t &value : *table)
+        if (one_in(8)) value = one_in(2) ? int32_t(rng()) : value + below(5) - 2;
+    if (one_in(4)) byte_class[below(256)] = uint8_t(below(256));
+  }
+
+  int run(int state, bool everywhere) {
+    const srt_trie trie{nodes,         int32_t(token_ids.size()), vocab,
+                        max_depth,     bytes.data(),              depths.data(),
+                        ends.data(),   token_indptr.data(),       token_ids.data()};
+    const srt_dfa dfa{states, classes, transitions.data(), byte_class.data(),
+                      everywhere ? nullptr : token_ends.data()};
+    return srt_token_mask(&trie, &dfa, state, mask.data());
+  }
+
+  // The state that node i's bytes lead to, -1 if none: from its parents' down.
+  int state_at(int i, int start) const {
+    int parent = i - 1;
+    while (parent >= 0 && depths[parent] != depths[i] - 1) parent--;
+    const int above = depths[i] == 1 ? start : state_at(parent, start);
+    return above < 0 ? -1 : transitions[above * classes + byte_class[bytes[i]]];
+  }
+
+  std::vector<uint32_t> expected(int start, bool everywhere) const {
+    std::vector<uint32_t> bits(mask.size());
+    for (int i = 0; i < nodes; i++) {
+      const int state = state_at(i, start);
+      if (state < 0 || !(everywhere || token_ends[state])) continue;
+      for (int t = token_indptr[i]; t < token_indptr[i + 1]; t++)
+        bits[token_ids[t] / 32] |= 1u << (token_ids[t] % 32);
+    }
+    return bits;
+  }
+};
+
+inline void run_masks() {
+  doing = "token masks";
+  for (int i = 0; i < 2000; i++) {
+    Tables tables;
+    const int state = below(tables.states);
+    const bool everywhere = one_in(2);
+    check(tables.run(state, everywhere) == 0, "srt_token_mask");
+    check(same_bits(tables.mask, tables.expected(state, everywhere)), "the mask");
+    for (int outside : {-1, tables.states})
+      check_refused(tables.run(outside, everywhere) == -1, "a state outside the automaton");
+    tables.damage();
+    tables.run(one_in(10) ? int(rng()) : state, everywhere);
+  }
+}
+
+}  // namespace driver
