@@ -1,0 +1,54 @@
+"""Sets of characters as sorted, disjoint, non-adjacent ranges of code points.
+
+The parser calculates with them; every set of an AST is in this form and free of surrogates,
+which no UTF-8 text can contain.
+"""
+
+from collections.abc import Iterable
+
+Range = tuple[int, int]  # first and last code point, both inclusive
+Ranges = tuple[Range, ...]
+
+MAX_CODE_POINT = 0x10FFFF
+FIRST_SURROGATE = 0xD800
+LAST_SURROGATE = 0xDFFF
+
+ANY: Ranges = ((0, FIRST_SURROGATE - 1), (LAST_SURROGATE + 1, MAX_CODE_POINT))
+SURROGATES: Ranges = ((FIRST_SURROGATE, LAST_SURROGATE),)
+
+
+def union(ranges: Iterable[Range]) -> Ranges:
+    """The set of all characters in `ranges`, which may overlap and come in any order."""
+    merged: list[Range] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            if high > merged[-1][1]:
+                merged[-1] = (merged[-1][0], high)
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def complement(ranges: Ranges) -> Ranges:
+    """All code points that are not in the set, surrogates among them."""
+    gaps: list[Range] = []
+    start = 0
+    for low, high in ranges:
+        if start < low:
+            gaps.append((start, low - 1))
+        start = high + 1
+    if start <= MAX_CODE_POINT:
+        gaps.append((start, MAX_CODE_POINT))
+    return tuple(gaps)
+
+
+def subtract(ranges: Ranges, removed: Ranges) -> Ranges:
+    """The characters of `ranges` that are not in `removed`."""
+    return complement(union(complement(ranges) + removed))
+
+
+def without_surrogates(ranges: Ranges) -> Ranges:
+    """The characters of the set that UTF-8 can encode."""
+    if not ranges or ranges[-1][1] < FIRST_SURROGATE:
+        return ranges
+    return subtract(ranges, SURROGATES)
