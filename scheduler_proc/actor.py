@@ -21,6 +21,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import GrammarIntake
@@ -41,6 +42,7 @@ from srt.messages import (
     TokenizedReq,
 )
 from srt.model.files import resolve_model
+from srt.model.tokenizer import load_plain_tokenizer
 from srt.model.vocab import load_vocab
 
 log = logging.getLogger(__name__)
@@ -85,12 +87,14 @@ class SchedulerActor(Actor):
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
         self._grammars = GrammarStore(self._vocabulary, self.ring.grammars)
+        self._grammars.warm()
         self._intake = GrammarIntake(self._grammars, self._enter, self._fail)
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
         self.receive(self._inbox, SchedulerMessage, self._on_message)
         self.background(self._serve())
+        self.background(self._intake.watch())
 
     async def stop(self) -> None:
         self._trace.close(self._core.counters)
@@ -169,7 +173,12 @@ class SchedulerActor(Actor):
         self._tell()
 
     def _vocabulary(self) -> TokenVocabulary:
-        return TokenVocabulary.from_vocab(load_vocab(resolve_model(self.args.model)))
+        """In the grammars' thread, before the first of them is loaded: what they all need."""
+        files = resolve_model(self.args.model)
+        vocab = load_vocab(files)
+        if not self.args.disable_jump_forward:
+            self._core.retokeniser = Retokeniser(vocab, load_plain_tokenizer(files))
+        return TokenVocabulary.from_vocab(vocab)
 
     def _on_control(self, control: Control) -> None:
         """Answered at once, except a flush that has time to wait."""

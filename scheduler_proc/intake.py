@@ -37,6 +37,7 @@ class GrammarIntake:
     ) -> None:
         self._store, self._enter, self._fail = store, enter, fail
         self._waiting: list[_Waiting] = []
+        self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,6 +51,7 @@ class GrammarIntake:
         waiting = _Waiting(req)
         self._waiting.append(waiting)
         waiting.task = asyncio.get_running_loop().create_task(self._load(waiting))
+        waiting.task.add_done_callback(self._on_done)
 
     def take(self, message: Abort | ClientGone) -> list[TokenizedReq]:
         """Remove the requests that a message ends."""
@@ -62,6 +64,15 @@ class GrammarIntake:
         """A new epoch: forget every request."""
         for waiting in list(self._waiting):
             self._remove(waiting)
+
+    async def watch(self) -> None:
+        """Raises what `enter` or `fail` raised: a defect, which must end the process."""
+        raise await self._crashes.get()
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._crashes.put_nowait(error)
 
     def _remove(self, waiting: _Waiting) -> None:
         self._waiting.remove(waiting)

@@ -29,6 +29,7 @@ def stats_of(core: Scheduler, executor: Executor) -> dict[str, Any]:
         "prompt_tokens_total": counters.prompt_tokens,
         "computed_prompt_tokens_total": counters.computed_prompt_tokens,
         "generation_tokens_total": counters.generation_tokens,
+        "jump_forward_tokens_total": counters.jump_forward_tokens,
         "num_requests_total": counters.requests,
         "num_aborted_requests_total": counters.aborted,
         "num_retracted_reqs_total": counters.retracted,

@@ -21,6 +21,10 @@ _LATER = {
 }
 
 
+# The front waits for twice the compile time-out and some seconds, and a client for 30 s.
+MAX_COMPILE_TIMEOUT_S = 12.0
+
+
 class ServerArgs(Struct, frozen=True):
     """Everything that can be chosen about a server. Sizes in tokens or requests, times in s."""
 
@@ -31,6 +35,7 @@ class ServerArgs(Struct, frozen=True):
     no_http: bool = False
     api_key: str = ""
     ring_dir: str = ""
+    reasoning_parser: str = "auto"
     device: str = "cpu"
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
@@ -48,6 +53,11 @@ class ServerArgs(Struct, frozen=True):
     max_queued_tokens: int = 1048576
     chunked_prefill_size: int = 512
     random_seed: int = -1
+    grammar_backend: str = "fsm"
+    grammar_compile_timeout: float = 10.0
+    grammar_compile_memory: int = 1024
+    grammar_cache_dir: str = "auto"
+    disable_jump_forward: bool = False
     drain_timeout: float = 10.0
     log_level: str = "info"
     check_invariants: bool = False
@@ -68,6 +78,12 @@ class ServerArgs(Struct, frozen=True):
         _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
+        _require(
+            0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
+            "grammar_compile_timeout",
+            f"must be above 0 and at most {MAX_COMPILE_TIMEOUT_S:.0f}",
+        )
+        _require(self.grammar_compile_memory >= 16, "grammar_compile_memory", "must be at least 16")
         resolve_model(self.model)
 
     def public(self) -> dict[str, Any]:
@@ -100,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_server(parser.add_argument_group("server"))
     _add_compute(parser.add_argument_group("compute"))
     _add_scheduling(parser.add_argument_group("scheduling and memory"))
+    _add_grammars(parser.add_argument_group("constrained output"))
     _add_operation(parser.add_argument_group("operation"))
     return parser
 
@@ -124,6 +141,10 @@ def _add_server(group: Any) -> None:
     _option(group, "--port", "HTTP port; 0 picks a free one")
     _option(group, "--no-http", "serve the ZeroMQ ring only")
     _option(group, "--api-key", "require this bearer token over HTTP")
+    parsers = ["auto", "think", "none"]
+    _option(
+        group, "--reasoning-parser", "reasoning in chats; auto: by the template", choices=parsers
+    )
     _option(group, "--ring-dir", "private directory for the ring's sockets (default: a new one)")
 
 
@@ -152,6 +173,17 @@ def _add_scheduling(group: Any) -> None:
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
     _option(group, "--chunked-prefill-size", "token budget of one step")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
+
+
+def _add_grammars(group: Any) -> None:
+    backends = ["fsm", "llguidance", "xgrammar"]
+    _option(group, "--grammar-backend", "fsm: what is regular, else llguidance", choices=backends)
+    _option(group, "--grammar-compile-timeout", "seconds that compiling one constraint may take")
+    _option(group, "--grammar-compile-memory", "MiB that compiling one constraint may take")
+    _option(group, "--disable-jump-forward", "sample what a constraint forces, token by token")
+    _option(
+        group, "--grammar-cache-dir", "compiled grammars; auto: ~/.cache/srt/grammars; none: off"
+    )
 
 
 def _add_operation(group: Any) -> None:

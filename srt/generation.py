@@ -5,6 +5,7 @@ and user programs are written against it. Every snapshot is cumulative, so a rea
 some loses nothing but time; only `delta` is relative to the previous snapshot.
 """
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
@@ -61,6 +62,64 @@ class GenerateOutput(Struct, frozen=True):
     forward_passes: int = 0
 
 
+class ScoreRequest(Struct, frozen=True, kw_only=True):
+    """What a score is asked for: how likely each continuation is behind one prefix.
+
+    Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
+    at least one, and none of them empty. `cache_salt` and `rid` are those of a `Request`.
+    """
+
+    continuations: Sequence[str | Sequence[int]]
+    text: str | None = None
+    input_ids: Sequence[int] | None = None
+    cache_salt: str = ""
+    rid: str | None = None
+
+
+class ChoiceScore(Struct, frozen=True):
+    """The score of one continuation: its tokens from `ScoreOutput.start` on, and the
+    log-probability (natural) of each, given all tokens before it; None only at position 0."""
+
+    token_ids: list[int]
+    logprobs: list[float | None]
+
+    @property
+    def total(self) -> float:
+        """The sum of the log-probabilities."""
+        return math.fsum(value for value in self.logprobs if value is not None)
+
+    @property
+    def mean(self) -> float:
+        """The mean log-probability of a token; 0.0 where none has one."""
+        count = sum(value is not None for value in self.logprobs)
+        return self.total / count if count else 0.0
+
+
+class ScoreOutput(Struct, frozen=True):
+    """The scores of all continuations, in the order they were given.
+
+    `start` is the first scored position: the length of the longest token prefix that the prefix
+    and every sequence (prefix and continuation, encoded together) have in common. It is below
+    `prompt_tokens`, the length of the prefix, where a continuation merges with its last token.
+    `cached_tokens` were in the cache at the beginning, `computed_tokens` the model had to run
+    through for all continuations together.
+    """
+
+    rid: str
+    choices: list[ChoiceScore]
+    start: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+
+    @property
+    def probabilities(self) -> list[float]:
+        """Of each continuation, among these: the softmax of the totals."""
+        totals = [choice.total for choice in self.choices]
+        weights = [math.exp(total - max(totals)) for total in totals]
+        return [weight / math.fsum(weights) for weight in weights]
+
+
 class Generation(Protocol):
     """An admitted request: iterate over its snapshots, or wait for the last one.
 
@@ -104,6 +163,14 @@ class Client(Protocol):
 
         Raises RequestError when the request is refused and RingError when the server cannot be
         reached.
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        """How likely each continuation is. One round trip; a cancelled call ends the work.
+
+        Raises RequestError when the request is refused or aborted, RingError when the server
+        cannot be reached or is lost.
         """
         ...
 

@@ -21,8 +21,9 @@ from srt.errors import (
     RingError,
 )
 from srt.generation import GenerateOutput, Request
-from srt.messages import ChatMessage, Finish, RingEvent
+from srt.messages import Finish, RingEvent
 from srt.sampling_params import SamplingParams
+from srt.tools.format import message_object, tool_object
 
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0
@@ -82,7 +83,7 @@ class HttpClient:
             if request.return_logprob:
                 message = "return_logprob is not available for messages over HTTP"
                 raise RequestError(message, param="return_logprob")
-            body |= _chat_body(request.messages, request.sampling)
+            body |= _chat_body(request)
             return await self._open("/v1/chat/completions", body, _parse_chat)
         body |= {
             "text": request.text,
@@ -154,13 +155,18 @@ class HttpGeneration:
         """From the response's head, or 0 until the first snapshot if the server tells not."""
         return self._last.prompt_tokens
 
+    @property
+    def opens_reasoning(self) -> bool:
+        """Never told: the text comes as the model wrote it."""
+        return False
+
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         async for payload in self._events:
             if "error" in payload:
                 raise _error(payload["error"], 500)
             last, self._last = self._last, self._parse(payload, self._last)
             # The finished snapshot is held until the stream ends: a chat's usage follows it.
-            if self._last.finish is None and self._last.completion_tokens > last.completion_tokens:
+            if self._last.finish is None and _is_news(self._last, last):
                 yield self._last
         if self._last.finish is None:
             raise RingError("the server closed the stream before the end")
@@ -173,6 +179,11 @@ class HttpGeneration:
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
+    """A jump may add text without adding tokens; a token may add no text."""
+    return now.completion_tokens > last.completion_tokens or len(now.text) > len(last.text)
 
 
 async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
@@ -192,15 +203,29 @@ def _native_sampling(sampling: SamplingParams) -> dict[str, Any]:
     if sampling.max_new_tokens is None:
         message = "max_new_tokens must be a number for text and input_ids over HTTP"
         raise RequestError(message, param="max_new_tokens")
+    return _sampling_fields(sampling)
+
+
+def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
+    for name in ("regex", "json_schema", "ebnf", "structural_tag"):
+        if getattr(sampling, name) == "":
+            raise RequestError(f"{name} must not be empty", param=name)
     return {name: getattr(sampling, name) for name in sampling.__struct_fields__}
 
 
-def _chat_body(messages: list[ChatMessage], sampling: SamplingParams) -> dict[str, Any]:
-    body = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+def _chat_body(request: Request) -> dict[str, Any]:
+    """The chat route's body that asks for the text as the model writes it."""
+    body = _sampling_fields(request.sampling)
     body["max_tokens"] = body.pop("max_new_tokens")
     body["min_tokens"] = body.pop("min_new_tokens")
-    body["messages"] = [{"role": m.role, "content": m.content} for m in messages]
+    body["messages"] = [
+        message_object(message, arguments_as_text=True) for message in request.messages or []
+    ]
     body["stream_options"] = {"include_usage": True}
+    body["separate_reasoning"] = body["parse_tool_calls"] = False
+    if request.tools:
+        body["tools"] = [tool_object(tool) for tool in request.tools]
     return body
 
 
@@ -219,6 +244,8 @@ def _parse_native(payload: Any, last: GenerateOutput) -> GenerateOutput:
         finish=_finish(meta["finish_reason"]),
         output_logprobs=None if output_logprobs is None else [e[0] for e in output_logprobs],
         prompt_logprobs=None if not prompt_logprobs else [(e[0], e[1]) for e in prompt_logprobs],
+        jump_forward_tokens=meta.get("jump_forward_tokens", 0),
+        forward_passes=meta.get("forward_passes", 0),
     )
 
 

@@ -4,18 +4,21 @@ A part of the ring drops what it cannot decode, so a wrong type must be found on
 socket: here it is a RequestError that names the field, and both transports refuse alike.
 """
 
+import json
 import math
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
 from srt.errors import RequestError
 from srt.generation import Request
-from srt.messages import ChatMessage
+from srt.messages import ChatMessage, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 
 _SAMPLING_TYPES = get_type_hints(SamplingParams)
+_JSON_FIELDS = ("json_schema", "structural_tag")  # texts, which may be given as objects
+T = TypeVar("T", ToolCall, ToolSpec)
 _REQUEST_TYPES: dict[str, Any] = {
     "text": str | None,
     "stream": bool,
@@ -41,6 +44,8 @@ def checked_request(request: dict[str, Any]) -> Request:
         checked["input_ids"] = _ids(request["input_ids"])
     if request.get("messages") is not None:
         checked["messages"] = [_message(i, m) for i, m in enumerate(request["messages"])]
+    if "tools" in request:
+        checked["tools"] = _tools(request["tools"])
     return Request(**checked)
 
 
@@ -62,7 +67,9 @@ def _sampling(given: SamplingParams | dict[str, Any]) -> SamplingParams:
     for name in fields:
         if name not in _SAMPLING_TYPES:
             raise RequestError(f"unknown sampling parameter {name!r}", param=str(name))
-    checked = {name: _as_type(name, v, _SAMPLING_TYPES[name]) for name, v in fields.items()}
+    texts = {name: _json_text(fields[name]) for name in _JSON_FIELDS if name in fields}
+    given = {**fields, **texts}
+    checked = {name: _as_type(name, v, _SAMPLING_TYPES[name]) for name, v in given.items()}
     return SamplingParams(**checked)
 
 
@@ -74,9 +81,60 @@ def _ids(ids: Sequence[int]) -> list[int]:
         raise RequestError("input_ids must be a list of integers", param="input_ids") from None
 
 
-def _message(index: int, message: ChatMessage | dict[str, str]) -> ChatMessage:
+def _message(index: int, message: ChatMessage | dict[str, Any]) -> ChatMessage:
     name = f"messages[{index}]"
-    fields = msgspec.structs.asdict(message) if isinstance(message, ChatMessage) else message
-    if not isinstance(fields, dict) or set(fields) != {"role", "content"}:
+    given = message if isinstance(message, ChatMessage | dict) else {}
+    fields = _fields(name, ChatMessage, given)
+    if not {"role", "content"} <= set(fields):
         raise RequestError(f"{name} must have role and content", param=name)
-    return ChatMessage(**{key: _as_type(f"{name}.{key}", v, str) for key, v in fields.items()})
+    calls = fields.pop("tool_calls", None) or []
+    if not isinstance(calls, list):
+        raise RequestError(f"{name}.tool_calls must be a list", param=f"{name}.tool_calls")
+    checked = {key: _as_type(f"{name}.{key}", value, str) for key, value in fields.items()}
+    made = [_of_texts(f"{name}.tool_calls[{j}]", ToolCall, c) for j, c in enumerate(calls)]
+    return ChatMessage(**checked, tool_calls=made)
+
+
+def _tools(tools: Any) -> list[ToolSpec]:
+    if not isinstance(tools, list | tuple):
+        raise RequestError("tools must be a list", param="tools")
+    return [_tool(f"tools[{i}]", tool) for i, tool in enumerate(tools)]
+
+
+def _tool(name: str, tool: Any) -> ToolSpec:
+    """A ToolSpec, its fields, or OpenAI's JSON of a function."""
+    if isinstance(tool, dict) and tool.get("type") == "function" and "function" in tool:
+        tool = tool["function"]
+    if isinstance(tool, dict) and "parameters" in tool:
+        tool = tool | {"parameters": _json_text(tool["parameters"])}
+    return _of_texts(name, ToolSpec, tool)
+
+
+def _of_texts(name: str, kind: type[T], value: Any) -> T:
+    """`value`, a struct or a dict, as a struct whose fields are all texts."""
+    fields = _fields(name, kind, value)
+    checked = {key: _as_type(f"{name}.{key}", text, str) for key, text in fields.items()}
+    try:
+        return kind(**checked)
+    except TypeError as error:  # a field is missing
+        raise RequestError(f"{name}: {error}", param=name) from None
+
+
+def _fields(name: str, kind: type[msgspec.Struct], value: Any) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(value) if isinstance(value, kind) else value
+    if not isinstance(fields, dict):
+        raise RequestError(f"{name} must be a {kind.__name__} or a dict", param=name)
+    for key in fields:
+        if key not in kind.__struct_fields__:
+            raise RequestError(f"{name}: unknown field {key!r}", param=f"{name}.{key}")
+    return fields if isinstance(value, kind) else dict(fields)
+
+
+def _json_text(value: Any) -> Any:
+    """A JSON object given as a dict, as its text."""
+    if not isinstance(value, dict):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return value  # the type check names it

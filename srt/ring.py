@@ -29,6 +29,7 @@ MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep is to
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, its name included
 
+# Parts that every request needs: when one dies, everything in flight is lost.
 RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
 _ARGS_FILE = "args.json"
 
@@ -75,6 +76,21 @@ class Ring(NamedTuple):
     def credits(self) -> str:
         """PULL of the tokenizer, for credits."""
         return self.address("credits")
+
+    @property
+    def compiler(self) -> str:
+        """PULL of the compiler, for constraints."""
+        return self.address("compiler")
+
+    @property
+    def compiled(self) -> str:
+        """PULL of the tokenizer, for the compiler's replies."""
+        return self.address("compiled")
+
+    @property
+    def grammars(self) -> Path:
+        """The directory of compiled grammars, one file by key; only the compiler adds to it."""
+        return self.directory / "grammars"
 
     def write_args(self, args: ServerArgs) -> None:
         path = self.directory / _ARGS_FILE

@@ -3,7 +3,8 @@
 The launcher runs it. When a part of the ring dies, every request in flight is lost: the
 supervisor raises the epoch and publishes it at once, so that each client fails its own requests
 and each surviving part forgets them, without any help from the broken ring. The gateway is a
-client, not a part: its death costs only its own connections.
+client, not a part: its death costs only its own connections. The compiler's costs nothing: what
+waits for it is asked again. The launcher's "ready" waits for both, the ring's for neither.
 """
 
 import asyncio
@@ -33,11 +34,13 @@ MODULES = {
     "tokenizer": "tokenizer_proc",
     "scheduler": "scheduler_proc",
     "detokenizer": "detokenizer_proc",
+    "compiler": "scheduler_proc.grammar",
     "gateway": "srt.gateway",
 }
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a fresh back-off
 MAX_RESTARTS = 8  # in a row, without a healthy time between
+COMPILER = "compiler"  # restarted for ever once it has served: constraints are users' input
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
 
@@ -51,6 +54,7 @@ class Child:
     state: str = "starting"
     started_at: float = 0.0
     restarts: int = 0
+    has_served: bool = False
     beat: Heartbeat | None = None
     info: dict[str, Any] = field(default_factory=dict)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,7 +73,7 @@ class Supervisor:
         self._reason = ""
         self._failure: str | None = None
         self._closing = False
-        parts = RING_PARTS if args.no_http else (*RING_PARTS, "gateway")
+        parts = [*RING_PARTS, COMPILER] + ([] if args.no_http else ["gateway"])
         self._children = {part: Child(part) for part in parts}
         self._death_pipe = os.pipe()
         self._changed = asyncio.Event()
@@ -85,7 +89,7 @@ class Supervisor:
 
     @property
     def all_ready(self) -> bool:
-        """The ring is ready, and so is the gateway."""
+        """The ring is ready, and so are the compiler and the gateway."""
         return self.ready and all(child.state == "ready" for child in self._children.values())
 
     @property
@@ -158,7 +162,8 @@ class Supervisor:
             self._epoch += child.part in RING_PARTS
             self._reason = f"{child.part} died ({_describe(status)})"
             self._changed.set()
-            self._forced.set()
+            if child.part != COMPILER:
+                self._forced.set()
             return
         self._reason = f"{child.part} died ({_describe(status)})"
         if status == EXIT_CONFIG:
@@ -174,10 +179,11 @@ class Supervisor:
         if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
             child.restarts = 0
         child.restarts += 1
-        if child.restarts > MAX_RESTARTS:
+        if child.restarts > MAX_RESTARTS and not (child.part == COMPILER and child.has_served):
             self._fail(f"{child.part} died {child.restarts} times in a row: giving up")
             return
-        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (child.restarts - 1)))
+        doublings = min(child.restarts, MAX_RESTARTS) - 1
+        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**doublings))
         if not self._stop.is_set():
             self._start(child)
 
@@ -198,7 +204,7 @@ class Supervisor:
             child.beat = beat
             child.info = beat.info
             if child.state == "starting":
-                child.state = "ready"
+                child.state, child.has_served = "ready", True
             self._changed.set()
 
     async def _publish(self, events: zmq.asyncio.Socket) -> None:

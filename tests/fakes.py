@@ -23,6 +23,7 @@ class FakeGeneration:
         self.request = request
         self.rid = rid
         self.prompt_tokens = client.prompt_tokens(request)
+        self.opens_reasoning = client.opens_reasoning
         self.closed = False
         self.finished = False
 
@@ -39,6 +40,8 @@ class FakeGeneration:
             cached_tokens=self.client.cached_tokens,
             completion_tokens=count,
             finish=finish,
+            jump_forward_tokens=self.client.jump_forward_tokens,
+            forward_passes=count - self.client.jump_forward_tokens,
             output_logprobs=[-0.5] * count if wants else None,
             prompt_logprobs=[(None if i == 0 else -0.25, i) for i in range(start, start + 2)]
             if wants and start >= 0
@@ -77,6 +80,8 @@ class FakeClient:
         self.pieces = tuple(pieces)
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
+        self.opens_reasoning = False
+        self.jump_forward_tokens = 0
         self.delay_s = 0.0
         self.changed = asyncio.Event()
         self.hold = asyncio.Event()

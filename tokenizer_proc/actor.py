@@ -1,10 +1,15 @@
 """The tokenizer process: the ring's front door. Sockets around the `Front` core, nothing else."""
 
+import asyncio
+import time
+
 import zmq
 
 from srt.actor import Actor
 from srt.messages import (
     AbortReq,
+    CompileReply,
+    CompilerMessage,
     ControlReq,
     Credit,
     FrontMessage,
@@ -13,15 +18,20 @@ from srt.messages import (
     Refused,
 )
 from srt.model.files import resolve_model
+from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from srt.ring import send_now
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.front import Front
-from tokenizer_proc.tokenizer import load_tokenizer
+from tokenizer_proc.front import Answer, Front
+from tokenizer_proc.parking import Parked
+
+COMPILE_GRACE_S = 5.0  # for the way to the compiler and back, and for its restart
+EXPIRY_INTERVAL_S = 0.5
 
 
 class TokenizerActor(Actor):
-    """Answers each GenerateReq with Admitted or Refused and passes the admitted on."""
+    """Answers each GenerateReq with Admitted or Refused and passes the admitted on. One with a
+    constraint waits in between for the compiler."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -37,13 +47,18 @@ class TokenizerActor(Actor):
             max_requests=self.args.max_queued_requests,
             max_tokens=self.args.max_queued_tokens,
             max_total_tokens=self.args.max_total_tokens,
+            max_compile_wait_s=2 * self.args.grammar_compile_timeout + COMPILE_GRACE_S,
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
         self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
+        self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
         self._credits = self.bind(zmq.PULL, self.ring.credits)
+        self._compiled = self.bind(zmq.PULL, self.ring.compiled)
         self._clients = self.bind(zmq.ROUTER, self.ring.front)
         self.receive(self._credits, Credit, self._front.credit)
+        self.receive(self._compiled, CompilerMessage, self._on_compiler)
         self.receive_from_clients(self._clients, FrontMessage, self._on_client)
+        self.background(self._expire())
 
     def new_epoch(self, epoch: int) -> None:
         self._front.reset(epoch)
@@ -60,7 +75,9 @@ class TokenizerActor(Actor):
             self._generate(client, message)
         elif isinstance(message, AbortReq):
             abort = self._front.abort(client, message)
-            if abort is not None:
+            if isinstance(abort, Refused):
+                self._reply(client, abort)
+            elif abort is not None:
                 self.send(self._scheduler, abort)
         elif isinstance(message, ControlReq):
             control = self._front.control(client, message)
@@ -70,13 +87,34 @@ class TokenizerActor(Actor):
                 self.send(self._scheduler, control)
 
     def _generate(self, client: bytes, req: GenerateReq) -> None:
-        answer = self._front.generate(client, req)
-        if isinstance(answer, Refused):
-            self._reply(client, answer)
-            return
-        admitted, tokenized = answer
-        self.send(self._scheduler, tokenized)
-        self._reply(client, admitted)
+        answer = self._front.generate(client, req, time.monotonic())
+        if not isinstance(answer, Parked):
+            self._answer((client, answer))
+        elif answer.question is not None:
+            # If the compiler cannot be reached, it asks for this when it has started.
+            send_now(self._compiler, answer.question)
+
+    def _on_compiler(self, message: CompilerMessage) -> None:
+        if isinstance(message, CompileReply):
+            for answer in self._front.compiled(message):
+                self._answer(answer)
+        else:
+            for question in self._front.unanswered():
+                send_now(self._compiler, question)
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL_S)
+            for answer in self._front.expire(time.monotonic()):
+                self._answer(answer)
+
+    def _answer(self, answer: Answer) -> None:
+        client, word = answer
+        if isinstance(word, Refused):
+            self._reply(client, word)
+        else:
+            self.send(self._scheduler, word.tokenized)
+            self._reply(client, word.admitted)
 
     def _reply(self, client: bytes, message: Message) -> None:
         # A client that does not read its answers, or left, is found by its lease.

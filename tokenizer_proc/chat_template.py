@@ -1,7 +1,8 @@
 """Chat messages to one prompt text, by the model's own Jinja template in a sandbox.
 
 Called by the front's admission. Templates come with models and are not trusted: they run in
-Jinja's immutable sandbox, and their output is bounded.
+Jinja's immutable sandbox, and their output is bounded. Tools go to templates that write them in
+our format; for the others `chat_messages` makes them part of the messages' text.
 """
 
 import json
@@ -10,14 +11,16 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.messages import ChatMessage
+from srt.messages import ChatMessage, ToolSpec
 from srt.model.vocab import Vocab
+from srt.tools.format import HERMES, message_object, tool_object
+from tokenizer_proc.chat_messages import with_tools_as_text
 
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
 
@@ -28,6 +31,7 @@ class ChatTemplate:
     def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
         self._names = {"bos_token": bos_token, "eos_token": eos_token}
         self._template: jinja2.Template | None = None
+        self._takes_tools = False
         self._why_not = "this model has no chat template: send a text prompt instead"
         if source is not None:
             self._compile(source)
@@ -41,8 +45,10 @@ class ChatTemplate:
 
     def _compile(self, source: str) -> None:
         # A broken template must not keep a model from serving plain prompts.
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._takes_tools = _writes_tools(environment, source)
+            self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
             self._why_not = f"this model's chat template cannot be compiled: {error}"
 
@@ -51,15 +57,19 @@ class ChatTemplate:
         messages: Sequence[ChatMessage],
         add_generation_prompt: bool = True,
         max_chars: int = MAX_RENDERED_CHARS,
+        tools: Sequence[ToolSpec] = (),
     ) -> str:
-        """The prompt for a chat. Raises RequestError when the template refuses it, and when it
-        is longer than `max_chars`."""
+        """The prompt for a chat that may call `tools`. Raises RequestError when the template
+        refuses it, and when it is longer than `max_chars`."""
         if self._template is None:
             raise RequestError(self._why_not, param="messages")
+        if not self._takes_tools:
+            messages = with_tools_as_text(messages, tools, HERMES)
+        shown = [tool_object(tool) for tool in tools] if self._takes_tools else []
         names = {
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "messages": [message_object(m, arguments_as_text=False) for m in messages],
             "add_generation_prompt": add_generation_prompt,
-            "tools": None,
+            "tools": shown or None,
             "documents": None,
             **self._names,
         }
@@ -70,6 +80,12 @@ class ChatTemplate:
         except Exception as error:  # a template may fail in any way that Python can
             reason = str(error) or type(error).__name__
             raise RequestError(f"the chat template failed: {reason}", param="messages") from error
+
+
+def _writes_tools(environment: jinja2.Environment, source: str) -> bool:
+    """Whether a template writes its variable `tools`, and calls in our format."""
+    names = meta.find_undeclared_variables(environment.parse(source))
+    return "tools" in names and HERMES.begin in source
 
 
 def _bounded(template: jinja2.Template, names: dict[str, Any], max_chars: int) -> str:

@@ -1,19 +1,30 @@
 """Admission: checks each request, turns it into tokens, and keeps the bounds on what is in flight.
 
-The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O.
-Invariant: an admitted request holds its place (one request, its prompt tokens) until its Credit
-comes or the epoch changes; a refused one holds nothing.
+The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O, no
+clock. Invariant: an admitted request holds its place (one request, its prompt tokens) until its
+Credit comes or the epoch changes, a parked one until it is refused; a refused one holds nothing.
 """
 
 import math
+from typing import Any
 
 from msgspec.structs import replace
 
-from srt.errors import OVERLOADED, UNAVAILABLE, RequestError
+from srt.constraint import CONSTRAINT_KINDS, Constraint
+from srt.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    OVERLOADED,
+    UNAVAILABLE,
+    ErrorInfo,
+    RequestError,
+)
 from srt.messages import (
     Abort,
     AbortReq,
     Admitted,
+    CompileReply,
+    CompileReq,
     Control,
     ControlReq,
     Credit,
@@ -22,15 +33,18 @@ from srt.messages import (
     TokenizedReq,
     pack_ids,
 )
+from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab
 from srt.sampling_params import SamplingParams
 from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.parking import Admission, Parked, Parking
 from tokenizer_proc.prompt import Prompt, PromptReader, too_long
-from tokenizer_proc.tokenizer import Tokenizer
 
 MAX_RID_CHARS = 256
 MAX_SALT_CHARS = 256
 CONTROL_OPS = ("flush_cache", "stats")
+
+Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
 
 
 class Front:
@@ -39,7 +53,8 @@ class Front:
     Bounds: `max_requests` in flight, and `max_tokens` prompt tokens in flight (what a request may
     still generate does not count: it is unknown and mostly far below its limit). A prompt above
     `max_tokens` is taken when nothing else is in flight, so that no valid request is refused
-    forever. `max_total_tokens` is the scheduler's pool: no request may need more.
+    forever. `max_total_tokens` is the scheduler's pool: no request may need more. A request with a
+    constraint is parked until its grammar is compiled, for up to `max_compile_wait_s` seconds.
     """
 
     def __init__(
@@ -52,6 +67,7 @@ class Front:
         max_requests: int,
         max_tokens: int,
         max_total_tokens: int,
+        max_compile_wait_s: float,
     ) -> None:
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
@@ -62,10 +78,11 @@ class Front:
         self._draining = False
         self._places: dict[tuple[bytes, str], int] = {}  # (client, rid) -> prompt tokens
         self._tokens = 0
+        self._parking = Parking(max_compile_wait_s)
 
     @property
     def in_flight(self) -> int:
-        """Admitted requests that have not ended."""
+        """Admitted and parked requests that have not ended."""
         return len(self._places)
 
     @property
@@ -73,26 +90,34 @@ class Front:
         """Prompt tokens of the requests in flight."""
         return self._tokens
 
-    def generate(self, client: bytes, req: GenerateReq) -> tuple[Admitted, TokenizedReq] | Refused:
-        """Admit or refuse a request. The TokenizedReq goes to the scheduler."""
+    def generate(self, client: bytes, req: GenerateReq, now: float) -> Admission | Parked | Refused:
+        """Admit, park or refuse a request."""
         try:
-            tokenized, prompt_tokens = self._admit(client, req)
+            admission = self._admit(client, req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
+        prompt_tokens = admission.admitted.prompt_tokens
         self._places[client, req.rid] = prompt_tokens
         self._tokens += prompt_tokens
-        return Admitted(req.rid, self._epoch, prompt_tokens), tokenized
+        constraint = req.sampling.constraint
+        return admission if constraint is None else self._parking.park(admission, constraint, now)
 
     def credit(self, credit: Credit) -> None:
         """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
         if credit.epoch == self._epoch:
             self._tokens -= self._places.pop((credit.client, credit.rid), 0)
 
-    def abort(self, client: bytes, req: AbortReq) -> Abort | None:
-        """What to tell the scheduler, if the request is in flight. Its credit comes later."""
+    def abort(self, client: bytes, req: AbortReq) -> Abort | Refused | None:
+        """What to tell the scheduler, if the request is in flight: its credit comes later. A
+        parked request is refused."""
         if req.epoch != self._epoch or (client, req.rid) not in self._places:
             return None
-        return Abort(client, req.rid, self._epoch)
+        parked = self._parking.take(client, req.rid)
+        if parked is None:
+            return Abort(client, req.rid, self._epoch)
+        return self._refuse_parked(
+            parked, ErrorInfo(CONFLICT, "the request was aborted before it began")
+        )[1]
 
     def control(self, client: bytes, req: ControlReq) -> Control | Refused:
         """Check an operation for the scheduler. A draining server still takes it."""
@@ -107,6 +132,36 @@ class Front:
             return Refused(req.rid, req.epoch, error.info)
         return Control(client, req.rid, self._epoch, req.op, req.timeout_s)
 
+    # ---- grammars ------------------------------------------------------------------------------
+
+    def compiled(self, reply: CompileReply) -> list[Answer]:
+        """Admit or refuse those that waited for this reply."""
+        if reply.epoch != self._epoch:
+            return []
+        return [
+            self._refuse_parked(admission, _worded(reply.error, constraint))
+            if reply.error is not None
+            else _admit_parked(admission, reply.key)
+            for admission, constraint in self._parking.take_compiled(reply.id)
+        ]
+
+    def unanswered(self) -> list[CompileReq]:
+        """What a compiler that has just started must be asked again."""
+        return self._parking.questions(self._epoch)
+
+    def expire(self, now: float) -> list[Answer]:
+        """Refuse those that have been parked for too long."""
+        error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
+        return [self._refuse_parked(parked, error) for parked in self._parking.take_expired(now)]
+
+    def _refuse_parked(self, parked: Admission, error: ErrorInfo) -> tuple[bytes, Refused]:
+        """Give its place back."""
+        client, rid = parked.tokenized.client, parked.tokenized.rid
+        self._tokens -= self._places.pop((client, rid))
+        return client, Refused(rid, self._epoch, error)
+
+    # ---- the ring ------------------------------------------------------------------------------
+
     def drain(self) -> None:
         """Refuse every later request; those in flight go on."""
         self._draining = True
@@ -116,10 +171,11 @@ class Front:
         self._epoch = epoch
         self._places.clear()
         self._tokens = 0
+        self._parking.clear()
 
     # ---- the checks, cheap ones first --------------------------------------------------------
 
-    def _admit(self, client: bytes, req: GenerateReq) -> tuple[TokenizedReq, int]:
+    def _admit(self, client: bytes, req: GenerateReq) -> Admission:
         self._check_epoch(req.epoch)
         if self._draining:
             raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
@@ -137,14 +193,15 @@ class Front:
             rid=req.rid,
             epoch=self._epoch,
             input_ids=pack_ids(prompt.ids),
-            sampling=sampling,
+            sampling=_unconstrained(sampling),
             eos_ids=[] if sampling.ignore_eos else list(self._vocab.eos_ids),
             stream=req.stream,
             return_logprob=req.return_logprob,
             logprob_start_len=req.logprob_start_len,
             cache_salt=req.cache_salt,
         )
-        return tokenized, prompt_tokens
+        admitted = Admitted(req.rid, self._epoch, prompt_tokens, prompt.opens_reasoning)
+        return Admission(admitted, tokenized)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
@@ -179,6 +236,26 @@ class Front:
                 param="min_new_tokens",
             )
         return replace(sampling, max_new_tokens=resolved)
+
+
+def _admit_parked(parked: Admission, key: str) -> Answer:
+    tokenized = replace(parked.tokenized, grammar=key)
+    return tokenized.client, Admission(parked.admitted, tokenized)
+
+
+def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
+    """The compiler's error as its client reads it: what is wrong with which field."""
+    if error.code != BAD_REQUEST:
+        return error
+    return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)
+
+
+def _unconstrained(sampling: SamplingParams) -> SamplingParams:
+    """`sampling` without the constraint's texts, which the scheduler needs not."""
+    if sampling.constraint is None:
+        return sampling
+    texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
+    return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
 
 
 def _check_rid(rid: str) -> None:

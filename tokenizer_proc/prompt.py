@@ -4,24 +4,30 @@ Called by the front for each request. Invariant: the work is bounded by the cont
 whatever the size of the request.
 """
 
+import json
 from typing import NamedTuple
 
 import numpy as np
 
 from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.messages import ChatMessage, GenerateReq, unpack_ids
+from srt.messages import ChatMessage, GenerateReq, ToolSpec, unpack_ids
+from srt.model.tokenizer import Tokenizer
+from srt.reasoning import THINK
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.tokenizer import Tokenizer
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
 
 
 class Prompt(NamedTuple):
-    """A prompt's ids (int32 [n], n >= 1) and the request's field that it came from."""
+    """A prompt's ids (int32 [n], n >= 1) and the request's field that it came from.
+
+    `opens_reasoning`: the chat template ends with the tag that opens the model's reasoning.
+    """
 
     ids: np.ndarray
     param: str
+    opens_reasoning: bool = False
 
 
 class PromptReader:
@@ -45,7 +51,9 @@ class PromptReader:
                 f"exactly one of text, input_ids and messages must be given, not {len(given)}",
                 param=given[1] if given else "text",
             )
-        prompt = Prompt(self._ids(req), given[0])
+        if given[0] != "messages" and req.tools:
+            raise RequestError("tools need messages", param="tools")
+        prompt = self._chat(req) if given[0] == "messages" else Prompt(self._ids(req), given[0])
         if len(prompt.ids) == 0:
             raise RequestError(f"{prompt.param} must hold at least one token", param=prompt.param)
         return prompt
@@ -54,22 +62,23 @@ class PromptReader:
         if req.text is not None:
             self._check_chars(len(req.text), "text")
             return self._tokenizer.encode(req.text)
-        if req.messages is not None:
-            return self._encode_chat(req.messages)
         return self._checked_ids(req.input_ids or b"")
 
-    def _encode_chat(self, messages: list[ChatMessage]) -> np.ndarray:
+    def _chat(self, req: GenerateReq) -> Prompt:
+        messages = req.messages or []
         if not messages:
             raise RequestError("messages must not be empty", param="messages")
         if not all(message.role for message in messages):
             raise RequestError("every message must have a role", param="messages")
-        size = sum(len(message.role) + len(message.content) for message in messages)
-        # Every message costs a token at least, so more of them than that cannot fit.
-        self._check_chars(max(size, MAX_CHARS_PER_TOKEN * len(messages)), "messages")
-        text = self._template.render(messages, max_chars=MAX_CHARS_PER_TOKEN * self._limit)
+        self._check_chars(_chars(messages), "messages")
+        self._check_chars(sum(len(t.description) + len(t.parameters) for t in req.tools), "tools")
+        _check_json(messages, req.tools)
+        limit = MAX_CHARS_PER_TOKEN * self._limit
+        text = self._template.render(messages, max_chars=limit, tools=req.tools)
         self._check_chars(len(text), "messages")
         # The template writes whatever belongs at the start, BOS included.
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return Prompt(ids, "messages", text.rstrip().endswith(THINK))
 
     def _checked_ids(self, data: bytes) -> np.ndarray:
         if len(data) % 4:
@@ -87,6 +96,34 @@ class PromptReader:
                 param=param,
                 code=CONTEXT_LENGTH,
             )
+
+
+def _chars(messages: list[ChatMessage]) -> int:
+    """A bound from below on the characters of a rendered chat.
+
+    Every message costs a token at least, so more of them than fit cannot fit.
+    """
+    size = sum(len(message.role) + len(message.content) for message in messages)
+    size += sum(len(call.arguments) for message in messages for call in message.tool_calls)
+    return max(size, MAX_CHARS_PER_TOKEN * len(messages))
+
+
+def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:
+    """What the template gets as objects must be such."""
+    for i, message in enumerate(messages):
+        for j, call in enumerate(message.tool_calls):
+            _check_object(call.arguments, f"messages[{i}].tool_calls[{j}].arguments")
+    for i, tool in enumerate(tools):
+        _check_object(tool.parameters, f"tools[{i}].parameters")
+
+
+def _check_object(text: str, param: str) -> None:
+    try:
+        is_object = not text or isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise RequestError(f"{param} must be the text of a JSON object", param=param)
 
 
 def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> RequestError:

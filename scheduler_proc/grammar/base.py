@@ -6,7 +6,7 @@ makes no difference to what may follow.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -69,4 +69,8 @@ class CompiledGrammar(Protocol):
 
     def start(self) -> Grammar:
         """A grammar at the beginning of an output."""
+        ...
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """What its artefact holds: facts that msgpack can carry, and arrays by name."""
         ...

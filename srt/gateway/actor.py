@@ -9,6 +9,7 @@ from srt.gateway.context import GatewayInfo
 from srt.gateway.server import GatewayServer
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
+from srt.reasoning import has_reasoning
 from srt.ring_client import RingClient
 
 
@@ -35,13 +36,15 @@ class GatewayActor(Actor):
 
     def _facts(self) -> GatewayInfo:
         files = resolve_model(self.args.model)
+        vocab = load_vocab(files)
         return GatewayInfo(
             model_name=self.args.model_name,
             model_path=str(files.path),
-            context_len=load_vocab(files).context_len,
+            context_len=vocab.context_len,
             max_total_tokens=self.args.max_total_tokens,
             version=_version(),
             api_key=self.args.api_key or None,
+            reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
             server_args=self.args.public(),
         )
 

@@ -98,16 +98,17 @@ async def submit_all(
             try:
                 generation = await gateway.client.submit(request)
             except RequestError as exc:
-                raise _renamed(exc, rename_param, index) from exc
+                raise renamed(exc, rename_param, index) from exc
             admitted.push_async_callback(generation.aclose)
             generations.append(generation)
         admitted.pop_all()
     return Batch(gateway, generations, started)
 
 
-def _renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:
+def renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:
+    """`exc` with the caller's name of the field."""
     old, new = exc.info.param, rename_param(exc.info.param, index)
     message = exc.info.message
-    if old and new and message.startswith(f"{old} "):
+    if old and new and message.startswith((f"{old} ", f"{old}:")):
         message = new + message[len(old) :]
     return RequestError(message, param=new, code=exc.info.code, retryable=exc.info.retryable)

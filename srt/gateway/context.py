@@ -20,7 +20,8 @@ class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
     `context_len` and `max_total_tokens` are in tokens. `server_args` is shown by /server_info
-    and must hold no secrets. `api_key` None leaves every route open.
+    and must hold no secrets. `api_key` None leaves every route open. `reasoning` says that the
+    model's answers begin with its reasoning, which chats keep apart.
     """
 
     model_name: str
@@ -29,6 +30,7 @@ class GatewayInfo(Struct, frozen=True):
     max_total_tokens: int
     version: str
     api_key: str | None = None
+    reasoning: bool = False
     server_args: dict[str, Any] = {}
 
 

@@ -50,9 +50,8 @@ class FieldRow(NamedTuple):
 
 _NOT_SUPPORTED = "not supported by this server"
 _PENALTY = "penalties are not supported"
-_GRAMMAR = "constrained decoding is not supported"
 _MEDIA = "text only"
-_NO_TOOLS = "tool calls are not supported"
+_OLD_TOOLS = "use tools and tool_choice"
 
 _SAMPLING: dict[str, FieldClass] = {
     "n": OnlyNeutral((1,), "send one request per sample"),
@@ -60,10 +59,6 @@ _SAMPLING: dict[str, FieldClass] = {
     "presence_penalty": OnlyNeutral((0,), _PENALTY),
     "repetition_penalty": OnlyNeutral((1,), _PENALTY),
     "logit_bias": OnlyNeutral(({},), _NOT_SUPPORTED),
-    "regex": OnlyNeutral(("",), _GRAMMAR),
-    "json_schema": OnlyNeutral(("",), _GRAMMAR),
-    "ebnf": OnlyNeutral(("",), _GRAMMAR),
-    "structural_tag": OnlyNeutral(("",), _GRAMMAR),
     "stop_regex": OnlyNeutral(("", []), "use stop strings"),
     "no_stop_trim": OnlyNeutral((False,), "stop strings are never part of the text"),
     "spaces_between_special_tokens": OnlyNeutral((True,), "special tokens are joined as they are"),
@@ -119,7 +114,7 @@ _OPENAI: dict[str, FieldClass] = (
         "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
         "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
         "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
-        "response_format": OnlyNeutral(({"type": "text"},), _GRAMMAR),
+        "guided_decoding_backend": Ignored("every back end enforces the same"),
         "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
         "length_penalty": OnlyNeutral((1,), _PENALTY),
         "return_token_ids": OnlyNeutral((False,), _NOT_SUPPORTED),
@@ -133,6 +128,22 @@ _STREAM_OPTIONS = Kind(
     }
 )
 
+NO_EXTRAS = Kind({})
+
+_STRUCTURED_OUTPUTS = Kind(
+    {
+        "disable_fallback": Ignored("a constraint never falls back to a weaker one"),
+        "disable_additional_properties": OnlyNeutral(
+            (False,), "write additionalProperties: false into the schema"
+        ),
+    }
+)
+
+_CONSTRAINTS: dict[str, Kind] = {
+    "response_format": Kind({}, {"json_schema": NO_EXTRAS}),
+    "structured_outputs": _STRUCTURED_OUTPUTS,
+}
+
 COMPLETION = Kind(
     _OPENAI
     | {
@@ -142,31 +153,24 @@ COMPLETION = Kind(
         "logprobs": OnlyNeutral((), "use /generate with return_logprob"),
         "add_special_tokens": OnlyNeutral((True,), _NOT_SUPPORTED),
     },
-    {"stream_options": _STREAM_OPTIONS},
+    {"stream_options": _STREAM_OPTIONS, **_CONSTRAINTS},
 )
 
 _MESSAGE = Kind(
     {
-        "name": OnlyNeutral(("",), "chat templates here do not take names"),
         "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
         "audio": OnlyNeutral((), _MEDIA),
-        "tool_calls": OnlyNeutral(([],), _NO_TOOLS),
-        "tool_call_id": OnlyNeutral(("",), _NO_TOOLS),
-        "function_call": OnlyNeutral((), _NO_TOOLS),
-        "reasoning_content": OnlyNeutral(("",), _NOT_SUPPORTED),
-    }
+        "function_call": OnlyNeutral((), "use tool_calls"),
+    },
+    {"tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS})},
 )
 
 CHAT = Kind(
     _OPENAI
     | {
-        "parallel_tool_calls": Ignored("matters for tool calls only"),
-        "separate_reasoning": Ignored("no model here separates its reasoning"),
-        "stream_reasoning": Ignored("no model here separates its reasoning"),
-        "tools": OnlyNeutral(([],), _NO_TOOLS),
-        "tool_choice": OnlyNeutral(("none", "auto"), _NO_TOOLS),
-        "functions": OnlyNeutral(([],), _NO_TOOLS),
-        "function_call": OnlyNeutral(("none", "auto"), _NO_TOOLS),
+        "stream_reasoning": OnlyNeutral((True,), "reasoning streams as it comes"),
+        "functions": OnlyNeutral(([],), _OLD_TOOLS),
+        "function_call": OnlyNeutral(("none", "auto"), _OLD_TOOLS),
         "logprobs": OnlyNeutral((False,), "use /generate with return_logprob"),
         "top_logprobs": OnlyNeutral((0,), "use /generate with return_logprob"),
         "modalities": OnlyNeutral((["text"],), _MEDIA),
@@ -181,10 +185,14 @@ CHAT = Kind(
         "add_generation_prompt": OnlyNeutral((True,), _NOT_SUPPORTED),
         "add_special_tokens": OnlyNeutral((False,), "the template writes them"),
     },
-    {"stream_options": _STREAM_OPTIONS, "messages": _MESSAGE},
+    {
+        "stream_options": _STREAM_OPTIONS,
+        "messages": _MESSAGE,
+        "tools": Kind({}, {"function": NO_EXTRAS}),
+        "tool_choice": NO_EXTRAS,
+        **_CONSTRAINTS,
+    },
 )
-
-NO_EXTRAS = Kind({})
 
 
 def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:

@@ -26,6 +26,7 @@ COUNTERS = {
     "cached_tokens_total": "Prompt tokens taken from the prefix cache.",
     "prompt_tokens_total": "Prompt tokens of all requests.",
     "generation_tokens_total": "Generated tokens.",
+    "jump_forward_tokens_total": "Of those, forced by a constraint and not sampled.",
     "num_requests_total": "Requests that reached the scheduler.",
     "num_aborted_requests_total": "Requests that were aborted.",
     "num_retracted_reqs_total": "Times a running request was put back into the queue.",

@@ -70,6 +70,8 @@ def _response(output: GenerateOutput, batch: Batch, body: NativeRequest) -> Nati
         completion_tokens=output.completion_tokens,
         cached_tokens=output.cached_tokens,
         e2e_latency=batch.latency_s,
+        jump_forward_tokens=output.jump_forward_tokens,
+        forward_passes=output.forward_passes,
     )
     if body.return_logprob:
         meta = msgspec.structs.replace(

@@ -1,10 +1,13 @@
 """From the body of /generate to the prompts that the ring takes, and back for field names."""
 
+from functools import partial
 from typing import Any
 
 from srt.errors import RequestError
+from srt.gateway.batch import renamed
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.generation import Request
+from srt.sampling_params import SamplingParams
 
 _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
 
@@ -29,7 +32,7 @@ def prompts_of(body: NativeRequest) -> tuple[list[Request], bool]:
     prompts = [
         Request(
             stream=body.stream,
-            sampling=sampling.to_params(),
+            sampling=_params(sampling, body, index),
             text=value if name == "text" else None,
             input_ids=value if name == "input_ids" else None,
             rid=rid,
@@ -37,9 +40,16 @@ def prompts_of(body: NativeRequest) -> tuple[list[Request], bool]:
             return_logprob=body.return_logprob,
             logprob_start_len=body.logprob_start_len,
         )
-        for value, sampling, rid in zip(values, samplings, rids, strict=True)
+        for index, (value, sampling, rid) in enumerate(zip(values, samplings, rids, strict=True))
     ]
     return prompts, is_list
+
+
+def _params(sampling: NativeSampling, body: NativeRequest, index: int) -> SamplingParams:
+    try:
+        return sampling.to_params()
+    except RequestError as exc:
+        raise renamed(exc, partial(rename_param, body, False), index) from exc
 
 
 def _id_lists(ids: list[Any]) -> tuple[list[list[int]], bool]:

@@ -1,6 +1,6 @@
 """The OpenAI routes: completions, chat completions, models."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -9,26 +9,27 @@ from litestar import get, post
 from litestar.types import ASGIApp
 
 from srt.errors import RequestError
-from srt.gateway.batch import submit_all
+from srt.gateway.batch import Batch, submit_all
 from srt.gateway.body import read_body
+from srt.gateway.chat import chat_of
+from srt.gateway.chat_answers import chat_face
+from srt.gateway.constraint_fields import Given, constrained, openai_constraint
 from srt.gateway.context import Gateway, GatewayInfo, HttpRequest, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.fields import CHAT, COMPLETION
-from srt.gateway.openai_answers import CHATS, COMPLETIONS, Envelope, Face, chunks, whole
+from srt.gateway.openai_answers import COMPLETIONS, Envelope, Face, chunks, whole
 from srt.gateway.reply import json_reply
 from srt.gateway.sse import EventStream
 from srt.gateway.wire_openai import (
     ChatRequest,
     CompletionRequest,
-    Message,
     ModelCard,
     ModelList,
     OpenAIRequest,
     OpenAIResponse,
 )
 from srt.generation import Request
-from srt.messages import ChatMessage
 
 _COMPLETION_NAMES = {
     "text": "prompt",
@@ -36,41 +37,35 @@ _COMPLETION_NAMES = {
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
 }
-_CHAT_NAMES = _COMPLETION_NAMES | {"text": "messages", "input_ids": "messages"}
+_CHAT_NAMES = {"text": "messages", "input_ids": "messages", "min_new_tokens": "min_tokens"}
 
 
 @post("/v1/completions", status_code=200)
 async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several; each prompt is a choice."""
     body = await read_body(request, CompletionRequest, COMPLETION)
-    return await _answer(request, body, _prompts(body), COMPLETIONS, _COMPLETION_NAMES)
+    given = openai_constraint(body)
+    names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
+    return await _answer(request, body, _prompts(body, given), lambda _: COMPLETIONS, names)
 
 
 @post("/v1/chat/completions", status_code=200)
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
     body = await read_body(request, ChatRequest, CHAT)
-    if not body.messages:
-        raise RequestError("messages must not be empty", param="messages")
-    limit, names = body.max_tokens, _CHAT_NAMES
-    if body.max_completion_tokens is not None:
-        limit = body.max_completion_tokens
-        names = names | {"max_new_tokens": "max_completion_tokens"}
-    prompt = Request(
-        stream=body.stream,
-        sampling=body.sampling(limit),
-        messages=[_chat_message(i, message) for i, message in enumerate(body.messages)],
-        rid=body.rid,
-        cache_salt=body.cache_salt,
-    )
-    return await _answer(request, body, [prompt], CHATS, names)
+    chat = chat_of(body, reasoning=gateway_of(request).info.reasoning)
+
+    def face(batch: Batch) -> Face:
+        return chat_face(chat.reading, batch.generations[0].opens_reasoning)
+
+    return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
 
 
 async def _answer(
     request: HttpRequest,
     body: OpenAIRequest,
     prompts: list[Request],
-    face: Face,
+    face_of: Callable[[Batch], Face],
     names: Mapping[str, str],
 ) -> ASGIApp:
     gateway = gateway_of(request)
@@ -82,19 +77,22 @@ async def _answer(
     model = body.model or gateway.info.model_name
     if body.stream:
         batch = await while_connected(request.receive, admission)
+        face = face_of(batch)
         envelope = Envelope.of(batch, face, model, body.rid)
         return EventStream(chunks(envelope, face, batch, body.include_usage), batch)
 
     async def answer() -> OpenAIResponse:
         async with aclosing(await admission) as batch:
             outputs = await batch.results()
+            face = face_of(batch)
             return whole(Envelope.of(batch, face, model, body.rid), face, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))
 
 
-def _prompts(body: CompletionRequest) -> list[Request]:
-    sampling = body.sampling(body.max_tokens)
+def _prompts(body: CompletionRequest, given: Given | None) -> list[Request]:
+    after = body.constraint_after or ""
+    sampling = constrained(body.sampling(body.max_tokens), body, given, after)
     many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
     if body.prompt == []:
@@ -112,18 +110,6 @@ def _prompts(body: CompletionRequest) -> list[Request]:
         )
         for i, value in enumerate(values)
     ]
-
-
-def _chat_message(index: int, message: Message) -> ChatMessage:
-    """A message as plain text; "developer" is the newer word for "system"."""
-    role = "system" if message.role == "developer" else message.role
-    if isinstance(message.content, str):
-        return ChatMessage(role, message.content)
-    for i, part in enumerate(message.content):
-        if part.type != "text":
-            where = f"messages[{index}].content[{i}].type"
-            raise RequestError(f"{where} {part.type!r} is not supported: text only", param=where)
-    return ChatMessage(role, "".join(part.text for part in message.content))
 
 
 def _rename_param(

@@ -1,6 +1,7 @@
 """Shapes the answers of the OpenAI routes: whole responses, and the chunks of a stream.
 
-A `Face` says how one route words its choices; the rest is the same for both.
+A `Face` says how one route words its choices (`chat_answers` has the chats'); the rest is the
+same for both.
 """
 
 import time
@@ -13,10 +14,6 @@ from msgspec import UNSET, Struct
 from srt.errors import RequestError
 from srt.gateway.batch import Batch
 from srt.gateway.wire_openai import (
-    ChatChoice,
-    ChatChunkChoice,
-    ChatDelta,
-    ChatMessageOut,
     CompletionChoice,
     FinishWord,
     OpenAIResponse,
@@ -103,7 +100,8 @@ def usage_of(outputs: list[GenerateOutput]) -> Usage:
     )
 
 
-def _finish_word(output: GenerateOutput) -> FinishWord | None:
+def finish_word(output: GenerateOutput) -> FinishWord | None:
+    """Why the answer ended, None while it has not."""
     if output.finish is None:
         return None
     if output.finish.type == "stop":
@@ -111,14 +109,16 @@ def _finish_word(output: GenerateOutput) -> FinishWord | None:
     return "length" if output.finish.type == "length" else "abort"
 
 
-def _ended(output: GenerateOutput) -> FinishWord:
-    word = _finish_word(output)
+def ended(output: GenerateOutput) -> FinishWord:
+    """Why the answer ended."""
+    word = finish_word(output)
     if word is None:
         raise RequestError("the answer ended without a finish reason", code="internal")
     return word
 
 
-def _matched(output: GenerateOutput) -> int | str | None:
+def matched(output: GenerateOutput) -> int | str | None:
+    """The token or the stop string that ended the answer."""
     return output.finish.matched if output.finish is not None else None
 
 
@@ -126,8 +126,8 @@ def _completion_choice(index: int, output: GenerateOutput) -> CompletionChoice:
     return CompletionChoice(
         index=index,
         text=output.text,
-        finish_reason=_ended(output),
-        matched_stop=_matched(output),
+        finish_reason=ended(output),
+        matched_stop=matched(output),
     )
 
 
@@ -138,35 +138,11 @@ def _completion_chunks(
         yield CompletionChoice(
             index=index,
             text=output.delta,
-            finish_reason=_finish_word(output),
-            matched_stop=_matched(output),
-        )
-
-
-def _chat_choice(index: int, output: GenerateOutput) -> ChatChoice:
-    return ChatChoice(
-        index=index,
-        message=ChatMessageOut(output.text),
-        finish_reason=_ended(output),
-        matched_stop=_matched(output),
-    )
-
-
-def _chat_chunks(index: int, output: GenerateOutput, is_first: bool) -> Iterator[ChatChunkChoice]:
-    if is_first:
-        yield ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
-    if output.delta:
-        yield ChatChunkChoice(index=index, delta=ChatDelta(content=output.delta))
-    if output.finish is not None:
-        yield ChatChunkChoice(
-            index=index,
-            delta=ChatDelta(),
-            finish_reason=_finish_word(output),
-            matched_stop=_matched(output),
+            finish_reason=finish_word(output),
+            matched_stop=matched(output),
         )
 
 
 COMPLETIONS = Face(
     "cmpl-", "text_completion", "text_completion", _completion_choice, _completion_chunks
 )
-CHATS = Face("chatcmpl-", "chat.completion", "chat.completion.chunk", _chat_choice, _chat_chunks)

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.gateway.constraint_fields import constrained, native_constraint
 from srt.gateway.fields import NATIVE, NO_EXTRAS, Kind
+from srt.gateway.wire_constraint import ConstraintFields
 from srt.sampling_params import MAX_SEED, SamplingParams
 
 Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -19,7 +21,7 @@ Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 LogprobEntry = tuple[float | None, int, None]
 
 
-class NativeSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
     """The `sampling_params` of /generate."""
 
     max_new_tokens: Annotated[Count, Meta(description="0 computes the prompt only.")] = 128
@@ -28,16 +30,20 @@ class NativeSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
     top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
     top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
     min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
-    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = []
-    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = []
+    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = field(
+        default_factory=list
+    )
+    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = field(
+        default_factory=list
+    )
     ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
     sampling_seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
     seed: Annotated[Seed | None, Meta(description="Another name of sampling_seed.")] = None
     skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
 
     def to_params(self) -> SamplingParams:
-        """The same as the ring's own type."""
-        return SamplingParams(
+        """The same as the ring's own type. RequestError if there are two constraints."""
+        params = SamplingParams(
             max_new_tokens=self.max_new_tokens,
             min_new_tokens=self.min_new_tokens,
             temperature=self.temperature,
@@ -50,6 +56,7 @@ class NativeSampling(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tr
             ignore_eos=self.ignore_eos,
             skip_special_tokens=self.skip_special_tokens,
         )
+        return constrained(params, self, native_constraint(self), self.constraint_after or "")
 
 
 class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -93,7 +100,11 @@ class FinishReason(Struct, frozen=True, kw_only=True):
 
 
 class MetaInfo(Struct, frozen=True, kw_only=True):
-    """Facts about one answer; log-probabilities are [logprob, token id, null]."""
+    """Facts about one answer; log-probabilities are [logprob, token id, null].
+
+    Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
+    `forward_passes` tells how often the model was asked for one.
+    """
 
     id: str
     finish_reason: FinishReason | None
@@ -101,6 +112,8 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     completion_tokens: int
     cached_tokens: int
     e2e_latency: float
+    jump_forward_tokens: int = 0
+    forward_passes: int = 0
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
 

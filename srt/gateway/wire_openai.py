@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.gateway.wire_constraint import OpenAIConstraintFields
 from srt.gateway.wire_native import Count, Int, Rid, Seed, TokenId, as_list
+from srt.gateway.wire_tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
 from srt.sampling_params import SamplingParams
 
-FinishWord = Literal["stop", "length", "abort"]
+FinishWord = Literal["stop", "length", "abort", "tool_calls"]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -16,7 +18,7 @@ class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     include_usage: bool = False
 
 
-class OpenAIRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
@@ -26,8 +28,12 @@ class OpenAIRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
     min_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
     seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
-    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = []
-    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = []
+    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = field(
+        default_factory=list
+    )
+    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = field(
+        default_factory=list
+    )
     ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
     skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
@@ -43,7 +49,7 @@ class OpenAIRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         return self.stream_options is not None and self.stream_options.include_usage
 
     def sampling(self, max_new_tokens: int | None) -> SamplingParams:
-        """The ring's own type; `max_new_tokens` None is all the room there is."""
+        """The ring's own type, without the constraint; `max_new_tokens` None is all the room."""
         return SamplingParams(
             max_new_tokens=max_new_tokens,
             min_new_tokens=self.min_tokens,
@@ -59,7 +65,7 @@ class OpenAIRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         )
 
 
-class CompletionRequest(OpenAIRequest, frozen=True):
+class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
     """The body of /v1/completions."""
 
     prompt: Annotated[
@@ -76,14 +82,28 @@ class ContentPart(Struct, frozen=True):
     text: str = ""
 
 
-class Message(Struct, forbid_unknown_fields=True, frozen=True):
+class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart]
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool"],
+        Meta(description='"developer" is the newer word for "system".'),
+    ]
+    content: Annotated[
+        str | list[ContentPart] | None,
+        Meta(description="A text or text parts; may be null beside tool_calls."),
+    ] = None
+    tool_calls: Annotated[
+        list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
+    ] = None
+    tool_call_id: Annotated[str, Meta(description="tool: the call that this answers.")] = ""
+    name: Annotated[str, Meta(description="tool: the function; that of the call by default.")] = ""
+    reasoning_content: Annotated[
+        str, Meta(description="assistant: for templates that use it; others leave it out.")
+    ] = ""
 
 
-class ChatRequest(OpenAIRequest, frozen=True):
+class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Meta(description="The chat so far.")]
@@ -93,6 +113,21 @@ class ChatRequest(OpenAIRequest, frozen=True):
     max_completion_tokens: Annotated[
         Count | None, Meta(description="The newer name of max_tokens, which it overrides.")
     ] = None
+    tools: Annotated[list[ToolIn], Meta(description="Functions that the model may call.")] = field(
+        default_factory=list
+    )
+    tool_choice: Annotated[
+        ToolChoiceIn | None, Meta(description='"none", "auto", "required" or one function.')
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool, Meta(description="Whether there may be more than one call.")
+    ] = True
+    parse_tool_calls: Annotated[
+        bool, Meta(description="false leaves calls in the content, as the model wrote them.")
+    ] = True
+    separate_reasoning: Annotated[
+        bool, Meta(description="false leaves the reasoning in the content, with its tags.")
+    ] = True
 
 
 class PromptTokensDetails(Struct, frozen=True):
@@ -121,10 +156,12 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
 
 
 class ChatMessageOut(Struct, frozen=True):
-    """The assistant's message."""
+    """The assistant's message; `content` is null when there are only calls or reasoning."""
 
-    content: str
+    content: str | None
     role: str = "assistant"
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallJson] | UnsetType = UNSET
 
 
 class ChatDelta(Struct, frozen=True, kw_only=True):
@@ -132,6 +169,8 @@ class ChatDelta(Struct, frozen=True, kw_only=True):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChoice(Struct, frozen=True, kw_only=True):

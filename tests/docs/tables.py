@@ -22,6 +22,7 @@ from srt.gateway import health, native, openai, operations
 from srt.gateway.errors import _STATUS
 from srt.gateway.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, describe
 from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
+from srt.gateway.wire_constraint import StructuredOutputs
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.gateway.wire_openai import ChatRequest, CompletionRequest, Message, StreamOptions
 from srt.sampling_params import (
@@ -42,7 +43,8 @@ _MEANINGS = {
     "model_not_found": "`model` is not the served name or path",
     "method_not_allowed": "the route does not take this HTTP method",
     "request_timeout": "the body did not arrive in time",
-    "conflict": "the operation cannot be done now (`/flush_cache` while requests run)",
+    "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
+    "request was aborted while its grammar was compiled",
     "request_too_large": "the body is above the size limit",
     "overloaded": "the bound on requests or prompt tokens in flight is reached; `Retry-After`",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
@@ -62,6 +64,15 @@ _SAMPLING_NOTES = {
     "stop_token_ids": f"up to {MAX_STOP_TOKEN_IDS} ids that end the text",
     "ignore_eos": "go on after the model's end token",
     "skip_special_tokens": "leave special tokens out of the text",
+    "regex": "the text matches this pattern; this and the next four: one at most",
+    "json_schema": "the text is JSON that this schema (text or dict) allows",
+    "ebnf": "the text matches this grammar",
+    "structural_tag": "parts of the text match (text or dict)",
+    "choices": "the text is one of these strings",
+    "json_whitespace": "`compact` JSON has no blanks between its tokens, `free` has what it likes",
+    "jump_forward": "`off` samples text that the constraint forces token by token, `canonical` "
+    "appends it at once",
+    "constraint_after": "the text is free up to and including the first occurrence of this",
 }
 
 _SOCKETS: list[tuple[str, Any]] = [
@@ -72,6 +83,8 @@ _SOCKETS: list[tuple[str, Any]] = [
     ("client → detokenizer", messages.BackMessage),
     ("detokenizer → client", messages.BackReply),
     ("detokenizer → tokenizer", messages.Credit),
+    ("tokenizer → compiler", messages.CompileReq),
+    ("compiler → tokenizer", messages.CompilerMessage),
     ("supervisor → everyone", messages.RingEvent),
     ("part → supervisor", messages.Heartbeat),
 ]
@@ -185,6 +198,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "chat-fields": lambda: fields(ChatRequest, CHAT),
     "message-fields": lambda: fields(Message, CHAT.nested["messages"]),
     "stream-options-fields": lambda: fields(StreamOptions, CHAT.nested["stream_options"]),
+    "structured-outputs-fields": lambda: fields(
+        StructuredOutputs, CHAT.nested["structured_outputs"]
+    ),
     "sampling-params": sampling_params,
     "errors": errors,
     "metrics": metrics,

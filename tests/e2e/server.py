@@ -22,6 +22,7 @@ class Server:
         self.directory = tmp / "ring"
         self._log = open(tmp / "log", "w+")  # noqa: SIM115
         command = [sys.executable, "-m", "srt.launch", "--ring-dir", str(self.directory)]
+        command += ["--grammar-cache-dir", str(tmp / "grammars")]
         self.process = subprocess.Popen(
             [*command, "--port", "0", *args], stderr=self._log, start_new_session=True
         )
@@ -59,16 +60,18 @@ class Server:
         return ""
 
     def pids(self) -> dict[str, int]:
-        """The children's process ids, by the module they run."""
+        """The children's process ids, by the module they run; not those of their own children."""
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
+        names |= {"scheduler_proc.grammar": "compiler"}
         found = {}
         for entry in Path("/proc").iterdir():
             try:
                 words = (entry / "cmdline").read_bytes().decode().split("\0")
-            except (OSError, UnicodeDecodeError):
+                parent = _stat(int(entry.name))[1]
+            except (OSError, ValueError):
                 continue
-            if str(self.directory) in words and "-m" in words:
+            if parent == str(self.process.pid) and str(self.directory) in words:
                 module = words[words.index("-m") + 1]
                 if module in names:
                     found[names[module]] = int(entry.name)
@@ -131,7 +134,11 @@ def gone(pids: list[int], timeout_s: float) -> bool:
 
 def _alive(pid: int) -> bool:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return _stat(pid)[0] != "Z"
     except OSError:
         return False
-    return state != "Z"
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent and so on of a process. Raises OSError if there is none."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -114,8 +114,8 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     "negative seed": (sampled(seed=-1), 400, "sampling_params.seed"),
     "fractional seed": (sampled(seed=1.5), 400, "sampling_params.seed"),
     "n 2": (sampled(n=2), 400, "sampling_params.n"),
-    "regex": (sampled(regex="[0-9]+"), 400, "sampling_params.regex"),
-    "json_schema": (sampled(json_schema="{}"), 400, "sampling_params.json_schema"),
+    "regex": (sampled(regex="[0-9"), 400, "sampling_params.regex"),
+    "json_schema": (sampled(json_schema="{"), 400, "sampling_params.json_schema"),
     # bodies
     "NaN is no JSON": (raw(b'{"text":"Hi","sampling_params":{"temperature":NaN}}'), 400, None),
     "number out of range": (raw(b'{"sampling_params":{"temperature":1e999}}'), 400, None),
@@ -151,8 +151,8 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
         400,
         "max_completion_tokens",
     ),
-    "tools": (chat(tools=[{"type": "function"}]), 400, "tools"),
-    "response_format": (chat(response_format={"type": "json_object"}), 400, "response_format"),
+    "tools": (chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
+    "response_format": (chat(response_format={"type": "xml"}), 400, "response_format.type"),
     "logit_bias": (completion(logit_bias={"50": 100}), 400, "logit_bias"),
     "unknown stream option": (
         completion(stream=True, stream_options={"usage": True}),

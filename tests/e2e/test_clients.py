@@ -106,9 +106,9 @@ async def test_openai_errors(oai: openai.AsyncOpenAI) -> None:
         await oai.chat.completions.create(
             model="smollm2",
             messages=CHAT,
-            tools=[{"type": "function", "function": {"name": "f"}}],
+            tools=[{"type": "function", "function": {"name": "a b"}}],
         )
-    assert tools.value.param == "tools"
+    assert tools.value.param == "tools[0].function.name"
 
 
 async def test_openai_stream_left_early(oai: openai.AsyncOpenAI, server: Server) -> None:

@@ -161,6 +161,19 @@ async def test_a_grammar_that_cannot_be_loaded(actor: Intake, key: str, reason: 
     assert actor.driver.outputs == {"2": bound(9)}
 
 
+async def test_a_defect_of_the_core_is_not_swallowed(
+    actor: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("of the core")
+
+    monkeypatch.setattr(actor._core, "add", broken)
+    actor.gate.set()
+    actor._on_message(request("1"))
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(actor._intake.watch(), 10)
+
+
 async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     actor = Intake(tmp_path, str(trace))

@@ -6,7 +6,7 @@ import pytest
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
 from srt.generation import Client, Request
 from srt.http_client import HttpClient
-from srt.messages import ChatMessage, Finish
+from srt.messages import ChatMessage, Finish, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import served
@@ -14,6 +14,7 @@ from tests.srt.gateway_setup import served
 
 async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     fake = FakeClient()
+    fake.jump_forward_tokens = 1
     sampling = SamplingParams(
         max_new_tokens=3, temperature=0.5, top_p=0.9, top_k=3, seed=4, stop=["x"], ignore_eos=True
     )
@@ -34,6 +35,7 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     assert snapshots[-1].output_logprobs == [-0.5] * 3
     assert snapshots[-1].prompt_logprobs == [(None, 0), (-0.25, 1)]
     assert snapshots[-1].cached_tokens == 3
+    assert (snapshots[-1].jump_forward_tokens, snapshots[-1].forward_passes) == (1, 2)
     assert again == snapshots[-1]
     assert client.ring is None
 
@@ -50,6 +52,35 @@ async def test_messages_use_the_chat_route() -> None:
     assert fake.requests[0].sampling == sampling
     assert (output.text, output.finish) == ("Hello, wörld", Finish("stop", 2))
     assert (output.prompt_tokens, output.cached_tokens, output.completion_tokens) == (1, 3, 3)
+
+
+async def test_constraints_and_tools_go_through() -> None:
+    """As text: the chat route must take nothing out of it."""
+    text = '<think>x</think><tool_call>\n{"name": "f"}\n</tool_call>'
+    fake = FakeClient((text,))
+    calls = [ToolCall("c1", "f", '{"a":1}')]
+    messages = [
+        ChatMessage("user", "hi"),
+        ChatMessage("assistant", "", tool_calls=calls, reasoning="Hm."),
+        ChatMessage("tool", "2", tool_call_id="c1", name="g"),
+    ]
+    tools = [ToolSpec("f", "Do it.", '{"type":"object"}'), ToolSpec("g")]
+    sampling = SamplingParams(choices=["a"], constraint_after="x", json_whitespace="free")
+    async with served(fake, reasoning=True) as server, HttpClient(server.url) as client:
+        request = Request(messages=messages, tools=tools)
+        output = await (await client.submit(request)).result()
+        plain = Request(messages=messages[:1], sampling=sampling)
+        assert not (await client.submit(plain)).opens_reasoning
+        await client.submit(Request(messages=messages[:1], sampling=SamplingParams(regex="a")))
+        await client.submit(Request(text="a", sampling=SamplingParams(ebnf="b")))
+        with pytest.raises(RequestError) as empty:
+            await client.submit(Request(text="a", sampling=SamplingParams(regex="")))
+    assert output.text == text
+    assert fake.requests[0].messages == messages and fake.requests[0].tools == tools
+    assert fake.requests[1].sampling == sampling
+    assert fake.requests[2].sampling == SamplingParams(regex="a")
+    assert fake.requests[3].sampling == SamplingParams(ebnf="b")
+    assert empty.value.info.param == "regex"
 
 
 async def test_refusals_keep_their_code_and_field() -> None:

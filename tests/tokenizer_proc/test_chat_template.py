@@ -1,11 +1,14 @@
 """Chat templates: SmolLM2's own, the names that templates use, and the sandbox's limits."""
 
+import json
+
 import pytest
 
 from srt.errors import RequestError
-from srt.messages import ChatMessage
+from srt.messages import ChatMessage, ToolCall, ToolSpec
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
+from srt.tools.format import HERMES
 from tokenizer_proc.chat_template import ChatTemplate
 
 USER = ChatMessage("user", "Hi <b>")
@@ -36,6 +39,71 @@ def test_whitespace_control_and_names() -> None:
     chat = [USER, ChatMessage("skip", "x"), ChatMessage("user", "é")]
     rendered = ChatTemplate(source, bos_token="<s>", eos_token="</s>").render(chat)
     assert rendered == '<s>\n"Hi <b>""é"</s>%'
+
+
+# ---- tools ---------------------------------------------------------------------------------------
+
+ADD = ToolSpec("add", "Add two numbers.", '{"type":"object","properties":{"a":{"type":"integer"}}}')
+NOW = ToolSpec("now")
+TOOL_CHAT = [
+    ChatMessage("system", "Be brief."),
+    USER,
+    ChatMessage(
+        "assistant", "Well.", [ToolCall("c1", "add", '{"a": 1}'), ToolCall("c2", "now", "")]
+    ),
+    ChatMessage("tool", "3", tool_call_id="c1", name="add"),
+    ChatMessage("tool", "noon", tool_call_id="c2", name="now"),
+    ChatMessage("assistant", "Three.", reasoning="Hm."),
+]
+CALLS_AND_RESULTS = (
+    "<|im_start|>user\nHi <b><|im_end|>\n"
+    "<|im_start|>assistant\nWell.\n"
+    '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call><|im_end|>\n'
+    "<|im_start|>user\n<tool_response>\n3\n</tool_response>\n"
+    "<tool_response>\nnoon\n</tool_response><|im_end|>\n"
+    "<|im_start|>assistant\nThree.<|im_end|>\n"
+)
+
+
+def test_tools_as_text_for_a_template_that_has_none() -> None:
+    template = ChatTemplate.from_vocab(load_vocab(resolve_model("smollm2")))
+    text = template.render(TOOL_CHAT, False, tools=[ADD, NOW])
+    head, tail = text.split("<|im_end|>\n", 1)
+    assert head == "<|im_start|>system\nBe brief.\n\n" + HERMES.instructions([ADD, NOW])
+    assert tail == CALLS_AND_RESULTS
+    assert template.render(TOOL_CHAT, False).endswith("Be brief.<|im_end|>\n" + CALLS_AND_RESULTS)
+    alone = template.render([USER], tools=[NOW])
+    assert alone.startswith("<|im_start|>system\n" + HERMES.instructions([NOW]) + "<|im_end|>")
+
+
+def test_the_instructions() -> None:
+    lines = HERMES.instructions([ADD, NOW]).splitlines()
+    first, second = (json.loads(line) for line in lines if line.startswith('{"type"'))
+    assert first["function"] == {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    }
+    assert second == {"type": "function", "function": {"name": "now"}}
+    assert {"<tools>", "</tools>", "<tool_call>", "</tool_call>"} <= set(lines)
+
+
+def test_tools_for_a_template_that_writes_them() -> None:
+    """The model's own words, with arguments as objects."""
+    source = (
+        "{% if tools %}{% for t in tools %}{{ t.function | tojson }}{% endfor %}{% endif %}"
+        "{% for m in messages %}|{{ m.role }}:{{ m.content }}"
+        "{% for c in m.tool_calls %}<tool_call>{{ c.function.arguments.a }}{{ c.id }}{% endfor %}"
+        "{{ m.tool_call_id }}{{ m.name }}{{ m.reasoning_content }}{% endfor %}"
+    )
+    assert ChatTemplate(source).render(TOOL_CHAT, tools=[NOW]) == (
+        '{"name": "now"}|system:Be brief.|user:Hi <b>|assistant:Well.<tool_call>1c1<tool_call>c2'
+        "|tool:3c1add|tool:noonc2now|assistant:Three.Hm."
+    )
+    other = source.replace("<tool_call>", "[CALL]")
+    text = ChatTemplate(other).render(TOOL_CHAT, tools=[NOW])
+    assert HERMES.instructions([NOW]) in text and "[CALL]" not in text
 
 
 @pytest.mark.parametrize(

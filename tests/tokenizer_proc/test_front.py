@@ -24,11 +24,12 @@ from srt.messages import (
     pack_ids,
     unpack_ids,
 )
+from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab, byte_level_alphabet
 from srt.sampling_params import SamplingParams
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.front import Front
-from tokenizer_proc.tokenizer import Tokenizer
+from tokenizer_proc.parking import Admission
 
 EPOCH, CONTEXT, EOS = 3, 100, 257
 A, B = b"client-a", b"client-b"
@@ -51,8 +52,9 @@ def byte_tokenizer(bos_id: int | None = None) -> Tokenizer:
     return Tokenizer(encoder, bos_id)
 
 
-def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: int) -> Front:
-    limits = {"max_requests": 4, "max_tokens": 1000, "max_total_tokens": 10_000, **bounds}
+def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: Any) -> Front:
+    limits: dict[str, Any] = {"max_requests": 4, "max_tokens": 1000, "max_total_tokens": 10_000}
+    limits |= {"max_compile_wait_s": 25.0, **bounds}
     template = ChatTemplate.from_vocab(vocab)
     return Front(byte_tokenizer(bos_id), template, vocab, epoch=EPOCH, **limits)
 
@@ -65,15 +67,15 @@ def request(rid: str = "r", sampling: dict[str, Any] | None = None, **fields: An
 
 
 def admitted(front: Front, req: GenerateReq, client: bytes = A) -> TokenizedReq:
-    answer = front.generate(client, req)
-    assert not isinstance(answer, Refused), answer
-    assert answer[0] == Admitted(req.rid, EPOCH, len(answer[1].input_ids) // 4)
-    return answer[1]
+    answer = front.generate(client, req, now=0.0)
+    assert isinstance(answer, Admission), answer
+    assert answer.admitted == Admitted(req.rid, EPOCH, len(answer.tokenized.input_ids) // 4)
+    return answer.tokenized
 
 
 def refused(front: Front, req: GenerateReq, client: bytes = A) -> ErrorInfo:
     before = (front.in_flight, front.tokens_in_flight)
-    answer = front.generate(client, req)
+    answer = front.generate(client, req, now=0.0)
     assert isinstance(answer, Refused), answer
     assert (answer.rid, answer.epoch) == (req.rid, req.epoch)
     assert (front.in_flight, front.tokens_in_flight) == before
@@ -300,8 +302,8 @@ def test_reset_forgets_what_was_in_flight() -> None:
     front.reset(EPOCH + 1)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
     assert_unavailable(refused(front, request()), "restarted")
-    answer = front.generate(A, replace(request(), epoch=EPOCH + 1))
-    assert not isinstance(answer, Refused)
+    answer = front.generate(A, replace(request(), epoch=EPOCH + 1), now=0.0)
+    assert isinstance(answer, Admission)
     front.credit(Credit(A, "r", EPOCH))
     assert front.in_flight == 1
 

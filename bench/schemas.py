@@ -1,0 +1,262 @@
+"""`python -m bench.schemas --data DIR`: JSON Schemas compiled and instances judged, by us and by
+llguidance alone, on the JSONL files of JSONSchemaBench and of the JSON-Schema-Test-Suite in DIR.
+
+An instance counts as accepted if some order of its properties is, in compact form: an order that
+the grammar does not allow is no verdict on the value. Verdicts are exact, over single bytes.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import llguidance
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.llguidance_backend import parser_limits
+from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.schema.oracle import byte_tokenizer
+
+BENCH_FILE = "jsonschemabench_sample.jsonl"
+SUITE_FILE = "json_schema_suite.jsonl"
+_HEADINGS = (
+    "group", "by", "compiled", "valid accepted", "invalid rejected", "undecided valid, invalid",
+    "compile ms p50 / p95 / max",
+)  # fmt: skip
+_MAX_FORKS = 1000  # of one instance, before its verdict is given up
+
+Work = tuple[Any, "Work"] | None
+
+
+class _Members(NamedTuple):
+    """The members of an object that are still to be written."""
+
+    items: tuple[tuple[str, Any], ...]
+    first: bool
+
+
+class OrderSearch:
+    """Looks for an order of properties in which a grammar accepts a value."""
+
+    def __init__(self, matcher: Any, schema: Any) -> None:
+        """`matcher` is an LLMatcher over the byte vocabulary, at the beginning of `schema`."""
+        self._matcher = matcher
+        self._listings = list(listings(schema))
+        self._forks = 0
+
+    def accepts(self, value: Any) -> bool | None:
+        """Whether some order is accepted; None if it was not found in so many tries."""
+        self._forks = 0
+        if self._walk(self._matcher.deep_copy(), (self._sorted(value), None)):
+            return True
+        return None if self._forks > _MAX_FORKS else False
+
+    def _sorted(self, value: Any) -> Any:
+        """The value with its members in the order of those `properties` that list most of them,
+        which is most often the right one."""
+        if isinstance(value, list):
+            return [self._sorted(item) for item in value]
+        if isinstance(value, dict):
+            best: list[str] = max(
+                self._listings, key=lambda names: len(value.keys() & set(names)), default=[]
+            )
+            ranks = {name: i for i, name in enumerate(best)}
+            names = sorted(value, key=lambda name: ranks.get(name, len(ranks)))
+            return {name: self._sorted(value[name]) for name in names}
+        return value
+
+    def _walk(self, matcher: Any, work: Work) -> bool:
+        while work is not None:
+            item, work = work
+            if isinstance(item, bytes):
+                if not _consume(matcher, item):
+                    return False
+            elif isinstance(item, _Members):
+                if item.items:
+                    return self._any_next(matcher, item, work)
+                work = (b"}", work)
+            else:
+                work = _opened(item, work)
+        return bool(matcher.is_accepting())
+
+    def _any_next(self, matcher: Any, members: _Members, work: Work) -> bool:
+        for i, (name, value) in enumerate(members.items):
+            self._forks += 1
+            if self._forks > _MAX_FORKS:
+                return False
+            fork = matcher.deep_copy()
+            if _consume(fork, (b"" if members.first else b",") + spelled(name) + b":"):
+                rest = _Members(members.items[:i] + members.items[i + 1 :], first=False)
+                if self._walk(fork, (value, (rest, work))):
+                    return True
+        return False
+
+
+def _opened(value: Any, work: Work) -> Work:
+    """The work of writing a value, before `work`."""
+    if isinstance(value, dict):
+        return (b"{", (_Members(tuple(value.items()), first=True), work))
+    if isinstance(value, list):
+        work = (b"]", work)
+        for i in range(len(value) - 1, -1, -1):
+            work = (value[i], work)
+            work = (b",", work) if i else work
+        return (b"[", work)
+    return (spelled(value), work)
+
+
+def listings(schema: Any) -> Iterator[list[str]]:
+    """The names of each `properties` in a schema, in their order."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("properties"), dict):
+            yield list(schema["properties"])
+        for value in schema.values():
+            yield from listings(value)
+    elif isinstance(schema, list):
+        for item in schema:
+            yield from listings(item)
+
+
+def spelled(value: Any) -> bytes:
+    """A scalar as our grammars spell it: no fraction of zeros, DEL as an escape."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _consume(matcher: Any, data: bytes) -> bool:
+    tokens = list(data)
+    fits = matcher.validate_tokens(tokens) == len(tokens)
+    return fits and bool(matcher.consume_tokens(tokens))
+
+
+# ---- Two compilers ---------------------------------------------------------------------------
+
+
+class RefusedError(Exception):
+    """A compiler does not take a schema."""
+
+
+def _matcher(grammar: str, limits: llguidance.LLParserLimits | None = None) -> Any:
+    matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise RefusedError(matcher.get_error().partition("\n")[0])
+    return matcher
+
+
+def compile_ours(schema: Any) -> Any:
+    """An LLMatcher by way of our front. Raises RefusedError."""
+    try:
+        text = prepare(json.dumps(schema), "compact").grammar.text()
+        return _matcher(text, parser_limits())
+    except GrammarError as error:
+        raise RefusedError(str(error)) from None
+
+
+def compile_theirs(schema: Any) -> Any:
+    """An LLMatcher by llguidance alone. Raises RefusedError."""
+    given = {"allOf": [schema]} if isinstance(schema, bool) else schema
+    options: Any = {"whitespace_flexible": False}
+    return _matcher(
+        llguidance.LLMatcher.grammar_from_json_schema(json.dumps(given), overrides=options)
+    )
+
+
+# ---- Counting --------------------------------------------------------------------------------
+
+
+@dataclass
+class Score:
+    """What one compiler did on one group of schemas. Times in seconds."""
+
+    schemas: int = 0
+    compiled: int = 0
+    undecided: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    right: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    wrong: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})
+    times: list[float] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any], compile_schema: Callable[[Any], Any]) -> None:
+        """Compile a row's schema and judge its instances."""
+        self.schemas += 1
+        name = row.get("name") or f"{row['file']}: {row['description']}"
+        started = time.perf_counter()
+        try:
+            matcher = compile_schema(row["schema"])
+        except RefusedError as error:
+            self.reasons.append(f"{name}: {error}")
+            return
+        finally:
+            self.times.append(time.perf_counter() - started)
+        self.compiled += 1
+        search = OrderSearch(matcher, row["schema"])
+        for test in row["tests"]:
+            self._judge(search, test, name)
+
+    def _judge(self, search: OrderSearch, test: dict[str, Any], name: str) -> None:
+        verdict = search.accepts(test["data"])
+        if verdict is None:
+            self.undecided[test["valid"]] += 1
+        elif verdict == test["valid"]:
+            self.right[test["valid"]] += 1
+        else:
+            self.wrong[test["valid"]] += 1
+            what = test.get("description", json.dumps(test["data"])[:80])
+            self.mistakes.append(f"{name}: {what}: {'accepted' if verdict else 'rejected'}")
+
+    def row(self) -> list[str]:
+        times = sorted(self.times)
+        marks = [times[len(times) // 2], times[int(len(times) * 0.95)], times[-1]]
+        return [
+            f"{self.compiled} of {self.schemas} ({100 * self.compiled / self.schemas:.1f} %)",
+            f"{self.right[True]} of {self.right[True] + self.wrong[True]}",
+            f"{self.right[False]} of {self.right[False] + self.wrong[False]}",
+            f"{self.undecided[True]}, {self.undecided[False]}",
+            " / ".join(f"{1000 * mark:.1f}" for mark in marks),
+        ]
+
+
+def groups(data: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The rows of both files, those about `format` and the optional ones apart."""
+    yield "JSONSchemaBench", _rows(data / BENCH_FILE)
+    suite = _rows(data / SUITE_FILE)
+    about_format = [row for row in suite if "format" in row["file"]]
+    others = [row for row in suite if "format" not in row["file"]]
+    yield "suite, required", [row for row in others if not row["optional"]]
+    yield "suite, optional", [row for row in others if row["optional"]]
+    yield "suite, format", about_format
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().split("\n") if line]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="directory of the JSONL files")
+    parser.add_argument("--details", action="store_true", help="list refusals and mistakes")
+    arguments = parser.parse_args()
+    compile_ours(True)  # what is made once per process
+    printed, details = [], []
+    for name, rows in groups(arguments.data):
+        for who, compile_schema in (("ours", compile_ours), ("llguidance", compile_theirs)):
+            score = Score()
+            for row in rows:
+                score.add(row, compile_schema)
+            printed.append([name, who, *score.row()])
+            details += [f"{name}, {who}, refused: {reason}" for reason in score.reasons]
+            details += [f"{name}, {who}, WRONG: {mistake}" for mistake in score.mistakes]
+    for cells in ([*_HEADINGS], *printed):
+        print(f"| {' | '.join(cells)} |")
+    if arguments.details:
+        print("\n".join(details))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The compile worker: the process that turns constraints into artefacts. Sockets around
+`CompileService`, and the forked children that compile.
+
+It is no part of the ring's epoch: when it dies, the front asks again. It parses nothing of a
+constraint itself, so only its children meet what users write.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+from dataclasses import asdict
+
+import zmq
+
+from scheduler_proc.grammar.artefact import Artefact, write_artefact
+from scheduler_proc.grammar.cache import (
+    RING_BYTES,
+    ArtefactFolder,
+    artefact_key,
+    compiler_version,
+    open_cache,
+)
+from scheduler_proc.grammar.compiler import GrammarCompiler
+from scheduler_proc.grammar.job import Limits, Outcome, run_in_child
+from scheduler_proc.grammar.service import CompileService, Counters, Rules
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.actor import Actor
+from srt.constraint import Constraint
+from srt.messages import CompileReply, CompileReq, CompilerStarted
+from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
+from srt.ring import send_now
+
+log = logging.getLogger(__name__)
+
+MAX_CHILDREN = 2
+LOG_INTERVAL_S = 10.0
+
+
+class CompilerActor(Actor):
+    """Answers each CompileReq with a CompileReply."""
+
+    name = "compiler"
+    niceness = 10  # everything that serves comes first
+
+    async def start(self) -> None:
+        args = self.args
+        vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
+        self._compiler = GrammarCompiler(vocabulary, args.grammar_backend)
+        self._fingerprint, self._version = vocabulary.fingerprint, compiler_version()
+        self._folder = ArtefactFolder(self.ring.grammars, RING_BYTES)
+        self._cache = open_cache(args)
+        self._limits = Limits(args.grammar_compile_timeout, args.grammar_compile_memory * 2**20)
+        rules = Rules(
+            workers=min(MAX_CHILDREN, len(os.sched_getaffinity(0))),
+            seconds=args.grammar_compile_timeout,
+            mib=args.grammar_compile_memory,
+            max_wait_s=2 * args.grammar_compile_timeout,
+        )
+        self._service = CompileService(self._folder, self._key, self._run, self._reply, rules)
+        self._front = self.connect(zmq.PUSH, self.ring.compiled)
+        self._inbox = self.bind(zmq.PULL, self.ring.compiler)
+        self.receive(self._inbox, CompileReq, self._on_request)
+        self.background(self._service.watch())
+        self.background(self._warm_up())
+        self.background(self._log_counters())
+
+    async def stop(self) -> None:
+        await self._service.close()
+
+    def new_epoch(self, epoch: int) -> None:
+        self._service.reset(epoch)
+
+    def _on_request(self, req: CompileReq) -> None:
+        if req.epoch >= self.epoch:  # the front may have heard of a new epoch first
+            self._service.ask(req)
+
+    def _reply(self, reply: CompileReply) -> None:
+        send_now(self._front, reply)  # a front that is not there has forgotten what it asked
+
+    def _key(self, constraint: Constraint) -> str:
+        return artefact_key(
+            constraint,
+            backend=self.args.grammar_backend,
+            vocabulary=self._fingerprint,
+            version=self._version,
+        )
+
+    # ---- children ------------------------------------------------------------------------------
+
+    async def _run(self, key: str, constraint: Constraint) -> Outcome:
+        def work() -> Outcome:
+            return self._compile(key, constraint)
+
+        return await run_in_child(work, self._limits, self._folder.remove_temporary)
+
+    def _compile(self, key: str, constraint: Constraint) -> Outcome:
+        """In a child: put the artefact into the ring's folder, and into the cache."""
+        if self._cache is not None and self._folder.copy_from(self._cache, key):
+            return Outcome("cached")
+        compiled = self._compiler.compile(constraint)
+        facts, arrays = compiled.to_arrays()
+        temporary = self._folder.temporary()
+        size = write_artefact(temporary, Artefact(compiled.backend, facts, arrays))
+        self._folder.add(key, temporary)
+        if self._cache is not None:
+            self._cache.copy_from(self._folder, key)
+            self._cache.trim()
+        return Outcome("ok", f"{compiled.backend}, {size} bytes")
+
+    # ---- beside it -----------------------------------------------------------------------------
+
+    async def _warm_up(self) -> None:
+        """Load what every child would load again otherwise; requests wait meanwhile."""
+        await asyncio.sleep(0)  # the first beat goes out before
+        self._compiler.warm_up()
+        gc.collect()
+        gc.freeze()  # so that a child's collector does not copy the pages that it inherits
+        send_now(self._front, CompilerStarted())
+        await asyncio.Event().wait()
+
+    async def _log_counters(self) -> None:
+        told = Counters()
+        while True:
+            await asyncio.sleep(LOG_INTERVAL_S)
+            now = Counters(**asdict(self._service.counters))
+            if now != told:
+                log.info("%s", _summary(now, self._service.num_queued))
+                told = now
+
+
+def _summary(counters: Counters, num_queued: int) -> str:
+    return (
+        f"grammars: {counters.compiled} compiled in {counters.seconds:.1f} s, "
+        f"{counters.reused + counters.cached} found, {counters.invalid} invalid, "
+        f"{counters.timed_out + counters.failed} over a limit, {counters.refused} refused, "
+        f"{num_queued} wait"
+    )

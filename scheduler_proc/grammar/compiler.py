@@ -1,0 +1,89 @@
+"""From a constraint to a compiled grammar: which back end, and what if it is too large for it.
+
+Runs in the compile worker's children. What is regular goes to our own automaton (`fsm`), which is
+fastest at run time and knows its forced bytes; everything else, and what takes too many states,
+goes to llguidance.
+"""
+
+import importlib.util
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.llguidance_backend import compile_llguidance, tokenizer_of
+from scheduler_proc.grammar.regex import (
+    ByteDFA,
+    StateLimitError,
+    compile_choices,
+    compile_regex,
+    parse,
+    to_rust,
+)
+from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
+from srt.errors import ConfigError
+
+
+class GrammarCompiler:
+    """Compiles for one vocabulary. `backend` "fsm" chooses as above; "llguidance" and "xgrammar"
+    take every constraint."""
+
+    def __init__(self, vocabulary: TokenVocabulary, backend: str = "fsm") -> None:
+        """Raises ConfigError if the back end is not installed."""
+        if backend == "xgrammar" and importlib.util.find_spec("xgrammar") is None:
+            raise ConfigError("--grammar-backend xgrammar: the package xgrammar is not installed")
+        self._vocabulary = vocabulary
+        self._backend = backend
+
+    def warm_up(self) -> None:
+        """Make what compilations share, before the first fork."""
+        self.compile(Constraint("regex", "a?"))
+        if self._backend != "xgrammar":
+            tokenizer_of(self._vocabulary)
+
+    def compile(self, constraint: Constraint) -> CompiledGrammar:
+        """Raises GrammarError with the reason, and the position if there is one."""
+        if self._backend == "xgrammar":
+            from scheduler_proc.grammar.xgrammar_backend import compile_xgrammar
+
+            return compile_xgrammar(constraint, self._vocabulary)
+        if self._backend == "fsm":
+            dfa_of = self._automaton(constraint)
+            if dfa_of is not None:
+                return self._fsm(constraint, dfa_of)
+        return self._llguidance(constraint)
+
+    def _automaton(self, constraint: Constraint) -> Callable[[], ByteDFA] | None:
+        """How to make the constraint's automaton; None if it is not regular."""
+        source, after = constraint.source, constraint.after.encode()
+        absent = self._vocabulary.absent_bytes
+        if constraint.kind == "choices":
+            choices = msgspec.json.decode(source, type=list[str])
+            return lambda: compile_choices(choices, after=after, absent_bytes=absent)
+        pattern: str | None = None
+        if constraint.kind == "regex":
+            pattern = source
+        elif constraint.kind == "json_schema":
+            pattern = prepare(source, constraint.whitespace).regex
+        if pattern is None:
+            return None
+        regular = pattern
+        return lambda: compile_regex(regular, after=after, absent_bytes=absent)
+
+    def _fsm(self, constraint: Constraint, dfa_of: Callable[[], ByteDFA]) -> CompiledGrammar:
+        try:
+            return FsmGrammar.build(dfa_of(), self._vocabulary)
+        except StateLimitError as too_large:
+            try:
+                return self._llguidance(constraint)
+            except GrammarError as error:
+                raise GrammarError(f"{too_large}; llguidance: {error}") from None
+
+    def _llguidance(self, constraint: Constraint) -> CompiledGrammar:
+        if constraint.kind == "regex":  # in one syntax, and with one meaning, on every back end
+            constraint = replace(constraint, source=to_rust(parse(constraint.source)))
+        return compile_llguidance(constraint, self._vocabulary)

@@ -1,0 +1,109 @@
+"""Grammars in the form that llguidance takes: a main part and named parts that it refers to.
+
+Built by the schema front, the EBNF and tag converters; compiled by the llguidance back end. In
+Lark text, `@name` refers to a part.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+FREE_TEXT = r"[\s\S]*"
+
+
+@dataclass(frozen=True)
+class LLGrammar:
+    """`body` is {"json_schema": ...} or {"lark_grammar": ...}; `parts` are bodies by name."""
+
+    body: dict[str, Any]
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def schema(cls, schema: dict[str, Any]) -> "LLGrammar":
+        return cls({"json_schema": schema})
+
+    @classmethod
+    def lark(cls, text: str) -> "LLGrammar":
+        return cls({"lark_grammar": text})
+
+    @classmethod
+    def regex(cls, rust: str) -> "LLGrammar":
+        """Text that a regex, in the syntax of Rust's regex crate, matches as a whole."""
+        return cls.lark(f"start: {regex_terminal(rust)}")
+
+    @classmethod
+    def literals(cls, texts: list[str]) -> "LLGrammar":
+        """One of `texts`."""
+        return cls.regex("|".join(rust_literal(text) for text in texts))
+
+    def text(self) -> str:
+        """What LLMatcher takes."""
+        named = [{"name": name, **body} for name, body in self.parts.items()]
+        return json.dumps({"grammars": [self.body, *named]}, ensure_ascii=False)
+
+
+class LarkBuilder:
+    """Collects rules in Lark, and the grammars that they refer to, under fresh names."""
+
+    def __init__(self) -> None:
+        self._rules: list[str] = []
+        self._parts: dict[str, dict[str, Any]] = {}
+
+    def rule(self, prefix: str, body: str, attributes: str = "") -> str:
+        """A new rule; its name."""
+        name = f"{prefix}_{len(self._rules)}"
+        self._rules.append(f"{name}{attributes}: {body}")
+        return name
+
+    def terminal(self, prefix: str, conditions: list[str]) -> str:
+        """A new terminal that meets several regexes of Rust's syntax; `~` in front negates."""
+        printed = " & ".join(
+            "~" + regex_terminal(regex[1:]) if regex.startswith("~") else regex_terminal(regex)
+            for regex in conditions
+        )
+        return self.rule(prefix, printed)
+
+    def embed(self, grammar: LLGrammar) -> str:
+        """A reference to the whole of another grammar."""
+        number = len(self._parts)
+        names = {name: f"part_{number}_{i}" for i, name in enumerate(grammar.parts, start=1)}
+        self._parts[f"part_{number}"] = _renamed(grammar.body, names)
+        for name, body in grammar.parts.items():
+            self._parts[names[name]] = _renamed(body, names)
+        return f"@part_{number}"
+
+    def build(self, start: str) -> LLGrammar:
+        text = "\n".join([f"start: {start}", *self._rules])
+        return LLGrammar({"lark_grammar": text}, self._parts)
+
+
+def _renamed(body: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    text = body.get("lark_grammar")
+    if text is None or not names:
+        return body
+    pattern = re.compile("@(" + "|".join(map(re.escape, names)) + r")\b")
+    return {"lark_grammar": pattern.sub(lambda found: "@" + names[found[1]], text)}
+
+
+def free_until(after: str, grammar: LLGrammar) -> LLGrammar:
+    """Free text up to and including the first `after`, then `grammar`."""
+    builder = LarkBuilder()
+    head = builder.rule("head", regex_terminal(FREE_TEXT + rust_literal(after)), "[lazy]")
+    return builder.build(f"{head} {builder.embed(grammar)}")
+
+
+def rust_literal(text: str) -> str:
+    """`text` as a regex of Rust's syntax; only ASCII letters and digits stand for themselves."""
+    return "".join(
+        char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text
+    )
+
+
+def regex_terminal(rust: str) -> str:
+    """A regex between Lark's slashes, where a slash of its own must be escaped."""
+    found, escaped = [], False
+    for char in rust:
+        found.append("\\/" if char == "/" and not escaped else "\\n" if char == "\n" else char)
+        escaped = char == "\\" and not escaped
+    return f"/{''.join(found)}/"

@@ -1,0 +1,125 @@
+"""Whether one given value meets a need or lies in a shape, exactly.
+
+Called to filter the values of `const` and `enum` by everything that stands beside them; what
+cannot be printed as a grammar, such as a negated pattern, can still be judged here.
+"""
+
+from fractions import Fraction
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from scheduler_proc.grammar.schema import oracle
+from scheduler_proc.grammar.schema.document import refuse
+from scheduler_proc.grammar.schema.pattern import Pattern
+from scheduler_proc.grammar.schema.shapes import (
+    Arrays,
+    Literal,
+    Need,
+    Numbers,
+    Objects,
+    Refusal,
+    Shape,
+    Strings,
+    Values,
+    literal_of,
+)
+
+if TYPE_CHECKING:
+    from scheduler_proc.grammar.schema.normalise import Normaliser
+
+
+class Judge:
+    """Judges values by the shapes of one normaliser."""
+
+    def __init__(self, normaliser: "Normaliser") -> None:
+        self._normaliser = normaliser
+
+    def accepts(self, need: Need, literal: Literal) -> bool:
+        """Whether a value meets a need."""
+        return not need or any(
+            self.accepts_shape(shape, literal) for shape in self._normaliser.shapes(need)
+        )
+
+    def accepts_shape(self, shape: Shape, literal: Literal) -> bool:
+        """Whether a value lies in a shape."""
+        value = literal.value
+        match shape:
+            case Values(literals):
+                return literal in literals
+            case Numbers():
+                return _is_number(value) and _in_numbers(shape, Fraction(literal.text))
+            case Strings():
+                return isinstance(value, str) and _in_strings(shape, value)
+            case Arrays():
+                return isinstance(value, list) and self._in_arrays(shape, value)
+            case Objects():
+                return isinstance(value, dict) and self._in_objects(shape, value)
+
+    def _in_arrays(self, shape: Arrays, value: list[Any]) -> bool:
+        items = [literal_of(item) for item in value]
+        if not _in_range(len(items), shape.least, shape.most):
+            return False
+        if not all(self.accepts(shape.item(i), item) for i, item in enumerate(items)):
+            return False
+        if shape.unique and any(a == b for a, b in combinations(items, 2)):
+            return False
+        for wanted in shape.contains:
+            number = sum(self.accepts((wanted.atom,), item) for item in items)
+            if not _in_range(number, wanted.least, wanted.most):
+                return False
+        _check_judged(shape.refusals)
+        return True
+
+    def _in_objects(self, shape: Objects, value: dict[str, Any]) -> bool:
+        if not _in_range(len(value), shape.least, shape.most):
+            return False
+        if any(name not in value for name in shape.required):
+            return False
+        members = ((shape.member(name), literal_of(item)) for name, item in value.items())
+        if not all(self.accepts(need, item) for need, item in members):
+            return False
+        _check_judged(shape.refusals)
+        return True
+
+
+def _in_numbers(shape: Numbers, value: Fraction) -> bool:
+    if shape.integer and value.denominator != 1:
+        return False
+    if shape.low and (value < shape.low[0] or (value == shape.low[0] and shape.low[1])):
+        return False
+    if shape.high and (value > shape.high[0] or (value == shape.high[0] and shape.high[1])):
+        return False
+    if shape.multiple and (value / shape.multiple).denominator != 1:
+        return False
+    for negated in shape.not_multiples:
+        if isinstance(negated.condition, Fraction) and (value / negated.condition).denominator == 1:
+            return False
+    # The only refusal of numbers is "no integer", which is easily judged.
+    return not shape.refusals or value.denominator != 1
+
+
+def _in_strings(shape: Strings, value: str) -> bool:
+    if not _in_range(len(value), shape.least, shape.most) or value in shape.excluded:
+        return False
+    if not all(pattern.matches(value) for pattern in shape.patterns):
+        return False
+    for negated in shape.without:
+        if isinstance(negated.condition, Pattern) and negated.condition.matches(value):
+            return False
+    if not all(oracle.has_format(name, value) for name in shape.formats):
+        return False
+    _check_judged(shape.refusals)
+    return True
+
+
+def _in_range(number: int, least: int, most: int | None) -> bool:
+    return number >= least and (most is None or number <= most)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _check_judged(refusals: tuple[Refusal, ...]) -> None:
+    for refusal in refusals:
+        raise refuse(refusal.pointer, f"{refusal.keyword}: {refusal.reason}")

@@ -1,0 +1,279 @@
+"""The keywords that speak of one JSON type: each as a shape, and each one's complement.
+
+Called by the normaliser for one subschema at a time. Values of the wrong type are refused by
+name and place; a complement that no shape can say is a shape with a `Refusal`, which only counts
+if it survives to the output.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema.document import Document, refuse
+from scheduler_proc.grammar.schema.ecma import parse_ecma
+from scheduler_proc.grammar.schema.formats import BACK_END_FORMATS, format_strings
+from scheduler_proc.grammar.schema.pattern import Pattern
+from scheduler_proc.grammar.schema.shapes import (
+    Arrays,
+    Contains,
+    Need,
+    Negated,
+    Numbers,
+    Objects,
+    Refusal,
+    Shape,
+    Strings,
+    both,
+)
+
+_MAX_COUNT = 2**31
+
+
+class Keywords:
+    """The type-specific keywords of one subschema, number `number` of `document`."""
+
+    def __init__(self, document: Document, number: int, schema: dict[str, Any]) -> None:
+        self.document = document
+        self.number = number
+        self.schema = schema
+        self.pointer = document.places[number].pointer
+
+    # ---- Reading ----
+
+    def fail(self, keyword: str, reason: str) -> GrammarError:
+        return refuse(f"{self.pointer}/{keyword}", f"{keyword} {reason}")
+
+    def need(self, schema: Any, *steps: str | int, holds: bool = True) -> Need:
+        """What a direct subschema demands, or its opposite."""
+        if holds and (schema is True or schema == {}):
+            return ()
+        return ((self.document.number_of(schema, self.number, *steps), holds),)
+
+    def made(self, schema: Any) -> Need:
+        """What a schema that we made demands."""
+        return ((self.document.add(schema, self.number), True),)
+
+    def count(self, keyword: str) -> int | None:
+        value = self.schema.get(keyword)
+        if value is None and keyword not in self.schema:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _MAX_COUNT:
+            raise self.fail(keyword, "must be an integer, 0 or more")
+        return value
+
+    def number_value(self, keyword: str) -> Fraction | None:
+        value = self.schema.get(keyword)
+        if keyword not in self.schema:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
+            raise self.fail(keyword, "must be a finite number")
+        return Fraction(json.dumps(value))
+
+    def named(self, keyword: str) -> dict[str, Any]:
+        value = self.schema.get(keyword, {})
+        if not isinstance(value, dict):
+            raise self.fail(keyword, "must be an object")
+        return value
+
+    def names(self, keyword: str) -> list[str]:
+        value = self.schema.get(keyword, [])
+        if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+            raise self.fail(keyword, "must be an array of strings")
+        return value
+
+    def pattern(self, source: Any, keyword: str) -> Pattern:
+        if not isinstance(source, str):
+            raise self.fail(keyword, "must be a string")
+        try:
+            return parse_ecma(source)
+        except GrammarError as error:
+            raise self.fail(keyword, f"{source[:60]!r}: {error}") from None
+
+    # ---- Numbers ----
+
+    def numbers(self) -> Numbers:
+        low, high = self._bounds()
+        multiple = self.number_value("multipleOf")
+        if multiple is not None and multiple <= 0:
+            raise self.fail("multipleOf", "must be above 0")
+        return Numbers(low=low, high=high, multiple=multiple)
+
+    def _bounds(self) -> tuple[tuple[Fraction, bool] | None, tuple[Fraction, bool] | None]:
+        lows: list[tuple[Fraction, bool]] = []
+        highs: list[tuple[Fraction, bool]] = []
+        for keyword, exclusive, found in (
+            ("minimum", "exclusiveMinimum", lows),
+            ("maximum", "exclusiveMaximum", highs),
+        ):
+            value = self.number_value(keyword)
+            # A boolean beside the bound is draft 4's spelling.
+            flag = isinstance(self.schema.get(exclusive), bool)
+            if value is not None:
+                found.append((value, flag and self.schema[exclusive] is True))
+            excluded = None if flag else self.number_value(exclusive)
+            if excluded is not None:
+                found.append((excluded, True))
+        low = max(lows, default=None)
+        high = min(highs, key=lambda bound: (bound[0], not bound[1]), default=None)
+        return low, high
+
+    def not_numbers(self) -> Iterator[Shape]:
+        shape = self.numbers()
+        if shape.low:
+            yield Numbers(high=(shape.low[0], not shape.low[1]))
+        if shape.high:
+            yield Numbers(low=(shape.high[0], not shape.high[1]))
+        if shape.multiple:
+            yield Numbers(not_multiples=(Negated(shape.multiple, self.refusal("multipleOf")),))
+
+    # ---- Strings ----
+
+    def strings(self) -> Strings:
+        patterns: tuple[Pattern, ...] = ()
+        if "pattern" in self.schema:
+            patterns = (self.pattern(self.schema["pattern"], "pattern"),)
+        shape = Strings(self.count("minLength") or 0, self.count("maxLength"), patterns)
+        name = self.schema.get("format")
+        if "format" in self.schema and not isinstance(name, str):
+            raise self.fail("format", "must be a string")
+        if name in BACK_END_FORMATS:
+            return replace(shape, formats=(str(name),))
+        known = format_strings(str(name))
+        if known is None:  # an annotation, as the specification has it
+            return shape
+        most = shape.most if known.most is None else min(known.most, shape.most or known.most)
+        return replace(shape, patterns=(*patterns, *known.patterns), most=most)
+
+    def not_strings(self) -> Iterator[Shape]:
+        shape = self.strings()
+        if shape.least:
+            yield Strings(most=shape.least - 1)
+        if shape.most is not None:
+            yield Strings(least=shape.most + 1)
+        for pattern in shape.patterns:
+            yield Strings(without=(Negated(pattern, self.refusal("pattern")),))
+        if shape.formats:
+            yield Strings(refusals=(self.refusal("format"),))
+
+    def refusal(self, keyword: str, reason: str = "it cannot be negated") -> Refusal:
+        return Refusal(keyword, f"{self.pointer}/{keyword}", reason)
+
+    # ---- Arrays ----
+
+    def arrays(self) -> Arrays:
+        prefix, rest, evaluated = self._items()
+        unique = self.schema.get("uniqueItems", False)
+        if not isinstance(unique, bool):
+            raise self.fail("uniqueItems", "must be a boolean")
+        return Arrays(
+            prefix,
+            rest,
+            self.count("minItems") or 0,
+            self.count("maxItems"),
+            self._contains(),
+            f"{self.pointer}/uniqueItems" if unique else None,
+            evaluated,
+        )
+
+    def _items(self) -> tuple[tuple[Need, ...], Need, int]:
+        items = self.schema.get("items", True)
+        first, key = self.schema.get("prefixItems", []), "prefixItems"
+        rest_key, rest = "items", items
+        if isinstance(items, list):
+            first, key = items, "items"
+            rest_key, rest = "additionalItems", self.schema.get("additionalItems", True)
+        if not isinstance(first, list):
+            raise self.fail("prefixItems", "must be an array")
+        prefix = tuple(self.need(item, key, i) for i, item in enumerate(first))
+        evaluated = -1 if rest_key in self.schema else len(prefix)
+        return prefix, self.need(rest, rest_key), evaluated
+
+    def _contains(self) -> tuple[Contains, ...]:
+        least, most = self.count("minContains"), self.count("maxContains")
+        if "contains" not in self.schema:
+            return ()
+        number = self.document.number_of(self.schema["contains"], self.number, "contains")
+        least = 1 if least is None else least
+        place = f"{self.pointer}/contains"
+        return (Contains((number, True), least, most, place),)
+
+    def not_arrays(self) -> Iterator[Shape]:
+        shape = self.arrays()
+        if shape.least:
+            yield Arrays(most=shape.least - 1)
+        if shape.most is not None:
+            yield Arrays(least=shape.most + 1)
+        for i, need in enumerate(shape.prefix):
+            for number, _ in need:
+                yield Arrays((*((),) * i, ((number, False),)), least=i + 1)
+        yield from self._not_rest(shape)
+        for wanted in shape.contains:
+            if wanted.least:
+                yield Arrays(contains=(replace(wanted, least=0, most=wanted.least - 1),))
+            if wanted.most is not None:
+                yield Arrays(contains=(replace(wanted, least=wanted.most + 1, most=None),))
+        if shape.unique:
+            yield Arrays(refusals=(self.refusal("uniqueItems"),))
+        if "unevaluatedItems" in self.schema:
+            yield Arrays(refusals=(self.refusal("unevaluatedItems"),))
+
+    def _not_rest(self, shape: Arrays) -> Iterator[Shape]:
+        if not shape.rest:
+            return
+        number = shape.rest[0][0]
+        if self.document.places[number].schema is False:
+            yield Arrays(least=len(shape.prefix) + 1)
+        elif shape.prefix:
+            yield Arrays(refusals=(self.refusal("items", "it cannot be negated with prefixItems"),))
+        else:
+            place = f"{self.pointer}/items"
+            yield Arrays(contains=(Contains((number, False), 1, None, place),))
+
+    # ---- Objects ----
+
+    def objects(self) -> Objects:
+        listed = self.named("properties")
+        patterns = tuple(
+            (self.pattern(source, "patternProperties"), self.need(sub, "patternProperties", source))
+            for source, sub in self.named("patternProperties").items()
+        )
+        shape = Objects(
+            (),
+            patterns,
+            self.need(self.schema.get("additionalProperties", True), "additionalProperties"),
+            tuple(dict.fromkeys(self.names("required"))),
+            self.count("minProperties") or 0,
+            self.count("maxProperties"),
+            frozenset(listed),
+            frozenset(pattern for pattern, _ in patterns),
+            "additionalProperties" in self.schema,
+            limits_at=self.pointer,
+        )
+        properties = tuple((name, self._member(shape, name, sub)) for name, sub in listed.items())
+        return replace(shape, properties=properties)
+
+    def _member(self, shape: Objects, name: str, schema: Any) -> Need:
+        matching = [need for pattern, need in shape.patterns if pattern.matches(name)]
+        return both(self.need(schema, "properties", name), *matching)
+
+    def not_objects(self) -> Iterator[Shape]:
+        for name in self.names("required"):
+            yield Objects(((name, self.made(False)),))
+        for name, schema in self.named("properties").items():
+            need = self.need(schema, "properties", name, holds=False)
+            yield Objects(((name, need),), required=(name,))
+        least, most = self.count("minProperties"), self.count("maxProperties")
+        if least:
+            yield Objects(most=least - 1, limits_at=self.pointer)
+        if most is not None:
+            yield Objects(least=most + 1, limits_at=self.pointer)
+        for keyword in (
+            "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties",
+        ):  # fmt: skip
+            if self.schema.get(keyword, True) not in (True, {}):
+                yield Objects(refusals=(self.refusal(keyword),))

@@ -1,0 +1,502 @@
+"""From subschemas to unions of shapes: the applicators `allOf`, `anyOf`, `oneOf`, `not`, `if`,
+`$ref` and the dependencies are computed away by intersection, union and complement.
+
+`shapes(need)` is memoised, and parts of arrays and objects are expanded only when asked for, so
+recursion is fine as long as something stands between. All work is counted against one budget.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema import oracle
+from scheduler_proc.grammar.schema.document import Document, refuse
+from scheduler_proc.grammar.schema.judge import Judge
+from scheduler_proc.grammar.schema.keywords import Keywords
+from scheduler_proc.grammar.schema.names import names_shape
+from scheduler_proc.grammar.schema.shapes import (
+    BOOLEANS,
+    NULL,
+    UNIVERSE,
+    Arrays,
+    Need,
+    Numbers,
+    Objects,
+    Refusal,
+    Shape,
+    Strings,
+    Values,
+    both,
+    literal_of,
+    meet,
+    plain,
+)
+from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members
+
+MAX_ALTERNATIVES = 600
+MAX_MEETS = 150_000
+_EMPTINESS_DEPTH = 4
+_MAX_ANY_OF_UNEVALUATED = 5
+
+Shapes = tuple[Shape, ...]
+
+_TYPES: dict[str, Shape] = {
+    "null": NULL,
+    "boolean": BOOLEANS,
+    "number": Numbers(),
+    "integer": Numbers(integer=True),
+    "string": Strings(),
+    "array": Arrays(),
+    "object": Objects(),
+}
+_UNSUPPORTED = ("$recursiveRef",)
+
+
+class Normaliser:
+    """The unions of shapes of one document's needs."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.judge = Judge(self)
+        self._shapes: dict[Need, Shapes] = {}
+        self._atoms: dict[tuple[int, bool], Shapes] = {}
+        self._open: set[tuple[int, bool]] = set()
+        self._meets = 0
+
+    # ---- Needs ----
+
+    def shapes(self, need: Need) -> Shapes:
+        """The union of shapes that a need stands for; empty if nothing can meet it."""
+        found = self._shapes.get(need)
+        if found is None:
+            found = UNIVERSE
+            for atom in need:
+                found = self._product(found, self.atom(atom), atom[0])
+            found = tuple(dict.fromkeys(plain(shape) for shape in found))
+            self._shapes[need] = found
+        return found
+
+    def is_empty(self, need: Need, depth: int = _EMPTINESS_DEPTH) -> bool:
+        """Whether certainly nothing meets a need. False also where it is not known."""
+        if not need:
+            return False
+        if any(a[0] == b[0] and a[1] != b[1] for a, b in combinations(need, 2)):
+            return True
+        if any(atom in self._open for atom in need):
+            return False
+        try:
+            shapes = self.shapes(need)
+        except GrammarError:
+            return False
+        return all(self._is_empty_shape(shape, depth) for shape in shapes)
+
+    def _is_empty_shape(self, shape: Shape, depth: int) -> bool:
+        match shape:
+            case Values(literals):
+                return not literals
+            case Strings() if len(shape.patterns) > 1:
+                return oracle.are_disjoint(tuple(pattern.regex for pattern in shape.patterns))
+            case Arrays() if depth > 0:
+                least = min(shape.least, len(shape.prefix) + 1)
+                return any(self.is_empty(shape.item(i), depth - 1) for i in range(least))
+            case Objects() if depth > 0:
+                return any(self.is_empty(shape.member(n), depth - 1) for n in shape.required)
+            case _:
+                return False
+
+    def _product(self, left: Shapes, right: Shapes, number: int) -> Shapes:
+        """The intersection of two unions."""
+        if left == UNIVERSE:
+            return right
+        found: dict[Shape, None] = {}
+        for a in left:
+            for b in right:
+                self._count(number)
+                shape = self._meet(a, b)
+                if shape is not None:
+                    found[shape] = None
+        return self._capped(tuple(found), number)
+
+    def _meet(self, a: Shape, b: Shape) -> Shape | None:
+        if isinstance(b, Values) and not isinstance(a, Values):
+            a, b = b, a
+        if isinstance(a, Values):
+            kept = tuple(x for x in a.literals if self.judge.accepts_shape(b, x))
+            return Values(kept) if kept else None
+        return meet(a, b)
+
+    def _count(self, number: int) -> None:
+        self._meets += 1
+        if self._meets > MAX_MEETS:
+            place = self.document.places[number].pointer
+            raise refuse(place, "the schema is too complex: its parts combine in too many ways")
+
+    def _capped(self, shapes: Shapes, number: int) -> Shapes:
+        if len(shapes) > MAX_ALTERNATIVES:
+            place = self.document.places[number].pointer
+            raise refuse(place, f"combines into more than {MAX_ALTERNATIVES} alternatives")
+        return shapes
+
+    # ---- One subschema ----
+
+    def atom(self, atom: tuple[int, bool]) -> Shapes:
+        """The shapes of one subschema, or of its complement."""
+        found = self._atoms.get(atom)
+        if found is None:
+            if atom in self._open:
+                place = self.document.places[atom[0]].pointer
+                raise refuse(place, "refers to itself without an array or object in between")
+            self._open.add(atom)
+            try:
+                found = self._holds(atom[0]) if atom[1] else self._fails(atom[0])
+            finally:
+                self._open.discard(atom)
+            self._atoms[atom] = found
+        return found
+
+    def _holds(self, number: int) -> Shapes:
+        place = self.document.places[number]
+        schema = place.schema
+        if isinstance(schema, bool):
+            return UNIVERSE if schema else ()
+        if place.draft <= 7 and "$ref" in schema:  # what stands beside it is ignored there
+            return self.atom((self.document.resolve(schema["$ref"], number), True))
+        keywords = Keywords(self.document, number, schema)
+        shapes: Shapes = UNIVERSE
+        for part in self._parts(keywords):
+            shapes = self._product(shapes, part, number)
+        return self._unevaluated(keywords, shapes)
+
+    def _parts(self, keywords: Keywords) -> Iterator[Shapes]:
+        """The conjuncts of a subschema, its own properties first: that is their order."""
+        schema = keywords.schema
+        if schema.keys() & _OWN:
+            yield self._own(keywords)
+        applicators = self._applicators()
+        for keyword in schema:
+            if keyword in _UNSUPPORTED:
+                raise keywords.fail(keyword, "is not supported")
+            applicator = applicators.get(keyword)
+            if applicator is not None:
+                yield applicator(keywords)
+        if "const" in schema or "enum" in schema:
+            yield self._values(keywords)
+
+    def _applicators(self) -> dict[str, Callable[[Keywords], Shapes]]:
+        return {
+            "$ref": lambda k: self.atom((self._target(k), True)),
+            "$dynamicRef": lambda k: self.atom((self._dynamic_target(k), True)),
+            "allOf": self._all_of,
+            "anyOf": self._any_of,
+            "oneOf": self._one_of,
+            "not": lambda k: self.atom(k.need(k.schema["not"], "not", holds=False)[0]),
+            "if": self._conditional,
+            "dependentRequired": lambda k: self._dependencies(k, "dependentRequired"),
+            "dependentSchemas": lambda k: self._dependencies(k, "dependentSchemas"),
+            "dependencies": lambda k: self._dependencies(k, "dependencies"),
+            "propertyNames": self._property_names,
+        }
+
+    def _own(self, keywords: Keywords) -> Shapes:
+        """What the keywords for single types allow, one shape for each type."""
+        found: list[Shape] = []
+        for shape in self._types(keywords):
+            match shape:
+                case Numbers():
+                    met = meet(shape, keywords.numbers())
+                case Strings():
+                    met = meet(shape, keywords.strings())
+                case Arrays():
+                    met = meet(shape, keywords.arrays())
+                case Objects():
+                    met = keywords.objects()
+                case _:
+                    met = shape
+            found += [met] if met is not None else []
+        return tuple(found)
+
+    def _types(self, keywords: Keywords) -> Shapes:
+        given = keywords.schema.get("type")
+        if "type" not in keywords.schema:
+            return UNIVERSE
+        names = given if isinstance(given, list) else [given]
+        for name in names:
+            if not isinstance(name, str) or name not in _TYPES:
+                raise keywords.fail("type", f"{name!r} is not a JSON type")
+        if "number" in names:
+            names = [name for name in names if name != "integer"]
+        return tuple(_TYPES[name] for name in dict.fromkeys(names))
+
+    def _values(self, keywords: Keywords) -> Shapes:
+        values = keywords.schema.get("enum")
+        if "enum" in keywords.schema and not isinstance(values, list):
+            raise keywords.fail("enum", "must be an array")
+        literals = tuple(dict.fromkeys(literal_of(value) for value in values or []))
+        if "const" in keywords.schema:
+            const = literal_of(keywords.schema["const"])
+            literals = (const,) if "enum" not in keywords.schema or const in literals else ()
+        return (Values(literals),) if literals else ()
+
+    # ---- Applicators ----
+
+    def _target(self, keywords: Keywords) -> int:
+        return self.document.resolve(keywords.schema["$ref"], keywords.number)
+
+    def _dynamic_target(self, keywords: Keywords) -> int:
+        """`$dynamicRef` is `$ref` where only one schema has the dynamic anchor."""
+        ref = keywords.schema["$dynamicRef"]
+        number = self.document.resolve(ref, keywords.number, "$dynamicRef")
+        name = ref.partition("#")[2]
+        anchored = self.document.dynamic_anchors(name)
+        if number in anchored and len(anchored) > 1:
+            raise keywords.fail(
+                "$dynamicRef", f"{ref!r} has several dynamic anchors to choose from"
+            )
+        return number
+
+    def _branches(self, keywords: Keywords, keyword: str) -> list[Need]:
+        branches = keywords.schema[keyword]
+        if not isinstance(branches, list) or not branches:
+            raise keywords.fail(keyword, "must be an array of schemas, not empty")
+        return [keywords.need(sub, keyword, i) for i, sub in enumerate(branches)]
+
+    def _conjunction(self, need: Need, number: int) -> Shapes:
+        """As `shapes`, but keeping the record of what was evaluated."""
+        found: Shapes = UNIVERSE
+        for atom in need:
+            found = self._product(found, self.atom(atom), number)
+        return found
+
+    def _union(self, needs: list[Need], number: int) -> Shapes:
+        found = dict.fromkeys(shape for need in needs for shape in self._conjunction(need, number))
+        return self._capped(tuple(found), number)
+
+    def _all_of(self, keywords: Keywords) -> Shapes:
+        return self._conjunction(both(*self._branches(keywords, "allOf")), keywords.number)
+
+    def _any_of(self, keywords: Keywords) -> Shapes:
+        branches = self._branches(keywords, "anyOf")
+        if not keywords.schema.keys() & {"unevaluatedItems", "unevaluatedProperties"}:
+            return self._union(branches, keywords.number)
+        # What every valid branch evaluates counts, so that branches must also be met together.
+        if len(branches) > _MAX_ANY_OF_UNEVALUATED:
+            raise keywords.fail("anyOf", "has too many branches beside an unevaluated* keyword")
+        sets = [
+            both(*chosen)
+            for size in range(1, len(branches) + 1)
+            for chosen in combinations(branches, size)
+        ]
+        return self._union(sets, keywords.number)
+
+    def _one_of(self, keywords: Keywords) -> Shapes:
+        """Of branches that overlap, each holds only where the others do not."""
+        branches = self._branches(keywords, "oneOf")
+        others = {key: value for key, value in keywords.schema.items() if key in _OWN}
+        context = keywords.made(others) if others else ()
+        needs = []
+        for i, branch in enumerate(branches):
+            need = branch
+            for j, other in enumerate(branches):
+                if i != j and not self._disjoint(branch, other, context):
+                    need = both(need, _opposite(other) or keywords.made(False))
+            needs.append(need)
+        return self._union(needs, keywords.number)
+
+    def _disjoint(self, a: Need, b: Need, context: Need) -> bool:
+        return self.is_empty(both(a, b)) or (context != () and self.is_empty(both(context, a, b)))
+
+    def _conditional(self, keywords: Keywords) -> Shapes:
+        schema = keywords.schema
+        condition = keywords.need(schema["if"], "if")
+        then = keywords.need(schema.get("then", True), "then")
+        other = keywords.need(schema.get("else", True), "else")
+        if not then and not other and not _has_unevaluated(schema):
+            return UNIVERSE
+        needs = [both(condition, then)]
+        if condition:
+            needs.append(both(_opposite(condition), other))
+        return self._union(needs, keywords.number)
+
+    def _dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
+        """A property is absent, or what depends on it holds."""
+        shapes: Shapes = UNIVERSE
+        for name, wanted in keywords.named(keyword).items():
+            if isinstance(wanted, list):
+                need = keywords.made({"required": wanted})
+            else:
+                need = keywords.need(wanted, keyword, name)
+            present = keywords.made({"required": [name]})
+            absent = keywords.made({"properties": {name: False}})
+            options = self._union([absent, both(present, need)], keywords.number)
+            shapes = self._product(shapes, options, keywords.number)
+        return shapes
+
+    def _property_names(self, keywords: Keywords) -> Shapes:
+        need = keywords.need(keywords.schema["propertyNames"], "propertyNames")
+        false = keywords.made(False)
+        objects = names_shape(self.shapes(need), false, keywords)
+        return (*(shape for shape in UNIVERSE if not isinstance(shape, Objects)), objects)
+
+    def _unevaluated(self, keywords: Keywords, shapes: Shapes) -> Shapes:
+        for keyword, restrict in (
+            ("unevaluatedItems", restrict_items),
+            ("unevaluatedProperties", restrict_members),
+        ):
+            if keyword in keywords.schema:
+                need = keywords.need(keywords.schema[keyword], keyword)
+                restricted = (restrict(shape, need, keywords) for shape in shapes)
+                shapes = tuple(dict.fromkeys(restricted))
+        return shapes
+
+    # ---- Complements ----
+
+    def _fails(self, number: int) -> Shapes:
+        place = self.document.places[number]
+        schema = place.schema
+        if isinstance(schema, bool):
+            return () if schema else UNIVERSE
+        if place.draft <= 7 and "$ref" in schema:
+            return self.atom((self.document.resolve(schema["$ref"], number), False))
+        keywords = Keywords(self.document, number, schema)
+        found = dict.fromkeys(plain(shape) for shape in self._failures(keywords))
+        return self._capped(tuple(found), number)
+
+    def _failures(self, keywords: Keywords) -> Iterator[Shape]:
+        """Shapes of which each fails one of the keywords; together all that fail any."""
+        schema = keywords.schema
+        yield from self._not_types(keywords)
+        types = self._types(keywords)
+        for kind, failures in (
+            (Numbers, keywords.not_numbers),
+            (Strings, keywords.not_strings),
+            (Arrays, keywords.not_arrays),
+            (Objects, keywords.not_objects),
+        ):
+            if any(isinstance(shape, kind) for shape in types):
+                yield from failures()
+        if "const" in schema or "enum" in schema:
+            yield from _not_values(self._values(keywords), keywords)
+        for keyword in schema:
+            if keyword in _UNSUPPORTED:
+                raise keywords.fail(keyword, "is not supported")
+            opposite = self._opposites().get(keyword)
+            if opposite is not None:
+                yield from opposite(keywords)
+
+    def _not_types(self, keywords: Keywords) -> Iterator[Shape]:
+        types = self._types(keywords)
+        for shape in UNIVERSE:
+            if isinstance(shape, Numbers):
+                if _TYPES["integer"] in types and Numbers() not in types:
+                    refusal = Refusal("type", f"{keywords.pointer}/type", _NO_FRACTIONS)
+                    yield Numbers(refusals=(refusal,))
+                    continue
+            if shape not in types and not (isinstance(shape, Numbers) and Numbers() in types):
+                yield shape
+
+    def _opposites(self) -> dict[str, Callable[[Keywords], Shapes]]:
+        return {
+            "$ref": lambda k: self.atom((self._target(k), False)),
+            "$dynamicRef": lambda k: self.atom((self._dynamic_target(k), False)),
+            "allOf": lambda k: self._union(
+                [_opposite(need) for need in self._branches(k, "allOf") if need], k.number
+            ),
+            "anyOf": self._not_any_of,
+            "oneOf": self._not_one_of,
+            "not": lambda k: self._conjunction(k.need(k.schema["not"], "not"), k.number),
+            "if": self._not_conditional,
+            "dependentRequired": lambda k: self._not_dependencies(k, "dependentRequired"),
+            "dependentSchemas": lambda k: self._not_dependencies(k, "dependentSchemas"),
+            "dependencies": lambda k: self._not_dependencies(k, "dependencies"),
+        }
+
+    def _not_any_of(self, keywords: Keywords) -> Shapes:
+        branches = self._branches(keywords, "anyOf")
+        if not all(branches):  # one of them is always met
+            return ()
+        return self._conjunction(both(*map(_opposite, branches)), keywords.number)
+
+    def _not_one_of(self, keywords: Keywords) -> Shapes:
+        branches = self._branches(keywords, "oneOf")
+        pairs = [both(a, b) for a, b in combinations(branches, 2)]
+        none = both(*map(_opposite, branches)) if all(branches) else keywords.made(False)
+        return self._union([none, *pairs], keywords.number)
+
+    def _not_conditional(self, keywords: Keywords) -> Shapes:
+        schema = keywords.schema
+        condition = keywords.need(schema["if"], "if")
+        needs = []
+        if "then" in schema and (then := keywords.need(schema["then"], "then")):
+            needs.append(both(condition, _opposite(then)))
+        if condition and "else" in schema and (other := keywords.need(schema["else"], "else")):
+            needs.append(both(_opposite(condition), _opposite(other)))
+        return self._union(needs, keywords.number)
+
+    def _not_dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
+        needs = []
+        for name, wanted in keywords.named(keyword).items():
+            schema = {"required": wanted} if isinstance(wanted, list) else wanted
+            if isinstance(wanted, list):
+                opposite = _opposite(keywords.made(schema))
+            else:
+                opposite = keywords.need(schema, keyword, name, holds=False)
+            present = keywords.made({"type": "object", "required": [name]})
+            needs.append(both(present, opposite))
+        return self._union(needs, keywords.number)
+
+
+_NO_FRACTIONS = "numbers with a fraction only cannot be told apart"
+
+_OWN = frozenset(
+    """type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern
+    format prefixItems items additionalItems minItems maxItems uniqueItems contains minContains
+    maxContains properties patternProperties additionalProperties required minProperties
+    maxProperties""".split()  # noqa: SIM905 - a list of 24 strings reads worse
+)
+
+
+def _opposite(need: Need) -> Need:
+    """The complement of a need of one atom; of none, which everything meets, there is none."""
+    return tuple((number, not holds) for number, holds in need)
+
+
+def _has_unevaluated(schema: dict[str, Any]) -> bool:
+    return bool(schema.keys() & {"unevaluatedItems", "unevaluatedProperties"})
+
+
+def _not_values(shapes: Shapes, keywords: Keywords) -> Iterator[Shape]:
+    """All values but those of a `const` or `enum`."""
+    literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
+    values = [literal.value for literal in literals]
+    for shape in (NULL, BOOLEANS):
+        kept = tuple(x for x in shape.literals if x not in literals)
+        if kept:
+            yield Values(kept)
+    yield from _not_numbers(sorted(v for v in values if _is_number(v)))
+    yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
+    for kind, python in ((Arrays, list), (Objects, dict)):
+        given = [value for value in values if isinstance(value, python)]
+        if not given:
+            yield kind()
+        elif all(len(value) == 0 for value in given):
+            yield replace(kind(), least=1)
+        else:
+            keyword = "const" if "const" in keywords.schema else "enum"
+            reason = "arrays and objects that differ from a value cannot be told"
+            yield kind(refusals=(keywords.refusal(keyword, reason),))
+
+
+def _not_numbers(values: list[Any]) -> Iterator[Shape]:
+    bounds = [Fraction(json.dumps(value)) for value in values]
+    for low, high in zip([None, *bounds], [*bounds, None], strict=True):
+        yield Numbers(
+            low=None if low is None else (low, True), high=None if high is None else (high, True)
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

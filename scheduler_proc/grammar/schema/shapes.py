@@ -1,0 +1,314 @@
+"""What a JSON Schema says, as a union of shapes: sets of values of one JSON type each.
+
+The normaliser intersects shapes and the emitters print them. A `Need` is an unexpanded
+conjunction of (subschema number, holds or must not hold): shapes of arrays and objects refer to
+their parts by needs, so recursion is no obstacle and the number of needs is finite.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from scheduler_proc.grammar.schema.pattern import Pattern
+
+Need = tuple[tuple[int, bool], ...]
+ANYTHING: Need = ()
+
+
+def both(*needs: Need) -> Need:
+    """The need that all of `needs` hold, in order and without repetition."""
+    return tuple(dict.fromkeys(atom for need in needs for atom in need))
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A JSON value, compared as JSON Schema does: 1 equals 1.0, objects have no order."""
+
+    key: str
+    text: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def value(self) -> Any:
+        return json.loads(self.text)
+
+
+def literal_of(value: Any) -> Literal:
+    """The literal of a parsed value. Numbers without a fraction are written as integers."""
+    plain = _integral(value)
+    dump = {"separators": (",", ":"), "ensure_ascii": False}
+    return Literal(json.dumps(plain, sort_keys=True, **dump), json.dumps(plain, **dump))  # type: ignore[arg-type]
+
+
+def _integral(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if math.isfinite(value) and value.is_integer() else value
+    if isinstance(value, list):
+        return [_integral(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _integral(item) for name, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True)
+class Values:
+    """Finitely many values, of any type. null and booleans are always given so."""
+
+    literals: tuple[Literal, ...]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A condition that we carry along but cannot print: the keyword, its place, and why."""
+
+    keyword: str
+    pointer: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Negated:
+    """A pattern or a multiple that must not hold: it can be judged, but not printed."""
+
+    condition: Pattern | Fraction
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers between bounds, each None or a number with whether it is excluded itself."""
+
+    integer: bool = False
+    low: tuple[Fraction, bool] | None = None
+    high: tuple[Fraction, bool] | None = None
+    multiple: Fraction | None = None
+    not_multiples: tuple["Negated", ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Strings:
+    """Strings of `least` to `most` characters. `format` is one that only the back end knows."""
+
+    least: int = 0
+    most: int | None = None
+    patterns: tuple[Pattern, ...] = ()
+    without: tuple["Negated", ...] = ()
+    excluded: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True)
+class Contains:
+    """`least` to `most` items must meet a need."""
+
+    atom: tuple[int, bool]
+    least: int
+    most: int | None
+    pointer: str
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """`prefix` says what the first items are, `rest` the others. `evaluated` counts the items
+    that a keyword has spoken about, -1 for all."""
+
+    prefix: tuple[Need, ...] = ()
+    rest: Need = ANYTHING
+    least: int = 0
+    most: int | None = None
+    contains: tuple[Contains, ...] = ()
+    unique: str | None = None
+    evaluated: int = 0
+    refusals: tuple[Refusal, ...] = ()
+
+    def item(self, index: int) -> Need:
+        return self.prefix[index] if index < len(self.prefix) else self.rest
+
+
+@dataclass(frozen=True)
+class Objects:
+    """`properties` in the order of the output; other names by the patterns they match, and
+    `rest` for those that match none. Listed names are not subject to the patterns."""
+
+    properties: tuple[tuple[str, Need], ...] = ()
+    patterns: tuple[tuple[Pattern, Need], ...] = ()
+    rest: Need = ANYTHING
+    required: tuple[str, ...] = ()
+    least: int = 0
+    most: int | None = None
+    evaluated: frozenset[str] = frozenset()
+    evaluated_patterns: frozenset[Pattern] = frozenset()
+    all_evaluated: bool = False
+    refusals: tuple[Refusal, ...] = ()
+    limits_at: str = "#"
+
+    def member(self, name: str) -> Need:
+        """What the value of the property `name` must be."""
+        for listed, need in self.properties:
+            if listed == name:
+                return need
+        return self.unlisted(name)
+
+    def unlisted(self, name: str) -> Need:
+        matching = [need for pattern, need in self.patterns if pattern.matches(name)]
+        return both(*matching) if matching else self.rest
+
+
+Shape = Values | Numbers | Strings | Arrays | Objects
+
+NULL = Values((literal_of(None),))
+BOOLEANS = Values((literal_of(False), literal_of(True)))
+UNIVERSE: tuple[Shape, ...] = (NULL, BOOLEANS, Numbers(), Strings(), Arrays(), Objects())
+
+
+def plain(shape: Shape) -> Shape:
+    """The shape without its record of evaluated parts, which only `unevaluated*` reads."""
+    match shape:
+        case Arrays():
+            return replace(shape, evaluated=0)
+        case Objects():
+            return replace(
+                shape,
+                evaluated=frozenset(),
+                evaluated_patterns=frozenset(),
+                all_evaluated=False,
+            )
+        case _:
+            return shape
+
+
+# ---- Intersection ----------------------------------------------------------------------------
+
+
+def meet(a: Shape, b: Shape) -> Shape | None:
+    """The values in both, or None where that is certainly none. `Values` are not met here."""
+    match a, b:
+        case Numbers(), Numbers():
+            return meet_numbers(a, b)
+        case Strings(), Strings():
+            return meet_strings(a, b)
+        case Arrays(), Arrays():
+            return meet_arrays(a, b)
+        case Objects(), Objects():
+            return meet_objects(a, b)
+        case _:
+            return None
+
+
+def meet_numbers(a: Numbers, b: Numbers) -> Numbers | None:
+    low = max((x.low for x in (a, b) if x.low), default=None)
+    # Of equal upper bounds the excluded one is the tighter, as it is for lower bounds.
+    high = min(
+        (x.high for x in (a, b) if x.high), key=lambda bound: (bound[0], not bound[1]), default=None
+    )
+    if low and high and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
+        return None
+    return Numbers(
+        a.integer or b.integer,
+        low,
+        high,
+        _least_common(a.multiple, b.multiple),
+        _joined(a.not_multiples, b.not_multiples),
+        _joined(a.refusals, b.refusals),
+    )
+
+
+def _least_common(a: Fraction | None, b: Fraction | None) -> Fraction | None:
+    if a is None or b is None:
+        return a or b
+    scale = math.lcm(a.denominator, b.denominator)
+    return Fraction(math.lcm(int(a * scale), int(b * scale)), scale)
+
+
+def meet_strings(a: Strings, b: Strings) -> Strings | None:
+    least, most = max(a.least, b.least), at_most(a.most, b.most)
+    if most is not None and least > most:
+        return None
+    return Strings(
+        least,
+        most,
+        _joined(a.patterns, b.patterns),
+        _joined(a.without, b.without),
+        _joined(a.excluded, b.excluded),
+        _joined(a.formats, b.formats),
+        _joined(a.refusals, b.refusals),
+    )
+
+
+def meet_arrays(a: Arrays, b: Arrays) -> Arrays | None:
+    least, most = max(a.least, b.least), at_most(a.most, b.most)
+    if most is not None and least > most:
+        return None
+    count = max(len(a.prefix), len(b.prefix))
+    return Arrays(
+        tuple(both(a.item(i), b.item(i)) for i in range(count)),
+        both(a.rest, b.rest),
+        least,
+        most,
+        _joined(a.contains, b.contains),
+        a.unique or b.unique,
+        -1 if -1 in (a.evaluated, b.evaluated) else max(a.evaluated, b.evaluated),
+        _joined(a.refusals, b.refusals),
+    )
+
+
+def meet_objects(a: Objects, b: Objects) -> Objects | None:
+    least, most = max(a.least, b.least), at_most(a.most, b.most)
+    required = _joined(a.required, b.required)
+    if most is not None and max(least, len(required)) > most:
+        return None
+    names = dict.fromkeys([name for name, _ in (*a.properties, *b.properties)])
+    patterns, rest, refusals = _meet_patterns(a, b)
+    return Objects(
+        tuple((name, both(a.member(name), b.member(name))) for name in names),
+        patterns,
+        rest,
+        required,
+        least,
+        most,
+        a.evaluated | b.evaluated,
+        a.evaluated_patterns | b.evaluated_patterns,
+        a.all_evaluated or b.all_evaluated,
+        _joined(a.refusals, b.refusals, refusals),
+        a.limits_at if a.least or a.most is not None else b.limits_at,
+    )
+
+
+def _meet_patterns(
+    a: Objects, b: Objects
+) -> tuple[tuple[tuple[Pattern, Need], ...], Need, tuple[Refusal, ...]]:
+    rest = both(a.rest, b.rest)
+    theirs = dict(b.patterns)
+    if not a.patterns or not b.patterns:
+        other = b if a.patterns else a
+        found = tuple(
+            (pattern, both(need, other.rest)) for pattern, need in (*a.patterns, *b.patterns)
+        )
+        return found, rest, ()
+    if {pattern for pattern, _ in a.patterns} == set(theirs):
+        return tuple((p, both(need, theirs[p])) for p, need in a.patterns), rest, ()
+    if a.rest == b.rest == ANYTHING:  # names that match patterns of both must meet both
+        merged = dict(a.patterns)
+        for pattern, need in b.patterns:
+            merged[pattern] = both(merged.get(pattern, ANYTHING), need)
+        return tuple(merged.items()), rest, ()
+    reason = "different patterns with additionalProperties cannot be combined"
+    return a.patterns, rest, (Refusal("patternProperties", a.limits_at, reason),)
+
+
+def at_most(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _joined(*parts: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(item for part in parts for item in part))

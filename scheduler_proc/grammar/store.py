@@ -1,0 +1,130 @@
+"""The scheduler's compiled grammars: mapped from the ring's directory when first needed, kept by
+use within a bound of bytes, and shared by all requests with the same constraint.
+
+The scheduler's actor asks from its loop; loading runs in a thread of its own, so that neither the
+loop nor the steps wait for it.
+"""
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scheduler_proc.grammar.artefact import Artefact, read_artefact
+from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+
+Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
+
+STORE_BYTES = 512 * 2**20
+
+
+class GrammarStore:
+    """Compiled grammars by key. The bound holds for what the store keeps: one that a request
+    follows lives on until that ends."""
+
+    def __init__(
+        self,
+        make_vocabulary: Callable[[], TokenVocabulary],
+        directory: Path,
+        max_bytes: int = STORE_BYTES,
+        loader: "Loader | None" = None,
+    ) -> None:
+        """`make_vocabulary` is called once, in the store's thread, before the first load."""
+        self._make_vocabulary = make_vocabulary
+        self._vocabulary: TokenVocabulary | None = None
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self._loader = load_compiled if loader is None else loader
+        self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()  # oldest use first
+        self._loading: dict[str, asyncio.Future[CompiledGrammar]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of what is kept; it grows as token masks are computed."""
+        return sum(compiled.num_bytes for compiled in self._kept.values())
+
+    def get(self, key: str) -> CompiledGrammar | None:
+        """A grammar that is here already."""
+        compiled = self._kept.get(key)
+        if compiled is not None:
+            self._kept.move_to_end(key)
+        return compiled
+
+    def warm(self) -> None:
+        """Have ready what every load needs, so that the first one does not wait for it."""
+        self._thread.submit(self._prepared)
+
+    async def load(self, key: str) -> CompiledGrammar:
+        """A grammar, read from its artefact if it is not here. Many may ask at once: it is read
+        once. Raises GrammarError if it is missing or damaged; then the file is removed, so that
+        the compiler makes it again."""
+        compiled = self.get(key)
+        if compiled is not None:
+            return compiled
+        loading = self._loading.get(key)
+        if loading is None:
+            loop = asyncio.get_running_loop()
+            loading = loop.run_in_executor(self._thread, self._read, key)
+            self._loading[key] = loading
+            loading.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(loading)
+
+    def close(self) -> None:
+        """Load nothing more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _keep(self, key: str, done: "asyncio.Future[CompiledGrammar]") -> None:
+        del self._loading[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._kept[key] = done.result()
+        while len(self._kept) > 1 and self.num_bytes > self._max_bytes:
+            self._kept.popitem(last=False)
+
+    # ---- in the thread -------------------------------------------------------------------------
+
+    def _prepared(self) -> TokenVocabulary:
+        if self._vocabulary is None:
+            self._vocabulary = self._make_vocabulary()
+        return self._vocabulary
+
+    def _read(self, key: str) -> CompiledGrammar:
+        path = self._directory / key
+        try:
+            artefact = read_artefact(path)
+            return self._loader(artefact, self._prepared())
+        except GrammarError:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+
+def load_compiled(artefact: Artefact, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """The compiled grammar of an artefact. Raises GrammarError if its back end does not take it."""
+    from_arrays: Callable[[dict[str, Any], dict[str, np.ndarray], TokenVocabulary], CompiledGrammar]
+    # A back end is loaded when it is first needed: each costs memory, and xgrammar needs torch.
+    if artefact.backend == "fsm":
+        from scheduler_proc.grammar.fsm import FsmGrammar
+
+        from_arrays = FsmGrammar.from_arrays
+    elif artefact.backend == "llguidance":
+        from scheduler_proc.grammar.llguidance_backend import LlguidanceGrammar
+
+        from_arrays = LlguidanceGrammar.from_arrays
+    elif artefact.backend == "xgrammar":
+        from scheduler_proc.grammar.xgrammar_backend import XgrammarGrammar
+
+        from_arrays = XgrammarGrammar.from_arrays
+    else:
+        raise GrammarError(f"the compiled grammar is of an unknown back end {artefact.backend!r}")
+    return from_arrays(artefact.facts, artefact.arrays, vocabulary)

@@ -1,0 +1,216 @@
+"""The back end `xgrammar`: a second opinion in tests, and a choice at start for who wants it.
+
+Optional: xgrammar imports torch and transformers, so nothing is imported before it is used. It
+accepts some invalid instances where a schema has `not`, `uniqueItems`, `if` and the like: what we
+read and rewrite of a schema is given to it, which keeps the most of that away.
+"""
+
+import json
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
+
+_MAX_ROLLBACK = -1  # all of it
+_infos: "weakref.WeakKeyDictionary[TokenVocabulary, Any]" = weakref.WeakKeyDictionary()
+
+
+def _tokenizer_info(vocabulary: TokenVocabulary) -> Any:
+    found = _infos.get(vocabulary)
+    if found is None:
+        import xgrammar
+
+        found = xgrammar.TokenizerInfo(
+            vocabulary.token_bytes,
+            xgrammar.VocabType.RAW,
+            vocab_size=vocabulary.vocab_size,
+            stop_token_ids=list(vocabulary.eos_ids),
+        )
+        _infos[vocabulary] = found
+    return found
+
+
+class XgrammarGrammar:
+    """A compiled grammar of xgrammar."""
+
+    backend = "xgrammar"
+
+    def __init__(self, compiled: Any, vocabulary: TokenVocabulary) -> None:
+        self._compiled = compiled
+        self.vocabulary = vocabulary
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self._compiled.memory_size_bytes)
+
+    def start(self) -> "XgrammarMatcher":
+        import xgrammar
+
+        matcher = xgrammar.GrammarMatcher(self._compiled, max_rollback_tokens=_MAX_ROLLBACK)
+        return XgrammarMatcher(matcher, self.vocabulary)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return {"grammar": self._compiled.serialize_json()}, {}
+
+    @classmethod
+    def from_arrays(
+        cls, facts: dict[str, Any], arrays: dict[str, np.ndarray], vocabulary: TokenVocabulary
+    ) -> "XgrammarGrammar":
+        """Raises GrammarError if these are not what `to_arrays` gave for this vocabulary."""
+        import xgrammar
+
+        text = facts.get("grammar")
+        if not isinstance(text, str) or arrays:
+            raise GrammarError("the compiled grammar is damaged: no grammar in it")
+        info = _tokenizer_info(vocabulary)
+        try:
+            compiled = xgrammar.CompiledGrammar.deserialize_json(text, info)
+        except (RuntimeError, ValueError) as error:
+            raise GrammarError(f"the compiled grammar is damaged: {_reason(error)}") from None
+        return cls(compiled, vocabulary)
+
+
+class XgrammarMatcher:
+    """One request's place in a grammar; see `Grammar`."""
+
+    def __init__(self, matcher: Any, vocabulary: TokenVocabulary, ended: bool = False) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._ended = ended
+        self._row = np.zeros((1, vocabulary.mask_width), np.int32)
+
+    def fill(self, row: np.ndarray) -> None:
+        if self._ended:
+            raise GrammarError("the output has ended")
+        vocabulary = self._vocabulary
+        if not self._matcher.fill_next_token_bitmask(self._row, 0):
+            self._row.fill(-1)  # it says so where everything is allowed
+        np.bitwise_and(self._row[0].view(np.uint32), vocabulary.text_mask, out=row)
+        row &= ~vocabulary.eos_mask
+        if self.is_accepting():
+            row |= vocabulary.eos_mask
+        if not row.any():
+            raise GrammarError("no token of the vocabulary can follow")
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        if tokens and self._ended:
+            raise GrammarError("the output has ended")
+        for number, token in enumerate(tokens):
+            is_end = token in self._vocabulary.eos_ids
+            fits = self._ends_with(tokens, number) if is_end else self._accept_text(token)
+            if not fits:
+                self._matcher.rollback(number)
+                raise GrammarError(f"token {token}, number {number} of these, does not fit")
+            self._ended = is_end
+
+    def _ends_with(self, tokens: Sequence[int], number: int) -> bool:
+        return number == len(tokens) - 1 and self.is_accepting()
+
+    def _accept_text(self, token: int) -> bool:
+        vocabulary = self._vocabulary
+        known = 0 <= token < vocabulary.vocab_size and vocabulary.token_bytes[token]
+        return bool(known) and bool(self._matcher.accept_token(token))
+
+    def rollback(self, num_tokens: int) -> None:
+        if num_tokens > self._ended:
+            self._matcher.rollback(num_tokens - self._ended)
+        self._ended = self._ended and num_tokens == 0
+
+    def forced_bytes(self) -> bytes:
+        if self._ended or self.is_accepting():
+            return b""
+        return str(self._matcher.find_jump_forward_string()).encode()
+
+    def is_accepting(self) -> bool:
+        return not self._ended and bool(self._matcher.is_completed())
+
+    def is_terminated(self) -> bool:
+        if self._ended or self._vocabulary.eos_ids or not self.is_accepting():
+            return self._ended
+        row = np.zeros(self._vocabulary.mask_width, np.uint32)
+        try:
+            self.fill(row)
+        except GrammarError:
+            return True
+        return False
+
+    def fork(self) -> "XgrammarMatcher":
+        return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)
+
+
+# ---- From constraints ------------------------------------------------------------------------
+
+
+def compile_xgrammar(constraint: Constraint, vocabulary: TokenVocabulary) -> XgrammarGrammar:
+    """Compile any kind of constraint. Raises GrammarError with a reason for the user.
+
+    Regexes are in xgrammar's syntax, which is close to ECMA-262's.
+    """
+    import xgrammar
+
+    compiler = xgrammar.GrammarCompiler(
+        _tokenizer_info(vocabulary), max_threads=1, cache_enabled=False
+    )
+    try:
+        if constraint.after:
+            tag = json.dumps(_after(constraint))
+            return XgrammarGrammar(compiler.compile_structural_tag(tag), vocabulary)
+        return XgrammarGrammar(_COMPILE[constraint.kind](compiler, constraint), vocabulary)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, GrammarError):
+            raise
+        raise GrammarError(_reason(error)) from None
+
+
+def _schema(compiler: Any, constraint: Constraint) -> Any:
+    schema = prepare(constraint.source, constraint.whitespace).schema
+    if constraint.whitespace == "free":
+        return compiler.compile_json_schema(json.dumps(schema), strict_mode=False)
+    return compiler.compile_json_schema(
+        json.dumps(schema), any_whitespace=False, separators=(",", ":"), strict_mode=False
+    )
+
+
+_COMPILE: dict[str, Callable[[Any, Constraint], Any]] = {
+    "regex": lambda compiler, constraint: compiler.compile_regex(constraint.source),
+    "json_schema": _schema,
+    "ebnf": lambda compiler, constraint: compiler.compile_grammar(constraint.source),
+    "structural_tag": lambda compiler, c: compiler.compile_structural_tag(c.source),
+    "choices": lambda compiler, constraint: compiler.compile_grammar(_choices(constraint.source)),
+}
+
+
+def _choices(source: str) -> str:
+    choices = msgspec.json.decode(source, type=list[str])
+    return "root ::= " + " | ".join(json.dumps(choice) for choice in choices)
+
+
+def _after(constraint: Constraint) -> dict[str, Any]:
+    """Free text up to a string, then the constraint, as a structural tag."""
+    kind, source = constraint.kind, constraint.source
+    formats: dict[str, dict[str, Any]] = {
+        "regex": {"type": "regex", "pattern": source},
+        "ebnf": {"type": "grammar", "grammar": source},
+    }
+    if kind == "json_schema":
+        schema = prepare(source, constraint.whitespace).schema
+        formats[kind] = {"type": "json_schema", "json_schema": schema}
+    elif kind == "choices":
+        formats[kind] = {"type": "grammar", "grammar": _choices(source)}
+    elif kind == "structural_tag":
+        formats[kind] = msgspec.json.decode(source, type=dict[str, Any]).get("format", {})
+    lead = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": constraint.after}
+    elements = [lead, formats[kind]]
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+
+
+def _reason(error: Exception) -> str:
+    """The message without the place in xgrammar's own source that it begins with."""
+    return str(error).partition(": ")[2][:500] or str(error)[:500]

@@ -1,0 +1,134 @@
+"""From the body of a chat request to the ring's request, and to how its answer is read.
+
+The one place where response formats, tools and reasoning meet.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from srt.constraint import ConstraintKind
+from srt.errors import RequestError
+from srt.gateway.chat_answers import Reading
+from srt.gateway.chat_messages import chat_messages
+from srt.gateway.constraint_fields import (
+    Given,
+    constrained,
+    json_text,
+    openai_constraint,
+)
+from srt.gateway.tool_plan import tool_plan
+from srt.gateway.wire_openai import ChatRequest
+from srt.generation import Request
+from srt.reasoning import END_THINK
+from srt.tools.constraint import ToolPlan
+from srt.tools.format import HERMES
+
+
+class Chat(NamedTuple):
+    """A chat to submit. `names` are the body's fields by the ring's, for errors."""
+
+    request: Request
+    reading: Reading
+    names: dict[str, str]
+
+
+def chat_of(body: ChatRequest, *, reasoning: bool) -> Chat:
+    """Check the body and put it together. `reasoning`: the model's answers begin with it."""
+    messages = chat_messages(body.messages)
+    plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
+    _check_raw(body, plan, reasoning)
+    given = _constraint(body, plan)
+    after = body.constraint_after
+    if after is None:
+        after = END_THINK if reasoning and given is not None else ""
+    limit, names = _limit(body)
+    sampling = constrained(body.sampling(limit), body, given, after)
+    request = Request(
+        stream=body.stream,
+        sampling=sampling,
+        messages=messages,
+        rid=body.rid,
+        cache_salt=body.cache_salt,
+        tools=shown,
+    )
+    reads_tools = plan is not None and body.parse_tool_calls
+    reading = Reading(
+        functions=plan.names if plan is not None and reads_tools else frozenset(),
+        constrained=plan is not None and given is not None,
+        reasoning=reasoning and body.separate_reasoning,
+        # The constraint waits for the reasoning's end: text before it is none of the answer.
+        opened=given is not None and after == END_THINK,
+    )
+    return Chat(request, reading, names | ({given.kind: given.path} if given else {}))
+
+
+def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
+    if body.max_completion_tokens is not None:
+        return body.max_completion_tokens, {"max_new_tokens": "max_completion_tokens"}
+    return body.max_tokens, {"max_new_tokens": "max_tokens"}
+
+
+def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> None:
+    if plan and body.parse_tool_calls and reasoning and not body.separate_reasoning:
+        raise RequestError(
+            "separate_reasoning false cannot be combined with tools, whose calls are read behind "
+            "the reasoning; parse_tool_calls false leaves both in the content",
+            param="separate_reasoning",
+        )
+
+
+def _constraint(body: ChatRequest, plan: ToolPlan | None) -> Given | None:
+    """What the answer must match: what the body asks for, its tools, or either of the two.
+
+    The body's own constraint holds alone for text that nobody looks for calls in.
+    """
+    own = openai_constraint(body)
+    if plan is None:
+        return own
+    if own is not None and plan.choice == "auto" and not body.parse_tool_calls:
+        return own
+    return _with_tools(own, plan)
+
+
+def _with_tools(own: Given | None, plan: ToolPlan) -> Given | None:
+    """The constraint that has the answer either call tools or match what the body asks for."""
+    if plan.choice != "auto":
+        if own is not None:
+            reason = f"{own.path} cannot be combined with tool_choice: the answer is calls only"
+            raise RequestError(reason, param=own.path)
+        return _tools(plan.constraint(HERMES))
+    return _tools(plan.constraint(HERMES, None if own is None else _as_format(own)))
+
+
+def _tools(tag: object) -> Given | None:
+    return None if tag is None else Given("structural_tag", json_text(tag), "tools")
+
+
+def _as_format(own: Given) -> dict[str, object]:
+    """A constraint as a part of a structural tag."""
+    kind: ConstraintKind = own.kind
+    if kind == "choices":
+        return {
+            "type": "or",
+            "elements": [{"type": "const_string", "value": text} for text in own.value],
+        }
+    if kind == "regex":
+        return {"type": "regex", "pattern": own.value}
+    if kind == "ebnf":
+        return {"type": "grammar", "grammar": own.value}
+    value = _decoded(str(own.value), own.path)
+    if kind == "json_schema":
+        return {"type": "json_schema", "json_schema": value}
+    form = value.get("format") if isinstance(value, dict) else None
+    if not isinstance(form, dict):
+        reason = f"{own.path} beside tools must be an object with a format"
+        raise RequestError(reason, param=own.path)
+    return form
+
+
+def _decoded(text: str, path: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"{path} is not valid JSON: {error}", param=path) from None

@@ -1,0 +1,97 @@
+"""The structural tag that makes a model's tool calls valid, built from the same format as the
+parser.
+
+Called by the gateway. Invariant: text that matches the tag is parsed into calls without a rest.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from srt.messages import ToolSpec
+from srt.tools.format import ToolFormat
+
+ToolChoice = Literal["none", "auto", "required", "named"]
+_ANY_OBJECT = {"type": "object"}
+
+
+class OfferedTool(Struct, frozen=True):
+    """A function the model may call; a `strict` one gets arguments that match its schema."""
+
+    spec: ToolSpec
+    strict: bool = False
+
+
+class ToolPlan(Struct, frozen=True, kw_only=True):
+    """How the tools of one request may be used. With "named", `tools` is that one function."""
+
+    tools: Sequence[OfferedTool]
+    choice: ToolChoice
+    parallel: bool = True
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The functions that a call may name."""
+        return frozenset(tool.spec.name for tool in self.tools)
+
+    def constraint(self, form: ToolFormat, answer: Any = None) -> dict[str, Any] | None:
+        """The structural tag (a JSON object) that enforces the plan; None if there is nothing to
+        enforce.
+
+        `answer` is the format (a structural tag's) that an answer without calls must match; only
+        "auto" has such answers.
+        """
+        if self.choice == "none":
+            return None
+        if self.choice == "auto":
+            return self._automatic(form, answer)
+        tags = [_tag(form, tool, checked=True) for tool in self.tools]
+        if self.choice == "named":
+            return _structural(tags[0])
+        return _structural(self._only_calls(form, tags))
+
+    def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
+        tags = [_tag(form, tool, checked=tool.strict) for tool in self.tools]
+        if answer is not None:
+            return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
+        if self.parallel and not any(tool.strict for tool in self.tools):
+            return None
+        return _structural(
+            {
+                "type": "triggered_tags",
+                "triggers": [form.begin],
+                "tags": tags,
+                "at_least_one": False,
+                "stop_after_first": not self.parallel,
+            }
+        )
+
+    def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:
+        return {
+            "type": "tags_with_separator",
+            "tags": tags,
+            "separator": form.separator,
+            "at_least_one": True,
+            "stop_after_first": not self.parallel,
+        }
+
+
+def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any]:
+    """One call of `tool`: with arguments that match its schema, or with any object."""
+    schema: dict[str, Any] = _ANY_OBJECT
+    if checked and tool.spec.parameters:
+        schema = {"type": "object", **json.loads(tool.spec.parameters)}
+    elif checked:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    return {
+        "type": "tag",
+        "begin": form.opening(tool.spec.name),
+        "content": {"type": "json_schema", "json_schema": schema},
+        "end": form.closing,
+    }
+
+
+def _structural(form: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "structural_tag", "format": form}

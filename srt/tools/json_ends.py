@@ -1,0 +1,64 @@
+"""Follows JSON through text that comes in pieces: where a value ends, and what is in a string.
+
+Looks at quotes and brackets only; whether the text is valid JSON is for a decoder to say.
+"""
+
+import re
+
+_MARK = re.compile(r'["\\{}\[\]]')
+_IN_STRING = re.compile(r'["\\]')
+_QUOTE = re.compile(r'\\.|\\|"', re.S)
+
+
+class ObjectEnd:
+    """Finds the end of an object or array; to be fed from its first bracket on."""
+
+    def __init__(self) -> None:
+        self._in_string = False
+        self._escaped = False
+        self._depth = 0
+
+    def feed(self, text: str) -> int:
+        """The number of characters up to the end of the value, that included; -1 if `text` does
+        not reach it."""
+        at = 0
+        while at < len(text):
+            if self._escaped:
+                self._escaped = False
+                at += 1
+                continue
+            mark = (_IN_STRING if self._in_string else _MARK).search(text, at)
+            if mark is None:
+                return -1
+            at = mark.end()
+            if self._closes(mark[0]):
+                return at
+        return -1
+
+    def _closes(self, mark: str) -> bool:
+        """Take one mark; whether the value ends with it."""
+        if mark == '"':
+            self._in_string = not self._in_string
+        elif mark == "\\":
+            self._escaped = self._in_string
+        else:
+            self._depth += 1 if mark in "{[" else -1
+            return self._depth <= 0
+        return False
+
+
+class StringEnd:
+    """Tells whether JSON text, fed from its start on, ends inside a string."""
+
+    def __init__(self) -> None:
+        self.in_string = False
+        self._escaped = False
+
+    def feed(self, text: str) -> None:
+        """Go on by `text`."""
+        if not text:
+            return
+        start, self._escaped = int(self._escaped), False
+        for match in _QUOTE.finditer(text, start):
+            self.in_string ^= match[0] == '"'
+            self._escaped = match[0] == "\\"

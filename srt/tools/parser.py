@@ -1,0 +1,192 @@
+"""Takes a model's tool calls out of its text, as the text comes.
+
+Called by the gateway for every snapshot, or once with the whole text: the events add up to the
+same for every way of cutting the text. No character is lost but the tags, the JSON around the
+arguments and the blanks next to calls: what is not a call is content.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+from srt.partial_tags import overlap
+from srt.tools.format import ToolFormat
+from srt.tools.json_ends import ObjectEnd, StringEnd
+
+
+class Content(NamedTuple):
+    """Text for the reader."""
+
+    text: str
+
+
+class CallStart(NamedTuple):
+    """The call number `call`, from 0 on, begins."""
+
+    call: int
+    name: str
+
+
+class CallArguments(NamedTuple):
+    """What is new of the JSON text of a call's arguments."""
+
+    call: int
+    text: str
+
+
+ToolEvent = Content | CallStart | CallArguments
+
+
+class _Block(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class ToolCallParser:
+    """The parser of one answer.
+
+    With `constrained`, calls are known to be valid, and their arguments are given as they come.
+    Without, a call is given when it is complete and valid; a block that is not (no JSON, another
+    function, no object of arguments) is content, tags included.
+    """
+
+    def __init__(self, form: ToolFormat, names: frozenset[str], *, constrained: bool) -> None:
+        self.num_calls = 0
+        self._form = form
+        self._names = names
+        self._openings = {form.opening(name): name for name in names} if constrained else {}
+        self._rest = ""  # text that no event has told of
+        self._events: list[ToolEvent] = []
+        self._step = self._outside
+        self._blanks = ""  # not given out: a call may follow
+        self._has_content = False
+        self._arguments = ObjectEnd()
+        self._searched = 0  # how far a free block has no end
+        self._quotes = StringEnd()  # up to that place
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the text so far ends inside the arguments of a call."""
+        return self._step in (self._before_arguments, self._in_arguments)
+
+    def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
+        """The events of `text`, the next piece; `final` says that it is the last one."""
+        self._rest += text
+        self._events = []
+        while self._step(final):
+            pass
+        if final and not self.num_calls and self._blanks:
+            self._events.append(Content(self._blanks))
+        return self._events
+
+    # Each step takes what it can from `_rest`, and says whether the next one may go on.
+
+    def _outside(self, final: bool) -> bool:
+        before, tag, _ = self._rest.partition(self._form.begin)
+        if tag:
+            self._give(before)
+            self._rest = self._rest[len(before) :]
+            self._step = self._at_call if self._openings else self._in_block
+            return True
+        held = 0 if final else overlap(self._rest, self._form.begin)
+        self._give(self._rest[: len(self._rest) - held])
+        self._rest = self._rest[len(self._rest) - held :]
+        return False
+
+    def _at_call(self, final: bool) -> bool:
+        for opening, name in self._openings.items():
+            if self._rest.startswith(opening):
+                self._start(name)
+                self._rest = self._rest[len(opening) :]
+                self._step = self._before_arguments
+                return True
+        if not final and any(opening.startswith(self._rest) for opening in self._openings):
+            return False
+        self._step = self._in_block
+        return True
+
+    def _before_arguments(self, final: bool) -> bool:
+        self._rest = self._rest.lstrip()
+        if self._rest:
+            self._arguments = ObjectEnd()
+            self._step = self._in_arguments
+        return bool(self._rest)
+
+    def _in_arguments(self, final: bool) -> bool:
+        length = self._arguments.feed(self._rest)
+        self._argue(self._rest if length < 0 else self._rest[:length])
+        self._rest = "" if length < 0 else self._rest[length:]
+        if length >= 0:
+            self._step = self._after_arguments
+        return length >= 0
+
+    def _after_arguments(self, final: bool) -> bool:
+        rest = self._rest.lstrip()
+        if self._form.closing.startswith(rest):  # complete, or not yet
+            self._rest = "" if final else rest
+            done = rest == self._form.closing
+        else:
+            done = True
+        if done:
+            self._rest = rest.removeprefix(self._form.closing)
+            self._step = self._outside
+        return done
+
+    def _in_block(self, final: bool) -> bool:
+        form, start = self._form, len(self._form.begin)
+        at = self._rest.find(form.end, max(start, self._searched))
+        until = at if at >= 0 else len(self._rest) - (0 if final else len(form.end) - 1)
+        until = max(until, start, self._searched)
+        self._quotes.feed(self._rest[max(start, self._searched) : until])
+        self._searched = until
+        if at < 0 and not final:
+            return False
+        call = self._decoded(self._rest[start:until])
+        if call is None and self._quotes.in_string and at >= 0:
+            self._searched = at + len(form.end)  # a string may hold the end tag
+            return True
+        end = until + (len(form.end) if at >= 0 else 0)
+        if call is None:
+            self._give(self._rest[:end])
+        else:
+            self._start(call[0])
+            self._argue(call[1])
+        self._rest = self._rest[end:]
+        self._searched, self._quotes = 0, StringEnd()
+        self._step = self._outside
+        return True
+
+    def _decoded(self, block: str) -> tuple[str, str] | None:
+        """The name and the arguments (JSON text) of a block that is a call."""
+        try:
+            call = msgspec.json.decode(block, type=_Block)
+            arguments = bytes(call.arguments).decode()
+            value: Any = msgspec.json.decode(arguments)
+            if isinstance(value, str):  # some models write the object as a string
+                arguments, value = value, msgspec.json.decode(value)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError):
+            return None
+        if call.name not in self._names or not isinstance(value, dict):
+            return None
+        return call.name, arguments
+
+    def _start(self, name: str) -> None:
+        self._events.append(CallStart(self.num_calls, name))
+        self.num_calls += 1
+
+    def _argue(self, text: str) -> None:
+        if text:
+            self._events.append(CallArguments(self.num_calls - 1, text))
+
+    def _give(self, text: str) -> None:
+        """`text` is content; its last blanks wait for what comes."""
+        if not text or text.isspace():
+            self._blanks += text
+            return
+        text = self._blanks + text
+        kept = text.rstrip()
+        self._blanks = text[len(kept) :]
+        if self.num_calls and not self._has_content:
+            kept = kept.lstrip()
+        self._has_content = True
+        self._events.append(Content(kept))

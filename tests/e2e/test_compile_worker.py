@@ -1,0 +1,137 @@
+"""A real server's compile worker: what it answers, and what its trouble costs the others."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from srt.client import AsyncClient
+from srt.errors import RequestError
+from tests.e2e.server import Server, gone, running_server
+
+LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
+SLOW = r".*a.{500}"  # takes long enough to be caught at it
+DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    tmp = tmp_path_factory.mktemp("compile")
+    with running_server(tmp, "--grammar-compile-timeout", "4") as running:
+        yield running
+
+
+def constrained(regex: str) -> dict[str, object]:
+    return {"regex": regex, "max_new_tokens": 24, "temperature": 0.0}
+
+
+async def stopped_child(server: Server) -> int:
+    """The child that compiles now, as soon as there is one; stopped."""
+    pid = server.pids()["compiler"]
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    async with asyncio.timeout(20):
+        while not (found := children.read_text().split()):
+            await asyncio.sleep(0.001)
+        child = int(found[0])
+        while len(os.listdir(f"/proc/{child}/fd")) > 4:  # it has yet to leave its parent behind
+            await asyncio.sleep(0.001)
+    os.kill(child, signal.SIGSTOP)
+    return child
+
+
+async def test_an_output_follows_its_regex(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        outputs = await asyncio.gather(
+            *(client.generate("Today is", sampling=constrained(DATE)) for _ in range(4))
+        )
+        assert all(re.fullmatch(DATE, output.text) for output in outputs)
+        (artefact,) = (server.directory / "grammars").iterdir()
+        kept = server.directory.parent / "grammars" / artefact.name
+        assert kept.samefile(artefact)
+        artefact.unlink()  # of another server's making: found in the cache
+        artefact_again = await client.generate("Today is", sampling=constrained(DATE))
+        assert artefact_again.text == outputs[0].text and kept.samefile(artefact)
+
+
+async def test_a_bad_regex_is_refused_with_its_position(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        for _ in range(2):  # compiled, and remembered
+            with pytest.raises(RequestError, match=r"regex: .*position 3") as caught:
+                await client.generate("Hello", sampling=constrained("abc)d"))
+            info = caught.value.info
+            assert (info.http_status, info.param, info.retryable) == (400, "regex", False)
+
+
+async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
+    """It is stopped, so that requests park; then killed. A stream in flight does not notice, and
+    those parked are asked for again."""
+    async with AsyncClient(server.ring) as client:
+        before = client._transport.ring
+        assert before is not None and before.parts["compiler"] == "ready"
+        stream = await client.submit(text="Once upon a time", sampling=LONG, stream=True)
+        compiler = server.pids()["compiler"]
+        os.kill(compiler, signal.SIGSTOP)
+        parked = [
+            asyncio.ensure_future(client.generate("It is", sampling=constrained(f"{DATE}{i}")))
+            for i in range(3)
+        ]
+        aborted = asyncio.ensure_future(
+            client.submit(text="Hi", sampling=constrained("x"), rid="mine")
+        )
+        await asyncio.sleep(0.3)
+        assert not any(task.done() for task in (*parked, aborted))
+        await client.abort("mine")
+        with pytest.raises(RequestError, match="aborted before it began"):
+            await aborted
+        os.kill(compiler, signal.SIGKILL)
+        outputs = await asyncio.wait_for(asyncio.gather(*parked), 30)
+        for i, output in enumerate(outputs):
+            assert re.fullmatch(f"{DATE}{i}", output.text)
+        assert (await stream.result()).completion_tokens == 500
+        after = client._transport.ring
+        assert after is not None and after.epoch == before.epoch and after.ready
+    assert server.pids()["compiler"] != compiler
+
+
+async def test_a_compilation_that_hangs_is_ended_and_others_go_on(server: Server) -> None:
+    """The child is stopped: it would never end by itself."""
+    async with AsyncClient(server.ring) as client:
+        hanging = asyncio.ensure_future(client.generate("Hello", sampling=constrained(SLOW)))
+        compiler, child = server.pids()["compiler"], await stopped_child(server)
+        output = await client.generate("Today is", sampling=constrained("[a-c]{5}"))
+        assert re.fullmatch("[a-c]{5}", output.text)
+        with pytest.raises(RequestError, match="regex: compiling it took longer than 4 s"):
+            await asyncio.wait_for(hanging, 30)
+        assert gone([child], 5) and server.pids()["compiler"] == compiler
+
+
+async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:
+    """Its child goes with it; the question is asked again, and answered."""
+    async with AsyncClient(server.ring) as client:
+        slow = asyncio.ensure_future(client.generate("Hi", sampling=constrained("b?" + SLOW)))
+        child = await stopped_child(server)
+        killed_at = time.monotonic()
+        os.kill(server.pids()["compiler"], signal.SIGKILL)
+        assert gone([child], 10)
+        print(f"the child was gone after {1000 * (time.monotonic() - killed_at):.0f} ms")
+        assert (await asyncio.wait_for(slow, 60)).completion_tokens == 24
+    await asyncio.to_thread(server.wait_idle)
+
+
+@pytest.mark.slow
+async def test_a_compiler_that_hangs_is_a_503(tmp_path: Path) -> None:
+    with running_server(tmp_path, "--grammar-compile-timeout", "1") as server:
+        compiler = server.pids()["compiler"]
+        os.kill(compiler, signal.SIGSTOP)
+        try:
+            async with AsyncClient(server.ring) as client:
+                with pytest.raises(RequestError, match="does not answer") as caught:
+                    await client.generate("Hello", sampling=constrained(DATE))
+                assert caught.value.info.http_status == 503 and caught.value.info.retryable
+        finally:
+            os.kill(compiler, signal.SIGCONT)

@@ -1,0 +1,196 @@
+"""Constrained answers of the real model, by every way in. What comes out must match."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from srt import AsyncClient
+from srt.errors import RequestError
+from tests.e2e.server import Server
+
+PATTERN = r"(\d{1,3}\.){3}\d{1,3}"
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "tags"],
+    "additionalProperties": False,
+}
+CHAT: list[Any] = [{"role": "user", "content": "Describe a person as JSON."}]
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+
+
+@pytest.fixture
+async def oai(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="any") as client:
+        yield client
+
+
+def check_person(text: str | None) -> None:
+    person = json.loads(text or "")
+    assert list(person) == ["name", "age", "tags"]
+    assert len(person["name"]) <= 12 and 0 <= person["age"] <= 150
+    assert len(person["tags"]) <= 2 and set(person["tags"]) <= {"a", "b"}
+    compact = json.dumps(person, ensure_ascii=False, separators=(",", ":"))
+    assert text == compact or "\\" in person["name"] + compact
+
+
+# ---- /generate -----------------------------------------------------------------------------------
+
+
+async def generate(server: Server, **sampling: Any) -> Any:
+    body = {"text": "The answer is: ", "sampling_params": {"max_new_tokens": 64, **sampling}}
+    async with httpx.AsyncClient(timeout=60) as http:
+        return (await http.post(server.url + "/generate", json=body)).json()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_regex(server: Server, temperature: float) -> None:
+    answers = await asyncio.gather(
+        *[generate(server, regex=PATTERN, temperature=temperature) for _ in range(4)]
+    )
+    for answer in answers:
+        assert re.fullmatch(PATTERN, answer["text"], re.ASCII), answer
+        assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+
+
+async def test_each_kind(server: Server) -> None:
+    choice = await generate(server, choices=["yes indeed", "no"])
+    assert choice["text"] in ("yes indeed", "no")
+    person = await generate(server, json_schema=SCHEMA, max_new_tokens=120)
+    check_person(person["text"])
+    assert (await generate(server, json_schema='{"const": 5}'))["text"] == "5"
+    grammar = await generate(server, ebnf='root ::= ("ab" | "cd")+ "!"', max_new_tokens=100)
+    assert re.fullmatch(r"((ab|cd)+!)|(ab|cd)*[ac]?", grammar["text"])
+    tag = {
+        "type": "structural_tag",
+        "format": {
+            "type": "tag",
+            "begin": "<n>",
+            "content": {"type": "regex", "pattern": "[0-9]{2}"},
+            "end": "</n>",
+        },
+    }
+    tagged = await generate(server, structural_tag=tag)
+    assert re.fullmatch(r"<n>[0-9]{2}</n>", tagged["text"])
+
+
+async def test_a_length_leaves_a_beginning(server: Server) -> None:
+    answer = await generate(server, json_schema=SCHEMA, max_new_tokens=3)
+    assert answer["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+    assert '{"name":"'.startswith(answer["text"][:9]) or answer["text"].startswith('{"name":"')
+
+
+async def test_free_up_to_a_text(server: Server) -> None:
+    answer = await generate(server, regex=" *[0-9]", constraint_after="e", temperature=0.7)
+    _, found, after = answer["text"].partition("e")
+    if found:
+        assert re.fullmatch(" *[0-9]?", after)
+    else:
+        assert answer["meta_info"]["finish_reason"]["type"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("sampling", "param"),
+    [
+        ({"regex": "a("}, "sampling_params.regex"),
+        ({"json_schema": "{"}, "sampling_params.json_schema"),
+        ({"json_schema": {"type": "colour"}}, "sampling_params.json_schema"),
+        ({"ebnf": "root ::= missing"}, "sampling_params.ebnf"),
+        ({"structural_tag": "{}"}, "sampling_params.structural_tag"),
+        ({"regex": "a", "ebnf": "b"}, "sampling_params.ebnf"),
+    ],
+)
+async def test_bad_constraints_are_named(
+    server: Server, sampling: dict[str, Any], param: str
+) -> None:
+    error = (await generate(server, **sampling))["error"]
+    assert (error["code"], error["param"]) == ("bad_request", param)
+
+
+# ---- the Python client ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_python_client(server: Server, way: str) -> None:
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        sampling: dict[str, Any] = {"json_schema": SCHEMA, "max_new_tokens": 120}
+        check_person((await client.generate("A person: ", sampling=sampling)).text)
+        chat = await client.generate(messages=CHAT, sampling={"choices": ["left", "right"]})
+        assert chat.text in ("left", "right")
+        with pytest.raises(RequestError, match="regex"):
+            await client.generate("a", sampling={"regex": "*"})
+
+
+# ---- the openai package --------------------------------------------------------------------------
+
+
+async def test_response_format(oai: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "smollm2",
+        "messages": CHAT,
+        "response_format": FORMAT,
+        "max_tokens": 120,
+        "temperature": 0,
+    }
+    answer = await oai.chat.completions.create(**asked)
+    check_person(answer.choices[0].message.content)
+    stream = await oai.chat.completions.create(**asked, stream=True)
+    pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+    assert "".join(pieces) == answer.choices[0].message.content and len(pieces) > 2
+
+
+class Person(BaseModel):
+    name: Literal["Ada", "Bob"]
+    age: int
+
+
+async def test_parse_with_a_pydantic_model(oai: openai.AsyncOpenAI) -> None:
+    answer = await oai.chat.completions.parse(
+        model="smollm2", messages=CHAT, response_format=Person, max_tokens=200, temperature=0
+    )
+    person = answer.choices[0].message.parsed
+    assert person is not None and person.name in ("Ada", "Bob")
+
+
+async def test_json_object(oai: openai.AsyncOpenAI) -> None:
+    answer = await oai.chat.completions.create(
+        model="smollm2",
+        messages=CHAT,
+        response_format={"type": "json_object"},
+        max_tokens=40,
+        temperature=0,
+    )
+    text = answer.choices[0].message.content or ""
+    assert text.startswith("{")
+    if answer.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(text), dict)
+
+
+async def test_vllm_fields(oai: openai.AsyncOpenAI) -> None:
+    for extra in (
+        {"guided_choice": ["positive", "negative"]},
+        {"structured_outputs": {"choice": ["positive", "negative"]}},
+        {"guided_regex": "positive|negative"},
+    ):
+        answer = await oai.chat.completions.create(
+            model="smollm2", messages=CHAT, extra_body=extra, temperature=0
+        )
+        assert answer.choices[0].message.content in ("positive", "negative")
+        completion = await oai.completions.create(model="smollm2", prompt="It is", extra_body=extra)
+        assert completion.choices[0].text in ("positive", "negative")
+    with pytest.raises(openai.BadRequestError) as caught:
+        await oai.completions.create(
+            model="smollm2", prompt="a", extra_body={"structured_outputs": {"json": {"not": {}}}}
+        )
+    assert caught.value.param == "structured_outputs.json"

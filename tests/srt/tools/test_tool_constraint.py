@@ -1,0 +1,121 @@
+"""What the constraint lets through, the parser reads: random legal answers, byte by byte."""
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.llguidance_backend import compile_llguidance
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
+from srt.messages import ToolSpec
+from srt.tools.constraint import OfferedTool, ToolChoice, ToolPlan
+from srt.tools.format import HERMES
+from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
+from tests.tokenizer_proc.test_front import EOS, VOCAB
+
+UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
+UNIT += '"required":["unit"],"additionalProperties":false}'
+WEATHER = OfferedTool(ToolSpec("weather", "", UNIT), strict=True)
+CLOCK = OfferedTool(ToolSpec("now"), strict=True)
+YES = {"type": "const_string", "value": "yes"}
+MAX_BYTES = 400
+
+
+def compiled(choice: ToolChoice, parallel: bool, answer: Any = None) -> CompiledGrammar:
+    tools = [WEATHER] if choice == "named" else [WEATHER, CLOCK]
+    tag = ToolPlan(tools=tools, choice=choice, parallel=parallel).constraint(HERMES, answer)
+    constraint = Constraint("structural_tag", json.dumps(tag))
+    return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
+
+
+def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bool]:
+    """A legal text, and whether it has come to its end."""
+    place, text = grammar.start(), bytearray()
+    row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
+    while len(text) < MAX_BYTES:
+        place.fill(row)
+        legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        ends = EOS in legal
+        if ends and (len(legal) == 1 or rng.random() < 0.3):
+            return text.decode(), True
+        # ASCII without "<" would hardly ever come to a tag by chance.
+        pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
+        byte = pick or rng.choice([token for token in legal if token < 128])
+        place.accept([byte])
+        text.append(byte)
+    return text.decode(), False
+
+
+def read(text: str) -> tuple[str, list[tuple[str, Any]], bool]:
+    """Content, calls, and whether the last call is cut."""
+    parser = ToolCallParser(HERMES, frozenset({"weather", "now"}), constrained=True)
+    content, calls = "", []
+    for event in parser.feed(text, final=True):
+        if isinstance(event, Content):
+            content += event.text
+        elif isinstance(event, CallStart):
+            calls.append([event.name, ""])
+        elif isinstance(event, CallArguments):
+            calls[event.call][1] += event.text
+    return content, [(name, arguments) for name, arguments in calls], parser.in_call
+
+
+def check_arguments(name: str, arguments: str) -> None:
+    value = json.loads(arguments)
+    if name == "now":
+        assert value == {}
+    else:
+        assert value["unit"] in ("</tool_call>", '{"<tool_call>') and len(value) == 1
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("choice", ["named", "required"])
+def test_calls_only(choice: ToolChoice, parallel: bool) -> None:
+    grammar, numbers = compiled(choice, parallel), set()
+    for seed in range(20):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        content, calls, is_cut = read(text)
+        assert is_whole or parallel
+        for name, arguments in calls if not is_cut else calls[:-1]:
+            check_arguments(name, arguments)
+        if is_whole:
+            assert content == "" and len(calls) >= 1
+            numbers.add(len(calls))
+    assert numbers == {1} if choice == "named" or not parallel else len(numbers) > 1
+
+
+def test_auto_begins_only_what_it_can_end() -> None:
+    """Free text, in which every begun call is valid, and the first one is the last thing."""
+    grammar, found = compiled("auto", parallel=False), 0
+    for seed in range(20):
+        text, _ = random_answer(grammar, random.Random(seed))
+        _, calls, is_cut = read(text)
+        assert len(calls) <= 1
+        for name, arguments in calls if not is_cut else []:
+            check_arguments(name, arguments)
+            assert text.endswith(HERMES.end)
+            found += 1
+    place = grammar.start()
+    place.accept(list(b"Hm. <tool_call>"))
+    with pytest.raises(GrammarError):
+        place.accept(list(b" nonsense"))
+
+
+def test_calls_or_an_answer() -> None:
+    grammar = compiled("auto", parallel=True, answer=YES)
+    for seed in range(10):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        content, calls, _ = read(text)
+        assert not is_whole or (content == "yes") != bool(calls)
+    for text, legal in (("yes", True), ("no", False), ("yes<tool_call>", False)):
+        place = grammar.start()
+        try:
+            place.accept(list(text.encode()))
+        except GrammarError:
+            assert not legal
+        else:
+            assert legal and place.is_accepting()

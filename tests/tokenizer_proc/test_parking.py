@@ -1,0 +1,269 @@
+"""Requests with a constraint: parked until the compiler answers, and every other way out."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from srt.constraint import Constraint
+from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.messages import (
+    Abort,
+    AbortReq,
+    CompileReply,
+    CompileReq,
+    Credit,
+    GenerateReq,
+    Refused,
+    TokenizedReq,
+)
+from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, refused, request
+from tokenizer_proc.front import Answer, Front
+from tokenizer_proc.parking import Admission, Parked
+
+WAIT_S = 25.0  # of make_front
+
+
+def constrained(rid: str = "r", regex: str = "a+", **fields: Any) -> GenerateReq:
+    return request(rid, sampling={"regex": regex, **fields})
+
+
+def parked(
+    front: Front, req: GenerateReq, client: bytes = A, now: float = 0.0
+) -> CompileReq | None:
+    answer = front.generate(client, req, now)
+    assert isinstance(answer, Parked), answer
+    return answer.question
+
+
+def asked(front: Front, req: GenerateReq, client: bytes = A, now: float = 0.0) -> CompileReq:
+    question = parked(front, req, client, now)
+    assert question is not None
+    return question
+
+
+def admitted_by(answers: list[Answer]) -> dict[tuple[bytes, str], TokenizedReq]:
+    """What goes to the scheduler; nobody may be refused."""
+    found = {}
+    for client, word in answers:
+        assert isinstance(word, Admission), word
+        assert word.tokenized.client == client and word.admitted.rid == word.tokenized.rid
+        found[client, word.admitted.rid] = word.tokenized
+    return found
+
+
+def refused_by(answers: list[Answer]) -> dict[tuple[bytes, str], ErrorInfo]:
+    found = {}
+    for client, word in answers:
+        assert isinstance(word, Refused), word
+        found[client, word.rid] = word.error
+    return found
+
+
+# ---- the ways through ------------------------------------------------------------------------
+
+
+def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
+    front = make_front()
+    fields: dict[str, Any] = {"temperature": 0.5, "constraint_after": "</think>"}
+    question = asked(front, constrained(**fields))
+    assert question.epoch == EPOCH
+    assert question.constraint == Constraint("regex", "a+", "compact", "</think>")
+    assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+    admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
+    plain = front.generate(B, request(sampling={"temperature": 0.5}), now=0.0)
+    assert isinstance(plain, Admission) and plain.tokenized.grammar == ""
+    assert admitted == {(A, "r"): replace(plain.tokenized, client=A, grammar="key")}
+    assert front.abort(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
+    front.credit(Credit(A, "r", EPOCH))
+    assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+
+
+def test_one_question_for_one_constraint() -> None:
+    front = make_front(max_requests=5)
+    question = asked(front, constrained("1"))
+    assert parked(front, constrained("2")) is None
+    assert parked(front, constrained("1"), B) is None
+    other = asked(front, constrained("3", "b+"))
+    assert other.id != question.id
+    reply = CompileReply(question.id, EPOCH, "key")
+    assert list(admitted_by(front.compiled(reply))) == [(A, "1"), (A, "2"), (B, "1")]
+    assert front.compiled(reply) == []
+    assert list(admitted_by(front.compiled(CompileReply(other.id, EPOCH, "k")))) == [(A, "3")]
+    assert asked(front, constrained("1", "a+", max_new_tokens=1), b"c").id not in (
+        question.id,
+        other.id,
+    )
+
+
+@pytest.mark.parametrize("kind", ["regex", "json_schema", "ebnf", "structural_tag", "choices"])
+def test_a_bad_constraint_names_its_field(kind: str) -> None:
+    front = make_front()
+    value: Any = ["x"] if kind == "choices" else "x"
+    question = asked(front, request(sampling={kind: value}))
+    error = ErrorInfo(BAD_REQUEST, "unbalanced ) at position 3")
+    answers = front.compiled(CompileReply(question.id, EPOCH, error=error))
+    worded = ErrorInfo(BAD_REQUEST, f"{kind}: unbalanced ) at position 3", param=kind)
+    assert refused_by(answers) == {(A, "r"): worded}
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_other_failures_pass_through() -> None:
+    front = make_front()
+    error = ErrorInfo(OVERLOADED, "the server is at its limit", retryable=True)
+    question = asked(front, constrained())
+    answers = front.compiled(CompileReply(question.id, EPOCH, error=error))
+    assert refused_by(answers) == {(A, "r"): error}
+
+
+def test_a_parked_request_is_checked_and_holds_its_place() -> None:
+    front = make_front(max_requests=2, max_tokens=12)
+    assert refused(front, constrained(json_schema="{}")).param == "json_schema"
+    assert refused(front, request(sampling={"regex": ""})).param == "regex"
+    parked(front, constrained("1"))
+    assert refused(front, constrained("1")).param == "rid"
+    assert refused(front, request("1")).param == "rid"
+    assert refused(front, request("2", text="x" * 8)).code == OVERLOADED
+    parked(front, constrained("2"))
+    assert refused(front, request("3", text="x")).code == OVERLOADED
+
+
+# ---- the ways out ----------------------------------------------------------------------------
+
+
+def test_an_abort_while_parked() -> None:
+    front = make_front()
+    question = asked(front, constrained("1"))
+    parked(front, constrained("2"))
+    for client, req in ((B, AbortReq("1", EPOCH)), (A, AbortReq("1", EPOCH - 1))):
+        assert front.abort(client, req) is None
+    answer = front.abort(A, AbortReq("1", EPOCH))
+    assert isinstance(answer, Refused) and answer.rid == "1"
+    assert (answer.error.code, answer.error.retryable) == (CONFLICT, False)
+    assert front.abort(A, AbortReq("1", EPOCH)) is None
+    assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+    reply = CompileReply(question.id, EPOCH, "key")
+    assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
+
+
+def test_a_question_that_nobody_waits_for_is_asked_anew() -> None:
+    front = make_front()
+    first = asked(front, constrained())
+    front.abort(A, AbortReq("r", EPOCH))
+    assert front.unanswered() == []
+    second = asked(front, constrained())  # the same rid, free again
+    assert front.compiled(CompileReply(first.id, EPOCH, "old")) == []
+    reply = CompileReply(second.id, EPOCH, "new")
+    assert admitted_by(front.compiled(reply))[A, "r"].grammar == "new"
+
+
+def test_a_new_epoch_drops_what_is_parked() -> None:
+    front = make_front()
+    question = asked(front, constrained())
+    front.reset(EPOCH + 1)
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+    assert front.unanswered() == [] and front.expire(1e9) == []
+    again = asked(front, replace(constrained(), epoch=EPOCH + 1))
+    assert front.compiled(CompileReply(question.id, EPOCH, "key")) == []
+    assert front.compiled(CompileReply(again.id, EPOCH, "key")) == []
+    assert front.compiled(CompileReply(question.id, EPOCH + 1, "key")) == []
+    assert front.in_flight == 1
+    assert admitted_by(front.compiled(CompileReply(again.id, EPOCH + 1, "key")))
+
+
+def test_a_compiler_that_does_not_answer() -> None:
+    front = make_front()
+    question = asked(front, constrained("1"), now=10.0)
+    parked(front, constrained("2"), now=20.0)
+    assert front.expire(10.0 + WAIT_S - 0.1) == []
+    expired = refused_by(front.expire(10.0 + WAIT_S))
+    assert list(expired) == [(A, "1")]
+    assert (expired[A, "1"].code, expired[A, "1"].retryable) == (UNAVAILABLE, True)
+    assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+    reply = CompileReply(question.id, EPOCH, "key")
+    assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
+    assert front.expire(1e9) == []
+
+
+def test_a_compiler_that_restarted_is_asked_again() -> None:
+    front = make_front()
+    first = asked(front, constrained("1"))
+    second = asked(front, constrained("2", "b"))
+    parked(front, constrained("3"))
+    assert front.unanswered() == [first, second]
+    front.compiled(CompileReply(first.id, EPOCH, "key"))
+    assert front.unanswered() == [second]
+    front.compiled(CompileReply(second.id, EPOCH, "key"))
+    assert front.unanswered() == []
+
+
+def test_draining_lets_parked_requests_finish() -> None:
+    front = make_front()
+    question = asked(front, constrained())
+    front.drain()
+    assert admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
+
+
+# ---- in any order ----------------------------------------------------------------------------
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["generate", "reply", "fail", "abort", "expire", "reset", "credit"]),
+        st.integers(0, 3),
+        st.sampled_from(["a", "b"]),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
+    """A model of the front in terms of sets: who is parked, who runs, and for what."""
+    front, epoch, now = make_front(max_requests=3), EPOCH, 0.0
+    parked: dict[str, str] = {}  # rid -> pattern
+    running: set[str] = set()
+    questions: dict[str, CompileReq] = {}
+    for kind, number, pattern in actions:
+        rid, now = str(number), now + 1.0
+        if kind == "generate":
+            answer = front.generate(A, replace(constrained(rid, pattern), epoch=epoch), now)
+            is_free = rid not in parked and rid not in running
+            if is_free and len(parked) + len(running) < 3:
+                assert isinstance(answer, Parked)
+                assert (answer.question is None) == (pattern in parked.values())
+                parked[rid] = pattern
+                if answer.question is not None:
+                    questions[pattern] = answer.question
+            else:
+                assert isinstance(answer, Refused)
+        elif kind in ("reply", "fail") and pattern in questions:
+            error = ErrorInfo(BAD_REQUEST, "no") if kind == "fail" else None
+            reply = CompileReply(questions.pop(pattern).id, epoch, "key", error)
+            done = {waiting for waiting, wanted in parked.items() if wanted == pattern}
+            answers = front.compiled(reply)
+            assert {name[1] for name in (refused_by if error else admitted_by)(answers)} == done
+            running |= set() if error else done
+            parked = {waiting: p for waiting, p in parked.items() if waiting not in done}
+        elif kind == "abort":
+            answered = front.abort(A, AbortReq(rid, epoch))
+            assert isinstance(answered, Refused) == (rid in parked)
+            assert isinstance(answered, Abort) == (rid in running)
+            parked.pop(rid, None)
+        elif kind == "expire":
+            now += WAIT_S
+            assert {name[1] for name in refused_by(front.expire(now))} == set(parked)
+            parked.clear()
+        elif kind == "credit" and rid in running:
+            front.credit(Credit(A, rid, epoch))
+            running.remove(rid)
+        elif kind == "reset":
+            epoch += 1
+            front.reset(epoch)
+            parked.clear()
+            running.clear()
+        questions = {p: question for p, question in questions.items() if p in parked.values()}
+        assert front.in_flight == len(parked) + len(running)
+        assert front.tokens_in_flight == 5 * front.in_flight
+        assert {q.constraint.source for q in front.unanswered()} == set(parked.values())

@@ -1,0 +1,65 @@
+"""Chats with tools as prompts: what is checked, and the word on opened reasoning."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from srt.errors import RequestError
+from srt.messages import ChatMessage, GenerateReq, ToolCall, ToolSpec
+from srt.sampling_params import SamplingParams
+from tests.tokenizer_proc.test_front import EPOCH, VOCAB, byte_tokenizer, make_front
+from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.parking import Admission
+from tokenizer_proc.prompt import Prompt, PromptReader
+
+USER = ChatMessage("user", "hi")
+PLAIN = "{% for m in messages %}{{ m.content }};{% endfor %}"
+
+
+def read(source: str = PLAIN, limit: int = 100, **fields: Any) -> Prompt:
+    reader = PromptReader(byte_tokenizer(), ChatTemplate(source), 258, limit)
+    return reader.read(GenerateReq(rid="r", epoch=1, sampling=SamplingParams(), **fields))
+
+
+def refused(**fields: Any) -> str | None:
+    with pytest.raises(RequestError) as caught:
+        read(**fields)
+    return caught.value.info.param
+
+
+def test_opened_reasoning() -> None:
+    opening = PLAIN + "{% if add_generation_prompt %}<think>\n{% endif %}"
+    assert read(opening, messages=[USER]).opens_reasoning
+    assert not read(opening + "</think>", messages=[USER]).opens_reasoning
+    assert not read(messages=[USER]).opens_reasoning
+    assert not read(text="<think>").opens_reasoning
+
+
+def test_the_front_tells_of_it() -> None:
+    for template, opens in ((PLAIN + "<think>", True), (PLAIN, False)):
+        front = make_front(vocab=replace(VOCAB, chat_template=template))
+        sampling = SamplingParams(max_new_tokens=1)
+        req = GenerateReq(rid="r", epoch=EPOCH, sampling=sampling, messages=[USER])
+        answer = front.generate(b"client", req, 0.0)
+        assert isinstance(answer, Admission)
+        assert answer.admitted.opens_reasoning == opens
+
+
+def test_what_templates_get_is_checked_first() -> None:
+    broken = ChatMessage("assistant", "", [ToolCall("c", "f", "{}"), ToolCall("c", "f", "[]")])
+    assert refused(messages=[USER, broken]) == "messages[1].tool_calls[1].arguments"
+    tools = [ToolSpec("f"), ToolSpec("g", parameters="{")]
+    assert refused(messages=[USER], tools=tools) == "tools[1].parameters"
+    deep = ToolSpec("f", parameters='{"a":' * 5000)
+    assert refused(messages=[USER], tools=[deep], limit=5000) == "tools[0].parameters"
+
+
+def test_sizes_are_bounded() -> None:
+    assert refused(messages=[USER], tools=[ToolSpec("f", "x" * 2000)]) == "tools"
+    call = ToolCall("c", "f", '{"a": "%s"}' % ("x" * 2000))
+    assert refused(messages=[ChatMessage("assistant", "", [call])]) == "messages"
+
+
+def test_tools_need_messages() -> None:
+    assert refused(text="a", tools=[ToolSpec("f")]) == "tools"
