@@ -28,7 +28,14 @@ from srt.errors import RequestError
 from srt.generation import GenerateOutput
 
 NAMES = ("Harry Potter", "Hermione Granger", "Ron Weasley", "Albus Dumbledore", "Severus Snape")
-CITIES = ("Paris", "London", "Tokyo", "Cairo", "Lima", "Oslo", "Rome", "Delhi")
+CITIES = (
+    ("Paris", "France", "48.85", "2102650", "the Eiffel Tower, the Louvre and Notre Dame"),
+    ("Rome", "Italy", "41.89", "2748109", "the Colosseum, the Pantheon and the Trevi Fountain"),
+    ("Cairo", "Egypt", "30.04", "10203693", "the Giza Pyramids, the Citadel and Cairo Tower"),
+    ("Oslo", "Norway", "59.91", "717710", "the Opera House, Akershus and Vigeland Park"),
+    ("Lima", "Peru", "-12.05", "10151000", "Plaza Mayor, Huaca Pucllana and Larco Museum"),
+    ("Tokyo", "Japan", "35.68", "14094034", "Tokyo Tower, Senso Ji and the Meiji Shrine"),
+)
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the last is close enough.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
@@ -73,7 +80,11 @@ def classic_cases(data: Path | None) -> list[Case]:
         lines = (data / "json_character_names.jsonl").read_text().splitlines()
         names = [json.loads(line)["name"] for line in lines]
     people = [f"{n} is a character in a novel. Fill in the information as JSON.\n" for n in names]
-    cities = [f"Information about the city of {city} as JSON:\n" for city in CITIES]
+    cities = [
+        f"{city} is the capital of {country}, at latitude {latitude}, with a population of "
+        f"{population}. Its landmarks are {landmarks}.\n\nThe same as a JSON object:\n"
+        for city, country, latitude, population, landmarks in CITIES
+    ]
     return [Case("character", {"regex": CHARACTER}, people), Case("city", {"regex": CITY}, cities)]
 
 
@@ -100,7 +111,7 @@ async def run_batch(
     tasks = [
         client.generate(
             case.prompts[i % len(case.prompts)],
-            sampling={**sampling, "seed": i, "temperature": 0.7},
+            sampling={**sampling, "seed": i},
         )
         for i in range(first, first + concurrency)
     ]
@@ -115,10 +126,12 @@ async def run_batch(
 
 
 async def measure(
-    client: AsyncClient, case: Case, concurrency: int, pairs: int, with_free: bool, limit: int
+    client: AsyncClient, case: Case, concurrency: int, args: argparse.Namespace
 ) -> Result:
     """All pairs of one case."""
-    base = {**case.constraint, "max_new_tokens": limit}
+    pairs, limit, temperature = args.pairs, args.max_tokens, args.temperature
+    with_free = args.suite == "classic"
+    base = {**case.constraint, "max_new_tokens": limit, "temperature": temperature}
     modes = {mode: {**base, "jump_forward": mode} for mode in ("off", "canonical")}
     for sampling in modes.values():
         await run_batch(client, case, concurrency, sampling, 0)
@@ -129,7 +142,7 @@ async def measure(
             runs[mode].append(await run_batch(client, case, concurrency, modes[mode], pair))
         if with_free:
             length = max(1, round(runs["canonical"][-1].tokens / concurrency))
-            free = {"max_new_tokens": length, "ignore_eos": True}
+            free = {"max_new_tokens": length, "temperature": temperature, "ignore_eos": True}
             runs["free"].append(await run_batch(client, case, concurrency, free, pair))
     off, on, free_runs = runs["off"], runs["canonical"], runs["free"]
     mean, low, high = interval([a.seconds / b.seconds for a, b in zip(off, on, strict=True)])
@@ -176,9 +189,7 @@ async def measure_all(
     for concurrency in args.concurrency:
         for case in cases:
             try:
-                result = await measure(
-                    client, case, concurrency, args.pairs, args.suite == "classic", args.max_tokens
-                )
+                result = await measure(client, case, concurrency, args)
             except RequestError as error:
                 print(f"{case.name:<28}refused: {error}")
                 continue
@@ -203,6 +214,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--max-tokens", type=int, default=400)
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--data", type=Path, help="directory of the data sets")
     parser.add_argument("--json", help="file for the results")
