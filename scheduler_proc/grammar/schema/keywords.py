@@ -30,6 +30,8 @@ from scheduler_proc.grammar.schema.shapes import (
 )
 
 _MAX_COUNT = 2**31
+# Of the known keywords, those that are refused wherever they stand.
+UNSUPPORTED = frozenset({"$recursiveRef"})
 
 
 class Keywords:

@@ -5,18 +5,16 @@
 recursion is fine as long as something stands between. All work is counted against one budget.
 """
 
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema import oracle
+from scheduler_proc.grammar.schema.complement import Complement, opposite
 from scheduler_proc.grammar.schema.document import Document, refuse
 from scheduler_proc.grammar.schema.judge import Judge
-from scheduler_proc.grammar.schema.keywords import Keywords
+from scheduler_proc.grammar.schema.keywords import UNSUPPORTED, Keywords
 from scheduler_proc.grammar.schema.names import names_shape
 from scheduler_proc.grammar.schema.shapes import (
     BOOLEANS,
@@ -26,8 +24,8 @@ from scheduler_proc.grammar.schema.shapes import (
     Need,
     Numbers,
     Objects,
-    Refusal,
     Shape,
+    Shapes,
     Strings,
     Values,
     both,
@@ -38,11 +36,10 @@ from scheduler_proc.grammar.schema.shapes import (
 from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members
 
 MAX_ALTERNATIVES = 600
-MAX_MEETS = 150_000
+MAX_MEETS = 50_000
+MAX_REFERENCES = 64
 _EMPTINESS_DEPTH = 4
 _MAX_ANY_OF_UNEVALUATED = 5
-
-Shapes = tuple[Shape, ...]
 
 _TYPES: dict[str, Shape] = {
     "null": NULL,
@@ -53,7 +50,6 @@ _TYPES: dict[str, Shape] = {
     "array": Arrays(),
     "object": Objects(),
 }
-_UNSUPPORTED = ("$recursiveRef",)
 
 
 class Normaliser:
@@ -119,7 +115,7 @@ class Normaliser:
                 shape = self._meet(a, b)
                 if shape is not None:
                     found[shape] = None
-        return self._capped(tuple(found), number)
+        return self.capped(tuple(found), number)
 
     def _meet(self, a: Shape, b: Shape) -> Shape | None:
         if isinstance(b, Values) and not isinstance(a, Values):
@@ -135,7 +131,7 @@ class Normaliser:
             place = self.document.places[number].pointer
             raise refuse(place, "the schema is too complex: its parts combine in too many ways")
 
-    def _capped(self, shapes: Shapes, number: int) -> Shapes:
+    def capped(self, shapes: Shapes, number: int) -> Shapes:
         if len(shapes) > MAX_ALTERNATIVES:
             place = self.document.places[number].pointer
             raise refuse(place, f"combines into more than {MAX_ALTERNATIVES} alternatives")
@@ -150,6 +146,11 @@ class Normaliser:
             if atom in self._open:
                 place = self.document.places[atom[0]].pointer
                 raise refuse(place, "refers to itself without an array or object in between")
+            if len(self._open) >= MAX_REFERENCES:
+                place = self.document.places[atom[0]].pointer
+                raise refuse(
+                    place, f"more than {MAX_REFERENCES} references lead through each other"
+                )
             self._open.add(atom)
             try:
                 found = self._holds(atom[0]) if atom[1] else self._fails(atom[0])
@@ -178,18 +179,18 @@ class Normaliser:
             yield self._own(keywords)
         applicators = self._applicators()
         for keyword in schema:
-            if keyword in _UNSUPPORTED:
+            if keyword in UNSUPPORTED:
                 raise keywords.fail(keyword, "is not supported")
             applicator = applicators.get(keyword)
             if applicator is not None:
                 yield applicator(keywords)
         if "const" in schema or "enum" in schema:
-            yield self._values(keywords)
+            yield self.values(keywords)
 
     def _applicators(self) -> dict[str, Callable[[Keywords], Shapes]]:
         return {
-            "$ref": lambda k: self.atom((self._target(k), True)),
-            "$dynamicRef": lambda k: self.atom((self._dynamic_target(k), True)),
+            "$ref": lambda k: self.atom((self.target(k), True)),
+            "$dynamicRef": lambda k: self.atom((self.dynamic_target(k), True)),
             "allOf": self._all_of,
             "anyOf": self._any_of,
             "oneOf": self._one_of,
@@ -204,7 +205,7 @@ class Normaliser:
     def _own(self, keywords: Keywords) -> Shapes:
         """What the keywords for single types allow, one shape for each type."""
         found: list[Shape] = []
-        for shape in self._types(keywords):
+        for shape in self.types(keywords):
             match shape:
                 case Numbers():
                     met = meet(shape, keywords.numbers())
@@ -219,7 +220,7 @@ class Normaliser:
             found += [met] if met is not None else []
         return tuple(found)
 
-    def _types(self, keywords: Keywords) -> Shapes:
+    def types(self, keywords: Keywords) -> Shapes:
         given = keywords.schema.get("type")
         if "type" not in keywords.schema:
             return UNIVERSE
@@ -231,7 +232,7 @@ class Normaliser:
             names = [name for name in names if name != "integer"]
         return tuple(_TYPES[name] for name in dict.fromkeys(names))
 
-    def _values(self, keywords: Keywords) -> Shapes:
+    def values(self, keywords: Keywords) -> Shapes:
         values = keywords.schema.get("enum")
         if "enum" in keywords.schema and not isinstance(values, list):
             raise keywords.fail("enum", "must be an array")
@@ -243,10 +244,10 @@ class Normaliser:
 
     # ---- Applicators ----
 
-    def _target(self, keywords: Keywords) -> int:
+    def target(self, keywords: Keywords) -> int:
         return self.document.resolve(keywords.schema["$ref"], keywords.number)
 
-    def _dynamic_target(self, keywords: Keywords) -> int:
+    def dynamic_target(self, keywords: Keywords) -> int:
         """`$dynamicRef` is `$ref` where only one schema has the dynamic anchor."""
         ref = keywords.schema["$dynamicRef"]
         number = self.document.resolve(ref, keywords.number, "$dynamicRef")
@@ -258,30 +259,30 @@ class Normaliser:
             )
         return number
 
-    def _branches(self, keywords: Keywords, keyword: str) -> list[Need]:
+    def branches(self, keywords: Keywords, keyword: str) -> list[Need]:
         branches = keywords.schema[keyword]
         if not isinstance(branches, list) or not branches:
             raise keywords.fail(keyword, "must be an array of schemas, not empty")
         return [keywords.need(sub, keyword, i) for i, sub in enumerate(branches)]
 
-    def _conjunction(self, need: Need, number: int) -> Shapes:
+    def conjunction(self, need: Need, number: int) -> Shapes:
         """As `shapes`, but keeping the record of what was evaluated."""
         found: Shapes = UNIVERSE
         for atom in need:
             found = self._product(found, self.atom(atom), number)
         return found
 
-    def _union(self, needs: list[Need], number: int) -> Shapes:
-        found = dict.fromkeys(shape for need in needs for shape in self._conjunction(need, number))
-        return self._capped(tuple(found), number)
+    def union(self, needs: list[Need], number: int) -> Shapes:
+        found = dict.fromkeys(shape for need in needs for shape in self.conjunction(need, number))
+        return self.capped(tuple(found), number)
 
     def _all_of(self, keywords: Keywords) -> Shapes:
-        return self._conjunction(both(*self._branches(keywords, "allOf")), keywords.number)
+        return self.conjunction(both(*self.branches(keywords, "allOf")), keywords.number)
 
     def _any_of(self, keywords: Keywords) -> Shapes:
-        branches = self._branches(keywords, "anyOf")
+        branches = self.branches(keywords, "anyOf")
         if not keywords.schema.keys() & {"unevaluatedItems", "unevaluatedProperties"}:
-            return self._union(branches, keywords.number)
+            return self.union(branches, keywords.number)
         # What every valid branch evaluates counts, so that branches must also be met together.
         if len(branches) > _MAX_ANY_OF_UNEVALUATED:
             raise keywords.fail("anyOf", "has too many branches beside an unevaluated* keyword")
@@ -290,11 +291,11 @@ class Normaliser:
             for size in range(1, len(branches) + 1)
             for chosen in combinations(branches, size)
         ]
-        return self._union(sets, keywords.number)
+        return self.union(sets, keywords.number)
 
     def _one_of(self, keywords: Keywords) -> Shapes:
         """Of branches that overlap, each holds only where the others do not."""
-        branches = self._branches(keywords, "oneOf")
+        branches = self.branches(keywords, "oneOf")
         others = {key: value for key, value in keywords.schema.items() if key in _OWN}
         context = keywords.made(others) if others else ()
         needs = []
@@ -302,9 +303,9 @@ class Normaliser:
             need = branch
             for j, other in enumerate(branches):
                 if i != j and not self._disjoint(branch, other, context):
-                    need = both(need, _opposite(other) or keywords.made(False))
+                    need = both(need, opposite(other) or keywords.made(False))
             needs.append(need)
-        return self._union(needs, keywords.number)
+        return self.union(needs, keywords.number)
 
     def _disjoint(self, a: Need, b: Need, context: Need) -> bool:
         return self.is_empty(both(a, b)) or (context != () and self.is_empty(both(context, a, b)))
@@ -318,8 +319,8 @@ class Normaliser:
             return UNIVERSE
         needs = [both(condition, then)]
         if condition:
-            needs.append(both(_opposite(condition), other))
-        return self._union(needs, keywords.number)
+            needs.append(both(opposite(condition), other))
+        return self.union(needs, keywords.number)
 
     def _dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
         """A property is absent, or what depends on it holds."""
@@ -331,7 +332,7 @@ class Normaliser:
                 need = keywords.need(wanted, keyword, name)
             present = keywords.made({"required": [name]})
             absent = keywords.made({"properties": {name: False}})
-            options = self._union([absent, both(present, need)], keywords.number)
+            options = self.union([absent, both(present, need)], keywords.number)
             shapes = self._product(shapes, options, keywords.number)
         return shapes
 
@@ -352,8 +353,6 @@ class Normaliser:
                 shapes = tuple(dict.fromkeys(restricted))
         return shapes
 
-    # ---- Complements ----
-
     def _fails(self, number: int) -> Shapes:
         place = self.document.places[number]
         schema = place.schema
@@ -362,94 +361,9 @@ class Normaliser:
         if place.draft <= 7 and "$ref" in schema:
             return self.atom((self.document.resolve(schema["$ref"], number), False))
         keywords = Keywords(self.document, number, schema)
-        found = dict.fromkeys(plain(shape) for shape in self._failures(keywords))
-        return self._capped(tuple(found), number)
+        found = dict.fromkeys(plain(shape) for shape in Complement(self, keywords).failures())
+        return self.capped(tuple(found), number)
 
-    def _failures(self, keywords: Keywords) -> Iterator[Shape]:
-        """Shapes of which each fails one of the keywords; together all that fail any."""
-        schema = keywords.schema
-        yield from self._not_types(keywords)
-        types = self._types(keywords)
-        for kind, failures in (
-            (Numbers, keywords.not_numbers),
-            (Strings, keywords.not_strings),
-            (Arrays, keywords.not_arrays),
-            (Objects, keywords.not_objects),
-        ):
-            if any(isinstance(shape, kind) for shape in types):
-                yield from failures()
-        if "const" in schema or "enum" in schema:
-            yield from _not_values(self._values(keywords), keywords)
-        for keyword in schema:
-            if keyword in _UNSUPPORTED:
-                raise keywords.fail(keyword, "is not supported")
-            opposite = self._opposites().get(keyword)
-            if opposite is not None:
-                yield from opposite(keywords)
-
-    def _not_types(self, keywords: Keywords) -> Iterator[Shape]:
-        types = self._types(keywords)
-        for shape in UNIVERSE:
-            if isinstance(shape, Numbers):
-                if _TYPES["integer"] in types and Numbers() not in types:
-                    refusal = Refusal("type", f"{keywords.pointer}/type", _NO_FRACTIONS)
-                    yield Numbers(refusals=(refusal,))
-                    continue
-            if shape not in types and not (isinstance(shape, Numbers) and Numbers() in types):
-                yield shape
-
-    def _opposites(self) -> dict[str, Callable[[Keywords], Shapes]]:
-        return {
-            "$ref": lambda k: self.atom((self._target(k), False)),
-            "$dynamicRef": lambda k: self.atom((self._dynamic_target(k), False)),
-            "allOf": lambda k: self._union(
-                [_opposite(need) for need in self._branches(k, "allOf") if need], k.number
-            ),
-            "anyOf": self._not_any_of,
-            "oneOf": self._not_one_of,
-            "not": lambda k: self._conjunction(k.need(k.schema["not"], "not"), k.number),
-            "if": self._not_conditional,
-            "dependentRequired": lambda k: self._not_dependencies(k, "dependentRequired"),
-            "dependentSchemas": lambda k: self._not_dependencies(k, "dependentSchemas"),
-            "dependencies": lambda k: self._not_dependencies(k, "dependencies"),
-        }
-
-    def _not_any_of(self, keywords: Keywords) -> Shapes:
-        branches = self._branches(keywords, "anyOf")
-        if not all(branches):  # one of them is always met
-            return ()
-        return self._conjunction(both(*map(_opposite, branches)), keywords.number)
-
-    def _not_one_of(self, keywords: Keywords) -> Shapes:
-        branches = self._branches(keywords, "oneOf")
-        pairs = [both(a, b) for a, b in combinations(branches, 2)]
-        none = both(*map(_opposite, branches)) if all(branches) else keywords.made(False)
-        return self._union([none, *pairs], keywords.number)
-
-    def _not_conditional(self, keywords: Keywords) -> Shapes:
-        schema = keywords.schema
-        condition = keywords.need(schema["if"], "if")
-        needs = []
-        if "then" in schema and (then := keywords.need(schema["then"], "then")):
-            needs.append(both(condition, _opposite(then)))
-        if condition and "else" in schema and (other := keywords.need(schema["else"], "else")):
-            needs.append(both(_opposite(condition), _opposite(other)))
-        return self._union(needs, keywords.number)
-
-    def _not_dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
-        needs = []
-        for name, wanted in keywords.named(keyword).items():
-            schema = {"required": wanted} if isinstance(wanted, list) else wanted
-            if isinstance(wanted, list):
-                opposite = _opposite(keywords.made(schema))
-            else:
-                opposite = keywords.need(schema, keyword, name, holds=False)
-            present = keywords.made({"type": "object", "required": [name]})
-            needs.append(both(present, opposite))
-        return self._union(needs, keywords.number)
-
-
-_NO_FRACTIONS = "numbers with a fraction only cannot be told apart"
 
 _OWN = frozenset(
     """type minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern
@@ -459,44 +373,5 @@ _OWN = frozenset(
 )
 
 
-def _opposite(need: Need) -> Need:
-    """The complement of a need of one atom; of none, which everything meets, there is none."""
-    return tuple((number, not holds) for number, holds in need)
-
-
 def _has_unevaluated(schema: dict[str, Any]) -> bool:
     return bool(schema.keys() & {"unevaluatedItems", "unevaluatedProperties"})
-
-
-def _not_values(shapes: Shapes, keywords: Keywords) -> Iterator[Shape]:
-    """All values but those of a `const` or `enum`."""
-    literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
-    values = [literal.value for literal in literals]
-    for shape in (NULL, BOOLEANS):
-        kept = tuple(x for x in shape.literals if x not in literals)
-        if kept:
-            yield Values(kept)
-    yield from _not_numbers(sorted(v for v in values if _is_number(v)))
-    yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
-    for kind, python in ((Arrays, list), (Objects, dict)):
-        given = [value for value in values if isinstance(value, python)]
-        if not given:
-            yield kind()
-        elif all(len(value) == 0 for value in given):
-            yield replace(kind(), least=1)
-        else:
-            keyword = "const" if "const" in keywords.schema else "enum"
-            reason = "arrays and objects that differ from a value cannot be told"
-            yield kind(refusals=(keywords.refusal(keyword, reason),))
-
-
-def _not_numbers(values: list[Any]) -> Iterator[Shape]:
-    bounds = [Fraction(json.dumps(value)) for value in values]
-    for low, high in zip([None, *bounds], [*bounds, None], strict=True):
-        yield Numbers(
-            low=None if low is None else (low, True), high=None if high is None else (high, True)
-        )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -165,6 +165,7 @@ class Objects:
 
 
 Shape = Values | Numbers | Strings | Arrays | Objects
+Shapes = tuple[Shape, ...]
 
 NULL = Values((literal_of(None),))
 BOOLEANS = Values((literal_of(False), literal_of(True)))

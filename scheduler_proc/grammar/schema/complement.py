@@ -1,0 +1,175 @@
+"""The complement of a subschema: `not`, and whatever else needs to know where a schema fails.
+
+Made by the normaliser. What fails a schema fails one of its keywords, so a complement is a union
+over them. It is total: what no shape can say is a shape with a `Refusal`.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from scheduler_proc.grammar.schema.keywords import UNSUPPORTED, Keywords
+from scheduler_proc.grammar.schema.shapes import (
+    BOOLEANS,
+    NULL,
+    UNIVERSE,
+    Arrays,
+    Need,
+    Numbers,
+    Objects,
+    Refusal,
+    Shape,
+    Shapes,
+    Strings,
+    Values,
+    both,
+)
+
+if TYPE_CHECKING:
+    from scheduler_proc.grammar.schema.normalise import Normaliser
+
+_NO_FRACTIONS = "numbers with a fraction only cannot be told apart"
+
+
+class Complement:
+    """The shapes that fail one subschema."""
+
+    def __init__(self, normaliser: "Normaliser", keywords: Keywords) -> None:
+        self._normaliser = normaliser
+        self._keywords = keywords
+
+    def failures(self) -> Iterator[Shape]:
+        """Shapes of which each fails one of the keywords; together all that fail any."""
+        keywords, schema = self._keywords, self._keywords.schema
+        yield from self._not_types()
+        types = self._normaliser.types(keywords)
+        for kind, failures in (
+            (Numbers, keywords.not_numbers),
+            (Strings, keywords.not_strings),
+            (Arrays, keywords.not_arrays),
+            (Objects, keywords.not_objects),
+        ):
+            if any(isinstance(shape, kind) for shape in types):
+                yield from failures()
+        if "const" in schema or "enum" in schema:
+            yield from _not_values(self._normaliser.values(keywords), keywords)
+        opposites = self._opposites()
+        for keyword in schema:
+            if keyword in UNSUPPORTED:
+                raise keywords.fail(keyword, "is not supported")
+            negated = opposites.get(keyword)
+            if negated is not None:
+                yield from negated()
+
+    def _not_types(self) -> Iterator[Shape]:
+        keywords = self._keywords
+        types = self._normaliser.types(keywords)
+        for shape in UNIVERSE:
+            if isinstance(shape, Numbers):
+                if Numbers(integer=True) in types and Numbers() not in types:
+                    refusal = Refusal("type", f"{keywords.pointer}/type", _NO_FRACTIONS)
+                    yield Numbers(refusals=(refusal,))
+                    continue
+            if shape not in types and not (isinstance(shape, Numbers) and Numbers() in types):
+                yield shape
+
+    def _opposites(self) -> dict[str, Callable[[], Shapes]]:
+        normaliser, keywords = self._normaliser, self._keywords
+        return {
+            "$ref": lambda: normaliser.atom((normaliser.target(keywords), False)),
+            "$dynamicRef": lambda: normaliser.atom((normaliser.dynamic_target(keywords), False)),
+            "allOf": self._not_all_of,
+            "anyOf": self._not_any_of,
+            "oneOf": self._not_one_of,
+            "not": lambda: normaliser.conjunction(
+                keywords.need(keywords.schema["not"], "not"), keywords.number
+            ),
+            "if": self._not_conditional,
+            "dependentRequired": lambda: self._not_dependencies("dependentRequired"),
+            "dependentSchemas": lambda: self._not_dependencies("dependentSchemas"),
+            "dependencies": lambda: self._not_dependencies("dependencies"),
+        }
+
+    def _not_all_of(self) -> Shapes:
+        branches = self._normaliser.branches(self._keywords, "allOf")
+        opposites = [opposite(need) for need in branches if need]
+        return self._normaliser.union(opposites, self._keywords.number)
+
+    def _not_any_of(self) -> Shapes:
+        keywords = self._keywords
+        branches = self._normaliser.branches(keywords, "anyOf")
+        if not all(branches):  # one of them is always met
+            return ()
+        return self._normaliser.conjunction(both(*map(opposite, branches)), keywords.number)
+
+    def _not_one_of(self) -> Shapes:
+        keywords = self._keywords
+        branches = self._normaliser.branches(keywords, "oneOf")
+        pairs = [both(a, b) for a, b in combinations(branches, 2)]
+        none = both(*map(opposite, branches)) if all(branches) else keywords.made(False)
+        return self._normaliser.union([none, *pairs], keywords.number)
+
+    def _not_conditional(self) -> Shapes:
+        keywords, schema = self._keywords, self._keywords.schema
+        condition = keywords.need(schema["if"], "if")
+        needs = []
+        if "then" in schema and (then := keywords.need(schema["then"], "then")):
+            needs.append(both(condition, opposite(then)))
+        if condition and "else" in schema and (other := keywords.need(schema["else"], "else")):
+            needs.append(both(opposite(condition), opposite(other)))
+        return self._normaliser.union(needs, keywords.number)
+
+    def _not_dependencies(self, keyword: str) -> Shapes:
+        keywords = self._keywords
+        needs = []
+        for name, wanted in keywords.named(keyword).items():
+            schema = {"required": wanted} if isinstance(wanted, list) else wanted
+            if isinstance(wanted, list):
+                fails = opposite(keywords.made(schema))
+            else:
+                fails = keywords.need(schema, keyword, name, holds=False)
+            present = keywords.made({"type": "object", "required": [name]})
+            needs.append(both(present, fails))
+        return self._normaliser.union(needs, keywords.number)
+
+
+def opposite(need: Need) -> Need:
+    """The complement of a need of one atom; of none, which everything meets, there is none."""
+    return tuple((number, not holds) for number, holds in need)
+
+
+def _not_values(shapes: Shapes, keywords: Keywords) -> Iterator[Shape]:
+    """All values but those of a `const` or `enum`."""
+    literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
+    values = [literal.value for literal in literals]
+    for shape in (NULL, BOOLEANS):
+        kept = tuple(x for x in shape.literals if x not in literals)
+        if kept:
+            yield Values(kept)
+    yield from _not_numbers(sorted(v for v in values if _is_number(v)))
+    yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
+    for kind, python in ((Arrays, list), (Objects, dict)):
+        given = [value for value in values if isinstance(value, python)]
+        if not given:
+            yield kind()
+        elif all(len(value) == 0 for value in given):
+            yield replace(kind(), least=1)
+        else:
+            keyword = "const" if "const" in keywords.schema else "enum"
+            reason = "arrays and objects that differ from a value cannot be told"
+            yield kind(refusals=(keywords.refusal(keyword, reason),))
+
+
+def _not_numbers(values: list[Any]) -> Iterator[Shape]:
+    bounds = [Fraction(json.dumps(value)) for value in values]
+    for low, high in zip([None, *bounds], [*bounds, None], strict=True):
+        yield Numbers(
+            low=None if low is None else (low, True), high=None if high is None else (high, True)
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,78 @@
+"""GBNF is converted exactly; errors have line and column."""
+
+import pytest
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.ebnf import lark_of
+from scheduler_proc.grammar.ll_grammar import free_until
+from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
+
+JSON = r"""
+# JSON, as llama.cpp has it
+root   ::= value ws
+value  ::= object | array | string | number | ("true" | "false" | "null")
+object ::= "{" ws ( string ":" ws value ws ("," ws string ":" ws value ws)* )? "}"
+array  ::= "[" ws ( value ws ("," ws value ws)* )? "]"
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt/] | "u" [0-9a-fA-F]{4}) )* "\""
+number ::= "-"? ([0-9] | [1-9] [0-9]{0,15}) ("." [0-9]+)?
+ws     ::= | " " | "\n" [ \t]{0,20}
+"""
+
+CASES = [
+    # Terminals that begin alike or hide each other
+    ('root ::= "a" "b" | "ab" "c"', ["ab", "abc"], ["a", "abb"]),
+    ('root ::= [a-z]* "z" root | "!"', ["abz!", "zzz!", "!"], ["ab!", "z"]),
+    ('root ::= x | "ab" x "c"\nx ::= "a" x | "b"?', ["aab", "abac", "ababc", ""], ["ba"]),
+    # Syntax
+    ('root ::= ("a" |\n "b")  # comment\n  "c"\n', ["ac", "bc"], ["c"]),
+    ('root ::= "(" root ")" | y{2,3}\ny ::= [a-c/\\]"^-]', ["((a/))", '(]"^)', "--"],
+     ["(a)", "ad"]),
+    ('root ::= . "\\u00e9\\U0001F600\\x41\\n"', ["x\u00e9\U0001f600A\n", "\n\u00e9\U0001f600A\n"],
+     ["\u00e9\U0001f600A\n"]),
+    ("root ::= [^a-z\\n]+", ["A\u00e9"], ["a", "\n", ""]),
+    ('root ::= my-rule_2\nmy-rule_2 ::= "x"', ["x"], [""]),
+    (JSON, ['{"a": [1, -2.5, "\\u00e9\\n"]}', "null", "[]"], ['{"a":}', '{"a" 1}', "[1,]", "tru"]),
+    # Lark
+    ('start: "a" B\nB: /[0-9]+/', ["a12"], ["a", "12"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "accepted", "rejected"), CASES)
+def test_the_language_is_that_of_the_source(
+    source: str, accepted: list[str], rejected: list[str]
+) -> None:
+    matcher = ByteMatcher(lark_of(source))
+    assert [text for text in accepted if not matcher.accepts(text)] == []
+    assert [text for text in rejected if matcher.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('root ::= "a', "unterminated string at line 1, column 10"),
+        ('root ::= "a"\n\nx ::= [a', "unterminated character class at line 3, column 7"),
+        ("root ::= a\nb ::= c", "no rule 'a' at line 1, column 10"),
+        ('x ::= "a"', "no rule 'root'"),
+        ('root ::= "a"\nroot ::= "b"', "defined twice at line 2, column 1"),
+        ('root ::= "a" root', "recursion never ends"),
+        ('root ::= "a"{3,2}', "must be ordered"),
+        ('root ::= "\\q"', "escape '\\\\q' is not known"),
+        ("root ::= [b-a]", "out of order"),
+        ('root ::= ("a"', "unterminated group at line 1, column 10"),
+        ('root ::= (="a") "b"', "look-ahead is not supported"),
+        ('root ::= "a" )', "unexpected '\\)'"),
+        ("root = x", "neither a GBNF rule"),
+        ("root ::= " + "(" * 1000 + '"a"' + ")" * 1000, "nested deeper"),
+    ],
+)
+def test_errors_say_what_and_where(source: str, message: str) -> None:
+    with pytest.raises(GrammarError, match=message):
+        lark_of(source)
+
+
+def test_a_lead_in_ends_at_its_first_occurrence() -> None:
+    matcher = ByteMatcher(free_until("</t>", lark_of('root ::= "x" | "(" root ")"')))
+    assert matcher.accepts("any\n\u00e9 text</t>(x)")
+    assert matcher.accepts("</</t>x")
+    assert not matcher.accepts("</t>x</t>x")
+    assert not matcher.accepts("x")

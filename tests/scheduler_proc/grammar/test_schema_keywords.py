@@ -1,0 +1,167 @@
+"""Every keyword of JSON Schema: enforced exactly, or refused by name and place."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema import prepare
+from tests.scheduler_proc.grammar.byte_matcher import compact, schema_matcher
+
+CLOSED = {"type": "object", "additionalProperties": False}
+NAME_AGE = {"name": {"type": "string"}, "age": {"type": "integer"}}
+
+# (schema, valid instances, invalid instances)
+CASES: list[tuple[Any, list[Any], list[Any]]] = [
+    (True, [None, 1, [], {"a": 1}], []),
+    ({"type": ["integer", "null"]}, [1, -5, None], [1.5, "1", True]),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 2.5}, [0.1, 2.5, 1], [0, 2.6, -1]),
+    ({"minimum": 3, "exclusiveMinimum": True, "$schema": "http://json-schema.org/draft-04/schema#"},
+     [4, "x"], [3]),
+    ({"allOf": [{"multipleOf": 2}, {"multipleOf": 3}], "type": "integer"}, [6, 0, -12], [2, 3, 4]),
+    ({"type": "integer", "multipleOf": 0.5}, [1, 7], ["1"]),
+    ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "😀😀"], ["a", "abcd"]),
+    ({"type": "string", "pattern": "^a|b$"}, ["ax", "xb"], ["xa", "bx"]),
+    ({"type": "string", "pattern": "^[^\"]$"}, ["a", "\\"], ['"', "ab"]),
+    ({"type": "string", "pattern": "^\\S$"}, ["a"], ["\ufeff", " "]),
+    ({"type": "string", "format": "date"}, ["2024-02-29", "2000-02-29"],
+     ["2023-02-29", "1900-02-29", "2024-13-01"]),
+    ({"type": "string", "format": "ipv6"}, ["::1", "1:2::ffff:1.2.3.4"], ["1::2::3", ":::"]),
+    ({"type": "string", "format": "no-such-format"}, ["anything"], [1]),
+    ({"enum": ["a", 1, {"b": [True]}], "minimum": 2}, ["a", {"b": [True]}], [1, "b"]),
+    ({"const": 1.0}, [1], [True, 2]),
+    # Objects
+    ({**CLOSED, "properties": NAME_AGE, "required": ["name"]},
+     [{"name": "x"}, {"name": "x", "age": 3}], [{"age": 3}, {"name": 1}, {"name": "x", "b": 1}]),
+    ({"type": "object", "properties": {"a": False}}, [{}, {"b": 1}], [{"a": 1}]),
+    ({"type": "object", "required": ["x", "y"]}, [{"x": 1, "y": None}], [{"x": 1}]),
+    ({"type": "object", "minProperties": 1, "properties": {"a": {"type": "null"}}},
+     [{"a": None}, {"b": 1}], [{}, {"a": 1}]),
+    ({**CLOSED, "properties": {"a": {}, "b": {}, "c": {}}, "maxProperties": 2, "minProperties": 1},
+     [{"a": 1}, {"a": 1, "c": 2}], [{}, {"a": 1, "b": 2, "c": 3}]),
+    ({"type": "object", "propertyNames": {"pattern": "^[a-z]+$"}}, [{"ab": 1}], [{"A": 1}]),
+    ({"type": "object", "propertyNames": {"maxLength": 1}, "properties": {"ab": {}}},
+     [{"a": 1}], [{"ab": 1}, {"xy": 1}]),
+    ({"type": "object", "patternProperties": {"^a": {"type": "null"}},
+      "properties": {"ab": {"enum": [None, 1]}}, "additionalProperties": {"type": "boolean"}},
+     [{"ab": None}, {"ax": None, "b": True}], [{"ab": 1}, {"ax": True}, {"b": None}]),
+    ({"type": "object", "dependentRequired": {"a": ["b"]}}, [{"a": 1, "b": 2}, {"b": 1}],
+     [{"a": 1}]),
+    ({"type": "object", "dependencies": {"a": {"properties": {"c": {"type": "null"}}}}},
+     [{"c": 1}, {"c": None, "a": 1}], [{"a": 1, "c": 1}, {"c": 1, "a": 1}]),
+    ({"properties": {"a": {}}, "allOf": [{"properties": {"b": {}}}], "type": "object",
+      "unevaluatedProperties": False}, [{"a": 1, "b": 2}], [{"c": 1}]),
+    ({"anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}],
+      "type": "object", "unevaluatedProperties": False},
+     [{"a": 1, "b": 2}, {"b": 1}, {"a": 1}], [{"a": 1, "c": 2}]),
+    # Arrays
+    ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "integer"}},
+     [[], [None, 1, 2]], [[1], [None, "x"]]),
+    ({"items": [{"type": "null"}], "additionalItems": False, "type": "array"}, [[None], []],
+     [[None, 1]]),
+    ({"type": "array", "maxItems": 1, "uniqueItems": True}, [[1], []], [[1, 1]]),
+    ({"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "minItems": 1},
+     [["a"], ["b", "a"]], [[], ["a", "a"]]),
+    ({"type": "array", "prefixItems": [{"type": "null"}, {"type": "string"}], "items": False,
+      "uniqueItems": True}, [[None, "a"]], [[None, None]]),
+    ({"type": "array", "maxItems": 3, "contains": {"type": "null"}, "maxContains": 1},
+     [[None], [1, None, 2]], [[], [1], [None, None]]),
+    ({"type": "array", "not": {"contains": {"type": "null"}}}, [[], [1]], [[None]]),
+    # Combinations
+    ({"oneOf": [{"maximum": 5, "type": "number"}, {"minimum": 3, "type": "number"}]}, [1, 6.5],
+     [3, 4.5, 5]),
+    ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "type": "object"},
+     [{"a": 1}, {"b": 1, "c": 2}], [{}, {"a": 1, "b": 2}]),
+    ({"not": {"type": ["string", "null"]}}, [1, [], {}], ["x", None]),
+    ({"type": "string", "not": {"enum": ["a", "ab"]}}, ["", "b", "abc"], ["a", "ab"]),
+    ({"type": "integer", "not": {"const": 3}}, [2, 4], [3]),
+    ({"enum": ["ax", "bx"], "not": {"pattern": "^a"}}, ["bx"], ["ax"]),
+    ({"type": "object", "if": {"properties": {"k": {"const": "x"}}, "required": ["k"]},
+      "then": {"required": ["v"]}, "else": {"properties": {"v": False}},
+      "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}},
+     [{"k": "x", "v": 1}, {"k": "y"}, {}], [{"k": "x"}, {"k": "y", "v": 1}]),
+    # References
+    ({"$ref": "#/$defs/list", "$defs": {"list": {"anyOf": [{"type": "null"}, {**CLOSED,
+      "properties": {"next": {"$ref": "#/$defs/list"}}, "required": ["next"]}]}}},
+     [None, {"next": {"next": None}}], [{}, {"next": 1}]),
+    ({"$ref": "#item", "$defs": {"x": {"$anchor": "item", "type": "null"}}, "minimum": 1},
+     [None], [1]),
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a",
+      "type": "string", "definitions": {"a": {"type": "null"}}}, [None], ["x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=lambda i: compact(CASES[i][0])[:60])
+def test_accepts_the_valid_and_rejects_the_invalid(case: int) -> None:
+    schema, valid, invalid = CASES[case]
+    matcher = schema_matcher(schema)
+    for value in valid:
+        assert matcher.accepts(compact(value)), value
+    for value in invalid:
+        assert not matcher.accepts(compact(value)), value
+
+
+REFUSED = [
+    ({"type": "number", "not": {"type": "integer"}}, "#/not/type"),
+    ({"type": "array", "uniqueItems": True}, "#/uniqueItems"),
+    ({"type": "array", "contains": {"type": "null"}}, "#/contains"),
+    ({"not": {"pattern": "a"}, "type": "string"}, "#/not/pattern"),
+    ({"not": {"multipleOf": 2}, "type": "number"}, "#/not/multipleOf"),
+    ({"properties": {"a/b": {"pattern": "(?=a)"}}}, "#/properties/a~1b/pattern"),
+    ({"$ref": "http://example.com/other.json"}, "outside"),
+    ({"$ref": "#"}, "refers to itself"),
+    ({"$recursiveRef": "#"}, "$recursiveRef"),
+    ({"type": "text"}, "'text' is not a JSON type"),
+    ({"minLength": -1}, "#/minLength"),
+    ({"required": True}, "#/required"),
+    ({"properties": []}, "#/properties"),
+    ({"allOf": [1]}, "#/allOf/0"),
+    (False, "no value can be valid"),
+    ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, "no value"),
+    ({"$schema": "http://example.com/mine"}, "$schema"),
+]
+
+
+@pytest.mark.parametrize(("schema", "named"), REFUSED)
+def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, named: str) -> None:
+    with pytest.raises(GrammarError) as caught:
+        prepare(json.dumps(schema), "compact")
+    assert named in str(caught.value)
+
+
+def test_text_that_is_no_schema_is_refused() -> None:
+    for source in ("{", "[]", '{"minimum": NaN}', "1"):
+        with pytest.raises(GrammarError):
+            prepare(source, "compact")
+
+
+def test_a_listed_name_cannot_be_spelled_past_its_condition() -> None:
+    schema = {"type": "object", "properties": {"a": False, 'q"': {"type": "null"}}}
+    matcher = schema_matcher(schema)
+    assert not matcher.accepts('{"\\u0061":1}')
+    assert not matcher.accepts('{"q\\"":1}')
+    assert matcher.accepts('{"q\\"":null,"b\\"":1}')
+
+
+def test_a_name_cannot_be_spelled_past_a_pattern() -> None:
+    schema = {"type": "object", "patternProperties": {"^a": {"type": "null"}}}
+    matcher = schema_matcher(schema)
+    assert not matcher.accepts('{"\\u0061b":1}')
+    assert matcher.accepts('{"b":1}')
+
+
+def test_properties_come_in_the_order_of_the_schema() -> None:
+    schema = {"allOf": [{"properties": {"z": {}}}], "properties": {"b": {}, "a": {}},
+              "required": ["z", "a", "b"]}  # fmt: skip
+    matcher = schema_matcher(schema)
+    assert matcher.accepts('{"b":1,"a":2,"z":3,"c":4}')
+    assert not matcher.accepts('{"a":2,"b":1,"z":3}')
+
+
+def test_whitespace_is_free_only_if_asked_for() -> None:
+    schema = {**CLOSED, "properties": {"a": {"type": "array", "items": {"type": "integer"}}}}
+    text = '{ "a" :\n[1, 2 ] }'
+    assert schema_matcher(schema, "free").accepts(text)
+    assert not schema_matcher(schema).accepts(text)
+    assert schema_matcher(schema).accepts('{"a":[1,2]}')

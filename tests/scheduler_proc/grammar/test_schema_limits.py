@@ -1,0 +1,69 @@
+"""Hostile schemas end in an error that says why, or compile; none takes long or much."""
+
+import json
+from typing import Any
+
+import pytest
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema import document, prepare
+from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
+
+
+def test_ten_thousand_enum_values() -> None:
+    matcher = schema_matcher({"enum": [f"value{i}" for i in range(10_000)]})
+    assert matcher.accepts('"value9999"')
+    assert not matcher.accepts('"value10000"')
+
+
+def reference_bomb(width: int, depth: int) -> dict[str, Any]:
+    """Definitions that each refer to the next in many places: width ** depth when expanded."""
+    levels: dict[str, Any] = {}
+    for i in range(depth):
+        following = {"$ref": f"#/$defs/d{i + 1}"}
+        levels[f"d{i}"] = {"anyOf": [following, {"allOf": [following]}] * (width // 2)}
+    return {"$ref": "#/$defs/d0", "$defs": {**levels, f"d{depth}": {"type": "null"}}}
+
+
+def test_a_bomb_of_references_collapses() -> None:
+    matcher = schema_matcher(reference_bomb(width=10, depth=20))
+    assert matcher.accepts("null")
+
+
+def test_combinations_are_bounded() -> None:
+    choice = [{"properties": {f"p{i}": {"const": i}}, "required": [f"p{i}"]} for i in range(40)]
+    schema = {"type": "object", "allOf": [{"anyOf": choice}, {"anyOf": choice[::-1]}] * 3}
+    with pytest.raises(GrammarError, match=r"alternatives|complex"):
+        prepare(json.dumps(schema), "compact")
+
+
+def test_deep_nesting_is_refused() -> None:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(document.MAX_DEPTH + 1):
+        schema = {"type": "array", "items": schema}
+    with pytest.raises(GrammarError, match="nested deeper"):
+        prepare(json.dumps(schema), "compact")
+    with pytest.raises(GrammarError, match="nested too deeply"):
+        prepare('{"items":' * 100_000 + "true" + "}" * 100_000, "compact")
+
+
+def test_size_is_limited() -> None:
+    with pytest.raises(GrammarError, match="longer than"):
+        prepare(" " * document.MAX_SOURCE_CHARS + "{}", "compact")
+    many = {"anyOf": [{"minLength": i} for i in range(document.MAX_SUBSCHEMAS)]}
+    with pytest.raises(GrammarError, match="subschemas"):
+        prepare(json.dumps(many), "compact")
+
+
+def test_a_long_chain_of_references_is_refused_clearly() -> None:
+    links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**links, "d5000": {"type": "null"}}}
+    with pytest.raises(GrammarError, match="references"):
+        prepare(json.dumps(schema), "compact")
+
+
+def test_a_pattern_that_backtracks_is_judged_in_linear_time() -> None:
+    schema = {"pattern": "^(a+)+$", "enum": ["a" * 5000, "a" * 5000 + "!"]}
+    matcher = schema_matcher(schema)
+    assert matcher.accepts(json.dumps("a" * 5000))
+    assert not matcher.accepts(json.dumps("a" * 5000 + "!"))
