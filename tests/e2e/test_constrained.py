@@ -57,7 +57,7 @@ class Lab:
         driver = Driver(
             lag=1,
             executor=self._executor,
-            max_total_tokens=POOL,
+            max_total_tokens=self._executor.max_total_tokens,
             vocab_size=self.vocab.vocab_size,
             max_running_requests=AT_ONCE,
         )
@@ -156,3 +156,11 @@ def test_a_lead_in_is_free_and_what_follows_is_not(lab: Lab) -> None:
     assert texts
     for text in texts:
         assert re.fullmatch(r"[^\n]*\n\d{3}-\d{3}", text), text
+
+
+def test_the_torch_executor_takes_masks_and_jumps_too() -> None:
+    options = ExecutorOptions(max_total_tokens=2048)
+    lab = Lab(make_executor("torch", resolve_model("smollm2"), options))
+    pattern = r'\{"city": "[A-Z][a-z]{2,9}", "capital": (true|false)\}'
+    texts = lab.outputs([Constraint("regex", pattern)] * 4, 1)
+    assert all(text is not None and re.fullmatch(pattern, text) for text in texts)
