@@ -313,5 +313,8 @@ def test_weights_that_are_not_in_tiles_run_as_one_level_below(tiles: Ops, format
 
 def test_tiles_are_refused_by_other_levels() -> None:
     weights = random_weights(Format.Q8_TILES, 16, 32)
-    with opened("portable", 1) as ops, pytest.raises(RuntimeError, match="portable has no .*tiles"):
+    with (
+        opened("portable", 1) as ops,
+        pytest.raises(RuntimeError, match="portable has no formats in tiles"),
+    ):
         ops.linear(weights, np.zeros((1, 32), np.float32))

@@ -114,8 +114,8 @@ struct Kernels {
   // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
-  // `count` rows of k inputs as a tile of `columns`. With `release`, which a thread calls after its
-  // last linear layer of a step, null at levels that have no tiles.
+  // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` calls
+  // `release` before it does something else than steps. Both are null at levels without tiles.
   void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
   void (*release)();
 

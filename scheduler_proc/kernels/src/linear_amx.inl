@@ -195,20 +195,50 @@ SRT_INLINE void store_products(float *to, int stride) {
 
 // ---- outputs ------------------------------------------------------------------------------------
 
-// N tiles of products [16 channels][16 rows], which are overwritten, as `count` rows of the task.
+// One row's products, which lie side by side.
 template <int N>
-SRT_FLATTEN void write_rows(const LinearTask &task, int pair, int row, int count, float *products) {
-  for (int n = 0; n < N && task.x.columns > 1; n++) {
-    F r[16];
-    repeat<16>([&](auto i) { r[i] = load(products + 256 * n + 16 * i); });
-    transpose(r);
-    repeat<16>([&](auto i) { store(products + 256 * n + 16 * i, r[i]); });
+SRT_INLINE void write_row(const LinearTask &task, int pair, int row, const float *products) {
+  F acc[1][N];
+  repeat<N>([&](auto n) { acc[0][n] = load(products + 256 * n); });
+  add_bias(task, pair, acc);
+  write_tile(task, pair, size_t(row), acc);
+}
+
+// Rows of y from the channels of a block, [16 channels][16 rows].
+SRT_INLINE void write_transposed(const LinearTask &task, int block, int row, int count, F (&r)[16]) {
+  transpose(r);
+  float *y = task.y + row * task.ldy + size_t(block) * kBlock;
+  const bool onto = task.output == Output::kAdd;
+  repeat<16>([&](auto i) {
+    if (i >= count) return;
+    float *to = y + i * task.ldy;
+    store(to, onto ? add(r[i], load(to)) : r[i]);
+  });
+}
+
+// A tile of products [16 channels][16 rows], with its block's bias.
+SRT_INLINE void load_products(const srt_matrix &w, int block, const float *products, F (&r)[16]) {
+  repeat<16>([&](auto i) { r[i] = load(products + 16 * i); });
+  if (w.bias == nullptr) return;
+  repeat<16>([&](auto i) { r[i] = add(r[i], set1(w.bias[block * kBlock + i])); });
+}
+
+// The products of N channel blocks as `count` rows of the task.
+template <int N>
+SRT_FLATTEN void write_rows(const LinearTask &task, int pair, int row, int count,
+                            const float *products) {
+  if (task.x.columns == 1) return write_row<N>(task, pair, row, products);
+  F r[16];
+  if (task.output == Output::kSiluMul) {
+    F up[16];
+    load_products(*task.w[0], pair, products, r);
+    load_products(*task.w[1], pair, products + 256, up);
+    repeat<16>([&](auto i) { r[i] = mul(silu(r[i]), up[i]); });
+    return write_transposed(task, pair, row, count, r);
   }
-  for (int i = 0; i < count; i++) {
-    F acc[1][N];
-    repeat<N>([&](auto n) { acc[0][n] = load(products + 256 * n + 16 * i); });
-    add_bias(task, pair, acc);
-    write_tile(task, pair, size_t(row + i), acc);
+  for (int n = 0; n < N; n++) {
+    load_products(*task.w[0], pair * 2 + n, products + 256 * n, r);
+    write_transposed(task, pair * 2 + n, row, count, r);
   }
 }
 
@@ -247,7 +277,8 @@ class Dequantizer {
   }
 
  private:
-  static constexpr int kCode = sizes_of(kFormat).code_bytes, kScale = sizes_of(kFormat).scale_bytes;
+  static constexpr FormatSizes kSizes = sizes_of(kFormat);
+  static constexpr int kCode = kSizes.code_bytes, kScale = kSizes.scale_bytes;
   static constexpr int kScalesAhead = 2, kRing = 4;
 
   inline __attribute__((always_inline)) void read(int g) {
@@ -336,12 +367,16 @@ static void pair_of_blocks(const LinearTask &task, int pair, int first_row, int 
 static void linear(const LinearTask &task, int first, int last, int first_row, int last_row,
                    uint8_t *scratch) {
   configure(task.x.columns);
-  for (int pair = first; pair < last; pair++) switch (task.w[0]->format) {
-      case SRT_Q4_TILES: pair_of_blocks<SRT_Q4_TILES>(task, pair, first_row, last_row, scratch); break;
-      case SRT_Q4K_TILES: pair_of_blocks<SRT_Q4K_TILES>(task, pair, first_row, last_row, scratch); break;
-      case SRT_Q8_TILES: pair_of_blocks<SRT_Q8_TILES>(task, pair, first_row, last_row, scratch); break;
-      case SRT_Q6_TILES: pair_of_blocks<SRT_Q6_TILES>(task, pair, first_row, last_row, scratch); break;
-    }
+  const auto run = [&](auto format) {
+    for (int pair = first; pair < last; pair++)
+      pair_of_blocks<format>(task, pair, first_row, last_row, scratch);
+  };
+  switch (task.w[0]->format) {
+    case SRT_Q4_TILES: run(std::integral_constant<int32_t, SRT_Q4_TILES>()); break;
+    case SRT_Q4K_TILES: run(std::integral_constant<int32_t, SRT_Q4K_TILES>()); break;
+    case SRT_Q8_TILES: run(std::integral_constant<int32_t, SRT_Q8_TILES>()); break;
+    case SRT_Q6_TILES: run(std::integral_constant<int32_t, SRT_Q6_TILES>()); break;
+  }
 }
 
 // ---- activations --------------------------------------------------------------------------------
