@@ -18,6 +18,7 @@ from tests.scheduler_proc.ragged import sampling_fields
 
 ROWS = (1, 8, 32, 128, 512)
 INT8_FORMATS = (Format.Q4, Format.Q4K, Format.Q8, Format.Q6)
+BF16_FORMATS = tuple(format.tiled for format in INT8_FORMATS)
 SAMPLE_ROWS = (1, 32)
 SAMPLING = {
     "greedy": {"temperature": 0.0},
@@ -66,7 +67,9 @@ class Linear(NamedTuple):
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """Quantised weights meet int8 activations."""
+        """Quantised weights meet int8 activations, in tiles bfloat16."""
+        if self.format in BF16_FORMATS:
+            return "bf16"
         return "int8" if self.format in INT8_FORMATS else "fp32"
 
     def title(self, rows: int) -> str:

@@ -46,19 +46,23 @@ def measure_machine(setting: Setting) -> MachineReport:
     runner = Runner()
     reads = _read_rates(setting, runner)
     with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
-        fp32, int8 = (_gemm_rates(operations, setting, f, runner) for f in (Format.F32, Format.Q8))
+        gemms = {
+            name: _gemm_rates(operations, setting, format, runner)
+            for name, format in _gemm_formats(setting).items()
+        }
         smallest = {
             "linear": runner.time([_smallest_linear(operations)]).median_s,
             "attention": runner.time([smallest_attention(operations)]).median_s,
         }
-    peaks = Peaks(reads[WORKING_SET, setting.threads], max(fp32.values()), max(int8.values()))
+    best = {name: max(rates.values()) for name, rates in gemms.items()}
+    peaks = Peaks(reads[WORKING_SET, setting.threads], **best)
     rows = [["CPU, cores", f"{machine()['cpu']}, {machine()['cores']}"]]
     rows += [["caches of core 0", ", ".join(caches()) or "unknown"]]
     rows += [["level, threads", f"{setting.isa}, {setting.threads}"]]
     for (size, threads), rate in reads.items():
         of = f"{size // 10**6} MB, {threads} thread{'s' if threads > 1 else ''}"
         rows.append([f"read {of}", f"{number(rate / 1e9)} GB/s"])
-    for kind, rates in (("fp32", fp32), ("int8", int8)):
+    for kind, rates in gemms.items():
         rows += [[f"{kind} {name}", f"{number(v / 1e9)} GFLOP/s"] for name, v in rates.items()]
     rows += [[f"smallest {name} call", f"{number(1e6 * s)} µs"] for name, s in smallest.items()]
     return MachineReport(peaks, markdown(("machine", "best seen"), rows))
@@ -83,6 +87,14 @@ def _read_rates(setting: Setting, runner: Runner) -> dict[tuple[int, int], float
             for size in READS:
                 rates[size, threads] = size / runner.time([operations.read(data[:size])]).best_s
     return rates
+
+
+def _gemm_formats(setting: Setting) -> dict[str, Format]:
+    """What to measure each kind of arithmetic with."""
+    formats = {"fp32": Format.F32, "int8": Format.Q8}
+    if setting.library.has_tiles(setting.isa):
+        formats["bf16"] = Format.Q8_TILES
+    return formats
 
 
 def _gemm_rates(
@@ -110,8 +122,9 @@ def _torch_gemm(format: Format, setting: Setting) -> dict[str, Call]:
     import torch
 
     torch.set_num_threads(setting.threads)
-    if format == Format.F32:
-        a, b = torch.randn(2, SIDE, SIDE)
+    if format != Format.Q8:
+        dtype = torch.float32 if format == Format.F32 else torch.bfloat16
+        a, b = torch.randn(2, SIDE, SIDE).to(dtype)
         return {f"torch matmul {SIDE}³": lambda: a @ b}
     a, b = torch.randint(-127, 128, (2, SIDE, SIDE), dtype=torch.int8)
 

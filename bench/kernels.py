@@ -97,7 +97,8 @@ def main(argv: list[str] | None = None) -> int:
 def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
     """Linear layers, attention, sampling."""
     checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
-    packed = pack_llama(checkpoint, setting.library, Choice())
+    choice = Choice(tiles=setting.library.has_tiles(setting.isa))
+    packed = pack_llama(checkpoint, setting.library, choice)
     with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
         linear = linear_rows(operations, packed, runner)
         _print_measured(f"Linear layers, {_ROTATION} of weights:", linear, peaks)

@@ -4,6 +4,7 @@ the speeds that the machine showed in the same run. Also times calls and prints 
 Used by the parts of `bench.kernels`.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
@@ -16,7 +17,7 @@ MIN_S = 0.3  # that a row is measured for, however few runs are asked for
 WARM_UPS = 2
 
 Call = Callable[[], object]
-Arithmetic = Literal["fp32", "int8"]
+Arithmetic = Literal["fp32", "int8", "bf16"]
 
 
 class Work(NamedTuple):
@@ -31,20 +32,23 @@ class Bound(NamedTuple):
     """The least time that the peaks allow, and which of them sets it."""
 
     seconds: float
-    by: Literal["read", "fp32", "int8"]
+    by: Literal["read", "fp32", "int8", "bf16"]
 
 
 class Peaks(NamedTuple):
-    """The machine's speeds, per second: bytes that all threads read, and flops."""
+    """The machine's speeds, per second: bytes that all threads read, and flops. `bf16` is measured
+    where the level has matrix tiles."""
 
     read: float
     fp32: float
     int8: float
+    bf16: float = math.inf
 
     def bound(self, work: Work) -> Bound:
         """Reading and computing overlap, so the slower one counts."""
         read_s = work.num_bytes / self.read
-        compute_s = work.flops / (self.fp32 if work.arithmetic == "fp32" else self.int8)
+        peak: float = getattr(self, work.arithmetic)
+        compute_s = work.flops / peak
         if read_s >= compute_s:
             return Bound(read_s, "read")
         return Bound(compute_s, work.arithmetic)

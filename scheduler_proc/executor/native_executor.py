@@ -58,7 +58,8 @@ class NativeExecutor:
         self.context_len = config.context_len
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
-        self._weights = pack_llama(checkpoint, self._library, Choice(quantization, exact))
+        choice = Choice(quantization, exact, tiles=self._library.has_tiles(isa))
+        self._weights = pack_llama(checkpoint, self._library, choice)
         self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         self._pool.attach(self._weights.layers)
         model = Model(

@@ -32,10 +32,13 @@ _AVX512 = (
     *_AVX2,
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # in gcc's own header: its bug 105593
 )
+_AMX = (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
 ISA_FLAGS = {
     "isa_avx2.cpp": _AVX2,
     "isa_avx512.cpp": _AVX512,
+    "isa_amx.cpp": _AMX,
 }
+_NO_AMX = "-DSRT_NO_AMX"  # for compilers that are too old for its flags
 # Without vector instructions -O3 takes minutes to unroll what stays slow.
 _OTHER_FLAGS = {"isa_portable.cpp": ("-O2",)}
 
@@ -76,9 +79,8 @@ def build(
 
     Raises BuildError, and leaves `output` alone, if anything is missing or does not compile.
     """
-    units = _units(sources)
     toolchain = make_toolchain(objects, sanitize)
-    made = _compile_all(units, sources, toolchain)
+    made = _compile_all(_units(sources, toolchain), sources, toolchain)
     _link(made, output, toolchain, _library_flags(toolchain))
     return output
 
@@ -93,8 +95,8 @@ def build_program(
 ) -> Path:
     """Link `driver`, which has a main(), with the library's objects: for tests, where a sanitizer
     wants a program of its own."""
-    units = [*_units(sources), driver]
     toolchain = make_toolchain(objects, sanitize)
+    units = [*_units(sources, toolchain), driver]
     _link(_compile_all(units, sources, toolchain), output, toolchain)
     return output
 
@@ -119,6 +121,8 @@ def make_toolchain(objects: Path, sanitize: str | None) -> Toolchain:
     compile_flags, link_flags = _COMPILE, ["-pthread"]
     if not is_x86():
         compile_flags += ("-DSRT_NO_X86",)
+    elif not _accepts(command, _AMX):
+        compile_flags += (_NO_AMX,)
     if sanitize:
         compile_flags += (f"-fsanitize={sanitize}", *_SANITIZE)
         link_flags += [f"-fsanitize={sanitize}"]
@@ -131,11 +135,23 @@ def make_toolchain(objects: Path, sanitize: str | None) -> Toolchain:
     return Toolchain(command, compile_flags, tuple(link_flags), objects)
 
 
-def _units(sources: Path) -> list[Path]:
+def _accepts(command: Sequence[str], flags: Sequence[str]) -> bool:
+    """Whether the compiler knows these flags."""
+    try:
+        _run([*command, *flags, "-fsyntax-only", "-x", "c++", os.devnull])
+    except BuildError:
+        return False
+    return True
+
+
+def _units(sources: Path, toolchain: Toolchain) -> list[Path]:
     units = sorted(sources.glob("*.cpp"))
     if not units:
         raise BuildError(f"there are no C++ sources in {sources}: build from a checkout")
-    return [unit for unit in units if is_x86() or unit.name not in ISA_FLAGS]
+    left_out = set() if is_x86() else set(ISA_FLAGS)
+    if _NO_AMX in toolchain.compile_flags:
+        left_out.add("isa_amx.cpp")
+    return [unit for unit in units if unit.name not in left_out]
 
 
 def _compile_all(units: Sequence[Path], sources: Path, toolchain: Toolchain) -> list[Path]:

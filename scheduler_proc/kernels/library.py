@@ -22,7 +22,7 @@ from srt.errors import SrtError
 
 ABI_VERSION = 2
 NUM_PHASES = 12
-ISAS = ("avx512", "avx2", "portable")  # best first
+ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
 
 _DTYPES: dict[Any, np.dtype] = {
@@ -49,6 +49,15 @@ class Format(IntEnum):
     Q4K = 4
     Q8 = 5
     Q6 = 6
+    Q4_TILES = 7
+    Q4K_TILES = 8
+    Q8_TILES = 9
+    Q6_TILES = 10
+
+    @property
+    def tiled(self) -> "Format":
+        """The same values as levels with matrix tiles compute with them; plain numbers stay."""
+        return Format(self + 4) if Format.Q4 <= self <= Format.Q6 else self
 
 
 class Source(IntEnum):
@@ -160,6 +169,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "srt_last_error": (_text,),
     "srt_isa": (_text,),
     "srt_isa_available": (_i32, _text),
+    "srt_isa_has_tiles": (_i32, _text),
     "srt_packed_bytes": (_size, _i32, _i32, _i32),
     "srt_pack": (_i32, _i32, _void, _i32, _i32, _i32s, _i32, _void),
     "srt_unpack_row": (_i32, _matrix, _i32, _f32s),
@@ -209,6 +219,10 @@ class Library:
     def available_isas(self) -> tuple[str, ...]:
         """The levels that this CPU runs, best first."""
         return tuple(isa for isa in ISAS if self.c.srt_isa_available(isa.encode()))
+
+    def has_tiles(self, isa: str | None = None) -> bool:
+        """Whether that level, by default `isa()`, wants quantised weights in tiles."""
+        return bool(self.c.srt_isa_has_tiles(isa.encode() if isa else None))
 
     def packed_bytes(self, format: Format, n: int, k: int) -> int:
         """Bytes of a packed [n, k] matrix."""

@@ -53,13 +53,19 @@ _PLAIN = (Source.F32, Source.F16, Source.BF16)
 
 
 class Choice(NamedTuple):
-    """How weights are held: one of QUANTIZATIONS for plain numbers, or all of them as float32."""
+    """How weights are held: one of QUANTIZATIONS for plain numbers, or all of them as float32;
+    quantised ones in matrix tiles or not."""
 
     quantization: str = "none"
     exact: bool = False
+    tiles: bool = False
 
     def format(self, name: str, source: Source, inputs: int) -> Format:
         """What tensor `name` becomes. Raises ConfigError if it cannot be."""
+        chosen = self._format(name, source, inputs)
+        return chosen.tiled if self.tiles else chosen
+
+    def _format(self, name: str, source: Source, inputs: int) -> Format:
         if self.exact:
             return Format.F32
         if self.quantization == "none":

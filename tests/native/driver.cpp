@@ -143,7 +143,9 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("kv heads", 1, isa, [](Instance &at) { at.model.kv_heads = 4; });
   refuses("a pool's format", 1, isa, [](Instance &at) { at.model.kv_format = SRT_Q8; });
   refuses("a shape", 1, isa, [](Instance &at) { at.layers[1].o.k = kHidden; });
-  refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6 + 1; });
+  refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6_TILES + 1; });
+  if (!srt_isa_has_tiles(isa))
+    refuses("tiles", 1, isa, [](Instance &at) { at.layers[1].down.format = SRT_Q4_TILES; });
   refuses("no data", 1, isa, [](Instance &at) { at.model.head.data = nullptr; });
   refuses("no pool", 1, isa, [](Instance &at) { at.layers[1].v_pool = nullptr; });
   refuses("an odd bias", 1, isa, [](Instance &at) { at.model.head.bias = at.model.final_norm; });
@@ -180,7 +182,9 @@ void run_packing() {
   const std::pair<int32_t, int32_t> exact[] = {
       {SRT_SRC_F32, SRT_F32}, {SRT_SRC_F16, SRT_F16}, {SRT_SRC_BF16, SRT_BF16},
       {SRT_SRC_Q4_0, SRT_Q4}, {SRT_SRC_Q4_1, SRT_Q4}, {SRT_SRC_Q8_0, SRT_Q8},
-      {SRT_SRC_Q4_K, SRT_Q4K}, {SRT_SRC_Q6_K, SRT_Q6}};
+      {SRT_SRC_Q4_K, SRT_Q4K}, {SRT_SRC_Q6_K, SRT_Q6},
+      {SRT_SRC_Q4_1, SRT_Q4_TILES}, {SRT_SRC_Q8_0, SRT_Q8_TILES},
+      {SRT_SRC_Q4_K, SRT_Q4K_TILES}, {SRT_SRC_Q6_K, SRT_Q6_TILES}};
   for (const auto &[source, format] : exact) {
     doing = "packing " + std::to_string(source);
     const std::vector<uint8_t> rows = source_rows(source, n, k);
@@ -241,7 +245,7 @@ struct Ops {
       return srt_op_gate_up(pool, &gate, &up, x.data(), m, y);
     });
     srt_matrix other = up;
-    other.format = (format + 1) % 7;
+    other.format = (format + 1) % (SRT_Q6_TILES + 1);
     check_refused(srt_op_gate_up(many.get(), &gate, &other, x.data(), m, nullptr) == -1, "formats");
   }
 
@@ -307,9 +311,11 @@ struct Ops {
   }
 };
 
+int32_t last_format(const char *isa) { return srt_isa_has_tiles(isa) ? SRT_Q6_TILES : SRT_Q6; }
+
 void run_ops(const char *isa) {
   Ops ops(isa);
-  for (int32_t format = SRT_F32; format <= SRT_Q6; format++)
+  for (int32_t format = SRT_F32; format <= last_format(isa); format++)
     for (int m : {1, 3, 8, 45}) ops.linear(format, m);
   Traffic traffic;
   for (int i = 0; i < 20; i++) {
@@ -356,7 +362,10 @@ void run_level(const char *isa, int number, int steps) {
   std::vector<Formats> models{
       {SRT_Q4K, SRT_Q8, SRT_Q6, SRT_Q4, SRT_Q4K, SRT_Q6, SRT_F16, SRT_Q6, SRT_Q8},
       {SRT_F32, SRT_F16, SRT_BF16, SRT_Q8, SRT_Q4, SRT_F32, SRT_Q8, SRT_F16, SRT_BF16}};
-  for (int32_t format = SRT_F32; format <= SRT_Q6; format++) models.push_back(all_of(format));
+  if (srt_isa_has_tiles(isa))
+    models.push_back({SRT_Q4_TILES, SRT_Q8, SRT_Q6_TILES, SRT_F32, SRT_Q4K_TILES, SRT_Q4_TILES,
+                      SRT_Q8_TILES, SRT_Q6_TILES, SRT_Q8_TILES});
+  for (int32_t format = SRT_F32; format <= last_format(isa); format++) models.push_back(all_of(format));
   for (size_t i = 0; i < models.size(); i++) {
     const bool is_half = (i + number) % 2 == 0;
     doing = std::string(isa) + ", model " + std::to_string(i) + (is_half ? ", f16" : ", f32");
@@ -376,6 +385,6 @@ int main(int argc, char **argv) {
   driver::run_packing();
   driver::run_masks();
   int number = 0;
-  for (const char *isa : {"portable", "avx2", "avx512"})
+  for (const char *isa : {"portable", "avx2", "avx512", "amx"})
     if (srt_isa_available(isa)) driver::run_level(isa, number++, steps);
 }

@@ -63,7 +63,7 @@ inline Packed pack(int32_t source, const std::vector<uint8_t> &rows, int n, int 
 // Q4K and Q6, whose sources want 256 inputs, over fewer: the layout is formats.h's.
 inline Packed made_up(int32_t format, int n, int k) {
   Packed out = packed_space(format, n, k);
-  const int groups = k / 32, code_bytes = format == SRT_Q6 ? 512 : 256;
+  const int groups = k / 32, code_bytes = format == SRT_Q4K || format == SRT_Q4K_TILES ? 256 : 512;
   const size_t block_bytes = size_t(groups) * (code_bytes + 128);
   for (uint8_t *block = out.get(), *end = block + (n + 15) / 16 * block_bytes; block < end;
        block += block_bytes) {
@@ -84,7 +84,8 @@ struct Matrices {
     return floats.back().data();
   }
   srt_matrix make(int32_t format, int n, int k, bool bias = false) {
-    const bool has_source = format != SRT_Q4K && format != SRT_Q6;
+    const bool has_source = format != SRT_Q4K && format != SRT_Q6 && format != SRT_Q4K_TILES &&
+                            format != SRT_Q6_TILES;
     const int32_t source = format == SRT_F16    ? SRT_SRC_F16
                            : format == SRT_BF16 ? SRT_SRC_BF16
                            : format == SRT_Q4   ? one_of<int32_t>({SRT_SRC_Q4_1, SRT_SRC_F32})

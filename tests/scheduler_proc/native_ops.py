@@ -18,6 +18,8 @@ from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format, Library, NativeUnavailable, Source
 
 GROUP = 32
+TILED = tuple(format for format in Format if format.name.endswith("_TILES"))
+UNTILED = tuple(format for format in Format if format not in TILED)
 FLOATS = (Format.F32, Format.F16, Format.BF16)
 OWN_FORMATS = {
     Source.F32: Format.F32,
@@ -132,7 +134,8 @@ def decode(source: Source, data: np.ndarray) -> np.ndarray:
 def random_weights(format: Format, n: int, k: int, seed: int = 0, biased: bool = False) -> Weights:
     """A matrix of about unit variance in `format`, from floats: k-quants need k = 256 * i."""
     rng = np.random.default_rng(seed)
-    source = {Format.Q4K: Source.Q4_K, Format.Q6: Source.Q6_K}.get(format, Source.F32)
+    k_quants = {Format.Q4K: Source.Q4_K, Format.Q6: Source.Q6_K}
+    source = {k.tiled: s for k, s in k_quants.items()}.get(format.tiled, Source.F32)
     if format in (Format.F16, Format.BF16):
         source = Source(next(s for s, own in OWN_FORMATS.items() if own == format))
     bias = rng.standard_normal((n + 15) // 16 * 16).astype(np.float32) if biased else None
@@ -152,6 +155,14 @@ def quantized_activations(x: np.ndarray) -> np.ndarray:
     return values
 
 
+def bfloat16_activations(x: np.ndarray) -> np.ndarray:
+    """x [m, k] float32 as linear layers of weights in tiles see it, float64: nearest, ties to even;
+    of what bfloat16 holds only as a subnormal number, 0."""
+    bits = x.view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return np.where(np.abs(rounded) < 2.0**-126, 0.0, rounded.astype(np.float64))
+
+
 def silu(x: np.ndarray) -> np.ndarray:
     return x * (0.5 + 0.5 * np.tanh(x / 2))
 
@@ -165,10 +176,15 @@ class Ops:
     def __init__(self, isa: str, threads: int) -> None:
         self._lib = load_or_skip()
         self._c = self._lib.c
+        self.has_tiles = self._lib.has_tiles(isa)
         self._pool = self._lib.created(self._c.srt_pool_create(threads, isa.encode()))
 
     def close(self) -> None:
         self._c.srt_pool_destroy(self._pool)
+
+    def own(self, format: Format) -> Format:
+        """What this level computes with: in tiles if it can."""
+        return format.tiled if self.has_tiles else format
 
     def linear(self, weights: Weights, x: np.ndarray) -> np.ndarray:
         y = np.full((len(x), weights.matrix.n), np.nan, np.float32)

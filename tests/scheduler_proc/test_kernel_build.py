@@ -80,12 +80,15 @@ class TestBuild:
     def test_each_level_has_its_own_flags(
         self, sources: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        flags = ("__AVX2__", "__AVX512VNNI__", "SRT_NO_X86")
+        flags = ("__AVX2__", "__AVX512VNNI__", "SRT_NO_X86", "__AMX_BF16__", "SRT_NO_AMX")
         ones = " + ".join(f"defined({flag}) * {10**i}" for i, flag in enumerate(flags))
-        for name in ("isa_avx2", "isa_avx512", "isa_portable"):
+        for name in ("isa_amx", "isa_avx2", "isa_avx512", "isa_portable"):
             (sources / f"{name}.cpp").write_text(
                 f"#define V ({ones})\n"
-                + "".join(f"#if V == {v}\n#define W {v}\n#endif\n" for v in (0, 1, 11, 100))
+                + "".join(
+                    f"#if V == {v}\n#define W {v}\n#endif\n"
+                    for v in (0, 1, 11, 100, 1011, 10000, 10001, 10011)
+                )
                 + f"{EXPORT}EXPORT int srt_{name}() {{ return W; }}\n"
             )
         monkeypatch.setattr("platform.machine", lambda: "aarch64")
@@ -96,8 +99,13 @@ class TestBuild:
         if not build.is_x86():
             pytest.skip("not an x86-64 machine")
         path = built(sources)
-        names = ("isa_portable", "isa_avx2", "isa_avx512")
-        assert [call(path, f"srt_{name}") for name in names] == [0, 1, 11]
+        names = ("isa_portable", "isa_avx2", "isa_avx512", "isa_amx")
+        assert [call(path, f"srt_{name}") for name in names] == [0, 1, 11, 1011]
+        monkeypatch.setattr(build, "_AMX", ("-mno-such-tiles",))
+        path = built(sources)
+        without = names[:3]
+        assert [call(path, f"srt_{name}") for name in without] == [10000, 10001, 10011]
+        assert not hasattr(ctypes.CDLL(str(path)), "srt_isa_amx")
 
     def test_a_failure_tells_what_the_compiler_said_and_keeps_the_old_library(
         self, sources: Path

@@ -24,15 +24,17 @@ BLOCKS = tuple(source for source in Source if source not in PLAIN)
 QUANTIZED = tuple(format for format in Format if format not in FLOATS)
 
 
-def both_formats() -> list[tuple[Source, Format]]:
+def possible_formats() -> list[tuple[Source, Format]]:
     pairs = {
-        (source, format) for source, own in OWN_FORMATS.items() for format in (own, Format.F32)
+        (source, format)
+        for source, own in OWN_FORMATS.items()
+        for format in (own, own.tiled, Format.F32)
     }
     return sorted(pairs)
 
 
 @pytest.mark.parametrize("n", [1, 16, 37])
-@pytest.mark.parametrize(("source", "format"), both_formats())
+@pytest.mark.parametrize(("source", "format"), possible_formats())
 def test_values_are_exactly_those_of_the_file(source: Source, format: Format, n: int) -> None:
     data = random_source(source, n, 512)
     unpacked = pack(source, data, n, 512, format).values()
@@ -41,7 +43,7 @@ def test_values_are_exactly_those_of_the_file(source: Source, format: Format, n:
     np.testing.assert_array_equal(unpacked, expected)
 
 
-@pytest.mark.parametrize(("source", "format"), both_formats())
+@pytest.mark.parametrize(("source", "format"), possible_formats())
 def test_rows_in_another_order(source: Source, format: Format) -> None:
     data, order = random_source(source, 40, 256), np.array([39, 3, 3, 20, 0], np.int32)
     unpacked = pack(source, data, 5, 256, format, order).values()
@@ -129,7 +131,8 @@ def test_half_a_step_is_what_quantisation_costs() -> None:
 
 
 def impossible() -> list[tuple[Source, Format]]:
-    possible = {*both_formats(), *((s, f) for s in PLAIN for f in (Format.Q8, Format.Q4))}
+    made = [f for format in (Format.Q8, Format.Q4) for f in (format, format.tiled)]
+    possible = {*possible_formats(), *((s, f) for s in PLAIN for f in made)}
     return [(s, f) for s in Source for f in Format if (s, f) not in possible]
 
 
@@ -174,7 +177,8 @@ def test_rows_that_do_not_exist_are_refused(format: Format) -> None:
 @pytest.mark.parametrize("format", QUANTIZED)
 def test_packed_sizes(format: Format) -> None:
     """Blocks of 16 channels: codes and scales of every group, in whole cache lines."""
-    per_group = {Format.Q4: 320, Format.Q4K: 384, Format.Q8: 544, Format.Q6: 640}[format]
+    sizes = {Format.Q4: 320, Format.Q4K: 384, Format.Q8: 544, Format.Q6: 640}
+    per_group = {own: size for f, size in sizes.items() for own in (f, f.tiled)}[format]
     lib = load_or_skip()
     assert lib.packed_bytes(format, 16, 256) == 8 * per_group
     assert lib.packed_bytes(format, 17, 256) == 16 * per_group

@@ -26,10 +26,10 @@ int check_indptr(const char *field, const int32_t *indptr, int rows) {
   return 0;
 }
 
-int check_matrix(const char *name, const srt_matrix &w, int n, int k) {
+int check_shape(const char *name, const srt_matrix &w, int n, int k) {
   if (w.n != n || w.k != k)
     return set_error("%s is [%d, %d] and not [%d, %d]", name, w.n, w.k, n, k);
-  if (w.format < SRT_F32 || w.format > SRT_Q6) return set_error("%s: unknown format", name);
+  if (w.format < SRT_F32 || w.format > SRT_Q6_TILES) return set_error("%s: unknown format", name);
   if (is_quantized(w.format) && k % kGroup != 0)
     return set_error("%s: %d inputs are not groups of %d", name, k, kGroup);
   if (w.bias != nullptr && n % kBlock != 0)
@@ -37,7 +37,16 @@ int check_matrix(const char *name, const srt_matrix &w, int n, int k) {
   return w.data == nullptr ? set_error("%s has no data", name) : 0;
 }
 
-int check_layer(const srt_model &m, const srt_layer &layer) {
+int check_tiles(const char *name, const srt_matrix &w, bool has_tiles) {
+  if (is_tiled(w.format) && !has_tiles)
+    return set_error("%s is in tiles, which this instruction-set level does not compute with", name);
+  return 0;
+}
+
+int check_layer(const srt_model &m, const srt_layer &layer, bool has_tiles) {
+  const auto check_matrix = [&](const char *name, const srt_matrix &w, int n, int k) {
+    return check_shape(name, w, n, k) || check_tiles(name, w, has_tiles);
+  };
   const int q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
   if (check_matrix("q", layer.q, q, m.hidden) || check_matrix("k", layer.k, kv, m.hidden) ||
       check_matrix("v", layer.v, kv, m.hidden) || check_matrix("o", layer.o, m.hidden, q) ||
@@ -65,15 +74,16 @@ bool supports_head_dim(int head_dim) {
   return std::find(std::begin(kSizes), std::end(kSizes), head_dim) != std::end(kSizes);
 }
 
-int check_model(const srt_model &m) {
+int check_model(const srt_model &m, bool has_tiles) {
   if (check_heads(m) != 0) return -1;
   if (m.hidden % 16 != 0 || m.intermediate % 16 != 0)
     return set_error("hidden (%d) and intermediate (%d) sizes must be multiples of 16", m.hidden,
                      m.intermediate);
   for (int i = 0; i < m.num_layers; i++)
-    if (check_layer(m, m.layers[i]) != 0) return -1;
-  return check_matrix("embed", m.embed, m.vocab, m.hidden) ||
-                 check_matrix("head", m.head, m.vocab, m.hidden)
+    if (check_layer(m, m.layers[i], has_tiles) != 0) return -1;
+  return check_shape("embed", m.embed, m.vocab, m.hidden) ||
+                 check_shape("head", m.head, m.vocab, m.hidden) ||
+                 check_tiles("head", m.head, has_tiles)
              ? -1
              : 0;
 }

@@ -5,7 +5,8 @@
 namespace srt {
 
 // 0, or -1 and an error text that names the field.
-int check_model(const srt_model &model);
+// `has_tiles`: whether the level that is to run the model computes with weights in tiles.
+int check_model(const srt_model &model, bool has_tiles);
 int check_batch(const srt_model &model, const srt_batch &batch);
 
 // Sample row `row` of the batch from its logits: its id, and log-probability if wanted. False if

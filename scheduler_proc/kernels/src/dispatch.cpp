@@ -2,6 +2,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#if !defined(SRT_NO_X86) && !defined(SRT_NO_AMX)
+#include <cpuid.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 #include "error.h"
 #include "kernels.h"
 
@@ -17,6 +25,11 @@ extern const Kernels table;
 namespace avx512 {
 extern const Kernels table;
 }
+#ifndef SRT_NO_AMX
+namespace amx {
+extern const Kernels table;
+}
+#endif
 #endif
 
 namespace {
@@ -32,6 +45,27 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni");
 }
+
+#ifndef SRT_NO_AMX
+// The kernel saves and restores tiles only for processes that have asked for them.
+bool tiles_permitted() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+bool has_amx() {
+  unsigned a, b, c, d;
+  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool tiles = d & (1u << 24), products = d & (1u << 22);
+  if (!tiles || !products || !__get_cpuid_count(7, 1, &a, &b, &c, &d)) return false;
+  const bool bf16_vectors = a & (1u << 5);
+  return bf16_vectors && tiles_permitted();
+}
+#endif
 #endif
 
 struct Level {
@@ -42,6 +76,9 @@ struct Level {
 // Best first.
 const Level kLevels[] = {
 #ifndef SRT_NO_X86
+#ifndef SRT_NO_AMX
+    {&amx::table, has_amx},
+#endif
     {&avx512::table, has_avx512},
     {&avx2::table, has_avx2},
 #endif
@@ -68,3 +105,8 @@ const char *srt_isa() {
 }
 
 int32_t srt_isa_available(const char *name) { return srt::find_kernels(name) != nullptr; }
+
+int32_t srt_isa_has_tiles(const char *name) {
+  const srt::Kernels *kernels = srt::find_kernels(name);
+  return kernels != nullptr && kernels->tile != nullptr;
+}

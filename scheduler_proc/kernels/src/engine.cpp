@@ -27,13 +27,14 @@ double now() {
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
-bool uses_format(const srt_model &model, int32_t format) {
-  bool found = model.head.format == format;
+template <class Wanted>
+bool uses_format(const srt_model &model, Wanted wanted) {
+  bool found = wanted(model.head.format);
   for (int i = 0; i < model.num_layers; i++) {
     const srt_layer &layer = model.layers[i];
     for (const srt_matrix *w :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      found = found || w->format == format;
+      found = found || wanted(w->format);
   }
   return found;
 }
@@ -49,7 +50,8 @@ Engine::Engine(const srt_model &model, int threads, const Kernels &kernels)
       layers_(model.layers, model.layers + model.num_layers),
       kernels_(kernels),
       pool_(threads),
-      uses_halves_(uses_format(model, SRT_Q6)),
+      uses_halves_(uses_format(model, [](int32_t format) { return format == SRT_Q6; })),
+      uses_tiles_(uses_format(model, is_tiled)),
       inputs_(threads + 1),
       scratch_(threads) {
   for (const srt_layer &layer : layers_)
@@ -74,7 +76,10 @@ int Engine::step(const srt_batch &batch) {
   const double planned = now();
   seconds_[kOther] += planned - ticked_;
   ticked_ = planned;
-  auto body = [this](Member &member) { forward(member); };
+  auto body = [this](Member &member) {
+    forward(member);
+    if (kernels_.release) kernels_.release();
+  };
   pool_.run(body, max_phases(batch));
   batch_ = nullptr;
   const int row = forbidden_.load();
@@ -97,7 +102,7 @@ void Engine::reserve(const srt_batch &batch) {
   for (size_t i = 0; i < inputs_.size(); i++) {
     const size_t held = i == 0 ? std::max<size_t>(rows, logit_rows) : kPrivateRows;
     inputs_[i].normed.need(held * model_.hidden, growths_);
-    inputs_[i].quantized.need(held, widest, uses_halves_, growths_);
+    inputs_[i].quantized.need(held, widest, uses_halves_, uses_tiles_, growths_);
   }
   const size_t bytes =
       std::max({linear_scratch_bytes(widest), sample_scratch_bytes(model_.vocab),
@@ -262,9 +267,15 @@ void Engine::sample(Member &member) {
 
 template <class Row>
 void Engine::each_row(Member &member, int rows, Row row) {
-  const int step = std::max(1, rows / (pool_.size() * kRowPieces));
+  each_part(member, rows, 1, [&](int i, int) { row(i); });
+}
+
+template <class Rows>
+void Engine::each_part(Member &member, int rows, int unit, Rows part) {
+  const int step = std::max(1, rows / (pool_.size() * kRowPieces * unit)) * unit;
   member.share((rows + step - 1) / step, [&](int piece) {
-    for (int i = piece * step; i < std::min(rows, (piece + 1) * step); i++) row(i);
+    const int end = std::min(rows, (piece + 1) * step);
+    for (int i = piece * step; i < end; i += unit) part(i, std::min(end, i + unit));
   });
 }
 
@@ -274,26 +285,32 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
   const bool is_private = rows <= kPrivateRows;
   Input &to = inputs_[is_private ? 1 + member.thread() : 0];
   LinearTask filled[kMaxTasks];
-  bool quantize = false;
+  bool quantize = false, tiles = false;
   int count = 0;
   for (const LinearTask &each : tasks) {
     filled[count] = each;
-    filled[count++].x = to.quantized.view(weight ? to.normed.get() : x_row(0));
-    quantize = quantize || is_quantized(each.w[0]->format);
+    filled[count++].x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
+    const int32_t format = each.w[0]->format;
+    tiles = tiles || is_tiled(format);
+    quantize = quantize || (is_quantized(format) && !is_tiled(format));
   }
-  const auto prepare = [&](int row) {
-    const float *x = x_row(row);
-    if (weight) {
-      float *normed = to.normed.get() + size_t(row) * k;
-      kernels_.rms_norm(x, weight, k, model_.rms_eps, normed);
-      x = normed;
+  const auto prepare = [&](int first, int last) {
+    const float *x[kTileRows];
+    for (int row = first; row < last; row++) {
+      const float *&at = x[row - first] = x_row(row);
+      if (weight) {
+        float *normed = to.normed.get() + size_t(row) * k;
+        kernels_.rms_norm(at, weight, k, model_.rms_eps, normed);
+        at = normed;
+      }
+      if (quantize) to.quantized.quantize(kernels_, at, row, k);
     }
-    if (quantize) to.quantized.quantize(kernels_, x, row, k);
+    if (tiles) to.quantized.tile(kernels_, x, first, last - first, rows, k);
   };
-  if (!is_private) each_row(member, rows, prepare);
+  if (!is_private) each_part(member, rows, tiles ? kTileRows : 1, prepare);
   tick(member, kNorm);
   linear_phase(member, kernels_, filled, count, rows, scratch_[member.thread()].get(), [&] {
-    for (int row = 0; is_private && row < rows; row++) prepare(row);
+    if (is_private) prepare(0, rows);
   });
   tick(member, phase);
 }

@@ -53,6 +53,9 @@ class Engine {
                std::initializer_list<LinearTask> tasks, Phase phase);
   template <class Row>
   void each_row(Member &member, int rows, Row row);
+  // rows(first, last) for parts of [0, rows) that begin at multiples of `unit` and are no longer.
+  template <class Rows>
+  void each_part(Member &member, int rows, int unit, Rows part);
   void tick(const Member &member, Phase phase);
 
   void embed_token(int token);
@@ -83,6 +86,7 @@ class Engine {
   Buffer<float> partials_;
   Buffer<float> logits_;  // [rows, padded vocab]
   const bool uses_halves_;     // whether quantised inputs keep sums of 16
+  const bool uses_tiles_;      // whether there are weights in tiles
   std::vector<Input> inputs_;  // the shared one, then one for each thread
   std::vector<Buffer<uint8_t>> scratch_;
   int64_t growths_ = 0;

@@ -14,14 +14,23 @@ namespace srt {
 // ---- linear layers ------------------------------------------------------------------------------
 
 // Rows of activations as linear layers read them: quantised weights want q, scale, sums and
-// halves, float weights want x.
+// halves, float weights want x, weights in tiles want tiles.
 struct Activations {
   const float *x;       // [rows, k]
   const int8_t *q;      // [rows, k]
   const float *scale;   // [rows, k/32]
   const float *sums;    // [rows, k/32]: scale * sum of q over the group
   const float *halves;  // [rows, k/16]: the same over each half of it
+  const bf16 *tiles;    // [row tiles][k/2][columns][2]: inputs 2i and 2i + 1 of a row side by side
+  int columns;          // tile_columns of all rows
 };
+
+// Activations for weights in tiles: rows in tiles of 16, or all in one that is narrower.
+constexpr int kTileRows = 16;
+constexpr int tile_columns(int rows) { return rows < kTileRows ? rows : kTileRows; }
+constexpr size_t tiled_elements(size_t rows, size_t k) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows * k;
+}
 
 enum class Output {
   kStore,
@@ -43,7 +52,12 @@ constexpr int kUnpackRows = 13;
 
 constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
 // Scratch memory per thread that `linear` needs for k inputs.
-constexpr size_t linear_scratch_bytes(int k) { return 2 * wide_block_bytes(k); }
+// Bytes of a pair of channel blocks as matrix tiles, and of the tiles of their products.
+constexpr size_t tile_scratch_bytes(int k) { return size_t(k / kGroup) * 2 * 1024 + 4 * 1024; }
+constexpr size_t linear_scratch_bytes(int k) {
+  const size_t wide = 2 * wide_block_bytes(k), tiles = tile_scratch_bytes(k);
+  return wide > tiles ? wide : tiles;
+}
 
 // ---- attention ----------------------------------------------------------------------------------
 
@@ -97,8 +111,13 @@ bool supports_head_dim(int head_dim);
 struct Kernels {
   const char *name;
 
+  // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
+  // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` calls
+  // `release` before it does something else than steps. Both are null at levels without tiles.
+  void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
+  void (*release)();
 
   // One token's row.
   void (*rms_norm)(const float *x, const float *weight, int k, float eps, float *y);

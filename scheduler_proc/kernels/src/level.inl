@@ -11,8 +11,8 @@ namespace srt::SRT_ISA_NS {
 
 extern const Kernels table;
 const Kernels table = {
-    SRT_ISA_NAME, linear,   rms_norm, quantize, rope,       scale,      silu_mul,
-    store_kv,     attend,   fold,     read_bytes, sample_row, token_logprob,
+    SRT_ISA_NAME, linear, nullptr,  nullptr, rms_norm, quantize,   rope,       scale,
+    silu_mul,     store_kv, attend, fold,    read_bytes, sample_row, token_logprob,
 };
 
 }  // namespace srt::SRT_ISA_NS

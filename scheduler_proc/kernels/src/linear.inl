@@ -8,6 +8,7 @@
 
 #include "formats.h"
 #include "kernels.h"
+#include "linear_output.inl"
 
 namespace srt::SRT_ISA_NS {
 
@@ -148,43 +149,9 @@ SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &x, 
     quantized_tile<Format>(w, k, x, row, acc);
 }
 
-// ---- what becomes of an accumulator -------------------------------------------------------------
-
-SRT_INLINE F silu(F x) { return div(x, add(set1(1.f), exp(sub(zero(), x)))); }
-
 // For a gate and an up that could not be computed together.
 static void silu_mul(float *gate, const float *up, int k) {
   for (int i = 0; i < k; i += 16) store(gate + i, mul(silu(load(gate + i)), load(up + i)));
-}
-
-template <int R, int N>
-SRT_INLINE void write_tile(const LinearTask &task, int pair, size_t row, F (&acc)[R][N]) {
-  if constexpr (N == 2) {
-    if (task.output == Output::kSiluMul) {
-      float *y = task.y + row * task.ldy + size_t(pair) * kBlock;
-      repeat<R>([&](auto r) { store(y + r * task.ldy, mul(silu(acc[r][0]), acc[r][1])); });
-      return;
-    }
-  }
-  float *y = task.y + row * task.ldy + size_t(pair) * 2 * kBlock;
-  const bool onto = task.output == Output::kAdd;
-  repeat<R>([&](auto r) {
-    repeat<N>([&](auto n) {
-      float *to = y + r * task.ldy + n * kBlock;
-      store(to, onto ? add(acc[r][n], load(to)) : acc[r][n]);
-    });
-  });
-}
-
-template <int R, int N>
-SRT_INLINE void add_bias(const LinearTask &task, int pair, F (&acc)[R][N]) {
-  const bool gated = task.output == Output::kSiluMul;
-  repeat<N>([&](auto n) {
-    const float *bias = task.w[gated ? n : 0]->bias;
-    if (bias == nullptr) return;
-    const F added = load(bias + size_t(gated ? pair : pair * 2 + n) * kBlock);
-    repeat<R>([&](auto r) { acc[r][n] = add(acc[r][n], added); });
-  });
 }
 
 // Rows [row, row + R) of one pair, or of a single last block (N == 1).

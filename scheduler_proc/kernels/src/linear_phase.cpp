@@ -31,8 +31,9 @@ void LinearPieces::run(const Kernels &kernels, int piece, uint8_t *scratch) cons
   const int panel = piece / per_panel_;
   int task = 0;
   for (piece %= per_panel_; piece >= pieces_[task]; task++) piece -= pieces_[task];
-  const int first_row = int(int64_t(rows_) * panel / panels_);
-  const int last_row = int(int64_t(rows_) * (panel + 1) / panels_);
+  const int64_t tiles = (rows_ + kTileRows - 1) / kTileRows;
+  const int first_row = int(tiles * panel / panels_) * kTileRows;
+  const int last_row = std::min(rows_, int(tiles * (panel + 1) / panels_) * kTileRows);
   const int first = piece * step_, last = std::min(pairs_of(tasks_[task]), first + step_);
   kernels.linear(tasks_[task], first, last, first_row, last_row, scratch);
 }

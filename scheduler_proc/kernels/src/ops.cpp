@@ -51,17 +51,27 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
     return set_error("a bias needs a multiple of 16 outputs");
   int64_t growths = 0;
   srt::ActivationBuffer quantized;
-  quantized.need(m, k, w->format == SRT_Q6, growths);
+  const bool tiles = srt::is_tiled(w->format), quantize = srt::is_quantized(w->format) && !tiles;
+  if (tiles && !pool->kernels.tile)
+    return set_error("the level %s has no formats in tiles", pool->kernels.name);
+  quantized.need(m, k, w->format == SRT_Q6, tiles, growths);
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
-  const srt::LinearTask task{{w, up}, quantized.view(x), wide.data(), size_t(width), output};
+  const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output};
   on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);
-    member.share(srt::is_quantized(w->format) ? m : 0, [&](int row) {
+    member.share(quantize ? m : 0, [&](int row) {
       quantized.quantize(pool->kernels, x + size_t(row) * k, row, k);
     });
+    member.share(tiles ? (m + srt::kTileRows - 1) / srt::kTileRows : 0, [&](int tile) {
+      const int first = tile * srt::kTileRows, count = std::min(m - first, srt::kTileRows);
+      const float *rows[srt::kTileRows];
+      for (int i = 0; i < count; i++) rows[i] = x + size_t(first + i) * k;
+      quantized.tile(pool->kernels, rows, first, count, m, k);
+    });
     srt::linear_phase(member, pool->kernels, &task, 1, m, aligned, [] {});
+    if (pool->kernels.release) pool->kernels.release();
   });
   for (int row = 0; row < m; row++)
     std::copy_n(wide.data() + size_t(row) * width, w->n, y + size_t(row) * w->n);
@@ -75,7 +85,7 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
 srt_engine *srt_engine_create(const srt_model *model, int32_t threads, const char *isa) {
   try {
     const srt::Kernels *kernels = srt::find_kernels(isa);
-    if (kernels == nullptr || srt::check_model(*model) != 0) return nullptr;
+    if (kernels == nullptr || srt::check_model(*model, kernels->tile != nullptr) != 0) return nullptr;
     if (threads < 1) return set_error("threads must be positive"), nullptr;
     return new srt_engine{{*model, threads, *kernels}};
   } catch (const std::exception &error) {

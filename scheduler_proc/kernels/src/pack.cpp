@@ -178,13 +178,23 @@ void quantize_4(const float *x, Group &group) {
 
 // ---- encoding -----------------------------------------------------------------------------------
 
+uint32_t rotated_left(uint32_t x, int by) { return by ? x << by | x >> (32 - by) : x; }
+
+void add_tile_code(uint8_t *codes, int code_bytes, int c, int i, uint8_t code) {
+  const TilePlace place = tile_place(code_bytes, c, i);
+  const uint32_t word = read_as<uint32_t>(codes + 4 * place.word) | rotated_left(code, place.shift);
+  std::memcpy(codes + 4 * place.word, &word, sizeof word);
+}
+
 // Group g of channel c of a packed block.
 void encode(int32_t format, const Group &group, int g, int groups, int c, uint8_t *block) {
   const FormatSizes sizes = sizes_of(format);
   uint8_t *codes = block + size_t(g) * sizes.code_bytes;
   for (int i = 0; i < kGroup; i++) {
     const int quad = i / 4, at = 4 * c + i % 4;
-    if (sizes.code_bytes == 256)
+    if (is_tiled(format))
+      add_tile_code(codes, sizes.code_bytes, c, i, group.code[i]);
+    else if (sizes.code_bytes == 256)
       codes[quad % 4 * 64 + at] |= uint8_t(group.code[i] << (quad < 4 ? 0 : 4));
     else
       codes[quad * 64 + at] = group.code[i];
@@ -192,7 +202,7 @@ void encode(int32_t format, const Group &group, int g, int groups, int c, uint8_
   uint8_t *scales = block + size_t(groups) * sizes.code_bytes + size_t(g) * sizes.scale_bytes;
   auto *halves = reinterpret_cast<f16 *>(scales);
   auto *floats = reinterpret_cast<float *>(scales);
-  switch (format) {
+  switch (untiled(format)) {
     case SRT_Q4: halves[c] = to_f16(group.d[0]), halves[16 + c] = to_f16(group.m[0]); break;
     case SRT_Q4K: floats[c] = group.d[0], floats[16 + c] = group.m[0]; break;
     case SRT_Q8: halves[c] = to_f16(group.d[0]); break;
@@ -208,7 +218,7 @@ void pack_quantized_row(int32_t source, const uint8_t *row, int k, int32_t forma
     if (is_float_source(source)) {
       float x[kGroup];
       for (int i = 0; i < kGroup; i++) x[i] = float_at(source, row, g * kGroup + i);
-      format == SRT_Q8 ? quantize_8(x, group) : quantize_4(x, group);
+      untiled(format) == SRT_Q8 ? quantize_8(x, group) : quantize_4(x, group);
     } else {
       decode(source, row, g, group);
     }
@@ -237,6 +247,7 @@ void pack_float_row(int32_t source, const uint8_t *row, int k, int32_t format, i
 }
 
 bool can_pack(int32_t source, int32_t format) {
+  format = untiled(format);
   if (format == SRT_F32 || format == format_of_source(source)) return true;
   if (source == SRT_SRC_F16 && format == SRT_F16) return true;
   if (source == SRT_SRC_BF16 && format == SRT_BF16) return true;
@@ -245,7 +256,13 @@ bool can_pack(int32_t source, int32_t format) {
 
 // ---- reading back -------------------------------------------------------------------------------
 
-float code_at(const uint8_t *codes, int code_bytes, int c, int i) {
+float code_at(int32_t format, const uint8_t *codes, int c, int i) {
+  const int code_bytes = sizes_of(format).code_bytes;
+  if (is_tiled(format)) {
+    const TilePlace place = tile_place(code_bytes, c, i);
+    const uint32_t word = read_as<uint32_t>(codes + 4 * place.word);
+    return rotated_left(word, (32 - place.shift) % 32) & (code_bytes == 256 ? 15 : 255);
+  }
   const int quad = i / 4, at = 4 * c + i % 4;
   if (code_bytes == 512) return codes[quad * 64 + at];
   const uint8_t both = codes[quad % 4 * 64 + at];
@@ -256,8 +273,8 @@ void unpack_group(int32_t format, const uint8_t *codes, const uint8_t *scales, i
   const auto *halves = reinterpret_cast<const f16 *>(scales);
   const auto *floats = reinterpret_cast<const float *>(scales);
   for (int i = 0; i < kGroup; i++) {
-    const float code = code_at(codes, sizes_of(format).code_bytes, c, i);
-    switch (format) {
+    const float code = code_at(format, codes, c, i);
+    switch (untiled(format)) {
       case SRT_Q4: out[i] = to_float(halves[c]) * code + to_float(halves[16 + c]); break;
       case SRT_Q4K: out[i] = floats[c] * code + floats[16 + c]; break;
       case SRT_Q8: out[i] = to_float(halves[c]) * (code - 128.f); break;

@@ -27,6 +27,11 @@ typedef enum {
   SRT_Q4K = 4,  /* the same with float d and m: Q4_K                                 */
   SRT_Q8 = 5,   /* groups of 32: w = d*q, q in -128..127, half d: Q8_0               */
   SRT_Q6 = 6,   /* groups of 16: w = d*q, q in -32..31, float d: Q6_K                */
+  /* The same in the order that levels with matrix tiles read; only these compute with them. */
+  SRT_Q4_TILES = 7,
+  SRT_Q4K_TILES = 8,
+  SRT_Q8_TILES = 9,
+  SRT_Q6_TILES = 10,
 } srt_format;
 
 /* Source encodings for srt_pack: ggml's type ids, and BF16. */
@@ -99,16 +104,18 @@ typedef struct srt_engine srt_engine;
 /* ---- library ---- */
 SRT_EXPORT int32_t srt_abi_version(void);
 SRT_EXPORT const char *srt_last_error(void);
-/* The best level that this CPU and the environment's SRT_ISA allow: "avx512", "avx2" or
+/* The best level that this CPU and the environment's SRT_ISA allow: "amx", "avx512", "avx2" or
  * "portable". NULL (see srt_last_error) if SRT_ISA names one that the CPU or build lacks. */
 SRT_EXPORT const char *srt_isa(void);
 /* Whether this CPU runs the level of that name. */
 SRT_EXPORT int32_t srt_isa_available(const char *name);
+/* Whether the level of that name, or srt_isa() for NULL, computes with the formats in tiles. */
+SRT_EXPORT int32_t srt_isa_has_tiles(const char *name);
 
 /* ---- weights ---- */
 SRT_EXPORT size_t srt_packed_bytes(int32_t format, int32_t n, int32_t k);
 /* Pack rows of a source encoding. `row_order` [n] (or NULL) gives the source row of each output.
- * Quantised sources keep their values exactly in their own format; F32, F16 and BF16 can be kept,
+ * Quantised sources keep their values exactly in their own format, in tiles or not; F32, F16 and BF16 can be kept,
  * made SRT_F32 or quantised to SRT_Q8 or SRT_Q4; every source can be dequantised to SRT_F32. */
 SRT_EXPORT int32_t srt_pack(int32_t source, const void *src, int32_t n, int32_t k,
                             const int32_t *row_order, int32_t format, void *out);
@@ -159,7 +166,8 @@ SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int3
 typedef struct srt_pool srt_pool;
 SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa);
 SRT_EXPORT void srt_pool_destroy(srt_pool *pool);
-/* y [m, n] = x [m, k] @ w.T + bias; int8 activations in groups of 32 for the Q formats. */
+/* y [m, n] = x [m, k] @ w.T + bias; int8 activations in groups of 32 for the Q formats,
+ * bfloat16 for those in tiles. */
 SRT_EXPORT int32_t srt_op_linear(srt_pool *pool, const srt_matrix *w, const float *x, int32_t m,
                                  float *y);
 /* y [m, gate.n] = silu(x @ gate.T) * (x @ up.T) */

@@ -38,8 +38,10 @@ class Buffer {
 // Quantised activations of some rows, and where linear layers find them.
 class ActivationBuffer {
  public:
-  // `halves`: whether groups of 16 are wanted, which SRT_Q6 needs.
-  void need(size_t rows, size_t k, bool halves, int64_t &growths) {
+  // `halves`: whether groups of 16 are wanted, which SRT_Q6 needs; `tiles`: whether there are
+  // weights in tiles.
+  void need(size_t rows, size_t k, bool halves, bool tiles, int64_t &growths) {
+    if (tiles) tiles_.need(tiled_elements(rows, k), growths);
     q_.need(rows * k, growths);
     scale_.need(rows * k / kGroup, growths);
     sums_.need(rows * k / kGroup, growths);
@@ -52,13 +54,19 @@ class ActivationBuffer {
                      sums_.get() + row * groups,
                      halves_.get() ? halves_.get() + row * groups * 2 : nullptr);
   }
-  Activations view(const float *x) const {
-    return {x, q_.get(), scale_.get(), sums_.get(), halves_.get()};
+  // Make `count` rows of k inputs, of `rows` in all, the tile that begins at row `first`.
+  void tile(const Kernels &kernels, const float *const *x, int first, int count, int rows, int k) {
+    kernels.tile(x, count, k, tile_columns(rows), tiles_.get() + size_t(first) * k);
+  }
+  Activations view(const float *x, int rows) const {
+    return {x,           q_.get(),         scale_.get(), sums_.get(),
+            halves_.get(), tiles_.get(), tile_columns(rows)};
   }
 
  private:
   Buffer<int8_t> q_;
   Buffer<float> scale_, sums_, halves_;
+  Buffer<bf16> tiles_;
 };
 
 }  // namespace srt

@@ -1,0 +1,38 @@
+// The amx level: linear layers of weights in tiles on AMX's bfloat16 products, all else as avx512.
+//
+// A group of weights, 16 channels x 32 inputs, is made one tile of bfloat16 and multiplied with
+// tiles of activations, 32 inputs x up to 16 rows. An output's sum stays in its tile from the first
+// group to the last: TDPBF16PS adds the even and the odd products of a group in two chains of fused
+// operations and their sum to what there was, for every row in the same way. So a row's result does
+// not depend on how many rows there are.
+#include "linear_amx.inl"
+
+namespace srt {
+
+namespace avx512 {
+extern const Kernels table;
+}
+
+namespace amx {
+
+static void linear_of_any_format(const LinearTask &task, int first, int last, int first_row,
+                                 int last_row, uint8_t *scratch) {
+  const bool tiled = is_tiled(task.w[0]->format);
+  (tiled ? linear : avx512::table.linear)(task, first, last, first_row, last_row, scratch);
+}
+
+static Kernels make_table() {
+  Kernels made = avx512::table;
+  made.name = "amx";
+  made.linear = linear_of_any_format;
+  made.tile = tile;
+  made.release = release;
+  return made;
+}
+
+extern const Kernels table;
+const Kernels table = make_table();
+
+}  // namespace amx
+
+}  // namespace srt
