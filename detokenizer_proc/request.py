@@ -48,7 +48,7 @@ class Request:
 
     def __init__(self, start: ReqStart, pieces: Sequence[bytes]) -> None:
         self._start = start
-        self._text = TextStream(pieces, start.stop, start.min_new_tokens)
+        self._text = TextStream(pieces, start.stop, start.min_new_tokens, start.skip_bytes)
         self._unsent = _Unsent()
         self._jump_tokens = 0
         self._forward_passes = 0

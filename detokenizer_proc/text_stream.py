@@ -1,8 +1,8 @@
 """One request's ids to text, increment by increment, with stop strings.
 
 Called by the detokenizer core for every token. Invariants: the returned pieces joined are the
-text of all ids (cut before the stop string, if one was found); no piece is ever taken back; the
-work per token does not grow with the text.
+text of all ids (without the bytes to skip, and cut before the stop string, if one was found); no
+piece is ever taken back; the work per token does not grow with the text.
 """
 
 import codecs
@@ -22,18 +22,22 @@ class TextStream:
 
     Text is held back while its bytes are an incomplete character, or while its end may be the
     beginning of a stop string. Stop strings count only if they complete at token
-    `min_new_tokens` or later.
+    `min_new_tokens` or later. The first `skip_bytes` bytes are no part of the text.
     """
 
     def __init__(
-        self, pieces: Sequence[bytes], stop: Sequence[str] = (), min_new_tokens: int = 0
+        self,
+        pieces: Sequence[bytes],
+        stop: Sequence[str] = (),
+        min_new_tokens: int = 0,
+        skip_bytes: int = 0,
     ) -> None:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._searches = [_StopSearch(text) for text in dict.fromkeys(stop)]
         self._min_new_tokens = min_new_tokens
         self._held = ""
-        self._skip = 0
+        self._skip = skip_bytes
         self.num_tokens = 0
         self.stopped: StopMatch | None = None
 

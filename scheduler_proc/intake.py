@@ -10,9 +10,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.store import GrammarStore
-from srt.messages import Abort, ClientGone, TokenizedReq
+from srt.messages import Abort, ClientGone, TokenizedReq, unpack_ids
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,9 @@ class GrammarIntake:
     def _start(self, req: TokenizedReq, compiled: CompiledGrammar) -> None:
         """Put a request into the core, with its grammar."""
         try:
-            grammar = compiled.start()
+            grammar: Grammar = MeteredGrammar(compiled.start())
+            if req.healed_ids:
+                grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
         except GrammarError as error:
             self._fail(req, str(error))
         else:

@@ -89,13 +89,14 @@ class OutputBuffer:
                 handle=req.handle,
                 client=req.client,
                 rid=req.rid,
-                prompt_tokens=req.prompt_len,
+                prompt_tokens=req.prompt_len + req.healed_tokens,
                 cached_tokens=max(0, req.cached_tokens),
                 stop=req.sampling.stop,
                 min_new_tokens=req.sampling.min_new_tokens,
                 stream=req.stream,
                 return_logprob=req.return_logprob,
                 skip_special_tokens=req.sampling.skip_special_tokens,
+                skip_bytes=req.healed_bytes,
             )
         )
         if req.return_logprob and req.logprob_start_len == 0:

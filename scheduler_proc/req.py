@@ -40,6 +40,8 @@ class Req:
         self.stop_id_array = np.array(sorted(self.stop_ids), np.int32)
         self.jumps = wire.sampling.jump_forward != "off"
         self.stream = wire.stream
+        self.healed_tokens = len(wire.healed_ids) // 4
+        self.healed_bytes = wire.healed_bytes
         self.return_logprob = wire.return_logprob
         self.logprob_start_len = wire.logprob_start_len
         self.salt = wire.cache_salt
@@ -153,6 +155,11 @@ class Req:
             np.bitwise_and.at(without, words, ~(np.uint32(1) << bits.astype(np.uint32)))
             mask = without if without.any() else mask
         return mask
+
+    def drop_free_grammar(self) -> None:
+        """Let go of a grammar that has nothing left to say: the req is as if it never had one."""
+        if self.grammar is not None and self.grammar.is_free():
+            self.grammar = None
 
     def append(self, token: int) -> None:
         self._buffer[self.num_tokens] = token

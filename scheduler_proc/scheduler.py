@@ -270,6 +270,7 @@ class Scheduler:
         except GrammarError as error:
             self._fail_grammar(req, error)
             return
+        req.drop_free_grammar()
         req.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, float(logprob))
@@ -298,6 +299,7 @@ class Scheduler:
             jump = self.retokeniser.jump(tail, is_whole, req.grammar, req.remaining)
             if jump is not None:
                 self._take_jump(req, jump)
+                req.drop_free_grammar()
             if req.finish is None and req.ending is None:
                 self._end_if_forced(req, self.retokeniser)
         except GrammarError as error:
@@ -331,9 +333,10 @@ class Scheduler:
 
     def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
         """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
-        assert req.grammar is not None
         eos = retokeniser.eos_id
-        if eos is None or req.return_logprob or not retokeniser.only_eos(req.grammar):
+        if eos is None or req.grammar is None or req.return_logprob:
+            return
+        if not retokeniser.only_eos(req.grammar):
             return
         req.append(eos)
         self.counters.generation_tokens += 1

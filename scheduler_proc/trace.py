@@ -92,8 +92,8 @@ def digest(batch: ForwardBatch) -> int:
     return value
 
 
-def replay(path: Path, grammars: Callable[[str], Grammar] | None = None) -> Scheduler:
-    """Run a trace on a fresh core. `grammars` gives a new grammar for the key of an artefact.
+def replay(path: Path, grammars: Callable[[TokenizedReq], Grammar] | None = None) -> Scheduler:
+    """Run a trace on a fresh core. `grammars` gives a new grammar for a request that had one.
 
     Raises AssertionError at the first plan that differs, ValueError at a request with a grammar
     if there are no `grammars`.
@@ -138,22 +138,24 @@ def _enter(
     core: Scheduler,
     message: SchedulerMessage,
     now: float,
-    grammars: Callable[[str], Grammar] | None,
+    grammars: Callable[[TokenizedReq], Grammar] | None,
 ) -> None:
     if isinstance(message, TokenizedReq):
-        core.add(message, now, _grammar(message.grammar, grammars))
+        core.add(message, now, _grammar(message, grammars))
     elif isinstance(message, Abort):
         core.abort(message)
     elif isinstance(message, ClientGone):
         core.drop_client(message.client)
 
 
-def _grammar(key: str, grammars: Callable[[str], Grammar] | None) -> Grammar | None:
-    if not key:
+def _grammar(
+    req: TokenizedReq, grammars: Callable[[TokenizedReq], Grammar] | None
+) -> Grammar | None:
+    if not req.grammar:
         return None
     if grammars is None:
         raise ValueError("the trace has requests with grammars: say where these are")
-    return grammars(key)
+    return grammars(req)
 
 
 def _result(columns: list[bytes]) -> StepResult:

@@ -4,13 +4,13 @@ The gateway, `Engine` and user programs all go through a transport that implemen
 `srt.generation.Client`; this is its face for people.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from srt.errors import ConfigError
-from srt.generation import GenerateOutput, Generation
+from srt.generation import GenerateOutput, Generation, ScoreOutput
 from srt.messages import RingEvent
-from srt.request_fields import checked_request
+from srt.request_fields import checked_request, checked_score
 from srt.ring_client import RingClient
 
 
@@ -67,6 +67,21 @@ class AsyncClient:
                 yield output
         finally:
             await generation.aclose()
+
+    async def score(
+        self,
+        text: str | None = None,
+        continuations: Sequence[str | Sequence[int]] = (),
+        **request: Any,
+    ) -> ScoreOutput:
+        """The log-probabilities of each continuation behind `text` (or `input_ids`).
+
+        The other arguments are the fields of `srt.generation.ScoreRequest`. One round trip, in
+        which the prefix is computed once. Cancelling the call ends its work on the server.
+        """
+        checked = checked_score({"text": text, "continuations": continuations, **request})
+        output: ScoreOutput = await self._transport.score(checked)
+        return output
 
     async def abort(self, rid: str) -> None:
         """End the request `rid` of this client; its output ends with finish "abort"."""

@@ -1,4 +1,5 @@
-"""What an output must match: one constraint of a request, as it travels to the compile worker."""
+"""What an output must match: one constraint of a request, as it travels to the compile worker,
+and the names of grammars that need none."""
 
 from typing import Literal
 
@@ -23,10 +24,25 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     `whitespace` says what JSON may have between its tokens: nothing, or what it likes. With
     `after`, the output is free up to and including the first occurrence of that text, and the
-    constraint holds from there on.
+    constraint holds from there on. With `before`, the output begins with that text, and all of
+    this is about what follows it.
     """
 
     kind: ConstraintKind
     source: str
     whitespace: Whitespace = "compact"
     after: str = ""
+    before: str = ""
+
+
+_FREE_KEY = "free-"
+
+
+def free_key(before: str) -> str:
+    """The key of a grammar that needs no compiler: `before` first, and then whatever comes."""
+    return _FREE_KEY + before.encode().hex()
+
+
+def free_key_text(key: str) -> bytes | None:
+    """The text that `free_key` made this key of, in UTF-8; None for the keys of artefacts."""
+    return bytes.fromhex(key.removeprefix(_FREE_KEY)) if key.startswith(_FREE_KEY) else None

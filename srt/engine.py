@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from srt.client import AsyncClient
 from srt.errors import ConfigError, RingError
-from srt.generation import GenerateOutput
+from srt.generation import GenerateOutput, ScoreOutput
 from srt.launch import PARENT_FD_VARIABLE
 
 T = TypeVar("T")
@@ -87,6 +87,12 @@ class Engine:
         finally:
             if not self._loop.is_closed():
                 self._call(outputs.aclose())
+
+    def score(
+        self, prefix: str | None, continuations: Sequence[str | Sequence[int]], **request: Any
+    ) -> ScoreOutput:
+        """How likely each continuation is behind the prefix; see `AsyncClient.score`."""
+        return self._call(self.client.score(prefix, continuations, **request))
 
     @property
     def client(self) -> AsyncClient:

@@ -45,7 +45,9 @@ class GenerateOutput(Struct, frozen=True):
 
     Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
     sampled. A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are
-    those of this snapshot's text; the text itself only grows.
+    those of this snapshot's text; the text itself only grows. With token healing, the first output
+    ids take the place of the prompt's last `healed_tokens`: they write these tokens' text again,
+    which is not part of `text`, and may go on in the same token.
     """
 
     rid: str
@@ -60,6 +62,7 @@ class GenerateOutput(Struct, frozen=True):
     prompt_logprobs: list[tuple[float | None, int]] | None = None
     jump_forward_tokens: int = 0
     forward_passes: int = 0
+    healed_tokens: int = 0
 
 
 class ScoreRequest(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from srt.errors import (
     RequestError,
     RingError,
 )
-from srt.generation import GenerateOutput, Request
+from srt.generation import ChoiceScore, GenerateOutput, Request, ScoreOutput, ScoreRequest
 from srt.messages import Finish, RingEvent
 from srt.sampling_params import SamplingParams
 from srt.tools.format import message_object, tool_object
@@ -113,6 +113,10 @@ class HttpClient:
 
     async def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         return await self._send(self._http.build_request(method, path, **options))
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        body = msgspec.structs.asdict(request)
+        return _parse_score((await self._call("POST", "/score_choices", json=body)).json())
 
     async def abort(self, rid: str) -> None:
         await self._call("POST", "/abort_request", json={"rid": rid})
@@ -246,6 +250,18 @@ def _parse_native(payload: Any, last: GenerateOutput) -> GenerateOutput:
         prompt_logprobs=None if not prompt_logprobs else [(e[0], e[1]) for e in prompt_logprobs],
         jump_forward_tokens=meta.get("jump_forward_tokens", 0),
         forward_passes=meta.get("forward_passes", 0),
+        healed_tokens=meta.get("healed_tokens", 0),
+    )
+
+
+def _parse_score(payload: Any) -> ScoreOutput:
+    return ScoreOutput(
+        rid=payload["id"],
+        choices=[ChoiceScore(c["token_ids"], c["logprobs"]) for c in payload["choices"]],
+        start=payload["start"],
+        prompt_tokens=payload["prompt_tokens"],
+        cached_tokens=payload["cached_tokens"],
+        computed_tokens=payload["computed_tokens"],
     )
 
 

@@ -110,7 +110,31 @@ class ControlReq(Message, frozen=True):
     timeout_s: float = 0.0
 
 
-FrontMessage = GenerateReq | AbortReq | ControlReq
+class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What may follow a prefix: a text, or packed ids if that is None."""
+
+    text: str | None
+    ids: bytes = b""
+
+
+class ScoreReq(Message, frozen=True):
+    """How likely each continuation is behind a prefix, which is one of text and input_ids. Each is
+    then a request of its own, whose rid is `score_rid(rid, index)`."""
+
+    rid: str
+    epoch: int
+    continuations: list[Continuation]
+    text: str | None = None
+    input_ids: bytes | None = None
+    cache_salt: str = ""
+
+
+def score_rid(rid: str, index: int) -> str:
+    """The rid of one continuation of the score `rid`: it is output and aborted under this."""
+    return f"{rid}/{index}"
+
+
+FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq
 
 
 # ---- front -> client -------------------------------------------------------------------------
@@ -118,12 +142,16 @@ FrontMessage = GenerateReq | AbortReq | ControlReq
 
 class Admitted(Message, frozen=True):
     """The request passed every check and is on its way; `prompt_tokens` is its length, and
-    `opens_reasoning` says that the chat template has opened the model's reasoning."""
+    `opens_reasoning` says that the chat template has opened the model's reasoning. Of a score it
+    is the prefix's length, and `score_start` the first position that is scored. The output's first
+    ids take the place of the prompt's last `healed_tokens`."""
 
     rid: str
     epoch: int
     prompt_tokens: int
     opens_reasoning: bool = False
+    score_start: int = 0
+    healed_tokens: int = 0
 
 
 class Refused(Message, frozen=True):
@@ -145,6 +173,9 @@ class TokenizedReq(Message, frozen=True):
 
     `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
     longer in `sampling`: `grammar` is the key of its artefact, empty without one.
+
+    The prompt had the tokens `healed_ids` (packed) at its end. Their `healed_bytes` bytes come
+    first in the output, because the grammar says so, and are not shown.
     """
 
     client: bytes
@@ -158,6 +189,8 @@ class TokenizedReq(Message, frozen=True):
     logprob_start_len: int = -1
     cache_salt: str = ""
     grammar: str = ""
+    healed_ids: bytes = b""
+    healed_bytes: int = 0
 
 
 class Abort(Message, frozen=True):
@@ -229,7 +262,8 @@ class Finish(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What the detokenizer must know of a request, sent once, before its first tokens."""
+    """What the detokenizer must know of a request, sent once, before its first tokens. The first
+    `skip_bytes` bytes of the output are no part of its text."""
 
     handle: int
     client: bytes
@@ -241,6 +275,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     stream: bool = False
     return_logprob: bool = False
     skip_special_tokens: bool = True
+    skip_bytes: int = 0
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -328,7 +363,8 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     `ids` take the place of the last `dropped` ids sent before: text never changes, but a jump may
     cut it into other tokens. `completion_tokens`, `jump_tokens` (of those, forced by a grammar) and
-    `forward_passes` (that sampled a token) count so far. `prompt_logprobs` lists come with the first Output.
+    `forward_passes` (that sampled a token) count so far. `prompt_logprobs` come with the first
+    Output.
     """
 
     rid: str

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from srt.errors import RequestError
-from srt.generation import Request
+from srt.generation import Request, ScoreRequest
 from srt.messages import ChatMessage, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 
@@ -49,6 +49,34 @@ def checked_request(request: dict[str, Any]) -> Request:
     return Request(**checked)
 
 
+def checked_score(request: dict[str, Any]) -> ScoreRequest:
+    """`request` with every field of its type."""
+    for name in request:
+        if name not in ScoreRequest.__struct_fields__:
+            raise RequestError(f"unknown field {name!r}", param=name)
+    checked = dict(request)
+    for name in ("text", "cache_salt", "rid"):
+        if name in request:
+            checked[name] = _as_type(name, request[name], _REQUEST_TYPES[name])
+    if request.get("input_ids") is not None:
+        checked["input_ids"] = _ids(request["input_ids"])
+    given = request.get("continuations", ())
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        reason = "continuations must be a list of texts or lists of ids"
+        raise RequestError(reason, param="continuations")
+    checked["continuations"] = [
+        _continuation(f"continuations[{i}]", value) for i, value in enumerate(given)
+    ]
+    return ScoreRequest(**checked)
+
+
+def _continuation(name: str, given: Any) -> str | list[int]:
+    if not isinstance(given, str):
+        return _ids(given, name)
+    text: str = _as_type(name, given, str)
+    return text
+
+
 def _as_type(name: str, value: Any, kind: Any) -> Any:
     try:
         value = msgspec.convert(value, kind)
@@ -73,12 +101,12 @@ def _sampling(given: SamplingParams | dict[str, Any]) -> SamplingParams:
     return SamplingParams(**checked)
 
 
-def _ids(ids: Sequence[int]) -> list[int]:
+def _ids(ids: Sequence[int], name: str = "input_ids") -> list[int]:
     """Any sequence of integers, arrays included, as a list."""
     try:
         return [int(i) for i in ids]
     except (TypeError, ValueError):
-        raise RequestError("input_ids must be a list of integers", param="input_ids") from None
+        raise RequestError(f"{name} must be a list of integers", param=name) from None
 
 
 def _message(index: int, message: ChatMessage | dict[str, Any]) -> ChatMessage:

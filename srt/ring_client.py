@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from srt.errors import RequestError, RingError
-from srt.generation import GenerateOutput, Generation, Request
+from srt.generation import GenerateOutput, Generation, Request, ScoreOutput, ScoreRequest
 from srt.messages import (
     AbortReq,
     Admitted,
@@ -37,13 +37,14 @@ from srt.messages import (
     OutputBatch,
     Refused,
     RingEvent,
+    ScoreReq,
     Welcome,
     decoder,
-    pack_ids,
     unpack_floats,
     unpack_ids,
 )
 from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
+from srt.ring_score import RingScore, ScorePart, packed
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class RingGeneration:
         self._client = client
         self._rid = rid
         self.wire_id = client.next_wire_id()
-        self._prompt_tokens = 0
+        self._prompt_tokens = self._healed_tokens = 0
         self._opens_reasoning = False
         self._text = ""
         self._ids: list[int] = []
@@ -80,6 +81,11 @@ class RingGeneration:
     @property
     def rid(self) -> str:
         return self._rid
+
+    @property
+    def wire_ids(self) -> list[str]:
+        """What an abort must name."""
+        return [self.wire_id]
 
     @property
     def prompt_tokens(self) -> int:
@@ -123,6 +129,7 @@ class RingGeneration:
 
     def admit(self, reply: Admitted) -> None:
         self._prompt_tokens = reply.prompt_tokens
+        self._healed_tokens = reply.healed_tokens
         self._opens_reasoning = reply.opens_reasoning
 
     def fail(self, error: RequestError) -> None:
@@ -172,6 +179,7 @@ class RingGeneration:
             prompt_logprobs=self._prompt_logprobs and list(self._prompt_logprobs),
             jump_forward_tokens=self._jump_tokens,
             forward_passes=self._forward_passes,
+            healed_tokens=self._healed_tokens,
         )
 
 
@@ -183,8 +191,8 @@ class RingClient:
         self._context = zmq.asyncio.Context()
         # On the wire each submission has an id of its own, so that what still comes of an old
         # request can never reach a new one with the same rid.
-        self._live: dict[str, RingGeneration] = {}  # by wire id
-        self._by_rid: dict[str, RingGeneration] = {}
+        self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
+        self._by_rid: dict[str, RingGeneration | RingScore] = {}
         self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by wire id
         self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by wire id
         self._last_wire_id = 0
@@ -283,7 +291,7 @@ class RingClient:
             epoch=self._epoch,
             sampling=request.sampling,
             text=request.text,
-            input_ids=None if request.input_ids is None else _packed(request.input_ids),
+            input_ids=_packed_ids(request),
             messages=request.messages,
             stream=request.stream,
             return_logprob=request.return_logprob,
@@ -297,12 +305,8 @@ class RingClient:
     async def _admit(self, generation: RingGeneration, req: GenerateReq) -> None:
         """Send the request and wait for the front's word. Whatever goes wrong, none is left."""
         self._live[req.rid] = self._by_rid[generation.rid] = generation
-        admission = asyncio.get_running_loop().create_future()
-        self._admissions[req.rid] = admission
         try:
-            self._send(req)
-            async with asyncio.timeout(ADMISSION_TIMEOUT_S):
-                generation.admit(await admission)
+            generation.admit(await self._admitted(req))
         except BaseException as error:
             if isinstance(error, RequestError):
                 self._drop(generation)
@@ -311,17 +315,56 @@ class RingClient:
             if isinstance(error, TimeoutError):
                 raise RingError("the server did not answer in time") from None
             raise
+
+    async def _admitted(self, req: GenerateReq | ScoreReq) -> Admitted:
+        """Send the request, and the front's word on it."""
+        admission = asyncio.get_running_loop().create_future()
+        self._admissions[req.rid] = admission
+        try:
+            self._send(req)
+            async with asyncio.timeout(ADMISSION_TIMEOUT_S):
+                admitted: Admitted = await admission
+                return admitted
         finally:
             self._admissions.pop(req.rid, None)
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        """How likely each continuation is behind the prefix."""
+        rid = uuid.uuid4().hex if request.rid is None else request.rid
+        self._check_rid(rid)
+        await self._until_usable()
+        self._check_rid(rid)
+        score = RingScore(rid, self.next_wire_id(), len(request.continuations))
+        req = score.message(request, self._epoch)
+        self._by_rid[rid] = score
+        self._live.update((part.wire_id, part) for part in score.parts)
+        try:
+            return await score.result(await self._admitted(req))
+        except RequestError:
+            self._end_score(score, abort=score.is_admitted)
+            raise
+        except TimeoutError:
+            raise RingError("the server did not answer in time") from None
+        finally:
+            self._end_score(score, abort=True)
+
+    def _end_score(self, score: RingScore, abort: bool) -> None:
+        """Forget the score, and end those of its parts that have not ended."""
+        if self._by_rid.get(score.rid) is score:
+            del self._by_rid[score.rid]
+        for wire_id in score.wire_ids:
+            if self._live.pop(wire_id, None) is not None and abort and self.is_ready:
+                send_now(self._front, AbortReq(wire_id, self._epoch))
 
     async def abort(self, rid: str) -> None:
         """End this client's request `rid`: its last snapshot comes soon, with finish "abort".
 
         An unknown rid is ignored.
         """
-        generation = self._by_rid.get(rid)
-        if generation is not None and self.is_ready:
-            send_now(self._front, AbortReq(generation.wire_id, self._epoch))
+        request = self._by_rid.get(rid)
+        if request is not None and self.is_ready:
+            for wire_id in request.wire_ids:
+                send_now(self._front, AbortReq(wire_id, self._epoch))
 
     def forget(self, generation: RingGeneration) -> None:
         """Nobody reads this request any more: end it, and drop what still comes of it."""
@@ -333,7 +376,7 @@ class RingClient:
         self._last_wire_id += 1
         return str(self._last_wire_id)
 
-    def _drop(self, generation: RingGeneration) -> bool:
+    def _drop(self, generation: RingGeneration | ScorePart) -> bool:
         """Free the request's rid; whether it was still live."""
         if self._by_rid.get(generation.rid) is generation:
             del self._by_rid[generation.rid]
@@ -480,8 +523,5 @@ class RingClient:
                 future.set_exception(error)
 
 
-def _packed(input_ids: Sequence[int]) -> bytes:
-    try:
-        return pack_ids(input_ids)
-    except (ValueError, TypeError, OverflowError):
-        raise RequestError("input_ids must be a list of int32", param="input_ids") from None
+def _packed_ids(request: Request) -> bytes | None:
+    return None if request.input_ids is None else packed(request.input_ids, "input_ids")

@@ -31,6 +31,9 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     `choices` constrains the output; see `Constraint` for `json_whitespace` and
     `constraint_after`. `jump_forward` says whether what a constraint forces is appended at once,
     as the tokens that the tokenizer makes of it, or sampled token by token.
+
+    `token_healing` takes the prompt's last tokens back if a longer token begins with their text,
+    and lets the model write that text again, in these or other tokens; it is not returned.
     """
 
     max_new_tokens: int | None = 128
@@ -52,6 +55,7 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     json_whitespace: Whitespace = "compact"
     constraint_after: str = ""
     jump_forward: JumpForward = "canonical"
+    token_healing: bool = False
 
     @property
     def constraint(self) -> Constraint | None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from srt.errors import CONFLICT, RequestError
-from srt.generation import GenerateOutput, Request
+from srt.generation import ChoiceScore, GenerateOutput, Request, ScoreOutput, ScoreRequest
 from srt.messages import Finish, RingEvent
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
@@ -90,6 +90,7 @@ class FakeClient:
         self.refusals: dict[int, Exception] = {}
         self.requests: list[Request] = []
         self.generations: list[FakeGeneration] = []
+        self.scores: list[ScoreRequest] = []
         self.aborted: list[str] = []
         self.flushes: list[float] = []
         self.busy = False
@@ -118,12 +119,28 @@ class FakeClient:
         self.changed.set()
         return generation
 
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        """The i-th continuation has tokens i and i+1, with -0.5 and -i; the first is at 2."""
+        self.scores.append(request)
+        self.changed.set()
+        try:
+            await self.hold.wait()
+        except asyncio.CancelledError:
+            self.aborted.append(request.rid or "")
+            self.changed.set()
+            raise
+        if self.error is not None:
+            raise self.error
+        count = len(request.continuations)
+        choices = [ChoiceScore([i, i + 1], [-0.5, float(-i)]) for i in range(count)]
+        return ScoreOutput(request.rid or "", choices, 2, 3, self.cached_tokens, 9)
+
     async def abort(self, rid: str) -> None:
         self.aborted.append(rid)
 
     async def wait_submitted(self, count: int) -> None:
         """Return once `count` requests were admitted; TimeoutError after 5 s."""
-        await self._wait_for(lambda: len(self.generations) >= count)
+        await self._wait_for(lambda: len(self.generations) + len(self.scores) >= count)
 
     async def wait_aborted(self, count: int) -> None:
         """Return once `count` requests were aborted; TimeoutError after 5 s."""

@@ -16,6 +16,7 @@ from srt.messages import (
     GenerateReq,
     Message,
     Refused,
+    ScoreReq,
 )
 from srt.model.files import resolve_model
 from srt.model.tokenizer import load_tokenizer
@@ -30,8 +31,8 @@ EXPIRY_INTERVAL_S = 0.5
 
 
 class TokenizerActor(Actor):
-    """Answers each GenerateReq with Admitted or Refused and passes the admitted on. One with a
-    constraint waits in between for the compiler."""
+    """Answers each GenerateReq and ScoreReq with Admitted or Refused and passes the admitted on.
+    One with a constraint waits in between for the compiler."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -73,6 +74,8 @@ class TokenizerActor(Actor):
     def _on_client(self, client: bytes, message: FrontMessage) -> None:
         if isinstance(message, GenerateReq):
             self._generate(client, message)
+        elif isinstance(message, ScoreReq):
+            self._score(client, message)
         elif isinstance(message, AbortReq):
             abort = self._front.abort(client, message)
             if isinstance(abort, Refused):
@@ -93,6 +96,15 @@ class TokenizerActor(Actor):
         elif answer.question is not None:
             # If the compiler cannot be reached, it asks for this when it has started.
             send_now(self._compiler, answer.question)
+
+    def _score(self, client: bytes, req: ScoreReq) -> None:
+        answer = self._front.score(client, req)
+        if isinstance(answer, Refused):
+            self._reply(client, answer)
+            return
+        for part in answer.parts:
+            self.send(self._scheduler, part)
+        self._reply(client, answer.admitted)
 
     def _on_compiler(self, message: CompilerMessage) -> None:
         if isinstance(message, CompileReply):

@@ -3,6 +3,7 @@
 The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O, no
 clock. Invariant: an admitted request holds its place (one request, its prompt tokens) until its
 Credit comes or the epoch changes, a parked one until it is refused; a refused one holds nothing.
+A score is as many requests as it has continuations, admitted together or not at all.
 """
 
 import math
@@ -10,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from srt.constraint import CONSTRAINT_KINDS, Constraint
+from srt.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -30,15 +31,19 @@ from srt.messages import (
     Credit,
     GenerateReq,
     Refused,
+    ScoreReq,
     TokenizedReq,
     pack_ids,
+    score_rid,
 )
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab
 from srt.sampling_params import SamplingParams
 from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.healing import PromptHealer
 from tokenizer_proc.parking import Admission, Parked, Parking
 from tokenizer_proc.prompt import Prompt, PromptReader, too_long
+from tokenizer_proc.scoring import ScoreAdmission, ScoreReader
 
 MAX_RID_CHARS = 256
 MAX_SALT_CHARS = 256
@@ -72,6 +77,8 @@ class Front:
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
         self._reader = PromptReader(tokenizer, template, vocab.vocab_size, self._limit)
+        self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
+        self._healer = PromptHealer(vocab)
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._epoch = epoch
@@ -93,14 +100,24 @@ class Front:
     def generate(self, client: bytes, req: GenerateReq, now: float) -> Admission | Parked | Refused:
         """Admit, park or refuse a request."""
         try:
-            admission = self._admit(client, req)
+            admission, constraint = self._admit(client, req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         prompt_tokens = admission.admitted.prompt_tokens
         self._places[client, req.rid] = prompt_tokens
         self._tokens += prompt_tokens
-        constraint = req.sampling.constraint
         return admission if constraint is None else self._parking.park(admission, constraint, now)
+
+    def score(self, client: bytes, req: ScoreReq) -> ScoreAdmission | Refused:
+        """Admit all parts of a score, or refuse it."""
+        try:
+            admission = self._admit_score(client, req)
+        except RequestError as error:
+            return Refused(req.rid, req.epoch, error.info)
+        for part in admission.parts:
+            self._places[client, part.rid] = len(part.input_ids) // 4
+            self._tokens += len(part.input_ids) // 4
+        return admission
 
     def credit(self, credit: Credit) -> None:
         """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
@@ -175,46 +192,77 @@ class Front:
 
     # ---- the checks, cheap ones first --------------------------------------------------------
 
-    def _admit(self, client: bytes, req: GenerateReq) -> Admission:
+    def _admit(self, client: bytes, req: GenerateReq) -> tuple[Admission, Constraint | None]:
+        """With the constraint that has yet to be compiled."""
         self._check_epoch(req.epoch)
-        if self._draining:
-            raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
-        self._check_new_rid(client, req.rid)
+        self._check_not_draining()
+        _check_rid(req.rid)
+        self._check_not_in_flight(client, req.rid)
         _check_salt(req.cache_salt)
         req.sampling.check(self._vocab.vocab_size)
-        self._check_room_for_one()
+        self._check_room_for_requests(1)
         prompt = self._reader.read(req)
         prompt_tokens = len(prompt.ids)
         sampling = self._resolve_lengths(req.sampling, prompt)
         _check_logprob_start(req, prompt_tokens)
         self._check_room_for(prompt_tokens)
+        healing = self._healer.heal(prompt.ids, sampling)
+        kept = prompt_tokens - healing.num_tokens
+        constraint = sampling.constraint
         tokenized = TokenizedReq(
             client=client,
             rid=req.rid,
             epoch=self._epoch,
-            input_ids=pack_ids(prompt.ids),
+            input_ids=pack_ids(prompt.ids[:kept]),
             sampling=_unconstrained(sampling),
             eos_ids=[] if sampling.ignore_eos else list(self._vocab.eos_ids),
             stream=req.stream,
             return_logprob=req.return_logprob,
-            logprob_start_len=req.logprob_start_len,
+            logprob_start_len=min(req.logprob_start_len, kept),
             cache_salt=req.cache_salt,
+            grammar=free_key(healing.text) if healing.text and constraint is None else "",
+            healed_ids=pack_ids(prompt.ids[kept:]),
+            healed_bytes=len(healing.text.encode()),
         )
-        admitted = Admitted(req.rid, self._epoch, prompt_tokens, prompt.opens_reasoning)
-        return Admission(admitted, tokenized)
+        admitted = Admitted(
+            req.rid,
+            self._epoch,
+            prompt_tokens,
+            prompt.opens_reasoning,
+            healed_tokens=healing.num_tokens,
+        )
+        if constraint is not None:
+            constraint = replace(constraint, before=healing.text)
+        return Admission(admitted, tokenized), constraint
+
+    def _admit_score(self, client: bytes, req: ScoreReq) -> ScoreAdmission:
+        self._check_epoch(req.epoch)
+        self._check_not_draining()
+        _check_rid(req.rid)
+        _check_salt(req.cache_salt)
+        self._scores.check(req)
+        for i in range(len(req.continuations)):
+            self._check_not_in_flight(client, score_rid(req.rid, i))
+        self._check_room_for_requests(len(req.continuations))
+        prompts = self._scores.read(req)
+        self._check_room_for(prompts.num_tokens)
+        return prompts.admission(client, req)
+
+    def _check_not_draining(self) -> None:
+        if self._draining:
+            raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
             reason = "the server restarted in between: send the request again"
             raise RequestError(reason, code=UNAVAILABLE, retryable=True)
 
-    def _check_new_rid(self, client: bytes, rid: str) -> None:
-        _check_rid(rid)
+    def _check_not_in_flight(self, client: bytes, rid: str) -> None:
         if (client, rid) in self._places:
             raise RequestError("rid is already in use by a request in flight", param="rid")
 
-    def _check_room_for_one(self) -> None:
-        if self.in_flight >= self._max_requests:
+    def _check_room_for_requests(self, count: int) -> None:
+        if self.in_flight + count > self._max_requests:
             raise _overloaded(f"{self.in_flight} requests are in flight")
 
     def _check_room_for(self, prompt_tokens: int) -> None:

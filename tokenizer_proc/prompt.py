@@ -60,9 +60,8 @@ class PromptReader:
 
     def _ids(self, req: GenerateReq) -> np.ndarray:
         if req.text is not None:
-            self._check_chars(len(req.text), "text")
-            return self._tokenizer.encode(req.text)
-        return self._checked_ids(req.input_ids or b"")
+            return self.encode(req.text, "text")
+        return self.checked_ids(req.input_ids or b"", "input_ids")
 
     def _chat(self, req: GenerateReq) -> Prompt:
         messages = req.messages or []
@@ -80,12 +79,18 @@ class PromptReader:
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return Prompt(ids, "messages", text.rstrip().endswith(THINK))
 
-    def _checked_ids(self, data: bytes) -> np.ndarray:
+    def encode(self, text: str, param: str, add_special_tokens: bool = True) -> np.ndarray:
+        """The ids (int32 [n]) of `text`, which the field `param` holds."""
+        self._check_chars(len(text), param)
+        return self._tokenizer.encode(text, add_special_tokens)
+
+    def checked_ids(self, data: bytes, param: str) -> np.ndarray:
+        """The ids (int32 [n]) that the field `param` holds."""
         if len(data) % 4:
-            raise RequestError("input_ids must be packed int32", param="input_ids")
+            raise RequestError(f"{param} must be packed int32", param=param)
         ids = unpack_ids(data)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
-            raise RequestError(f"input_ids must be in [0, {self._vocab_size})", param="input_ids")
+            raise RequestError(f"{param} must be in [0, {self._vocab_size})", param=param)
         return ids
 
     def _check_chars(self, num_chars: int, param: str) -> None:

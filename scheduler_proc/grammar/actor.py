@@ -24,6 +24,7 @@ from scheduler_proc.grammar.cache import (
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.job import Limits, Outcome, run_in_child
 from scheduler_proc.grammar.service import CompileService, Counters, Rules
+from scheduler_proc.grammar.trial import check_affordable
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.actor import Actor
 from srt.constraint import Constraint
@@ -47,6 +48,7 @@ class CompilerActor(Actor):
     async def start(self) -> None:
         args = self.args
         vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
+        self._vocabulary = vocabulary
         self._compiler = GrammarCompiler(vocabulary, args.grammar_backend)
         self._fingerprint, self._version = vocabulary.fingerprint, compiler_version()
         self._folder = ArtefactFolder(self.ring.grammars, RING_BYTES)
@@ -100,6 +102,7 @@ class CompilerActor(Actor):
         if self._cache is not None and self._folder.copy_from(self._cache, key):
             return Outcome("cached")
         compiled = self._compiler.compile(constraint)
+        check_affordable(compiled, self._vocabulary)
         facts, arrays = compiled.to_arrays()
         temporary = self._folder.temporary()
         size = write_artefact(temporary, Artefact(compiled.backend, facts, arrays))

@@ -49,6 +49,11 @@ class Grammar(Protocol):
         can follow."""
         ...
 
+    def is_free(self) -> bool:
+        """Whether every text may follow from here on, for ever, so that the grammar has nothing
+        left to say. False if that is not known."""
+        ...
+
     def fork(self) -> "Grammar":
         """An independent copy."""
         ...

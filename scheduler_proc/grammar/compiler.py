@@ -59,11 +59,11 @@ class GrammarCompiler:
 
     def _automaton(self, constraint: Constraint) -> Callable[[], ByteDFA] | None:
         """How to make the constraint's automaton; None if it is not regular."""
-        source, after = constraint.source, constraint.after.encode()
-        absent = self._vocabulary.absent_bytes
+        source, absent = constraint.source, self._vocabulary.absent_bytes
+        before, after = constraint.before.encode(), constraint.after.encode()
         if constraint.kind == "choices":
             choices = msgspec.json.decode(source, type=list[str])
-            return lambda: compile_choices(choices, after=after, absent_bytes=absent)
+            return lambda: compile_choices(choices, before=before, after=after, absent_bytes=absent)
         pattern: str | None = None
         if constraint.kind == "regex":
             pattern = source
@@ -72,7 +72,7 @@ class GrammarCompiler:
         if pattern is None:
             return None
         regular = pattern
-        return lambda: compile_regex(regular, after=after, absent_bytes=absent)
+        return lambda: compile_regex(regular, before=before, after=after, absent_bytes=absent)
 
     def _fsm(self, constraint: Constraint, dfa_of: Callable[[], ByteDFA]) -> CompiledGrammar:
         try:

@@ -55,6 +55,7 @@ class FsmGrammar:
         self._token_ends = None if ends is None else ends.tobytes()
         self._pieces = vocabulary.token_bytes
         self._eos_ids = frozenset(vocabulary.eos_ids)
+        self._free = _free_states(trimmed, vocabulary)
 
     @classmethod
     def build(
@@ -159,11 +160,27 @@ class FsmGrammar:
         """Whether an output may end in `state`."""
         return state != _ENDED and bool(self._accepting[state])
 
+    def is_free(self, state: int) -> bool:
+        """Whether every token may follow `state`, and every other one after that."""
+        return state in self._free
+
     def has_ended(self, state: int) -> bool:
         """Whether an output in `state` is over; without EOS ids, because nothing can follow."""
         if state == _ENDED or self._eos_ids or not self._accepting[state]:
             return state == _ENDED
         return not self._compute(state).any()
+
+
+def _free_states(trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> frozenset[int]:
+    """The states that every token leads back to, and where an output may end. In a minimal
+    automaton there is one at most."""
+    dfa = trimmed.dfa
+    ends = dfa.accepting if trimmed.token_ends is None else dfa.accepting & trimmed.token_ends
+    present = np.delete(dfa.byte_class, list(vocabulary.absent_bytes))
+    possible = np.flatnonzero(ends)
+    for byte_class in np.unique(present):
+        possible = possible[dfa.transitions[possible, byte_class] == possible]
+    return frozenset(possible.tolist())
 
 
 def _first_masks(
@@ -222,6 +239,9 @@ class FsmPosition:
 
     def is_terminated(self) -> bool:
         return self._grammar.has_ended(self._states[-1])
+
+    def is_free(self) -> bool:
+        return self._grammar.is_free(self._states[-1])
 
     def fork(self) -> "FsmPosition":
         return FsmPosition(self._grammar, self._states.copy())

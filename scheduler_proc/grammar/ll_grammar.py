@@ -93,6 +93,13 @@ def free_until(after: str, grammar: LLGrammar) -> LLGrammar:
     return builder.build(f"{head} {builder.embed(grammar)}")
 
 
+def text_first(before: str, grammar: LLGrammar) -> LLGrammar:
+    """`before`, then `grammar`."""
+    builder = LarkBuilder()
+    head = builder.rule("head", regex_terminal(rust_literal(before)))
+    return builder.build(f"{head} {builder.embed(grammar)}")
+
+
 def rust_literal(text: str) -> str:
     """`text` as a regex of Rust's syntax; only ASCII letters and digits stand for themselves."""
     return "".join(

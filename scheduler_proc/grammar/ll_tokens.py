@@ -58,13 +58,20 @@ class LLTokens:
 
     def beyond(self, forced: bytes) -> list[int]:
         """The tokens that begin with `forced` and are longer."""
-        found: list[int] = []
-        for at in range(bisect_left(self._sorted, forced), len(self._sorted)):
-            data = self._sorted[at]
-            if not data.startswith(forced):
-                break
-            found += self._ids[data] if len(data) > len(forced) else []
-        return found
+        longer = self._sorted[slice(*self._range(forced))]
+        return [i for data in longer for i in self._ids[data]]
+
+    def num_beyond(self, forced: bytes) -> int:
+        """How many `beyond` there are, tokens of the same bytes counted once. It takes no longer
+        where they are many: a single space is what half a vocabulary begins with."""
+        first, last = self._range(forced)
+        return last - first
+
+    def _range(self, forced: bytes) -> tuple[int, int]:
+        """The place of the longer tokens among the sorted ones."""
+        first = bisect_left(self._sorted, forced)
+        last = bisect_left(self._sorted, forced + b"\xff" * (self._longest + 1), first)
+        return first + (forced in self._ids), last
 
 
 _known: "weakref.WeakKeyDictionary[TokenVocabulary, LLTokens]" = weakref.WeakKeyDictionary()

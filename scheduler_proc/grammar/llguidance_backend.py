@@ -8,6 +8,7 @@ validated before they are consumed; EOS never reaches the matcher.
 
 import sys
 from collections.abc import Callable, Sequence
+from time import thread_time
 from typing import Any
 
 import llguidance
@@ -16,7 +17,7 @@ import numpy as np
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ebnf import lark_of
-from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until
+from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until, text_first
 from scheduler_proc.grammar.ll_tokens import tokens_of
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.oracle import first_line
@@ -25,14 +26,16 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.constraint import Constraint
 
 # Bounds of one compile and one mask: lexer fuel goes at about 50k/ms when a grammar is built and
-# 14k/ms in a step, Earley items at 20k/ms (the library's own figures), so that a step takes at
-# most about 10 ms and a refusal is prompt. Large terminals are not run over the vocabulary ahead:
-# with two of them that used the fuel up, and llguidance then refused valid text without an error.
+# 14k/ms in a step (the library's own figures), Earley items at 20k/ms, but at 0.2k/ms in grammars
+# that double at every rule: a step takes at most about 30 ms, and schemas of real programs do not
+# need a fifth of the items. What is slow within the bounds is the affair of `allowance`. Large
+# terminals are not run over the vocabulary ahead: with two of them that used the fuel up, and
+# llguidance then refused valid text without an error.
 _LIMITS: dict[str, Any] = {
     "max_items_in_row": 2000,
     "initial_lexer_fuel": 2_000_000,
     "step_lexer_fuel": 150_000,
-    "step_max_items": 50_000,
+    "step_max_items": 5_000,
     "max_lexer_states": 50_000,
     "max_grammar_size": 500_000,
     "precompute_large_lexemes": False,
@@ -66,11 +69,12 @@ class LlguidanceGrammar:
             )
         self.text = text
         self.vocabulary = vocabulary
-        self._pristine = llguidance.LLMatcher(
-            tokenizer_of(vocabulary), text, log_level=0, limits=parser_limits()
-        )
+        tokenizer = tokenizer_of(vocabulary)
+        started = thread_time()
+        self._pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=parser_limits())
         if self._pristine.is_error():
             raise GrammarError(first_line(self._pristine.get_error()))
+        self.load_s = thread_time() - started  # seconds of CPU time, as wherever it is loaded
 
     @property
     def num_bytes(self) -> int:
@@ -130,10 +134,12 @@ class LlguidanceMatcher:
     def _forced_mask(self, forced: bytes) -> np.ndarray:
         """The tokens that agree with forced bytes; see `ll_tokens`."""
         tokens = tokens_of(self._vocabulary)
-        within, beyond = tokens.within(forced), tokens.beyond(forced)
-        if len(beyond) > _MAX_VALIDATED and within:  # many go on: here its mask has them all
+        within = tokens.within(forced)
+        if tokens.num_beyond(forced) > _MAX_VALIDATED and within:
+            # Many go on: here its mask has them all.
             mask: np.ndarray = self._mask() | self._vocabulary.pack(within)
             return mask
+        beyond = tokens.beyond(forced)
         fitting = [i for i in beyond if self._matcher.validate_tokens([i]) == 1]
         return self._vocabulary.pack([*within, *fitting])
 
@@ -195,6 +201,9 @@ class LlguidanceMatcher:
         stopped = not self._vocabulary.eos_ids and self._matcher.is_stopped()
         return bool(stopped) and not self._matcher.is_error()
 
+    def is_free(self) -> bool:
+        return False  # llguidance cannot say
+
     def fork(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary, self._ended)
 
@@ -229,4 +238,6 @@ def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> L
     grammar = _GRAMMARS[constraint.kind](constraint)
     if constraint.after:
         grammar = free_until(constraint.after, grammar)
+    if constraint.before:
+        grammar = text_first(constraint.before, grammar)
     return LlguidanceGrammar(grammar.text(), vocabulary)

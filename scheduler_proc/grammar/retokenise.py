@@ -11,13 +11,13 @@ Source: the jump-forward decoding of SGLang (February 2024), with the token heal
 llguidance describes in its notes on fast-forward tokens.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar, GrammarError
+from srt.model.sorted_tokens import SortedTokens
 from srt.model.tokenizer import Pieces
 from srt.model.vocab import Vocab
 
@@ -48,10 +48,7 @@ class Retokeniser:
         self.eos_id = vocab.eos_ids[0] if vocab.eos_ids else None
         self._bytes = vocab.token_bytes
         self._split = encoder.split
-        ordinary = [i for i, t in enumerate(vocab.token_bytes) if t and i not in vocab.special_ids]
-        ordinary.sort(key=vocab.token_bytes.__getitem__)
-        self._sorted = [vocab.token_bytes[i] for i in ordinary]
-        self._sorted_ids = np.array(ordinary, np.int64)
+        self._longer = SortedTokens(vocab.token_bytes, vocab.special_ids).longer
         self._mask = np.empty((vocab.vocab_size + 31) // 32, np.uint32)
         self._not_eos = np.full_like(self._mask, 2**32 - 1)
         for eos in vocab.eos_ids:
@@ -144,14 +141,6 @@ class Retokeniser:
                 if ((self._mask[longer >> 5] >> (longer & 31).astype(np.uint32)) & 1).any():
                     held = count
         return held
-
-    def _longer(self, prefix: bytes) -> np.ndarray:
-        """Ids (int64) of the tokens that begin with `prefix` and go on."""
-        first = bisect_left(self._sorted, prefix)
-        last = bisect_left(self._sorted, prefix + b"\xff" * 8, first)
-        ids = self._sorted_ids[first:last]
-        same = bisect_left(self._sorted, prefix + b"\x00", first) - first
-        return ids[same:]
 
 
 class _Sync(NamedTuple):

@@ -153,7 +153,7 @@ class CompileService:
             self._queued_chars -= len(pending.constraint.source)
             if monotonic() - pending.since > self._rules.max_wait_s:
                 self.counters.refused += len(pending.asking)
-                self._settle(pending, self._overloaded())
+                self._settle(pending, self._too_late())
                 continue
             task = asyncio.get_running_loop().create_task(self._work(pending))
             self._tasks.add(task)
@@ -219,6 +219,10 @@ class CompileService:
 
     def _overloaded(self) -> ErrorInfo:
         reason = f"the server is at its limit: {len(self._queue)} grammars wait to be compiled"
+        return ErrorInfo(OVERLOADED, reason, retryable=True)
+
+    def _too_late(self) -> ErrorInfo:
+        reason = f"the server is at its limit: waited over {self._rules.max_wait_s:g} s to compile"
         return ErrorInfo(OVERLOADED, reason, retryable=True)
 
     def _make_room(self, key: str) -> ErrorInfo | None:

@@ -8,7 +8,7 @@ loop nor the steps wait for it.
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,16 @@ from typing import Any
 import numpy as np
 
 from scheduler_proc.grammar.artefact import Artefact, read_artefact
-from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.healed import HealedGrammar
+from scheduler_proc.grammar.regex import compile_free
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import free_key_text
 
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
 STORE_BYTES = 512 * 2**20
+STORE_GRAMMARS = 4096  # the books of each take a kilobyte or two beyond that
 
 
 class GrammarStore:
@@ -65,9 +69,9 @@ class GrammarStore:
         self._thread.submit(self._prepared)
 
     async def load(self, key: str) -> CompiledGrammar:
-        """A grammar, read from its artefact if it is not here. Many may ask at once: it is read
-        once. Raises GrammarError if it is missing or damaged; then the file is removed, so that
-        the compiler makes it again."""
+        """A grammar, read from its artefact if it is not here, or made if its key says all about
+        it. Many may ask at once: it is read once. Raises GrammarError if it is missing or damaged;
+        then the file is removed, so that the compiler makes it again."""
         compiled = self.get(key)
         if compiled is not None:
             return compiled
@@ -79,6 +83,11 @@ class GrammarStore:
             loading.add_done_callback(lambda done: self._keep(key, done))
         return await asyncio.shield(loading)
 
+    def healed(self, grammar: Grammar, given: Sequence[int]) -> Grammar:
+        """`grammar` for an output that writes the tokens `given` of its prompt again first."""
+        assert self._vocabulary is not None  # `grammar` was made with it
+        return HealedGrammar(grammar, given, self._vocabulary)
+
     def close(self) -> None:
         """Load nothing more."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -88,7 +97,9 @@ class GrammarStore:
         if done.cancelled() or done.exception() is not None:
             return
         self._kept[key] = done.result()
-        while len(self._kept) > 1 and self.num_bytes > self._max_bytes:
+        while len(self._kept) > STORE_GRAMMARS or (
+            len(self._kept) > 1 and self.num_bytes > self._max_bytes
+        ):
             self._kept.popitem(last=False)
 
     # ---- in the thread -------------------------------------------------------------------------
@@ -96,9 +107,13 @@ class GrammarStore:
     def _prepared(self) -> TokenVocabulary:
         if self._vocabulary is None:
             self._vocabulary = self._make_vocabulary()
+            _ = self._vocabulary.sorted_tokens  # not in the loop, which would wait for it
         return self._vocabulary
 
     def _read(self, key: str) -> CompiledGrammar:
+        before = free_key_text(key)
+        if before is not None:
+            return free_grammar(before, self._prepared())
         path = self._directory / key
         try:
             artefact = read_artefact(path)
@@ -107,6 +122,14 @@ class GrammarStore:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
+
+
+def free_grammar(before: bytes, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    """`before`, and then whatever comes. It takes a millisecond and no compiler."""
+    from scheduler_proc.grammar.fsm import FsmGrammar
+
+    dfa = compile_free(before, absent_bytes=vocabulary.absent_bytes)
+    return FsmGrammar.build(dfa, vocabulary, precompute_s=0.0)
 
 
 def load_compiled(artefact: Artefact, vocabulary: TokenVocabulary) -> CompiledGrammar:

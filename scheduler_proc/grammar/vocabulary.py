@@ -13,6 +13,7 @@ import numpy as np
 
 from scheduler_proc.grammar.mask_cache import MaskCache
 from scheduler_proc.grammar.trie import TokenTrie, build_trie
+from srt.model.sorted_tokens import SortedTokens
 from srt.model.vocab import Vocab
 
 # Changes when the meaning of what is kept under a fingerprint does.
@@ -69,6 +70,11 @@ class TokenVocabulary:
         single = np.zeros(256, np.bool_)
         single[trie.bytes[(trie.depths == 1) & ends_token]] = True
         return single
+
+    @cached_property
+    def sorted_tokens(self) -> SortedTokens:
+        """The ordinary tokens by their bytes."""
+        return SortedTokens(self.token_bytes, self.special_ids)
 
     @cached_property
     def eos_mask(self) -> np.ndarray:

@@ -141,6 +141,9 @@ class XgrammarMatcher:
             return True
         return False
 
+    def is_free(self) -> bool:
+        return False  # xgrammar cannot say
+
     def fork(self) -> "XgrammarMatcher":
         return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)
 
@@ -159,8 +162,8 @@ def compile_xgrammar(constraint: Constraint, vocabulary: TokenVocabulary) -> Xgr
         _tokenizer_info(vocabulary), max_threads=1, cache_enabled=False
     )
     try:
-        if constraint.after:
-            tag = json.dumps(_after(constraint))
+        if constraint.before or constraint.after:
+            tag = json.dumps(_with_lead(constraint))
             return XgrammarGrammar(compiler.compile_structural_tag(tag), vocabulary)
         return XgrammarGrammar(_COMPILE[constraint.kind](compiler, constraint), vocabulary)
     except (RuntimeError, ValueError) as error:
@@ -192,8 +195,8 @@ def _choices(source: str) -> str:
     return "root ::= " + " | ".join(json.dumps(choice) for choice in choices)
 
 
-def _after(constraint: Constraint) -> dict[str, Any]:
-    """Free text up to a string, then the constraint, as a structural tag."""
+def _with_lead(constraint: Constraint) -> dict[str, Any]:
+    """A structural tag: the text before, free text up to a string, then the constraint."""
     kind, source = constraint.kind, constraint.source
     formats: dict[str, dict[str, Any]] = {
         "regex": {"type": "regex", "pattern": source},
@@ -206,8 +209,13 @@ def _after(constraint: Constraint) -> dict[str, Any]:
         formats[kind] = {"type": "grammar", "grammar": _choices(source)}
     elif kind == "structural_tag":
         formats[kind] = msgspec.json.decode(source, type=dict[str, Any]).get("format", {})
-    lead = {"type": "tag", "begin": "", "content": {"type": "any_text"}, "end": constraint.after}
-    elements = [lead, formats[kind]]
+    elements: list[dict[str, Any]] = []
+    if constraint.before:
+        elements.append({"type": "const_string", "value": constraint.before})
+    if constraint.after:
+        free = {"type": "any_text"}
+        elements.append({"type": "tag", "begin": "", "content": free, "end": constraint.after})
+    elements.append(formats[kind])
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
 
 

@@ -8,7 +8,7 @@ from litestar.datastructures import State
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import SwaggerRenderPlugin
 
-from srt.gateway import health, native, openai, operations
+from srt.gateway import health, native, openai, operations, score
 from srt.gateway.auth import require_key
 from srt.gateway.body import MAX_BODY_BYTES
 from srt.gateway.context import Gateway, GatewayInfo
@@ -21,7 +21,13 @@ def create_app(client: Client, info: GatewayInfo) -> Litestar:
     """The gateway's application. `client` must be open, and is not closed here."""
     gateway = Gateway(client, info, GatewayMetrics())
     return Litestar(
-        route_handlers=[*native.ROUTES, *openai.ROUTES, *operations.ROUTES, *health.ROUTES],
+        route_handlers=[
+            *native.ROUTES,
+            *score.ROUTES,
+            *openai.ROUTES,
+            *operations.ROUTES,
+            *health.ROUTES,
+        ],
         state=State({"gateway": gateway}),
         before_request=require_key,
         exception_handlers=EXCEPTION_HANDLERS,

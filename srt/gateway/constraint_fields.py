@@ -67,6 +67,7 @@ def constrained(
         json_whitespace=_whitespace(fields),
         constraint_after=after,
         jump_forward=fields.jump_forward,
+        token_healing=fields.token_healing,
         **held,
     )
 

@@ -11,7 +11,7 @@ from litestar.datastructures import State
 from msgspec import Struct, field
 
 from srt.gateway.metrics import GatewayMetrics
-from srt.generation import Client, Generation
+from srt.generation import Client, Generation, ScoreRequest
 
 HttpRequest = Request[Any, Any, State]
 
@@ -35,12 +35,13 @@ class GatewayInfo(Struct, frozen=True):
 
 
 class Gateway(Struct, eq=False):
-    """The state of one gateway process. `live` holds the admitted requests by rid."""
+    """The state of one gateway process. `live` holds, by rid, what can be aborted: the admitted
+    requests, and scores."""
 
     client: Client
     info: GatewayInfo
     metrics: GatewayMetrics
-    live: dict[str, Generation] = {}
+    live: dict[str, Generation | ScoreRequest] = {}
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -72,6 +72,7 @@ def _response(output: GenerateOutput, batch: Batch, body: NativeRequest) -> Nati
         e2e_latency=batch.latency_s,
         jump_forward_tokens=output.jump_forward_tokens,
         forward_passes=output.forward_passes,
+        healed_tokens=output.healed_tokens,
     )
     if body.return_logprob:
         meta = msgspec.structs.replace(

@@ -36,6 +36,9 @@ class ConstraintFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     jump_forward: Annotated[
         JumpForward, Meta(description='"off" samples forced text token by token.')
     ] = "canonical"
+    token_healing: Annotated[
+        bool, Meta(description="The prompt's end may become part of a longer token.")
+    ] = False
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="text"):

@@ -103,7 +103,8 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     """Facts about one answer; log-probabilities are [logprob, token id, null].
 
     Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
-    `forward_passes` tells how often the model was asked for one.
+    `forward_passes` tells how often the model was asked for one. The first output ids take the
+    place of the prompt's last `healed_tokens`.
     """
 
     id: str
@@ -114,6 +115,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     e2e_latency: float
     jump_forward_tokens: int = 0
     forward_passes: int = 0
+    healed_tokens: int = 0
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
 

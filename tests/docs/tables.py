@@ -18,13 +18,14 @@ from litestar.handlers import HTTPRouteHandler
 from bench.workloads import WORKLOADS
 from srt import messages
 from srt.args import _parser
-from srt.gateway import health, native, openai, operations
+from srt.gateway import health, native, openai, operations, score
 from srt.gateway.errors import _STATUS
 from srt.gateway.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, describe
 from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
 from srt.gateway.wire_constraint import StructuredOutputs
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.gateway.wire_openai import ChatRequest, CompletionRequest, Message, StreamOptions
+from srt.gateway.wire_score import SCORE_KIND, ScoreBody
 from srt.sampling_params import (
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
@@ -72,6 +73,7 @@ _SAMPLING_NOTES = {
     "json_whitespace": "`compact` JSON has no blanks between its tokens, `free` has what it likes",
     "jump_forward": "`off` samples text that the constraint forces token by token, `canonical` "
     "appends it at once",
+    "token_healing": "the prompt's last tokens are written anew if a longer one begins with them",
     "constraint_after": "the text is free up to and including the first occurrence of this",
 }
 
@@ -119,6 +121,7 @@ def routes() -> str:
     """Every route of the gateway, with the first sentence of its handler."""
     handlers: list[HTTPRouteHandler] = [
         *native.ROUTES,
+        *score.ROUTES,
         *openai.ROUTES,
         *operations.ROUTES,
         *health.ROUTES,
@@ -193,6 +196,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "options": options,
     "routes": routes,
     "generate-fields": lambda: fields(NativeRequest, NATIVE),
+    "score-fields": lambda: fields(ScoreBody, SCORE_KIND),
     "sampling-fields": lambda: fields(NativeSampling, NATIVE_SAMPLING),
     "completion-fields": lambda: fields(CompletionRequest, COMPLETION),
     "chat-fields": lambda: fields(ChatRequest, CHAT),

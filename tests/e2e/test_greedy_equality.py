@@ -16,11 +16,11 @@ from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from srt.messages import ChatMessage
 from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.driver import Driver
 from tokenizer_proc.chat_template import ChatTemplate
-from srt.model.tokenizer import load_tokenizer
 
 POOL = 2048
 MAX_NEW = 16

@@ -11,11 +11,11 @@ import torch
 from scheduler_proc.executor.native_executor import NativeExecutor
 from srt.messages import ChatMessage
 from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 from tokenizer_proc.chat_template import ChatTemplate
-from srt.model.tokenizer import load_tokenizer
 
 POOL = 2048
 # Teacher-forced on the reference's own greedy text, 50 tokens of each answer.

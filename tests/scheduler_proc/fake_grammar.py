@@ -56,6 +56,9 @@ class FakeGrammar:
     def is_terminated(self) -> bool:
         return self.tokens[-1:] == [EOS]
 
+    def is_free(self) -> bool:
+        return False
+
     def fork(self) -> "FakeGrammar":
         copy = FakeGrammar(self.length, self.breaks_at)
         copy.tokens = list(self.tokens)

@@ -186,9 +186,9 @@ async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
     actor._trace.close(actor._core.counters)
     assert actor.driver.outputs["1"] == bound(9) and set(actor.driver.finishes) == set("12345")
     lengths = {"g9": 9, "g5": 5}
-    again = replay(trace, lambda key: FakeGrammar(lengths[key]))
+    again = replay(trace, lambda req: FakeGrammar(lengths[req.grammar]))
     assert again.counters == actor._core.counters
     with pytest.raises(AssertionError):
-        replay(trace, lambda key: FakeGrammar(lengths[key] + 1))
+        replay(trace, lambda req: FakeGrammar(lengths[req.grammar] + 1))
     with pytest.raises(ValueError, match="grammars"):
         replay(trace)

@@ -28,6 +28,7 @@ async def test_one_prompt() -> None:
             "cached_tokens": 3,
             "jump_forward_tokens": 0,
             "forward_passes": 3,
+            "healed_tokens": 0,
         },
     }
     assert client.generations[0].closed

@@ -58,7 +58,8 @@ COMMON: list[tuple[dict[str, Any], str, Any]] = [
 
 @pytest.mark.parametrize(("fields", "kind", "value"), COMMON)
 async def test_own_names_on_all_routes(fields: dict[str, Any], kind: str, value: Any) -> None:
-    how = {"json_whitespace": "free", "constraint_after": "X", "jump_forward": "off"}
+    how: dict[str, Any] = {"json_whitespace": "free", "constraint_after": "X"}
+    how |= {"jump_forward": "off", "token_healing": True}
     expected = SamplingParams(**{kind: value, **how})
     extra = {**how, **fields}
     for route, body in (

@@ -1,7 +1,7 @@
 """Regular expressions and choices as minimal automata over bytes. No recursion is unbounded, no
 back end needed: numpy only. The names below are the public ones."""
 
-from scheduler_proc.grammar.regex.compile import compile_choices, compile_regex
+from scheduler_proc.grammar.regex.compile import compile_choices, compile_free, compile_regex
 from scheduler_proc.grammar.regex.dfa import DEAD, ByteDFA
 from scheduler_proc.grammar.regex.errors import PatternError, StateLimitError
 from scheduler_proc.grammar.regex.parser import parse
@@ -13,6 +13,7 @@ __all__ = [
     "PatternError",
     "StateLimitError",
     "compile_choices",
+    "compile_free",
     "compile_regex",
     "parse",
     "to_rust",

@@ -14,7 +14,7 @@ from scheduler_proc.grammar.regex.dfa import NO_MATCH, ByteDFA, finish, finish_m
 from scheduler_proc.grammar.regex.errors import StateLimitError
 from scheduler_proc.grammar.regex.nfa import NFA, build_nfa
 from scheduler_proc.grammar.regex.parser import parse
-from scheduler_proc.grammar.regex.prefix import byte_masks, put_after
+from scheduler_proc.grammar.regex.prefix import byte_masks, put_after, put_before
 from scheduler_proc.grammar.regex.subset import StateGraph, determinise
 
 MAX_STATES = 50_000
@@ -23,7 +23,12 @@ MAX_CHOICE_BYTES = 8_000_000
 
 
 def compile_regex(
-    pattern: str, *, after: bytes = b"", max_states: int = MAX_STATES, absent_bytes: bytes = b""
+    pattern: str,
+    *,
+    before: bytes = b"",
+    after: bytes = b"",
+    max_states: int = MAX_STATES,
+    absent_bytes: bytes = b"",
 ) -> ByteDFA:
     r"""The automaton of the texts that `re.fullmatch(pattern, text, re.ASCII)` matches.
 
@@ -32,18 +37,20 @@ def compile_regex(
     nothing, since the whole text has to match anyway.
 
     With `after`, the output is free up to and including the first occurrence of these bytes, and
-    the rest of it has to match. No text may contain `absent_bytes`. `max_states` bounds the
+    the rest of it has to match. With `before`, all this is about what follows these bytes, which
+    the output begins with. No text may contain `absent_bytes`. `max_states` bounds the
     automaton before it is minimised.
     """
     nfa = resolve_end_anchors(build_nfa(parse(pattern)))
-    alphabet = Alphabet(_masks(nfa) | set(byte_masks(after)), absent_bytes)
-    graph = determinise(nfa, alphabet, max_states)
-    return finish(put_after(after, graph, alphabet), alphabet.byte_class)
+    alphabet = Alphabet(_masks(nfa) | set(byte_masks(before + after)), absent_bytes)
+    graph = put_after(after, determinise(nfa, alphabet, max_states), alphabet)
+    return finish(put_before(before, graph, alphabet), alphabet.byte_class)
 
 
 def compile_choices(
     strings: Sequence[str],
     *,
+    before: bytes = b"",
     after: bytes = b"",
     max_states: int = MAX_CHOICE_STATES,
     absent_bytes: bytes = b"",
@@ -57,14 +64,21 @@ def compile_choices(
         raise StateLimitError(f"the choices have more than {MAX_CHOICE_BYTES:,} bytes, the limit")
     absent = frozenset(absent_bytes)
     possible = [choice for choice in choices if absent.isdisjoint(choice)]
-    if not possible or not absent.isdisjoint(after):
+    if not possible or not absent.isdisjoint(before + after):
         raise GrammarError(NO_MATCH)
     dawg = build_dawg(possible, max_states)
     used: set[int] = set().union(*possible)
-    alphabet = Alphabet(byte_masks(bytes(used) + after), absent_bytes)
+    alphabet = Alphabet(byte_masks(bytes(used) + before + after), absent_bytes)
     symbols = {byte: alphabet.symbols(1 << byte) for byte in used}
     graph = put_after(after, _graph(dawg, symbols), alphabet)
-    return finish_minimal(graph, alphabet.byte_class)
+    return finish_minimal(put_before(before, graph, alphabet), alphabet.byte_class)
+
+
+def compile_free(before: bytes, *, absent_bytes: bytes = b"") -> ByteDFA:
+    """The automaton of all bytes that begin with `before`, text or not."""
+    alphabet = Alphabet(byte_masks(before), absent_bytes)
+    anything = StateGraph([[(alphabet.everything, 0)]], [True])
+    return finish(put_before(before, anything, alphabet), alphabet.byte_class)
 
 
 def _masks(nfa: NFA) -> set[int]:

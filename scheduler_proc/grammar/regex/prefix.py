@@ -1,7 +1,9 @@
-"""Free output up to and including the first occurrence of some bytes.
+"""What may stand in front of a constraint: bytes that the output begins with, and free output up
+to and including the first occurrence of some bytes.
 
-The Knuth-Morris-Pratt automaton of the bytes, put in front of a state graph: state i has just read
-the first i of them, and the last byte leads to the graph's start. Before that, anything may come.
+Each is put in front of a state graph as a chain of states: state i has just read the first i of the
+bytes, and the last one leads to the graph's start. For free output the chain is the
+Knuth-Morris-Pratt automaton of the bytes: where another byte comes, it goes back and not astray.
 
 Source: Knuth, Morris, Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977.
 """
@@ -15,15 +17,30 @@ def put_after(after: bytes, graph: StateGraph, alphabet: Alphabet) -> StateGraph
     if not after:
         return graph
     shift = len(after)
-    shifted = [[(symbols, target + shift) for symbols, target in row] for row in graph.rows]
-    return StateGraph(
-        _free_rows(after, alphabet) + shifted, [False] * shift + list(graph.accepting)
-    )
+    rows = _free_rows(after, alphabet) + _shifted(graph.rows, shift)
+    return StateGraph(rows, [False] * shift + list(graph.accepting))
+
+
+def put_before(before: bytes, graph: StateGraph, alphabet: Alphabet) -> StateGraph:
+    """`before`, and then `graph`; each of its bytes must be a symbol."""
+    if not before:
+        return graph
+    shift = len(before)
+    chain: list[Row] = [
+        [(symbols, i)] if (symbols := alphabet.symbols(1 << byte)) else []
+        for i, byte in enumerate(before, start=1)
+    ]
+    return StateGraph(chain + _shifted(graph.rows, shift), [False] * shift + list(graph.accepting))
 
 
 def byte_masks(data: bytes) -> list[int]:
-    """The sets of bytes that an alphabet must tell apart to look for `data`."""
+    """The sets of bytes that an alphabet must tell apart to read or look for `data`."""
     return [1 << byte for byte in set(data)]
+
+
+def _shifted(rows: list[Row], shift: int) -> list[Row]:
+    """The rows of states that are renumbered to follow `shift` others."""
+    return [[(symbols, target + shift) for symbols, target in row] for row in rows]
 
 
 def _free_rows(after: bytes, alphabet: Alphabet) -> list[Row]:

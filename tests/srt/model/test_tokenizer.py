@@ -14,9 +14,9 @@ import pytest
 
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles, resolve_model
+from srt.model.tokenizer import Tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
 from tests.model_files import CORPUS, byte_level_tokenizer, save_directory, write_gguf
-from srt.model.tokenizer import Tokenizer, load_tokenizer
 
 GOLDENS = json.loads((Path(__file__).parent / "goldens_smollm2.json").read_text(encoding="utf-8"))
 

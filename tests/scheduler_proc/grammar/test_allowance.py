@@ -1,0 +1,147 @@
+"""What following a grammar may cost: metered while it is followed, and tried out before."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.grammar import allowance
+from scheduler_proc.grammar.allowance import MeteredGrammar
+from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.grammar.llguidance_backend import compile_llguidance
+from scheduler_proc.grammar.trial import MAX_LOAD_S, check_affordable
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
+from tests.scheduler_proc.fake_executor import VOCAB
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+
+CHARACTERS = [bytes([i]) for i in range(256)]
+VOCABULARY = TokenVocabulary.from_tokens([*CHARACTERS, b"<eos>"], [], [256])
+
+
+class Clock:
+    """Every call of a metered operation takes `step` seconds."""
+
+    def __init__(self, step: float) -> None:
+        self.now, self.step = 0.0, step
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock(0.0)
+    monkeypatch.setattr(allowance, "thread_time", made)
+    return made
+
+
+def first_of(row: np.ndarray) -> int:
+    return int(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0])
+
+
+def tokens_until_refused(grammar: MeteredGrammar, most: int) -> int:
+    row = np.empty((VOCAB + 31) // 32, np.uint32)
+    for count in range(most):
+        try:
+            grammar.fill(row)
+        except GrammarError as error:
+            assert "too long to follow: more than 100 ms" in str(error)
+            return count
+        grammar.accept(
+            [int(np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))[0])]
+        )
+    return most
+
+
+def test_what_is_fast_is_followed_for_ever(clock: Clock) -> None:
+    clock.step = allowance.TOKEN_S / 3
+    assert tokens_until_refused(MeteredGrammar(FakeGrammar(1000)), 500) == 500
+
+
+def test_what_is_slow_ends_when_its_allowance_is_used_up(clock: Clock) -> None:
+    """A token takes two calls of 10 ms and earns 1 ms: 19 of the 100 ms."""
+    clock.step = 0.01
+    grammar = MeteredGrammar(FakeGrammar(1000))
+    assert tokens_until_refused(grammar, 500) == 6
+    copy = grammar.fork()
+    for refused in (grammar, copy):
+        with pytest.raises(GrammarError, match="too long"):
+            refused.forced_bytes()
+
+
+def test_tokens_that_are_taken_back_earn_nothing(clock: Clock) -> None:
+    grammar = MeteredGrammar(FakeGrammar(1000))
+    row = np.empty((VOCAB + 31) // 32, np.uint32)
+    grammar.fill(row)
+    token = first_of(row)
+    clock.step = allowance.TOKEN_S / 2
+    for _ in range(120):
+        grammar.accept([token])
+        grammar.rollback(1)
+    with pytest.raises(GrammarError, match="too long"):
+        grammar.fill(row)
+
+
+def test_a_metered_grammar_is_otherwise_the_one_it_holds() -> None:
+    held = FakeGrammar(3)
+    metered = MeteredGrammar(held)
+    row, same = np.empty((2, (VOCAB + 31) // 32), np.uint32)
+    for _ in range(4):
+        metered.fill(row)
+        held.fill(same)
+        assert row.tolist() == same.tolist()
+        assert metered.is_accepting() == held.is_accepting()
+        assert metered.forced_bytes() == b"" and not metered.is_free()
+        metered.accept([max(held.allowed())])
+    assert metered.is_terminated() and metered.fork().is_terminated()
+    metered.rollback(1)
+    assert not metered.is_terminated()
+
+
+class FakeCompiled:
+    """Of any back end but ours; see FakeGrammar."""
+
+    backend, num_bytes = "llguidance", 0
+
+    def __init__(self, breaks_at: int = -1) -> None:
+        self._breaks_at = breaks_at
+
+    def start(self) -> Grammar:
+        return FakeGrammar(1000, self._breaks_at)
+
+    def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        raise NotImplementedError
+
+
+def test_what_breaks_after_a_few_tokens_is_refused_before() -> None:
+    vocabulary = TokenVocabulary.from_tokens([*[b"a"] * EOS, b"<eos>"], [], [EOS])
+    check_affordable(FakeCompiled(), vocabulary)
+    with pytest.raises(GrammarError, match="it cannot be followed: made to break"):
+        check_affordable(FakeCompiled(breaks_at=5), vocabulary)
+
+
+def test_what_is_slow_from_the_beginning_is_refused_before(clock: Clock) -> None:
+    clock.step = 0.01
+    vocabulary = TokenVocabulary.from_tokens([*[b"a"] * EOS, b"<eos>"], [], [EOS])
+    with pytest.raises(GrammarError, match="it cannot be followed: it takes too long"):
+        check_affordable(FakeCompiled(), vocabulary)
+
+
+def test_what_takes_long_to_load_is_refused(clock: Clock) -> None:
+    """By the CPU time that compiling took where it is compiled."""
+    grammar = compile_llguidance(Constraint("ebnf", 'root ::= "ab"'), VOCABULARY)
+    check_affordable(grammar, VOCABULARY)
+    grammar.load_s = MAX_LOAD_S + 0.1
+    with pytest.raises(GrammarError, match="takes 500 ms to make its grammar, above the limit"):
+        check_affordable(grammar, VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"type": "string"}, {"type": "object"}, {"const": "\u0004"}]
+)
+def test_ordinary_schemas_are_affordable(schema: dict[str, object]) -> None:
+    grammar = compile_llguidance(Constraint("json_schema", json.dumps(schema)), VOCABULARY)
+    check_affordable(grammar, VOCABULARY)

@@ -1,0 +1,154 @@
+"""Reads a ScoreReq into the token sequences whose log-probabilities are wanted.
+
+Called by the front for each of them. The rule: a text continuation of a text prefix is encoded
+together with it, so that it gets the tokens it has as a part of that text, also where it merges
+with the prefix's last token; everything else is joined as ids. All sequences are scored from one
+position, where the longest token prefix ends that they share with each other and the prefix.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from srt.errors import CONTEXT_LENGTH, RequestError
+from srt.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
+from srt.sampling_params import SamplingParams
+from tokenizer_proc.prompt import PromptReader
+
+MAX_CONTINUATIONS = 1024
+# The prefix counts once for each continuation: this bounds how long one score holds up the front.
+MAX_SCORE_CHARS = 1024 * 1024
+_SAMPLING = SamplingParams(max_new_tokens=0)
+
+
+class ScoreAdmission(NamedTuple):
+    """What the client is told, and what the scheduler gets: one request per continuation."""
+
+    admitted: Admitted
+    parts: list[TokenizedReq]
+
+
+class ScorePrompts(NamedTuple):
+    """What is to be computed: one sequence (int32 [n], n >= 1) per continuation, each scored from
+    position `start` on; `prefix_tokens` is the length of the prefix alone."""
+
+    sequences: list[np.ndarray]
+    start: int
+    prefix_tokens: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all sequences together."""
+        return sum(map(len, self.sequences))
+
+    def admission(self, client: bytes, req: ScoreReq) -> ScoreAdmission:
+        """Requests that generate nothing and want log-probabilities from `start` on."""
+        parts = [
+            TokenizedReq(
+                client=client,
+                rid=score_rid(req.rid, i),
+                epoch=req.epoch,
+                input_ids=pack_ids(sequence),
+                sampling=_SAMPLING,
+                return_logprob=True,
+                logprob_start_len=self.start,
+                cache_salt=req.cache_salt,
+            )
+            for i, sequence in enumerate(self.sequences)
+        ]
+        admitted = Admitted(req.rid, req.epoch, self.prefix_tokens, score_start=self.start)
+        return ScoreAdmission(admitted, parts)
+
+
+class ScoreReader:
+    """Turns scores into sequences of at most `limit` tokens each, and `max_tokens` together; a
+    score has at most `max_continuations`."""
+
+    def __init__(
+        self, reader: PromptReader, limit: int, max_tokens: int, max_continuations: int
+    ) -> None:
+        self._reader = reader
+        self._limit = limit
+        self._max_tokens = max(max_tokens, limit)
+        self._max_continuations = min(max_continuations, MAX_CONTINUATIONS)
+
+    def check(self, req: ScoreReq) -> None:
+        """What can be found without encoding anything. Raises RequestError naming the field."""
+        if (req.text is None) == (req.input_ids is None):
+            raise RequestError("exactly one of text and input_ids must be given", param="text")
+        count = len(req.continuations)
+        if not 1 <= count <= self._max_continuations:
+            reason = f"continuations must be 1 to {self._max_continuations}, not {count}"
+            raise RequestError(reason, param="continuations")
+        for i, continuation in enumerate(req.continuations):
+            if not (continuation.text or continuation.ids):
+                where = f"continuations[{i}]"
+                raise RequestError(f"{where} must not be empty", param=where)
+        texts = [c.text for c in req.continuations if c.text is not None]
+        if len(texts) * len(req.text or "") + sum(map(len, texts)) > MAX_SCORE_CHARS:
+            raise _too_much(f"{MAX_SCORE_CHARS} characters")
+
+    def read(self, req: ScoreReq) -> ScorePrompts:
+        """The sequences of `req`, which was checked. Raises RequestError naming the field."""
+        prefix = self._prefix(req)
+        sequences: list[np.ndarray] = []
+        left = self._max_tokens
+        for i, continuation in enumerate(req.continuations):
+            sequences.append(self._sequence(req, prefix, continuation, f"continuations[{i}]"))
+            left -= len(sequences[-1])
+            if left < 0:
+                raise _too_much(f"{self._max_tokens} tokens")
+        return ScorePrompts(sequences, common_length([prefix, *sequences]), len(prefix))
+
+    def _prefix(self, req: ScoreReq) -> np.ndarray:
+        if req.text is not None:
+            prefix, param = self._reader.encode(req.text, "text"), "text"
+        else:
+            prefix, param = self._reader.checked_ids(req.input_ids or b"", "input_ids"), "input_ids"
+        if len(prefix) > self._limit:
+            raise self._too_long(len(prefix), "prefix", param)
+        return prefix
+
+    def _sequence(
+        self, req: ScoreReq, prefix: np.ndarray, continuation: Continuation, where: str
+    ) -> np.ndarray:
+        text = continuation.text
+        if text is None:
+            ids = np.concatenate((prefix, self._reader.checked_ids(continuation.ids, where)))
+        elif req.text is not None:
+            ids = self._reader.encode(req.text + text, where)
+        else:
+            alone = self._reader.encode(text, where, add_special_tokens=False)
+            ids = np.concatenate((prefix, alone))
+        if len(ids) == 0:
+            raise RequestError(f"{where} must hold at least one token", param=where)
+        if len(ids) > self._limit:
+            raise self._too_long(len(ids), "prefix with this continuation", where)
+        return ids
+
+    def _too_long(self, num_tokens: int, what: str, param: str) -> RequestError:
+        return RequestError(
+            f"This model's maximum context length is {self._limit} tokens. However, your {what} "
+            f"resulted in {num_tokens} tokens. Please reduce the length of the prompt.",
+            param=param,
+            code=CONTEXT_LENGTH,
+        )
+
+
+def common_length(sequences: Sequence[np.ndarray]) -> int:
+    """The length of the longest prefix that all sequences have in common."""
+    first = sequences[0]
+    length = len(first)
+    for other in sequences[1:]:
+        length = min(length, len(other))
+        differ = np.flatnonzero(first[:length] != other[:length])
+        length = int(differ[0]) if len(differ) else length
+    return length
+
+
+def _too_much(limit: str) -> RequestError:
+    return RequestError(
+        f"continuations must have at most {limit} in all, the prefix counted with each",
+        param="continuations",
+    )
