@@ -11,6 +11,7 @@ follows: a jump that replaced tokens (seam), or one that did not (tail).
 import argparse
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -125,7 +126,7 @@ class Laboratory:
             )
         )
 
-    def _batches(self, core: Scheduler):  # type: ignore[no-untyped-def]
+    def _batches(self, core: Scheduler) -> Iterator[TokenBatch]:
         """What the core tells, step by step, until it has no work."""
         while core.has_work:
             plan = core.prepare(0.0)
