@@ -167,7 +167,7 @@ def both(lab: Laboratory, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
 
 def replaced(sampling: SamplingParams, **changes: object) -> SamplingParams:
     fields = {name: getattr(sampling, name) for name in sampling.__struct_fields__}
-    return SamplingParams(**{**fields, **changes})  # type: ignore[arg-type]
+    return SamplingParams(**{**fields, **changes})
 
 
 def non_canonical(lab: Laboratory, jobs: list[Job]) -> float:
