@@ -145,7 +145,7 @@ def print_steps(model: str) -> None:
     lab = Laboratory(model)
     compiler = GrammarCompiler(lab.vocabulary)
     stacking = stacking_s(lab.vocabulary.mask_width)
-    print(f"\nDecode steps of {BATCH}; ms, means. Stacking {BATCH} masks: {1000 * stacking:.3f}")
+    print(f"\nDecode steps of {BATCH}; ms, medians. Stacking {BATCH} masks: {1000 * stacking:.3f}")
     print("| requests | model | grammars and stacking | share of the step | commit and seal |")
     print("|---|---|---|---|---|")
     for name, constraint in [("free", None), *CASES.items()]:
@@ -155,7 +155,7 @@ def print_steps(model: str) -> None:
                 run_batch(lab, compiled, BATCH * i)
         rounds = [run_batch(lab, compiled, BATCH * i) for i in range(_ROUNDS)]
         sums = [
-            np.concatenate([getattr(parts, field) for parts in rounds]).mean()
+            np.median(np.concatenate([getattr(parts, field) for parts in rounds]))
             for field in ("model", "grammar", "exposed", "planning")
         ]
         in_model, in_grammar, exposed, planning = sums

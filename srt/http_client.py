@@ -20,6 +20,7 @@ from srt.errors import (
     RequestError,
     RingError,
 )
+from srt.event_lines import event_lines
 from srt.generation import ChoiceScore, GenerateOutput, Request, ScoreOutput, ScoreRequest
 from srt.messages import Finish, RingEvent
 from srt.sampling_params import SamplingParams
@@ -28,7 +29,7 @@ from srt.tools.format import message_object, tool_object
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0
 _STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
-_DATA = "data: "
+_DATA = b"data: "
 
 Parse = Callable[[Any, GenerateOutput], GenerateOutput]
 
@@ -192,8 +193,8 @@ def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
 
 async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
     try:
-        async for line in response.aiter_lines():
-            if line == "data: [DONE]":
+        async for line in event_lines(response):
+            if line == b"data: [DONE]":
                 return
             if line.startswith(_DATA):
                 yield msgspec.json.decode(line[len(_DATA) :])

@@ -171,3 +171,10 @@ async def test_a_truncated_stream_is_an_error() -> None:
         generation = await client.submit(Request(text="a"))
         with pytest.raises(RingError, match="before the end"):
             await generation.result()
+
+
+async def test_line_separators_that_json_may_hold_do_not_end_a_line() -> None:
+    text = "one\u2028two\u2029three\x85four"
+    async with served(FakeClient((text,))) as server, HttpClient(server.url) as client:
+        output = await (await client.submit(Request(text="a"))).result()
+    assert output.text == text

@@ -1,0 +1,40 @@
+"""A chat of several turns, each of which reuses what the turns before it computed."""
+
+import argparse
+import json
+from typing import Any
+
+import lang as sgl
+
+TURNS = (
+    "Name one animal that lives in the sea.",
+    "Where in the sea does it live?",
+    "Say that again in five words.",
+)
+
+
+@sgl.function
+def chat(s: sgl.ProgramState, turns: tuple[str, ...]) -> None:
+    s += sgl.system("You are a helpful assistant who answers in one short sentence.")
+    for number, text in enumerate(turns):
+        s += sgl.user(text)
+        s += sgl.assistant(sgl.gen(f"answer_{number}", max_tokens=24, stop="\n"))
+
+
+def main(backend: Any, turns: tuple[str, ...] = TURNS) -> dict[str, Any]:
+    """The messages of the chat, and the prompt's and cached tokens of each turn."""
+    s = chat.run(turns, temperature=0, backend=backend)
+    calls = list(s.trace())
+    return {
+        "messages": s.messages(),
+        "prompt_tokens": [call.prompt_tokens for call in calls],
+        "cached_tokens": [call.cached_tokens for call in calls],
+    }
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", help="a server that runs already")
+    args = parser.parse_args()
+    with sgl.RuntimeEndpoint(args.url) if args.url else sgl.Runtime("smollm2") as backend:
+        print(json.dumps(main(backend), indent=2))

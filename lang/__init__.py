@@ -1,0 +1,125 @@
+"""The language: programs over language models, written in Python. `import lang as sgl`.
+
+A function decorated with `function` gets a state `s`, extends it by text, `gen` and `select`,
+forks it, and reads what the model wrote. Programs written for SGLang run as they are.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lang.chat_template import (
+    ChatTemplate,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
+from lang.choices import (
+    ChoicesDecision,
+    ChoicesSamplingMethod,
+    greedy_token_selection,
+    token_length_normalized,
+    unconditional_likelihood_normalized,
+)
+from lang.config import backend_of, global_config, set_default_backend
+from lang.errors import CancelledError, LangError, ProgramError, UnsupportedError
+from lang.function import ProgramStream, SglFunction, function
+from lang.primitives import (
+    distribution,
+    gen,
+    gen_int,
+    gen_string,
+    image,
+    score,
+    select,
+    separate_reasoning,
+    video,
+)
+from lang.roles import (
+    assistant,
+    assistant_begin,
+    assistant_end,
+    system,
+    system_begin,
+    system_end,
+    user,
+    user_begin,
+    user_end,
+)
+from lang.state import ProgramState, ProgramStateGroup
+
+if TYPE_CHECKING:
+    from lang.backends.openai import OpenAI
+    from lang.backends.runtime import Runtime, RuntimeEndpoint
+    from srt.engine import Engine
+
+__all__ = [
+    "CancelledError",
+    "ChatTemplate",
+    "ChoicesDecision",
+    "ChoicesSamplingMethod",
+    "Engine",
+    "LangError",
+    "OpenAI",
+    "ProgramError",
+    "ProgramState",
+    "ProgramStateGroup",
+    "ProgramStream",
+    "Runtime",
+    "RuntimeEndpoint",
+    "SglFunction",
+    "UnsupportedError",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "distribution",
+    "flush_cache",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "get_server_info",
+    "global_config",
+    "greedy_token_selection",
+    "image",
+    "register_chat_template",
+    "register_chat_template_matching_function",
+    "score",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
+]
+
+_BACKENDS = {
+    "Engine": "srt.engine",
+    "OpenAI": "lang.backends.openai",
+    "Runtime": "lang.backends.runtime",
+    "RuntimeEndpoint": "lang.backends.runtime",
+}
+
+
+def flush_cache(backend: Any = None) -> None:
+    """Empty the prefix cache of the back end's server. RequestError while requests run."""
+    from lang import loop
+
+    loop.call(backend_of(backend).flush_cache())
+
+
+def get_server_info(backend: Any = None) -> dict[str, Any]:
+    """The counters and gauges of the back end's server."""
+    info: dict[str, Any] = getattr(backend_of(backend), "get_server_info")()  # noqa: B009
+    return info
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _BACKENDS:
+        raise AttributeError(f"module 'lang' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_BACKENDS[name]), name)

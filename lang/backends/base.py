@@ -1,0 +1,158 @@
+"""What a program needs of a model, wherever it runs: the `Backend` protocol and its plain data.
+
+The interpreter calls it on the language's own event loop only, so a back end needs no locks. Every
+call may be cancelled at any await, and must then end what it has begun on the server.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol, Self
+
+from msgspec import Struct
+
+from lang import loop
+from lang.backends.scores import Scores
+from lang.chat_template import ChatTemplate
+from lang.errors import UnsupportedError
+from lang.sampling import Sampling
+
+
+class Image(Struct, frozen=True):
+    """An image, or frames of a video (`kind` "video"), as the program gave it."""
+
+    data: bytes
+    kind: str = "image"
+    num_frames: int = 0
+
+
+class Message(Struct, frozen=True):
+    """A closed turn of a chat."""
+
+    role: str
+    content: str
+    images: tuple[Image, ...] = ()
+
+
+class Prompt(Struct, frozen=True):
+    """What a program has said so far.
+
+    `text` is all of it, with the chat template's marks. A chat back end reads `messages` (the
+    closed turns, the default system prompt not among them), and the turn that is still open:
+    `open_role` ("" outside of roles) and `open_text`, what that turn holds so far. `open_text` of
+    an assistant's turn is a prefix that the answer has to continue.
+    """
+
+    text: str
+    messages: tuple[Message, ...] = ()
+    open_role: str = ""
+    open_text: str = ""
+    images: tuple[Image, ...] = ()
+
+
+class Completion(Struct, frozen=True):
+    """A completion, whole (`finish` says why it ended) or as far as it has come (None).
+
+    `text` is all of it so far. `meta` is what `get_meta_info` returns besides the fields here, for
+    instance `output_token_logprobs`.
+    """
+
+    text: str
+    finish: str | None = None
+    matched: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    meta: dict[str, Any] = {}
+
+
+class Capabilities(Struct, frozen=True):
+    """What a back end can do; the interpreter refuses the rest with an UnsupportedError.
+
+    `chat_only`: every gen must be in an assistant's role. `score`: `score` gives exact
+    log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
+    dtype. Without `stop_regex` the interpreter looks for the patterns itself, in a stream.
+    """
+
+    chat_only: bool = False
+    score: bool = False
+    images: bool = False
+    constraints: bool = False
+    stop_regex: bool = False
+
+
+class Backend(Protocol):
+    """A model that programs run on. Errors are raised as exceptions; none is returned."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def chat_template(self) -> ChatTemplate:
+        """How roles become text. Asked for once per program, so an answer should be kept."""
+        ...
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        """One whole completion. `sampling.n` is always 1: the interpreter asks n times."""
+        ...
+
+    def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
+        """The completion as it grows; the last one, and only that, has `finish`."""
+        ...
+
+    async def score(
+        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
+    ) -> Scores:
+        """Log-probabilities of texts after the prompt; see `Scored`."""
+        ...
+
+    async def select(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
+    ) -> Completion:
+        """A choice of the model where there is no `score`: `text` is one of `choices`."""
+        ...
+
+    async def prefetch(self, prefix: str) -> None:
+        """Compute `prefix` and keep it in the server's cache; nothing where there is no such."""
+        ...
+
+    async def flush_cache(self) -> None:
+        """Empty the server's prefix cache."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections. May be called more than once."""
+        ...
+
+
+class BackendDefaults:
+    """What a back end that lacks something inherits: it is refused by name, or nothing to do."""
+
+    async def chat_template(self) -> ChatTemplate:
+        return ChatTemplate()
+
+    async def score(
+        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
+    ) -> Scores:
+        raise UnsupportedError("score", f"{type(self).__name__} has no log-probabilities of texts")
+
+    async def select(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
+    ) -> Completion:
+        raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
+
+    async def prefetch(self, prefix: str) -> None:
+        pass
+
+    async def flush_cache(self) -> None:
+        raise UnsupportedError("flush_cache", f"{type(self).__name__} has no cache of ours")
+
+    async def aclose(self) -> None:
+        pass
+
+    def close(self) -> None:
+        """`aclose`, for programs without a loop; a `with` block ends with it."""
+        loop.call(self.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,278 @@
+"""Programs on any server with the OpenAI routes: completion models and chat models.
+
+What such a server cannot do is refused by name. A select is exact where completions echo their
+prompt with log-probabilities (`score`); else its answer is constrained to the choices, or free, and
+the closest choice is taken. The meta info's `select_method` says which of these two.
+"""
+
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from lang.backends.base import (
+    BackendDefaults,
+    Capabilities,
+    Completion,
+    Prompt,
+)
+from lang.backends.openai_answer import Answer, scores_of
+from lang.backends.openai_request import (
+    DIALECTS,
+    Dialect,
+    chat_messages,
+    choice_fields,
+    sampling_fields,
+)
+from lang.backends.scores import Scores
+from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
+from lang.errors import UnsupportedError
+from lang.sampling import Sampling
+from srt.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from lang.backends.openai_http import OpenAIHttp
+
+OPENAI_URL = "https://api.openai.com/v1"
+SPARE_TOKENS = 16  # what an answer may have around a choice: quotes, braces, a word or two
+_COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
+
+SelectMethod = Literal["constrained", "closest"]
+
+
+class TokenUsage(Struct):
+    """Tokens that a back end has been charged for so far."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class OpenAI(BackendDefaults):
+    """A model behind OpenAI's routes.
+
+    `is_chat_model` None: all are but OpenAI's three completion models. `dialect` says whose fields
+    the server takes beside OpenAI's: "openai" none (the default at OpenAI's own address),
+    "sglang" (the default elsewhere; srt's too), "vllm". `echo_logprobs` says that completions
+    take `echo` with `logprobs`, by which selects are exact (the default for vLLM). `select` None:
+    constrained where the dialect can, else closest. Address and key default to the environment's
+    OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError for what cannot work.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        is_chat_model: bool | None = None,
+        chat_template: str | ChatTemplate | None = None,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        dialect: Dialect | None = None,
+        echo_logprobs: bool | None = None,
+        select: SelectMethod | None = None,
+        timeout_s: float = 600.0,
+        max_retries: int = 3,
+        transport: "httpx.AsyncBaseTransport | None" = None,
+    ) -> None:
+        self.model_name = model_name
+        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+        self.is_chat = model_name not in _COMPLETION_MODELS
+        if is_chat_model is not None:
+            self.is_chat = is_chat_model
+        at_openai = self.base_url.rstrip("/") == OPENAI_URL
+        self.dialect: Dialect = dialect or ("openai" if at_openai else "sglang")
+        self.token_usage = TokenUsage()
+        self._api_key = api_key or os.environ.get("OPENAI_API_KEY")
+        echoes = self.dialect == "vllm" if echo_logprobs is None else echo_logprobs
+        self._capabilities = Capabilities(
+            chat_only=self.is_chat,
+            score=echoes and not self.is_chat,
+            images=self.is_chat,
+            constraints=True,
+        )
+        self._select = select
+        self._template = self._chat_template(chat_template)
+        self._timeout_s, self._max_retries, self._transport = timeout_s, max_retries, transport
+        self._connections: OpenAIHttp | None = None
+        self._check(at_openai)
+
+    def _check(self, at_openai: bool) -> None:
+        if self.dialect not in DIALECTS:
+            raise ConfigError(f"dialect {self.dialect!r}: expected one of {DIALECTS}")
+        if self._select not in (None, "constrained", "closest"):
+            raise ConfigError(f"select {self._select!r}: expected 'constrained' or 'closest'")
+        if not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"base_url {self.base_url!r}: expected http:// or https://")
+        if at_openai and not self._api_key:
+            raise ConfigError("api_key: give one, or set OPENAI_API_KEY")
+
+    def _chat_template(self, template: str | ChatTemplate | None) -> ChatTemplate:
+        """A chat model has its own; the text of its programs is for people to read."""
+        if isinstance(template, ChatTemplate):
+            return template
+        if template is not None:
+            return chat_template_named(template)
+        return ChatTemplate() if self.is_chat else chat_template_of_model(self.model_name)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    async def chat_template(self) -> ChatTemplate:
+        return self._template
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        body = self._prompt_fields(prompt)
+        body |= sampling_fields(sampling, self.dialect, self.is_chat)
+        return await self._complete(body)
+
+    async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
+        body = self._prompt_fields(prompt)
+        body |= sampling_fields(sampling, self.dialect, self.is_chat)
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        begun, answer = time.monotonic(), Answer("logprobs" in body)
+        async with aclosing(self._http().events(self._path, body)) as events:
+            async for event in events:
+                if answer.take(event):
+                    yield answer.partial()
+        yield self._counted(answer.completion(time.monotonic() - begun))
+
+    async def score(
+        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
+    ) -> Scores:
+        """One request of an echo for each text. Token ids are not told: -1 stands for them."""
+        if not self.capabilities.score:
+            return await super().score(prompt, continuations, unconditional=unconditional)
+        if unconditional:
+            reason = "the completions route gives no log-probabilities of tokens by themselves"
+            raise UnsupportedError("choices_method", reason)
+        texts = [prompt.text + text for text in ("", *continuations)]
+        texts = texts if prompt.text else texts[1:]
+        body = self._prompt_fields(prompt) | {"prompt": texts, "max_tokens": 0, "temperature": 0}
+        payload = await self._http().post(self._path, body | {"echo": True, "logprobs": 1})
+        scores = scores_of(payload, continuations)
+        self.token_usage.prompt_tokens += (payload.get("usage") or {}).get("prompt_tokens") or 0
+        return scores
+
+    async def select(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
+    ) -> Completion:
+        constrained = choice_fields(choices, self.dialect, self.is_chat)
+        if self._select == "closest" or (self._select is None and constrained is None):
+            return await self._closest(prompt, choices, sampling)
+        if constrained is None:
+            raise UnsupportedError("select", "these completions cannot be constrained to choices")
+        return await self._constrained(prompt, choices, sampling, constrained)
+
+    async def _constrained(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling, fields: dict[str, Any]
+    ) -> Completion:
+        answer = await self._complete(self._select_body(prompt, choices, sampling) | fields)
+        text = _chosen(answer.text) if self.dialect == "openai" else answer.text
+        if text is None or text not in choices:
+            reason = f"the answer {answer.text!r} (finish {answer.finish!r}) is none of them; "
+            reason += f"if the server ignores {', '.join(fields)}, name its dialect, "
+            reason += "or use select='closest'"
+            raise UnsupportedError("choices", reason)
+        return _with_choice(answer, text, "constrained")
+
+    async def _closest(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
+    ) -> Completion:
+        answer = await self._complete(self._select_body(prompt, choices, sampling))
+        return _with_choice(answer, closest(answer.text, choices), "closest")
+
+    def _select_body(
+        self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
+    ) -> dict[str, Any]:
+        """A token has a byte at least, so no choice is cut short."""
+        longest = max(len(choice.encode()) for choice in choices)
+        plain = Sampling(
+            max_tokens=longest + SPARE_TOKENS,
+            temperature=sampling.temperature,
+            seed=sampling.seed,
+        )
+        fields = sampling_fields(plain, self.dialect, self.is_chat)
+        return self._prompt_fields(prompt) | fields
+
+    def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
+        if self.is_chat:
+            messages = chat_messages(prompt, self._template)
+            return {"model": self.model_name, "messages": messages}
+        if prompt.images or any(message.images for message in prompt.messages):
+            raise UnsupportedError("image", "completions take text only")
+        return {"model": self.model_name, "prompt": prompt.text}
+
+    async def _complete(self, body: dict[str, Any]) -> Completion:
+        begun, answer = time.monotonic(), Answer("logprobs" in body)
+        answer.take(await self._http().post(self._path, body))
+        return self._counted(answer.completion(time.monotonic() - begun))
+
+    def _counted(self, completion: Completion) -> Completion:
+        self.token_usage.prompt_tokens += completion.prompt_tokens
+        self.token_usage.completion_tokens += completion.completion_tokens
+        return completion
+
+    @property
+    def _path(self) -> str:
+        return "/chat/completions" if self.is_chat else "/completions"
+
+    def _http(self) -> "OpenAIHttp":
+        """Made in the loop that uses it; httpx is not imported for programs that do not."""
+        if self._connections is None:
+            from lang.backends.openai_http import OpenAIHttp
+
+            self._connections = OpenAIHttp(
+                self.base_url,
+                {"authorization": f"Bearer {self._api_key}"} if self._api_key else {},
+                timeout_s=self._timeout_s,
+                max_retries=self._max_retries,
+                transport=self._transport,
+            )
+        return self._connections
+
+    async def aclose(self) -> None:
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.aclose()
+
+
+def closest(answer: str, choices: Sequence[str]) -> str:
+    """The choice that a free answer means.
+
+    The longest that it begins with, blanks, quotes and case aside; else the one most like its
+    beginning; the first of those that are alike.
+    """
+    said = _bare(answer)
+    begun_with = [choice for choice in choices if _bare(choice) and said.startswith(_bare(choice))]
+    if begun_with:
+        return max(begun_with, key=lambda choice: len(_bare(choice)))
+
+    def likeness(choice: str) -> float:
+        bare = _bare(choice)
+        return SequenceMatcher(None, said[: len(bare)], bare, autojunk=False).ratio()
+
+    return max(choices, key=likeness)
+
+
+def _bare(text: str) -> str:
+    return text.strip(" \t\n\"'`*").casefold()
+
+
+def _chosen(text: str) -> str | None:
+    """What the answer `{"choice": ...}` says; None for another answer."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str]).get("choice")
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return None
+
+
+def _with_choice(answer: Completion, choice: str, method: SelectMethod) -> Completion:
+    meta = answer.meta | {"select_method": method, "answer": answer.text}
+    return msgspec.structs.replace(answer, text=choice, meta=meta)

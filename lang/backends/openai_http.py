@@ -1,0 +1,199 @@
+"""The HTTP below the OpenAI back end: posts, server-sent events, bounded retries, errors by name.
+
+httpx and not the `openai` package, which is four times as slow to import, is not a dependency, and
+knows no fields but its own. Invariant: an exchange that is left early, by cancellation or by
+closing the iterator, closes its connection, which is how such servers learn of an abort.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+import msgspec
+
+from srt.errors import (
+    BAD_REQUEST,
+    CONTEXT_LENGTH,
+    INTERNAL,
+    NOT_FOUND,
+    OVERLOADED,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    RequestError,
+)
+from srt.event_lines import event_lines
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 256  # what is above waits here, and not at the server
+FIRST_PAUSE_S = 0.5  # doubled with every retry, unless the server says how long
+MAX_PAUSE_S = 60.0  # a server that wants more is not waited for
+REQUEST_TIMEOUT = "request_timeout"
+_CODES = {
+    401: UNAUTHORIZED,
+    403: UNAUTHORIZED,
+    404: NOT_FOUND,
+    408: REQUEST_TIMEOUT,
+    429: OVERLOADED,
+    502: UNAVAILABLE,
+    503: UNAVAILABLE,
+    504: UNAVAILABLE,
+}
+_RETRIED = (OVERLOADED, UNAVAILABLE)
+_DATA = b"data:"
+
+
+class OpenAIHttp:
+    """Connections to one server. `timeout_s` bounds its silence, not a whole stream.
+
+    A request is sent again, up to `max_retries` times, when the server did not take it: it cannot
+    be reached, or it says 429, 502, 503 or 504. `transport` replaces the network in tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        timeout_s: float,
+        max_retries: int,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._max_retries = max_retries
+        self._timeout_s = timeout_s
+        self._http = httpx.AsyncClient(
+            headers=dict(headers),
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
+            limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
+            transport=transport,
+        )
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The decoded answer. Raises RequestError."""
+        response = await self._open(path, body)
+        try:
+            return _decoded(await response.aread())
+        except httpx.HTTPError as exc:
+            raise self._lost(exc) from exc
+        finally:
+            await response.aclose()
+
+    async def events(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Any, None]:
+        """The decoded events of a stream up to its `[DONE]`. Raises RequestError."""
+        response = await self._open(path, body)
+        try:
+            async with aclosing(event_lines(response)) as lines:
+                async for line in lines:
+                    if not line.startswith(_DATA):
+                        continue
+                    data = line[len(_DATA) :].strip()
+                    if data == b"[DONE]":
+                        return
+                    yield _event(data)
+        except httpx.HTTPError as exc:
+            raise self._lost(exc) from exc
+        finally:
+            await response.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections; what is in flight fails."""
+        await self._http.aclose()
+
+    async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """A response whose head has come and is good."""
+        attempt = 0
+        while True:
+            answer = await self._attempt(path, body)
+            if not isinstance(answer, RequestError):
+                if answer.is_success:
+                    return answer
+                answer, pause = await _refusal(answer)
+            else:
+                pause = None
+            pause = FIRST_PAUSE_S * 2**attempt if pause is None else pause
+            if attempt == self._max_retries or not answer.info.retryable or pause > MAX_PAUSE_S:
+                raise answer
+            attempt += 1
+            await asyncio.sleep(pause)
+
+    async def _attempt(self, path: str, body: dict[str, Any]) -> httpx.Response | RequestError:
+        """A response, or the error of a server that could not be reached."""
+        try:
+            request = self._http.build_request("POST", self.base_url + path, json=body)
+            return await self._http.send(request, stream=True)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
+            message = f"cannot reach {self.base_url}: {exc or type(exc).__name__}"
+            return RequestError(message, code=UNAVAILABLE, retryable=True)
+        except httpx.HTTPError as exc:
+            raise self._lost(exc) from exc
+
+    def _lost(self, exc: httpx.HTTPError) -> RequestError:
+        """What a broken exchange means. It may have cost something, so it is not sent again."""
+        if isinstance(exc, httpx.TimeoutException):
+            message = f"{self.base_url} was silent for {self._timeout_s:g} s"
+            return RequestError(message, code=REQUEST_TIMEOUT, retryable=True)
+        message = f"lost {self.base_url}: {exc or type(exc).__name__}"
+        return RequestError(message, code=UNAVAILABLE, retryable=True)
+
+
+def _decoded(data: bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise RequestError(f"the server's answer is not JSON: {exc}", code=INTERNAL) from exc
+
+
+def _event(data: bytes) -> Any:
+    """One event. Raises the error that it carries, if it does."""
+    event = _decoded(data)
+    if isinstance(event, dict) and event.get("error"):
+        raise _error(event["error"], int(event.get("status_code") or 500))
+    return event
+
+
+async def _refusal(response: httpx.Response) -> tuple[RequestError, float | None]:
+    """The error of a response and the pause in seconds that it asks for (None: no word of it)."""
+    try:
+        data = await response.aread()
+    except httpx.HTTPError:
+        data = b""
+    finally:
+        await response.aclose()
+    try:
+        detail = msgspec.json.decode(data)
+        detail = detail.get("error", detail)
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+        detail = data[:500].decode(errors="replace") or response.reason_phrase
+    return _error(detail, response.status_code), _pause(response.headers.get("retry-after"))
+
+
+def _error(detail: Any, status: int) -> RequestError:
+    """The error of an OpenAI-style body: an object with `message`, `code`, `param`, or a text."""
+    fields = detail if isinstance(detail, dict) else {"message": detail}
+    theirs = str(fields.get("code") or "")
+    code = _CODES.get(status, INTERNAL if status >= 500 else BAD_REQUEST)
+    if theirs == CONTEXT_LENGTH:
+        code = CONTEXT_LENGTH
+    return RequestError(
+        str(fields.get("message") or f"HTTP {status}"),
+        param=fields.get("param"),
+        code=code,
+        retryable=code in _RETRIED and theirs != "insufficient_quota",
+    )
+
+
+def _pause(retry_after: str | None) -> float | None:
+    """The header's seconds or date, in seconds from now; None where it is missing or unreadable."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    try:
+        when = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,162 @@
+"""Prompts and sampling as bodies of the OpenAI routes, in the dialects that servers speak.
+
+Used by the OpenAI back end. Invariant: a parameter that a dialect has no field for is refused by
+name, never left out.
+"""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from lang.backends.base import Image, Prompt
+from lang.chat_template import ChatTemplate
+from lang.errors import UnsupportedError
+from lang.sampling import Sampling
+
+# Whose fields a server takes: OpenAI's own only; SGLang's, which are srt's too; or vLLM's.
+Dialect = Literal["openai", "sglang", "vllm"]
+DIALECTS = get_args(Dialect)
+
+_NOWHERE = ("n", "token_healing", "logprob_start_len", "stop_regex")
+_EXTRA = ("min_tokens", "stop_token_ids", "top_k", "min_p", "repetition_penalty", "ignore_eos")
+_PLAIN = ("frequency_penalty", "presence_penalty", "logit_bias", "seed")
+_UNKNOWN_TO: dict[Dialect, tuple[str, ...]] = {
+    "openai": (*_EXTRA, "regex", "ebnf"),
+    "sglang": (),
+    "vllm": (),
+}
+_REGEX_META = frozenset("\\.+*?()|[]{}^$")
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+)
+
+
+def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict[str, Any]:
+    """The body's fields for `sampling`. Raises UnsupportedError naming what has no field."""
+    sampling.refuse((*_NOWHERE, *_UNKNOWN_TO[dialect]), f"OpenAI(dialect={dialect!r})")
+    if dialect == "openai" and not is_chat:
+        sampling.refuse(("json_schema",), "the completions route")
+    is_new = dialect == "openai" and is_chat
+    body: dict[str, Any] = {
+        "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+    }
+    if dialect != "openai":  # whose defaults come from the model's own configuration
+        body |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
+    given = sampling.set_fields()
+    body |= {name: getattr(sampling, name) for name in _given(given)}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    return body | _logprob_fields(sampling, is_chat) | _constraint_fields(sampling, dialect)
+
+
+def _given(given: set[str]) -> list[str]:
+    """The names of set fields that travel as they are, sorted."""
+    return sorted(given.intersection((*_PLAIN, *_EXTRA, "top_p")))
+
+
+def _logprob_fields(sampling: Sampling, is_chat: bool) -> dict[str, Any]:
+    if not sampling.return_logprob:
+        return {}
+    if not is_chat:
+        return {"logprobs": sampling.top_logprobs_num}
+    top = {"top_logprobs": sampling.top_logprobs_num} if sampling.top_logprobs_num else {}
+    return {"logprobs": True, **top}
+
+
+def _constraint_fields(sampling: Sampling, dialect: Dialect) -> dict[str, Any]:
+    given = {"regex": sampling.regex, "ebnf": sampling.ebnf}
+    fields: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
+    if dialect == "vllm" and fields:
+        names = {"regex": "regex", "ebnf": "grammar"}
+        fields = {"structured_outputs": {names[name]: text for name, text in fields.items()}}
+    if sampling.json_schema is not None:
+        schema = msgspec.json.decode(sampling.json_schema)
+        fields["response_format"] = _json_format("answer", schema)
+    return fields
+
+
+def _json_format(name: str, schema: Any) -> dict[str, Any]:
+    described = {"name": name, "schema": schema, "strict": True}
+    return {"type": "json_schema", "json_schema": described}
+
+
+def choice_fields(choices: Sequence[str], dialect: Dialect, is_chat: bool) -> dict[str, Any] | None:
+    """Fields that force the answer to be one of `choices`; None where there are no such.
+
+    In the dialect "openai" the answer is the object `{"choice": ...}`.
+    """
+    if dialect == "sglang":
+        return {"regex": "|".join(f"({_escaped(choice)})" for choice in choices)}
+    if dialect == "vllm":
+        return {"structured_outputs": {"choice": list(choices)}}
+    if not is_chat:
+        return None
+    schema = {
+        "type": "object",
+        "properties": {"choice": {"type": "string", "enum": list(choices)}},
+        "required": ["choice"],
+        "additionalProperties": False,
+    }
+    return {"response_format": _json_format("choice", schema)}
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + char if char in _REGEX_META else char for char in text)
+
+
+def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]]:
+    """The messages that an answer follows. Raises UnsupportedError where a chat cannot say it.
+
+    `template` is what the program's text was made with.
+    """
+    if prompt.open_role != "assistant":
+        where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
+        reason = f"a chat model answers in the assistant's role only, and this gen is in {where}"
+        raise UnsupportedError("gen", reason)
+    if prompt.open_text:
+        reason = f"a chat model cannot continue an answer, and this one begins {prompt.open_text!r}"
+        raise UnsupportedError("gen", reason)
+    _refuse_stray_text(prompt, template)
+    return [_message(m.role, m.content, m.images) for m in prompt.messages]
+
+
+def _refuse_stray_text(prompt: Prompt, template: ChatTemplate) -> None:
+    """Messages are stripped on the left, so blanks are not compared."""
+    said = [template.prefix(m.role) + m.content + template.suffix(m.role) for m in prompt.messages]
+    if prompt.messages and prompt.messages[0].role != "system" and template.default_system:
+        marks = template.prefix("system"), template.suffix("system")
+        said.insert(0, template.default_system.join(marks))
+    said.append(template.prefix("assistant"))
+    has_images = prompt.images or any(m.images for m in prompt.messages)  # they have marks
+    if not has_images and _without_blanks("".join(said)) != _without_blanks(prompt.text):
+        reason = "a chat model sees messages only, and there is text outside of roles before it"
+        raise UnsupportedError("gen", reason)
+
+
+def _without_blanks(text: str) -> str:
+    return "".join(text.split())
+
+
+def _message(role: str, content: str, images: Sequence[Image]) -> dict[str, Any]:
+    """Images come before the text."""
+    if not images:
+        return {"role": role, "content": content}
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": _data_url(image)}} for image in images
+    ]
+    return {"role": role, "content": [*parts, {"type": "text", "text": content}]}
+
+
+def _data_url(image: Image) -> str:
+    if image.kind != "image":
+        raise UnsupportedError(image.kind, "the OpenAI routes take images only")
+    for signature, mime in _SIGNATURES:
+        if image.data.startswith(signature):
+            return f"data:{mime};base64,{base64.b64encode(image.data).decode()}"
+    raise UnsupportedError("image", "is not a PNG, JPEG, GIF or WebP file")

@@ -1,0 +1,304 @@
+"""Programs on our own server: `RuntimeEndpoint` at an address, `Runtime` with a server of its own.
+
+One `srt.AsyncClient` per endpoint, opened at its first use on the language's loop. Roles are
+rendered here, since a program's turns grow piece by piece; see `lang.chat_template`.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import weakref
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lang import loop
+from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
+from lang.backends.scores import Scored, Scores
+from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
+from lang.errors import UnsupportedError
+from lang.sampling import Sampling
+from srt.client import AsyncClient
+from srt.errors import RingError
+from srt.generation import GenerateOutput
+from srt.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from srt.engine import Engine
+
+CLOSE_TIMEOUT_S = 2.0
+
+# The language's names of SamplingParams' fields, where they differ.
+_RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
+_NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len"}
+_open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
+
+
+class RuntimeEndpoint(BackendDefaults):
+    """A server at `url`, http:// or ipc://DIRECTORY.
+
+    `chat_template` is a registered name or a ChatTemplate; without it the model's name decides.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        chat_template: str | ChatTemplate | None = None,
+    ) -> None:
+        self.url = url
+        stops = "stop_regex" in SamplingParams.__struct_fields__
+        self.capabilities = Capabilities(score=True, constraints=True, stop_regex=stops)
+        self._api_key = api_key
+        named = isinstance(chat_template, str)
+        self._template = chat_template_named(str(chat_template)) if named else chat_template
+        self._client: AsyncClient | None = None
+        self._opening = asyncio.Lock()
+
+    async def client(self) -> AsyncClient:
+        """The client, connected. To be used on the language's loop."""
+        async with self._opening:
+            if self._client is None:
+                self._client = await AsyncClient(self.url, api_key=self._api_key).__aenter__()
+                _open.add(self)
+            return self._client
+
+    async def chat_template(self) -> ChatTemplate:
+        if not isinstance(self._template, ChatTemplate):
+            self._template = chat_template_of_model(await self._model_name())
+        return self._template
+
+    async def _model_name(self) -> str:
+        if self.url.startswith("ipc://"):
+            from srt.ring import ring_at
+
+            return ring_at(self.url).read_args().model_name
+        return str((await self.model_info())["model_path"])
+
+    async def model_info(self) -> dict[str, Any]:
+        """What the server says of its model, over HTTP only. Raises RingError."""
+        import httpx
+
+        headers = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        try:
+            async with httpx.AsyncClient(base_url=self.url, headers=headers) as http:
+                response = await http.get("/get_model_info")
+                response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise RingError(f"cannot ask {self.url} for its model: {error}") from error
+        info: dict[str, Any] = response.json()
+        return info
+
+    # ---- requests ------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
+        client = await self.client()
+        output = await client.generate(prompt.text, **_request(prompt, sampling))
+        return _completion(output, sampling)
+
+    async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
+        client = await self.client()
+        outputs = client.stream(prompt.text, **_request(prompt, sampling))
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield _completion(output, sampling)
+
+    async def prefetch(self, prefix: str) -> None:
+        client = await self.client()
+        await client.generate(prefix, sampling=SamplingParams(max_new_tokens=0))
+
+    async def score(
+        self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
+    ) -> Scores:
+        _refuse_images(prompt)
+        client = await self.client()
+        output = await client.score(text=prompt.text, continuations=list(continuations))
+        alone: list[tuple[float | None, ...]] = [() for _ in continuations]
+        if unconditional:
+            calls = [_alone(client, choice.token_ids) for choice in output.choices]
+            alone = list(await _together(calls))
+        made = zip(continuations, output.choices, alone, strict=True)
+        return Scores(
+            tuple(
+                Scored(text, tuple(choice.token_ids), tuple(choice.logprobs), without)
+                for text, choice, without in made
+            ),
+            output.prompt_tokens,
+            output.cached_tokens,
+        )
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        return await (await self.client()).stats()
+
+    async def flush_cache(self) -> None:
+        await (await self.client()).flush_cache()
+
+    async def aclose(self) -> None:
+        async with self._opening:
+            client, self._client = self._client, None
+        if client is not None:
+            await client.__aexit__(None, None, None)
+
+    def get_server_info(self) -> dict[str, Any]:
+        """`stats`, for programs without a loop."""
+        return loop.call(self.stats())
+
+    def close(self) -> None:
+        """`aclose`, for programs without a loop."""
+        loop.call(self.aclose())
+
+    def __enter__(self) -> "RuntimeEndpoint":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Runtime:
+    """A server of this program's own: `Runtime(model="smollm2", max_total_tokens=8192)`.
+
+    Arguments are those of `python -m srt.launch` (`model_path` is SGLang's word for `model`).
+    It starts with the first use, or `start`.
+    """
+
+    def __init__(
+        self,
+        model: str = "smollm2",
+        *,
+        model_path: str | None = None,
+        chat_template: str | ChatTemplate | None = None,
+        **args: Any,
+    ) -> None:
+        self._arguments = {"model": model_path or model, **args}
+        self._chat_template = chat_template
+        self._engine: Engine | None = None
+        self._endpoint: RuntimeEndpoint | None = None
+
+    @property
+    def endpoint(self) -> RuntimeEndpoint:
+        """The server as a back end."""
+        if self._endpoint is None:
+            self._endpoint = endpoint_of(self.engine, self._chat_template)
+        return self._endpoint
+
+    @property
+    def engine(self) -> "Engine":
+        """The server itself. Raises ConfigError if it cannot start."""
+        if self._engine is None:
+            from srt.engine import Engine
+
+            self._engine = Engine(**self._arguments)
+        return self._engine
+
+    @property
+    def url(self) -> str:
+        """The server's ipc:// address."""
+        return self.endpoint.url
+
+    def start(self) -> "Runtime":
+        """Start the server now."""
+        _ = self.endpoint
+        return self
+
+    def shutdown(self) -> None:
+        """End the server. May be called more than once."""
+        endpoint, self._endpoint = self._endpoint, None
+        engine, self._engine = self._engine, None
+        if endpoint is not None:
+            endpoint.close()
+        if engine is not None:
+            engine.close()
+
+    def __enter__(self) -> "Runtime":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+
+
+def endpoint_of(
+    engine: "Engine", chat_template: str | ChatTemplate | None = None
+) -> RuntimeEndpoint:
+    """An endpoint at an `srt.Engine`."""
+    return RuntimeEndpoint(f"ipc://{engine.directory}", chat_template=chat_template)
+
+
+def _request(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+    _refuse_images(prompt)
+    return {
+        "sampling": _params(sampling),
+        "return_logprob": sampling.return_logprob,
+        "logprob_start_len": sampling.logprob_start_len,
+    }
+
+
+def _refuse_images(prompt: Prompt) -> None:
+    if prompt.images:
+        raise UnsupportedError(prompt.images[0].kind, "the runtime's models take text only")
+
+
+def _params(sampling: Sampling) -> dict[str, Any]:
+    """SamplingParams' fields; what it does not have is refused, unless it is the default."""
+    fields = {name: _RENAMED.get(name, name) for name in Sampling.__struct_fields__}
+    known = set(SamplingParams.__struct_fields__)
+    unknown = {name for name, theirs in fields.items() if theirs not in known}
+    sampling.refuse(unknown - _NOT_SENT, "the runtime")
+    values = {fields[name]: getattr(sampling, name) for name in fields if name not in unknown}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
+    meta: dict[str, Any] = {
+        "id": output.rid,
+        "output_ids": output.output_ids,
+        "jump_forward_tokens": output.jump_forward_tokens,
+        "forward_passes": output.forward_passes,
+    }
+    if output.output_logprobs is not None:
+        pairs = zip(output.output_logprobs, output.output_ids, strict=True)
+        meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
+    if output.prompt_logprobs is not None:
+        meta["input_token_logprobs"] = [[v, token, None] for v, token in output.prompt_logprobs]
+    finish = output.finish
+    return Completion(
+        output.text,
+        None if finish is None else finish.type,
+        None if finish is None else finish.matched,
+        output.prompt_tokens,
+        output.cached_tokens,
+        output.completion_tokens,
+        meta,
+    )
+
+
+async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None, ...]:
+    """The log-probabilities of tokens with nothing before them."""
+    output = await client.generate(
+        input_ids=list(ids),
+        sampling=SamplingParams(max_new_tokens=0),
+        return_logprob=True,
+        logprob_start_len=0,
+    )
+    return tuple(value for value, _ in output.prompt_logprobs or [])
+
+
+async def _together(calls: Sequence[Any]) -> Sequence[Any]:
+    """All results; the first failure ends the other calls."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _close_all() -> None:
+    """Say goodbye to the servers, so that they need not find out."""
+    for endpoint in list(_open):
+        with contextlib.suppress(Exception):
+            loop.submit(endpoint.aclose()).result(CLOSE_TIMEOUT_S)
+
+
+atexit.register(_close_all)

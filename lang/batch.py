@@ -1,0 +1,213 @@
+"""`run_batch`: many runs of one function, so many at a time, in order.
+
+Each run keeps its slot until all its states are idle, so `num_threads` also bounds what is asked
+of the server at once. Leaving the results early ends every run that has begun.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lang import loop
+from lang.bodies import holding_thread
+from lang.config import backend_of, global_config
+from lang.program import current
+from lang.sampling import Sampling
+from lang.state import ProgramState
+from lang.tracer import constant_prefix, text_of
+
+if TYPE_CHECKING:
+    from lang.function import Run, SglFunction
+
+MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
+MIN_AUTO_THREADS = 96
+AUTO_THREADS_PER_CPU = 16
+
+Arguments = tuple[tuple, dict[str, Any]]
+
+
+class Options(NamedTuple):
+    """How a batch is run; see `SglFunction.run_batch`."""
+
+    backend: Any
+    defaults: Sampling
+    num_threads: int | str
+    progress_bar: bool
+    timeout_s: float | None
+    cache_prefix: bool | None
+
+
+def run(function: "SglFunction", calls: Sequence[Arguments], options: Options) -> "_Batch":
+    """Start the batch; iterating over the result gives the states."""
+    return _Batch(function, calls, options)
+
+
+class _Batch:
+    """An iterator over the states of a batch; it begins with the first one asked for."""
+
+    def __init__(
+        self, function: "SglFunction", calls: Sequence[Arguments], options: Options
+    ) -> None:
+        outer = current.get()
+        chosen = options.backend is None and outer is not None
+        self._backend = outer.backend if outer and chosen else backend_of(options.backend)
+        self._function = function
+        self._calls = calls
+        self._options = options
+        self._num_threads = _threads(options.num_threads, len(calls))
+        self._live: set[ProgramState] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._states = self._run()
+
+    def __iter__(self) -> Iterator[ProgramState]:
+        return self._states
+
+    def __next__(self) -> ProgramState:
+        return next(self._states)
+
+    def close(self) -> None:
+        """End every run that has begun, and begin no other."""
+        self._states.close()
+
+    def _run(self) -> Generator[ProgramState, None, None]:
+        if not self._calls:
+            return
+        self._send_prefix()
+        bar = _Bar(len(self._calls) if self._options.progress_bar else 0)
+        run = self._async_runs if self._function.is_async else self._thread_runs
+        try:
+            for state in run():
+                bar.step()
+                yield state
+        finally:
+            self._stop()
+            bar.end()
+
+    def _send_prefix(self) -> None:
+        wanted = self._options.cache_prefix
+        if wanted is None:
+            wanted = global_config.enable_precache_with_tracing
+        if not wanted or len(self._calls) < 2:
+            return
+        parts = constant_prefix(self._function.func, self._function.bind_arguments)
+        prefix = loop.call(text_of(parts, self._backend)) if parts else ""
+        if len(prefix) >= MIN_PREFIX_CHARS:
+            loop.call(self._backend.prefetch(prefix))
+
+    # ---- plain functions -----------------------------------------------------------------------
+
+    def _thread_runs(self) -> Iterator[ProgramState]:
+        pool = ThreadPoolExecutor(self._num_threads, thread_name_prefix="lang-batch")
+        try:
+            yield from _in_order(
+                lambda call: pool.submit(
+                    contextvars.copy_context().run, holding_thread, lambda: self._one(call)
+                ),
+                self._calls,
+                2 * self._num_threads,
+            )
+        finally:
+            self._stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _one(self, call: Arguments) -> ProgramState:
+        begun = self._begin(call)
+        with contextlib.suppress(Exception):  # the run keeps it, and `error()` tells
+            begun.perform()
+        loop.wait(begun.state.program.idle())
+        self._end(begun.state)
+        return begun.state
+
+    # ---- async def functions -------------------------------------------------------------------
+
+    def _async_runs(self) -> Iterator[ProgramState]:
+        slots = asyncio.Semaphore(self._num_threads)
+        yield from _in_order(
+            lambda call: loop.submit(self._one_async(call, slots)),
+            self._calls,
+            4 * self._num_threads,
+        )
+
+    async def _one_async(self, call: Arguments, slots: asyncio.Semaphore) -> ProgramState:
+        async with slots:
+            begun = self._begin(call)
+            with contextlib.suppress(Exception):  # the run keeps it, and `error()` tells
+                await begun.perform_async()
+            await begun.rest()
+            self._end(begun.state)
+            return begun.state
+
+    # ---- beginning and ending ------------------------------------------------------------------
+
+    def _begin(self, call: Arguments) -> "Run":
+        begun = self._function.new_run(*call, self._backend, self._options.defaults)
+        with self._lock:
+            self._live.add(begun.state)
+            stopped = self._stopped
+        if stopped:
+            begun.state.program.cancel()
+        begun.state.program.limit(self._options.timeout_s)
+        return begun
+
+    def _end(self, state: ProgramState) -> None:
+        with self._lock:
+            self._live.discard(state)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            live = list(self._live)
+        for state in live:
+            state.cancel()
+
+
+def _in_order(
+    begin: Callable[[Arguments], "Future[ProgramState]"], calls: Sequence[Arguments], window: int
+) -> Iterator[ProgramState]:
+    """Results in order, with at most `window` calls begun ahead of the one that is waited for."""
+    futures: deque[Future[ProgramState]] = deque()
+    rest = iter(calls)
+    try:
+        while True:
+            while len(futures) < window and (call := next(rest, None)) is not None:
+                futures.append(begin(call))
+            if not futures:
+                return
+            loop.wait(futures[0])
+            yield futures.popleft().result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _threads(asked: int | str, size: int) -> int:
+    if asked == "auto":
+        asked = max(MIN_AUTO_THREADS, AUTO_THREADS_PER_CPU * (os.cpu_count() or 1))
+    if not isinstance(asked, int) or asked < 1:
+        raise ValueError(f"num_threads must be 'auto' or a positive number, not {asked!r}")
+    return max(1, min(asked, size))
+
+
+class _Bar:
+    """A line on stderr that counts."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+
+    def step(self) -> None:
+        self._done += 1
+        if self._total:
+            sys.stderr.write(f"\r{self._done}/{self._total}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._total:
+            sys.stderr.write("\n")

@@ -1,0 +1,160 @@
+"""How select decides, given the log-probabilities of every choice's tokens after the prompt.
+
+The interpreter asks the back end for them and calls the method; a program may bring its own by a
+subclass of `ChoicesSamplingMethod`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from lang.backends.scores import Scored
+
+
+class ChoicesDecision(Struct, frozen=True):
+    """The choice made, and what `get_meta_info` tells of how."""
+
+    decision: str
+    meta_info: dict[str, Any] = {}
+
+
+class ChoicesSamplingMethod(ABC):
+    """Decides among scored choices. `requires_unconditional_logprobs` asks for those as well."""
+
+    @property
+    def requires_unconditional_logprobs(self) -> bool:
+        return False
+
+    @abstractmethod
+    def __call__(
+        self,
+        *,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[list[Any]],
+        output_token_logprobs: Sequence[list[Any]],
+        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
+    ) -> ChoicesDecision:
+        """The decision. Token log-probabilities are rows of [logprob, token id, text or None]."""
+
+
+class TokenLengthNormalized(ChoicesSamplingMethod):
+    """The choice with the highest mean log-probability of a token."""
+
+    def __call__(
+        self,
+        *,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[list[Any]],
+        output_token_logprobs: Sequence[list[Any]],
+        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
+    ) -> ChoicesDecision:
+        return ChoicesDecision(choices[_argmax(normalized_prompt_logprobs)])
+
+
+class GreedyTokenSelection(ChoicesSamplingMethod):
+    """Token by token: of the choices left, keep those whose next token is the likeliest.
+
+    A choice that has ended goes on with its own mean log-probability.
+    """
+
+    def __call__(
+        self,
+        *,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[list[Any]],
+        output_token_logprobs: Sequence[list[Any]],
+        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
+    ) -> ChoicesDecision:
+        rows = [[token[0] or 0.0 for token in row] for row in input_token_logprobs]
+        width = max(map(len, rows), default=0)
+        means = zip(rows, normalized_prompt_logprobs, strict=True)
+        matrix = [row + [mean] * (width - len(row)) for row, mean in means]
+        left = list(range(len(choices)))
+        for column in range(width):
+            best = max(matrix[i][column] for i in left)
+            left = [i for i in left if matrix[i][column] == best]
+        return ChoicesDecision(choices[left[0]], {"greedy_logprob_matrix": matrix})
+
+
+class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
+    """The choice whose tokens gain most by the prompt: the mean of their log-probabilities, less
+    those without any prompt."""
+
+    @property
+    def requires_unconditional_logprobs(self) -> bool:
+        return True
+
+    def __call__(
+        self,
+        *,
+        choices: Sequence[str],
+        normalized_prompt_logprobs: Sequence[float],
+        input_token_logprobs: Sequence[list[Any]],
+        output_token_logprobs: Sequence[list[Any]],
+        unconditional_token_logprobs: Sequence[list[Any]] | None = None,
+    ) -> ChoicesDecision:
+        if unconditional_token_logprobs is None:
+            raise ValueError("choices_method needs unconditional log-probabilities")
+        pairs = zip(input_token_logprobs, unconditional_token_logprobs, strict=True)
+        gains = [_mean_gain(given, alone) for given, alone in pairs]
+        return ChoicesDecision(
+            choices[_argmax(gains)],
+            {
+                "unconditional_token_logprobs": list(unconditional_token_logprobs),
+                "normalized_unconditional_prompt_logprobs": gains,
+            },
+        )
+
+
+token_length_normalized = TokenLengthNormalized()
+greedy_token_selection = GreedyTokenSelection()
+unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
+
+
+def decide(method: ChoicesSamplingMethod, scored: Sequence[Scored]) -> ChoicesDecision:
+    """Ask `method`, and add to its meta info what is true of every method: the log-probabilities
+    and, in `probabilities`, the distribution over the choices."""
+    rows = [_rows(one.token_ids, one.logprobs) for one in scored]
+    alone = [_rows(one.token_ids, one.unconditional) for one in scored if one.unconditional]
+    normalized = [one.mean for one in scored]
+    decision = method(
+        choices=[one.text for one in scored],
+        normalized_prompt_logprobs=normalized,
+        input_token_logprobs=rows,
+        output_token_logprobs=[[] for _ in scored],
+        unconditional_token_logprobs=alone if len(alone) == len(rows) else None,
+    )
+    meta = {
+        "normalized_prompt_logprobs": normalized,
+        "input_token_logprobs": rows,
+        "output_token_logprobs": [[] for _ in scored],
+        "probabilities": distribution(scored),
+    }
+    return ChoicesDecision(decision.decision, meta | decision.meta_info)
+
+
+def distribution(scored: Sequence[Scored]) -> dict[str, float]:
+    """The probability of each text among these: the softmax of the sums of their tokens'."""
+    totals = [one.total for one in scored]
+    weights = [math.exp(total - max(totals)) for total in totals]
+    return {one.text: w / sum(weights) for one, w in zip(scored, weights, strict=True)}
+
+
+def _rows(ids: Sequence[int], values: Sequence[float | None]) -> list[list[Any]]:
+    return [[value, i, None] for value, i in zip(values, ids, strict=True)]
+
+
+def _mean_gain(given: Sequence[list[Any]], alone: Sequence[list[Any]]) -> float:
+    pairs = zip(given, alone, strict=True)
+    gains = [(mine[0] or 0.0) - (other[0] or 0.0) for mine, other in pairs]
+    return sum(gains) / max(1, len(gains))
+
+
+def _argmax(values: Sequence[float]) -> int:
+    return max(range(len(values)), key=values.__getitem__)

@@ -1,0 +1,29 @@
+"""The language's errors. What a server refuses stays srt's RequestError, as a ProgramError's cause.
+
+LangError
+├── ProgramError      what was waited for will never come; `__cause__` says why
+├── UnsupportedError  the back end cannot do what was asked; `param` names it
+└── CancelledError    the program was ended by its user
+"""
+
+from srt.errors import SrtError
+
+
+class LangError(SrtError):
+    """Base of the language's own errors."""
+
+
+class ProgramError(LangError):
+    """A state failed, so this value will never come. `__cause__` is the original error."""
+
+
+class UnsupportedError(LangError):
+    """The back end cannot do this. `param` is the argument or operation that asked for it."""
+
+    def __init__(self, param: str, reason: str) -> None:
+        super().__init__(f"{param}: {reason}")
+        self.param = param
+
+
+class CancelledError(LangError):
+    """The program was cancelled; its requests have been aborted."""

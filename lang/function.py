@@ -1,0 +1,259 @@
+"""`@function`: a Python function over a state, as something that can be run.
+
+`run` performs the function in the caller's thread, `arun` in a thread of the pool (or on the
+caller's loop if it is an `async def`); either way its states work on the background loop.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lang import batch, bodies, loop
+from lang.config import backend_of
+from lang.errors import UnsupportedError
+from lang.interpreter import Interpreter
+from lang.program import Program, current
+from lang.sampling import PLAIN, Sampling
+from lang.state import ProgramState
+from lang.tracer import constant_prefix, text_of
+
+# Arguments of a run that are every gen's defaults, as SGLang has them, and their names here.
+_SGLANG = {"max_new_tokens": "max_tokens"} | {
+    name: name
+    for name in (
+        *("n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p"),
+        *("frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob"),
+        *("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"),
+    )
+}
+# Ours: they give way to a parameter of the function of that name.
+_OURS = {"min_new_tokens": "min_tokens"} | {
+    name: name
+    for name in (
+        *("max_tokens", "min_tokens", "seed", "repetition_penalty", "logit_bias"),
+        "token_healing",
+    )
+}
+
+
+class SglFunction:
+    """A function whose first parameter is a state, `s`."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        num_api_spec_tokens: int | None = None,
+        bind_arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        if num_api_spec_tokens is not None:
+            reason = "API speculative execution is not supported; leave the argument away"
+            raise UnsupportedError("num_api_spec_tokens", reason)
+        self.func = func
+        self.bind_arguments = dict(bind_arguments or {})
+        self.is_async = inspect.iscoroutinefunction(func)
+        names = list(inspect.signature(func).parameters)
+        if not names or names[0] != "s":
+            raise TypeError("the first parameter of a program must be named `s`")
+        self.arg_names = names[1:]
+        self.__name__ = getattr(func, "__name__", "program")
+        self.__doc__ = func.__doc__
+        self.__wrapped__ = func
+
+    def bind(self, **kwargs: Any) -> "SglFunction":
+        """This function with some of its arguments given."""
+        for name in kwargs:
+            if name not in self.arg_names:
+                raise TypeError(f"{self.__name__} has no parameter {name!r}")
+        return SglFunction(self.func, bind_arguments={**self.bind_arguments, **kwargs})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
+        return self.run(*args, **kwargs)
+
+    # ---- one run -------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *args: Any,
+        stream: bool = False,
+        backend: Any = None,
+        timeout_s: float | None = None,
+        use_thread: bool = True,
+        **kwargs: Any,
+    ) -> ProgramState:
+        """Run the function; its state may still be at work when this returns.
+
+        Sampling arguments are the defaults of all gens; the rest goes to the function. With
+        `stream` the function runs beside the caller, who reads `text_iter`. `timeout_s` limits the
+        whole run. Raises what the function raises; an error of the back end is in `error()`, and
+        raised by whatever waits for what it prevented. `use_thread` changes nothing here.
+        """
+        call = self._prepared(args, kwargs, backend, timeout_s, stream)
+        if stream:
+            call.start()
+        elif self.is_async:
+            loop.call(call.perform_async())
+        else:
+            call.perform()
+        return call.state
+
+    async def arun(
+        self, *args: Any, backend: Any = None, timeout_s: float | None = None, **kwargs: Any
+    ) -> ProgramState:
+        """`run` for a running loop: returns when everything is done; cancelling it ends the run."""
+        call = self._prepared(args, kwargs, backend, timeout_s, False)
+        if self.is_async:
+            await call.perform_async()
+        else:
+            await bodies.run_in_thread(call.state, call.perform)
+        await call.rest()
+        return call.state
+
+    def stream(self, *args: Any, var_name: str | None = None, **kwargs: Any) -> "ProgramStream":
+        """Run with `stream=True`; iterate over the result with `for` or `async for`."""
+        return ProgramStream(self.run(*args, stream=True, **kwargs), var_name)
+
+    def _prepared(
+        self,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        backend: Any,
+        timeout_s: float | None,
+        stream: bool,
+    ) -> "Run":
+        defaults, rest = self.split_arguments(kwargs)
+        outer = current.get()
+        inherited = outer.backend if outer is not None and backend is None else None
+        chosen = inherited or backend_of(backend)
+        program = Program(chosen, defaults, streaming=stream)
+        bound = {**self.bind_arguments, **rest}
+        run = Run(self, ProgramState(Interpreter(program)), tuple(args), bound)
+        program.limit(timeout_s)
+        return run
+
+    def split_arguments(self, kwargs: dict[str, Any]) -> tuple[Sampling, dict[str, Any]]:
+        """Every gen's defaults, and the function's own arguments."""
+        taken = _SGLANG | {k: v for k, v in _OURS.items() if k not in self.arg_names}
+        given = {taken[name]: value for name, value in kwargs.items() if name in taken}
+        return PLAIN.merged(given), {k: v for k, v in kwargs.items() if k not in taken}
+
+    # ---- many runs -----------------------------------------------------------------------------
+
+    def run_batch(
+        self,
+        batch_kwargs: Sequence[Any],
+        *,
+        backend: Any = None,
+        num_threads: int | str = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        timeout_s: float | None = None,
+        cache_prefix: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the function for every element, `num_threads` at once: the states, in order.
+
+        Elements are dicts of arguments, or tuples of them. A failed run is a state whose `error()`
+        tells why; the others are not disturbed. `generator_style` gives a generator; leaving it
+        early ends what still runs. `cache_prefix` says whether the prompts' constant beginning is
+        sent ahead (None: as `global_config` says). `timeout_s` is each run's.
+        """
+        defaults, rest = self.split_arguments(kwargs)
+        if rest:
+            raise TypeError(f"run_batch has no argument {next(iter(rest))!r}")
+        calls = [self._arguments_of(i, element) for i, element in enumerate(batch_kwargs)]
+        options = batch.Options(
+            backend, defaults, num_threads, progress_bar, timeout_s, cache_prefix
+        )
+        states = batch.run(self, calls, options)
+        return states if generator_style else list(states)
+
+    def _arguments_of(self, index: int, element: Any) -> tuple[tuple, dict[str, Any]]:
+        if isinstance(element, Mapping):
+            return (), dict(element)
+        if not isinstance(element, list | tuple):
+            raise TypeError(f"batch_kwargs[{index}] must be a dict, a tuple or a list")
+        if len(element) > len(self.arg_names):
+            raise ValueError(f"batch_kwargs[{index}] has {len(element)} arguments: too many")
+        return tuple(element), {}
+
+    def new_run(
+        self, args: tuple, kwargs: dict[str, Any], backend: Any, defaults: Sampling
+    ) -> "Run":
+        """A run that has not begun; for `batch`."""
+        program = Program(backend, defaults)
+        return Run(self, ProgramState(Interpreter(program)), args, self.bind_arguments | kwargs)
+
+    # ---- the constant prefix -------------------------------------------------------------------
+
+    def constant_prefix(self, backend: Any = None) -> str:
+        """The text that every prompt of this function begins with, as far as its source tells."""
+        parts = constant_prefix(self.func, self.bind_arguments)
+        return loop.call(text_of(parts, backend_of(backend)))
+
+    def cache(self, backend: Any = None) -> None:
+        """Let the server compute the constant prefix now."""
+        chosen = backend_of(backend)
+        prefix = self.constant_prefix(chosen)
+        if prefix:
+            loop.call(chosen.prefetch(prefix))
+
+
+class Run:
+    """One run of a function: its state, and the ways to perform it."""
+
+    def __init__(
+        self, function: SglFunction, state: ProgramState, args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        self.function = function
+        self.state = state
+        self._call = (state, function.func, args, kwargs)
+
+    def perform(self) -> None:
+        """Run the function in this thread, whatever its kind."""
+        if self.function.is_async:
+            loop.call(self.perform_async())
+        else:
+            bodies.run_plain(*self._call)
+
+    async def perform_async(self) -> None:
+        """Run an `async def` function here."""
+        await bodies.run_async(*self._call)
+
+    def start(self) -> None:
+        """Run the function beside the caller. What it raises is kept for the state's readers."""
+        if self.function.is_async:
+            loop.submit(self.perform_async())
+        else:
+            bodies.start(self.perform)
+
+    async def rest(self) -> None:
+        """Wait until all states are idle; being cancelled ends the run."""
+        try:
+            await loop.arrival(self.state.program.idle())
+        except BaseException:
+            self.state.program.cancel()
+            raise
+
+
+class ProgramStream:
+    """A running program as its text, for `for` and `async for`; `state` is its state."""
+
+    def __init__(self, state: ProgramState, var_name: str | None) -> None:
+        self.state = state
+        self._var_name = var_name
+
+    def __iter__(self) -> Iterator[str]:
+        return self.state.text_iter(self._var_name)
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        return self.state.text_async_iter(self._var_name)
+
+
+def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
+    """Make a program of a function whose first parameter is `s`. Used bare or with arguments.
+
+    `num_api_spec_tokens` is refused: API speculative execution is not supported.
+    """
+    if func is not None:
+        return SglFunction(func, num_api_spec_tokens)
+    return lambda given: SglFunction(given, num_api_spec_tokens)

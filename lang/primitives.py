@@ -1,0 +1,164 @@
+"""What programs extend their states by, besides text: `gen`, `select` and their kin.
+
+They check their arguments and return expressions; nothing runs here. Sampling arguments that are
+None leave the run's defaults as they are. Positional order is SGLang's.
+"""
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lang.backends.base import Image
+from lang.choices import ChoicesSamplingMethod, token_length_normalized
+from lang.ir import Expr, Gen, Media, Score, Select, SeparateReasoning
+from lang.structured import check_dtype, named_groups_of, schema_of
+
+_OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
+_TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
+REASONING = _OPENED_REASONING | _TAGGED_REASONING
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] | None = None,
+    stop_regex: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | None = None,
+    choices: Sequence[str] | None = None,
+    choices_method: ChoicesSamplingMethod | None = None,
+    regex: str | None = None,
+    json_schema: str | None = None,
+    *,
+    schema: Any = None,
+    ebnf: str | None = None,
+    seed: int | None = None,
+    logit_bias: dict[str, float] | None = None,
+    repetition_penalty: float | None = None,
+    token_healing: bool | None = None,
+    timeout_s: float | None = None,
+) -> Expr:
+    """Let the model write, into the variable `name`.
+
+    `choices` makes it a select. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` (int, float,
+    bool, str) and `schema` (a dict, msgspec Struct, dataclass or pydantic model, whose instance
+    becomes the value) constrain the text. `n` above 1 gives a list; the text goes on with its
+    first. `timeout_s` limits this gen. Raises re.error for a wrong pattern, ValueError for
+    arguments that contradict each other.
+    """
+    if choices is not None:
+        method = choices_method or token_length_normalized
+        return Select(name, choices, 0.0 if temperature is None else temperature, method)
+    given = {
+        key: value
+        for key, value in locals().items()
+        if key not in ("name", "dtype", "choices", "choices_method", "schema") and value is not None
+    }
+    return _gen(name, given, dtype, schema)
+
+
+def _gen(name: str | None, given: dict[str, Any], dtype: type | None, schema: Any) -> Gen:
+    """Check what belongs together."""
+    check_dtype(dtype)
+    for pattern in _several(given.get("stop_regex")):
+        re.compile(pattern)
+    convert = None
+    if schema is not None:
+        if "json_schema" in given:
+            raise ValueError("schema and json_schema exclude each other")
+        given["json_schema"], convert = schema_of(schema)
+    constraints = [key for key in ("regex", "json_schema", "ebnf") if key in given]
+    if len(constraints) > 1:
+        raise ValueError(f"{' and '.join(constraints)} exclude each other")
+    groups = None
+    if "regex" in given and named_groups_of(given["regex"]):
+        groups = given["regex"]
+    if dtype is not None and constraints:
+        if constraints != ["regex"]:
+            raise ValueError(f"dtype and {constraints[0]} exclude each other")
+        warnings.warn("dtype wins over regex", stacklevel=3)
+        del given["regex"]
+        groups = None
+    return Gen(name, given, dtype, convert, groups)
+
+
+def _several(value: str | Sequence[str] | None) -> Sequence[str]:
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, str) else value
+
+
+def gen_int(name: str | None = None, max_tokens: int | None = None, **kwargs: Any) -> Expr:
+    """A gen of an integer, with gen's arguments; `s[name].value` is the int."""
+    return gen(name, max_tokens, dtype=int, **kwargs)
+
+
+def gen_string(name: str | None = None, max_tokens: int | None = None, **kwargs: Any) -> Expr:
+    """A gen of a quoted text, with gen's arguments; `s[name].value` is what the quotes hold."""
+    return gen(name, max_tokens, dtype=str, **kwargs)
+
+
+def select(
+    name: str | None = None,
+    choices: Sequence[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: ChoicesSamplingMethod = token_length_normalized,
+) -> Expr:
+    """Append the most probable of `choices`, as `choices_method` measures it.
+
+    `get_meta_info(name)` tells every choice's log-probabilities and `probabilities`.
+    """
+    if choices is None:
+        raise ValueError("choices must be given")
+    return Select(name, choices, temperature, choices_method)
+
+
+def score(name: str, continuations: Sequence[str]) -> Expr:
+    """Write the log-probability of each text, if it came next, into `name`; append nothing."""
+    return Score(name, continuations, normalised=False)
+
+
+def distribution(name: str, choices: Sequence[str]) -> Expr:
+    """Write the probability of each text among these, if one came next, into `name`."""
+    return Score(name, choices, normalised=True)
+
+
+def image(expr: str | bytes | Path) -> Expr:
+    """An image, given as a path or its bytes. Raises OSError for a file that cannot be read."""
+    return Media(Image(_bytes(expr)))
+
+
+def video(path: str | bytes | Path, num_frames: int) -> Expr:
+    """`num_frames` frames of a video, given as a path or its bytes."""
+    if num_frames < 1:
+        raise ValueError(f"num_frames must be at least 1, not {num_frames}")
+    return Media(Image(_bytes(path), "video", num_frames))
+
+
+def _bytes(given: str | bytes | Path) -> bytes:
+    return given if isinstance(given, bytes) else Path(given).read_bytes()
+
+
+def separate_reasoning(expr: Expr, model_type: str = "think") -> Expr:
+    """Perform `expr`; its gens' reasoning goes into `NAME_reasoning_content`, not into the text.
+
+    `model_type` is one of `REASONING`: whether the model opens its reasoning with a tag.
+    """
+    if model_type not in REASONING:
+        raise ValueError(f"model_type must be one of {sorted(REASONING)}, not {model_type!r}")
+    return SeparateReasoning(expr, REASONING[model_type])

@@ -1,0 +1,153 @@
+"""One run of a function: what its states share, and how it ends.
+
+Every state of a run registers here while it has work, so that a run can be waited for, cancelled
+and limited in time as a whole. A run inside of another one's body ends with it.
+"""
+
+import contextvars
+import threading
+import weakref
+from collections import Counter
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from lang import loop
+from lang.backends.base import Backend
+from lang.chat_template import ChatTemplate
+from lang.errors import CancelledError
+from lang.sampling import Sampling
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from lang.interpreter import Interpreter
+
+current: contextvars.ContextVar["Program | None"] = contextvars.ContextVar("program", default=None)
+
+
+class Program:
+    """A run. `defaults` are the sampling arguments of all its gens; `streaming` gens grow."""
+
+    def __init__(self, backend: Backend, defaults: Sampling, *, streaming: bool = False) -> None:
+        self.backend = backend
+        self.defaults = defaults
+        self.streaming = streaming
+        self.template: ChatTemplate | None = None
+        self.ended_by: BaseException | None = None
+        self.body_error: BaseException | None = None
+        self.body_done: Future[None] = Future()
+        self._lock = threading.Lock()
+        self._busy: Counter[Interpreter] = Counter()
+        self._idle: list[Future[None]] = []
+        self._inner: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._timer: TimerHandle | None = None
+        self._adopt(current.get())
+
+    def _adopt(self, outer: "Program | None") -> None:
+        if outer is not None:
+            with outer._lock:
+                outer._inner.add(self)
+                self.ended_by = outer.ended_by
+
+    async def find_template(self) -> ChatTemplate:
+        """The back end's chat template, asked for once."""
+        if self.template is None:
+            self.template = await self.backend.chat_template()
+        return self.template
+
+    # ---- who is at work ------------------------------------------------------------------------
+
+    def begin_work(self, interpreter: "Interpreter") -> None:
+        """`interpreter` has something to do on the loop."""
+        with self._lock:
+            self._busy[interpreter] += 1
+
+    def end_work(self, interpreter: "Interpreter") -> None:
+        """`interpreter` has done everything it was given."""
+        with self._lock:
+            # It may have been given more, and have begun again, before it said that it had ended.
+            self._busy[interpreter] -= 1
+            if not self._busy[interpreter]:
+                del self._busy[interpreter]
+            waiters = self._idle if not self._busy else []
+            if waiters:
+                self._idle = []
+        for waiter in waiters:
+            waiter.set_result(None)
+        self._stop_timer_if_over()
+
+    def idle(self) -> "Future[None]":
+        """Done as soon as no state has work."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self._busy:
+                self._idle.append(future)
+                return future
+        future.set_result(None)
+        return future
+
+    def end_body(self, error: BaseException | None = None) -> None:
+        """The function has returned, or raised `error`."""
+        self.body_error = error
+        if not self.body_done.done():
+            self.body_done.set_result(None)
+        self._stop_timer_if_over()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether neither the function nor any state has anything left to do."""
+        return self.body_done.done() and not self._busy
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    def limit(self, timeout_s: float | None) -> None:
+        """End the run after `timeout_s` unless it is over by then."""
+        if timeout_s is None:
+            return
+        error = TimeoutError(f"the program took longer than timeout_s={timeout_s}")
+        background = loop.background_loop()
+
+        def start() -> None:
+            if not self.is_over:
+                self._timer = background.call_later(timeout_s, self.cancel, error)
+
+        background.call_soon_threadsafe(start)
+
+    def _stop_timer_if_over(self) -> None:
+        timer = self._timer
+        if timer is not None and self.is_over:
+            self._timer = None
+            loop.background_loop().call_soon_threadsafe(timer.cancel)
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End all states, and the runs inside of this one: requests are aborted, waits raise.
+
+        What is over stays as it is.
+        """
+        error = error or CancelledError("the program was cancelled")
+        with self._lock:
+            if not self.is_over and self.ended_by is None:
+                self.ended_by = error
+            busy, inner = list(self._busy), list(self._inner)
+        for interpreter in busy:
+            loop.background_loop().call_soon_threadsafe(interpreter.cancel, error)
+        for each in inner:
+            each.cancel(error)
+
+
+def running(program: Program) -> "_Running":
+    """A context in which runs that start belong to `program`."""
+    return _Running(program)
+
+
+class _Running:
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._token: Any = None
+
+    def __enter__(self) -> Program:
+        self._token = current.set(self._program)
+        return self._program
+
+    def __exit__(self, *exc: object) -> None:
+        current.reset(self._token)

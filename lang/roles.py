@@ -1,0 +1,48 @@
+"""Roles as expressions: `s += sgl.user("...")`, and `s += sgl.user_begin()`."""
+
+from lang.ir import Expr, Part, RoleBegin, RoleEnd, role_text
+
+
+def system(expr: Part | None = None) -> Expr:
+    """A turn of the system; only its beginning without `expr`."""
+    return role_text("system", expr)
+
+
+def user(expr: Part | None = None) -> Expr:
+    """A turn of the user; only its beginning without `expr`."""
+    return role_text("user", expr)
+
+
+def assistant(expr: Part | None = None) -> Expr:
+    """A turn of the assistant; only its beginning without `expr`."""
+    return role_text("assistant", expr)
+
+
+def system_begin() -> Expr:
+    """Open a turn of the system."""
+    return RoleBegin("system")
+
+
+def system_end() -> Expr:
+    """Close it."""
+    return RoleEnd("system")
+
+
+def user_begin() -> Expr:
+    """Open a turn of the user."""
+    return RoleBegin("user")
+
+
+def user_end() -> Expr:
+    """Close it."""
+    return RoleEnd("user")
+
+
+def assistant_begin() -> Expr:
+    """Open a turn of the assistant."""
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> Expr:
+    """Close it."""
+    return RoleEnd("assistant")

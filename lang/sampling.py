@@ -1,0 +1,76 @@
+"""How one gen samples: SGLang's names, merged from a run's defaults and a gen's own arguments.
+
+Invariant: the defaults here change nothing on any back end, so a back end that lacks a parameter
+has to refuse every other value of it (`Sampling.refuse`), by name.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from lang.errors import UnsupportedError
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """Everything a back end may be asked for in one completion.
+
+    `stop_regex` ends the text before the first match of one of its patterns. `json_schema` is the
+    text of a JSON Schema. `timeout_s` and `n` are the interpreter's business, not a back end's.
+    """
+
+    max_tokens: int = 128
+    min_tokens: int = 0
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_regex: tuple[str, ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    ignore_eos: bool = False
+    regex: str | None = None
+    json_schema: str | None = None
+    ebnf: str | None = None
+    token_healing: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    return_text_in_logprobs: bool = False
+    timeout_s: float | None = None
+
+    def merged(self, given: dict[str, Any]) -> "Sampling":
+        """This, overridden by every value of `given` that is not None."""
+        values = {name: _value(name, v) for name, v in given.items() if v is not None}
+        return msgspec.structs.replace(self, **values) if values else self
+
+    def set_fields(self) -> set[str]:
+        """The names whose value is not the default."""
+        return {
+            name for name in self.__struct_fields__ if getattr(self, name) != getattr(PLAIN, name)
+        }
+
+    def refuse(self, names: Collection[str], backend: str) -> None:
+        """Raise UnsupportedError if one of `names` has another value than its default."""
+        for name in sorted(self.set_fields().intersection(names)):
+            raise UnsupportedError(name, f"{backend} does not support it")
+
+
+_LISTS = ("stop", "stop_token_ids", "stop_regex")
+
+
+def _value(name: str, value: Any) -> Any:
+    """One stop or several, as a tuple."""
+    if name not in _LISTS:
+        return value
+    return (value,) if isinstance(value, str | int) else tuple(value)
+
+
+PLAIN = Sampling()

@@ -1,0 +1,99 @@
+"""What a program asked of its model: one record per call, for `state.trace()`.
+
+A trace is a tree: a state's calls in order, and below each fork the traces of its children.
+"""
+
+import html
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+PROMPT_TAIL_CHARS = 80
+
+
+class Call(Struct):
+    """One call of a back end. `kind` is gen, select, score or prefetch; times are in seconds."""
+
+    kind: str
+    name: str
+    prompt_chars: int
+    prompt_tail: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    latency_s: float = 0.0
+    finish: str | None = None
+    text: str = ""
+    error: str | None = None
+
+
+def call_on(kind: str, name: str, prompt: str) -> Call:
+    """A call that begins, on `prompt`."""
+    return Call(kind, name, len(prompt), prompt[-PROMPT_TAIL_CHARS:])
+
+
+class Fork(Struct):
+    """The traces of a fork's children."""
+
+    children: list["Trace"]
+
+
+class Trace(Struct):
+    """One state's calls and forks, in the order they were performed."""
+
+    steps: list[Call | Fork] = []
+
+    def calls(self) -> Iterator[Call]:
+        """Every call of this state and of those below it."""
+        for step in self.steps:
+            if isinstance(step, Call):
+                yield step
+            else:
+                for child in step.children:
+                    yield from child.calls()
+
+    def to_list(self) -> list[Any]:
+        """The tree as JSON values: calls are objects, forks {"fork": [...]}."""
+        return [
+            msgspec.to_builtins(step)
+            if isinstance(step, Call)
+            else {"fork": [child.to_list() for child in step.children]}
+            for step in self.steps
+        ]
+
+    def to_json(self) -> str:
+        """`to_list` as text."""
+        return msgspec.json.encode(self.to_list()).decode()
+
+    def __iter__(self) -> Iterator[Call]:
+        return self.calls()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.calls())
+
+    def __repr__(self) -> str:
+        return "\n".join(_line(call) for call in self.calls())
+
+    def _repr_html_(self) -> str:
+        return "<ul>" + "".join(_html(step) for step in self.steps) + "</ul>"
+
+
+def _line(call: Call) -> str:
+    tokens = f"{call.prompt_tokens} prompt tokens, {call.cached_tokens} cached"
+    tokens += f", {call.completion_tokens} new, {call.latency_s * 1e3:.0f} ms"
+    return f"{call.kind} {call.name}: {tokens}" + (f", {call.error}" if call.error else "")
+
+
+def _html(step: Call | Fork) -> str:
+    if isinstance(step, Fork):
+        children = "".join(
+            f"<li>fork {i}{child._repr_html_()}</li>" for i, child in enumerate(step.children)
+        )
+        return f"<ul>{children}</ul>"
+    tail, text = html.escape(step.prompt_tail), html.escape(step.text)
+    summary = html.escape(_line(step))
+    return (
+        f"<li><details><summary>{summary}</summary><pre>…{tail}<b>{text}</b></pre></details></li>"
+    )

@@ -1,0 +1,20 @@
+"""The lines of a stream of server-sent events, for those who read one with httpx.
+
+Used by the HTTP client and by the language's back ends.
+"""
+
+from collections.abc import AsyncGenerator
+
+import httpx
+
+
+async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Lines as they come, without their end. Only a newline ends one: httpx's own splitting also
+    takes U+2028 and the like, which JSON may hold as they are."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest

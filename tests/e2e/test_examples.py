@@ -1,0 +1,165 @@
+"""The examples on the real model: what they do, not how wise the small model is."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import lang as sgl
+from examples import (
+    essay_judge,
+    few_shot_qa,
+    json_extraction,
+    multi_turn_chat,
+    parallel_tips,
+    rag,
+    react_agent,
+    self_consistency,
+    skeleton_of_thought,
+    streaming_chat,
+    tree_of_thought,
+)
+from tests.e2e.server import Server
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def backend(server: Server) -> Iterator[sgl.RuntimeEndpoint]:
+    """On an empty cache, so that what is cached was shared within the example."""
+    with sgl.RuntimeEndpoint(server.ring) as backend:
+        httpx.post(f"{server.url}/flush_cache", params={"timeout": 30}).raise_for_status()
+        yield backend
+
+
+def test_the_judge_merges_its_branches(backend: Any) -> None:
+    found = essay_judge.main(backend)
+    assert found["argues"] in ("yes", "no")
+    assert len(found["judgment"]) == len(essay_judge.DIMENSIONS) and all(found["judgment"])
+    assert set(found["verdict"]) == {"summary", "grade", "publish"}
+    assert found["verdict"]["grade"][0] in "ABCD" and found["summary"]
+    # Each branch takes the essay from the cache, which has some 100 tokens.
+    assert min(found["cached_tokens"]) > 100
+
+
+def test_the_judge_cannot_see_with_a_text_model(backend: Any, tmp_path: Path) -> None:
+    image = tmp_path / "tree.png"
+    image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(sgl.LangError, match="image"):
+        essay_judge.main(backend, image=str(image))
+
+
+def test_questions_share_their_examples(backend: Any) -> None:
+    answers = few_shot_qa.main(backend)
+    assert [a["question"] for a in answers] == list(few_shot_qa.QUESTIONS)
+    assert all(a["answer"] and "\n" not in a["answer"] for a in answers)
+    assert min(a["cached_tokens"] for a in answers) > 50
+
+
+def test_a_chat_reuses_its_turns(backend: Any) -> None:
+    chat = multi_turn_chat.main(backend)
+    roles = [message["role"] for message in chat["messages"]]
+    assert roles == ["system", *["user", "assistant"] * len(multi_turn_chat.TURNS)]
+    assert all(message["content"] for message in chat["messages"])
+    later = pairwise(zip(chat["prompt_tokens"], chat["cached_tokens"], strict=True))
+    assert all(cached >= before for (before, _), (_, cached) in later)
+
+
+def test_the_agent_acts_until_it_finishes(backend: Any) -> None:
+    steps = react_agent.main(backend, max_steps=3)
+    tools = [step["tool"] for step in steps]
+    assert 2 <= len(steps) <= 3 and tools[-1] == "finish" and "finish" not in tools[:-1]
+    assert all(step["thought"] for step in steps)
+    assert all(s["input"] in react_agent.NOTES for s in steps if s["tool"] == "search")
+
+
+def test_the_tools_of_the_agent() -> None:
+    assert react_agent.observe("calculate", "300 * 2") == "600"
+    assert react_agent.observe("calculate", "300 + 2") == "302"
+    assert "7 floors" in react_agent.observe("search", "lighthouse")
+
+
+def test_a_tree_of_thought(backend: Any) -> None:
+    found = tree_of_thought.main(backend, width=2)
+    plans = [leaf["plan"] for leaf in found["leaves"]]
+    assert len(plans) == 4 and plans[0] == plans[1] and plans[2] == plans[3]
+    assert all(1 <= leaf["score"] <= 5 and leaf["solution"] for leaf in found["leaves"])
+    assert found["best"]["score"] == max(leaf["score"] for leaf in found["leaves"])
+    assert all(leaf["cached_tokens"] > 0 for leaf in found["leaves"])
+
+
+def test_a_skeleton_is_expanded(backend: Any) -> None:
+    parts = skeleton_of_thought.main(backend)
+    assert len(parts) == 3 and all(part["point"] and part["text"] for part in parts)
+
+
+def test_the_majority_wins(backend: Any) -> None:
+    found = self_consistency.main(backend, chains=4)
+    assert len(found["answers"]) == len(found["reasoning"]) == 4
+    assert found["votes"] == found["answers"].count(found["vote"]) >= 1
+
+
+def test_a_struct_is_extracted(backend: Any) -> None:
+    person = json_extraction.main(backend)
+    assert isinstance(person, json_extraction.Person)
+    assert person.name and 1000 <= person.birth_year <= 2100 and len(person.prizes) <= 3
+
+
+def test_passages_are_found_and_used(backend: Any) -> None:
+    bridge, quarry = rag.main(backend)
+    assert "1911" in bridge["passages"][0] and bridge["answer"]
+    assert any("lake" in passage for passage in quarry["passages"]) and quarry["answer"]
+
+
+def test_tips_are_expanded_in_parallel(backend: Any) -> None:
+    found = parallel_tips.main(backend)
+    assert found["text"].count("Tip ") == 2 and found["text"].endswith(found["summary"])
+    assert len(found["cached_tokens"]) == 2 and min(found["cached_tokens"]) > 10
+
+
+def test_a_chat_streams(backend: Any) -> None:
+    written: list[str] = []
+    answers = streaming_chat.main(backend, write=written.append)
+    turns = zip(streaming_chat.TURNS, answers, strict=True)
+    assert "".join(written) == "".join(f"> {turn}\n{answer}\n" for turn, answer in turns)
+    assert len(written) > 4 * len(answers)  # pieces, not whole answers
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_short_and_importable(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < 60
+    assert importlib.import_module(f"examples.{path.stem}").__doc__
+    assert f"    {path.stem},\n" in Path(__file__).read_text(), "import it here, and test it"
+
+
+def test_examples_run_as_programs(server: Server) -> None:
+    done = run("parallel_tips", "--url", server.url)
+    assert json.loads(done)["summary"]
+
+
+def test_examples_bring_their_own_server() -> None:
+    assert json.loads(run("multi_turn_chat"))["messages"]
+
+
+def run(name: str, *arguments: str) -> str:
+    """What `python examples/NAME.py` prints."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

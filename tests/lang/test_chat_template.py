@@ -1,0 +1,51 @@
+"""Chat templates by model name, registered ones, and what the runtime's endpoint makes of them."""
+
+import pytest
+
+from lang.backends.base import Image, Prompt
+from lang.backends.runtime import RuntimeEndpoint, _params, _request
+from lang.chat_template import (
+    ChatTemplate,
+    chat_template_of_model,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
+from lang.errors import UnsupportedError
+from lang.sampling import PLAIN, Sampling
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("smollm2", "smollm2"),
+        ("/models/SmolLM2-135M-Instruct-Q4_K_M.gguf", "smollm2"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5"),
+        ("Qwen/Qwen3-8B", "chatml"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-instruct"),
+        ("gpt2", "default"),
+    ],
+)
+def test_families(model: str, name: str) -> None:
+    assert chat_template_of_model(model).name == name
+
+
+def test_a_template_of_ones_own() -> None:
+    mine = ChatTemplate("mine", {"user": ("[", "]")})
+    register_chat_template(mine)
+    register_chat_template_matching_function(lambda model: "mine" if model == "my-model" else None)
+    assert chat_template_of_model("my-model") == mine
+    with pytest.raises(ValueError, match="assistant"):
+        mine.prefix("assistant")
+    with pytest.raises(ValueError, match="chat_template 'no'"):
+        RuntimeEndpoint("http://localhost:1", chat_template="no")
+
+
+def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
+    sampling = Sampling(max_tokens=3, min_tokens=1, stop=("a",), regex="x", seed=4)
+    params = _params(sampling)
+    assert (params["max_new_tokens"], params["min_new_tokens"]) == (3, 1)
+    assert (params["stop"], params["regex"], params["seed"]) == (["a"], "x", 4)
+    with pytest.raises(UnsupportedError, match="top_logprobs_num"):
+        _params(Sampling(top_logprobs_num=2))
+    with pytest.raises(UnsupportedError, match="image"):
+        _request(Prompt("x", images=(Image(b""),)), PLAIN)

@@ -1,0 +1,392 @@
+"""Every primitive on a fake back end: what the state, the prompts and the variables become."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+import lang as sgl
+from lang.errors import ProgramError, UnsupportedError
+from tests.lang.fakes import FakeBackend
+
+
+def run(body: Any, backend: FakeBackend | None = None, **kwargs: Any) -> sgl.ProgramState:
+    """Run `body(s)` and wait for all of it."""
+    state = sgl.function(body).run(backend=backend or FakeBackend(), **kwargs)
+    state.error()
+    return state
+
+
+def test_text_and_gens_follow_each_other() -> None:
+    def body(s: Any) -> str:
+        s += "abc"
+        s += "x" + sgl.gen("a", max_tokens=5) + "y" + sgl.gen("b")
+        return "done"
+
+    backend = FakeBackend()
+    state = run(body, backend, temperature=0.5)
+    assert state.text() == "abcx<4>y<8>" and state.ret_value == "done"
+    assert (state["a"], state["b"]) == ("<4>", "<8>")
+    assert [p.text for p in backend.prompts] == ["abcx", "abcx<4>y"]
+    assert [(s.max_tokens, s.temperature) for s in backend.samplings] == [(5, 0.5), (128, 0.5)]
+    meta = state.get_meta_info("a")
+    assert meta is not None and meta["prompt_tokens"] == 4
+    assert meta["finish_reason"] == {"type": "stop", "matched": None} and meta["id"] == "fake"
+
+
+def test_variables() -> None:
+    def body(s: Any) -> None:
+        s["given"] = 7
+        s += "q" + sgl.gen("a")
+        assert "nothing" not in s and s["given"] == 7 and s.get_var("a") == "<1>"
+        assert "a" in s
+        s.set_var("a", "other")
+        assert s["a"] == "other" and s.get_meta_info("given") is None
+        with s.var_scope("both"):
+            s += "-" + sgl.gen("b") + "-"
+
+    state = run(body)
+    assert state["both"] == f"-{state['b']}-"
+    with pytest.raises(KeyError):
+        state["nothing"]
+    assert state.get_meta_info("nothing") is None
+
+
+def test_unnamed_gens_do_not_overwrite_each_other() -> None:
+    state = run(lambda s: s.__iadd__(sgl.gen() + sgl.gen()))
+    assert [call.name for call in state.trace()] == ["<1>", "<2>"]
+    assert state.text() == "<0><3>"
+
+
+def test_several_completions() -> None:
+    texts = iter("abc")
+    backend = FakeBackend(lambda prompt, sampling: next(texts))
+    state = run(lambda s: s.__iadd__("p" + sgl.gen("x", n=3, seed=5)), backend)
+    assert state["x"] == ["a", "b", "c"] and state.text() == "pa"
+    assert [(s.n, s.seed) for s in backend.samplings] == [(1, 5), (1, 6), (1, 7)]
+    meta = state.get_meta_info("x")
+    assert meta is not None and len(meta["n"]) == 3
+
+
+def test_roles_in_every_form() -> None:
+    def one(s: Any) -> None:
+        s += sgl.system("S")
+        s += sgl.user("U")
+        s += sgl.assistant(sgl.gen("a"))
+
+    def two(s: Any) -> None:
+        with s.system():
+            s += "S"
+        s.user("U")
+        s += sgl.assistant_begin()
+        s += sgl.gen("a")
+        s.assistant_end()
+
+    backend = FakeBackend()
+    states = [run(one, backend), run(two, backend)]
+    assert states[0].text() == states[1].text()
+    prompt = "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n"
+    assert [p.text for p in backend.prompts] == [prompt + "<|im_start|>assistant\n"] * 2
+    asked = backend.prompts[0]
+    assert [(m.role, m.content) for m in asked.messages] == [("system", "S"), ("user", "U")]
+    assert (asked.open_role, asked.open_text) == ("assistant", "")
+    assert backend.samplings[0].stop == ("<|im_end|>",)
+    assert states[0].messages() == [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": states[0]["a"]},
+    ]
+
+
+def test_the_default_system_prompt() -> None:
+    backend = FakeBackend(template="smollm2")
+    state = run(lambda s: s.__iadd__(sgl.user("U")), backend)
+    assert state.text().startswith(
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM"
+    )
+    assert [m["role"] for m in state.messages()] == ["system", "user"]
+
+
+def test_nested_roles_are_an_error() -> None:
+    state = run(lambda s: s.__iadd__(sgl.user("a" + sgl.assistant("b"))))
+    assert "Nested roles are not allowed" in str(state.error())
+
+
+def test_select_and_its_methods() -> None:
+    def body(s: Any) -> None:
+        s += "p" + sgl.select("a", ["xxx", "y zz", "wwww"])
+        s += sgl.gen("b", choices=["k l", "m"], choices_method=sgl.greedy_token_selection)
+        s += sgl.select("c", ["a", "bb"], choices_method=sgl.unconditional_likelihood_normalized)
+
+    backend = FakeBackend()
+    state = run(body, backend)
+    assert state.text() == "py zzk la" and state["a"] == "y zz"
+    meta = state.get_meta_info("a")
+    assert meta is not None and meta["normalized_prompt_logprobs"] == [-3.0, -1.5, -4.0]
+    assert sum(meta["probabilities"].values()) == pytest.approx(1.0)
+    greedy = state.get_meta_info("b")
+    assert greedy is not None and greedy["greedy_logprob_matrix"] == [[-1.0, -1.0], [-1.0, -1.0]]
+    gains = state.get_meta_info("c")
+    assert gains is not None and gains["normalized_unconditional_prompt_logprobs"] == [0.0, -1.0]
+    with pytest.raises(ProgramError, match="temperature"):
+        _ = run(lambda s: s.__iadd__(sgl.select("a", ["x"], temperature=1.0)))["a"]
+    inexact = run(lambda s: s.__iadd__(sgl.select("a", ["x", "y"])), FakeBackend(score=False))
+    assert inexact["a"] == "y"
+    for choices, error in (([], ValueError), ("ab", TypeError), (["a", ""], ValueError)):
+        with pytest.raises(error):
+            sgl.select("a", choices)
+
+
+def test_a_method_of_ones_own() -> None:
+    class Last(sgl.ChoicesSamplingMethod):
+        def __call__(self, *, choices: Any, **scores: Any) -> sgl.ChoicesDecision:
+            return sgl.ChoicesDecision(choices[-1], {"mine": True})
+
+    state = run(lambda s: s.__iadd__(sgl.select("a", ["x", "y"], choices_method=Last())))
+    meta = state.get_meta_info("a")
+    assert state["a"] == "y" and meta is not None and meta["mine"]
+
+
+def test_scores_and_distributions() -> None:
+    def body(s: Any) -> None:
+        s += "p" + sgl.distribution("d", ["x", "yy"]) + sgl.score("t", ["yy"])
+        assert s.score(["abc", "a b"]) == {"abc": -3.0, "a b": -2.0}
+        assert s.distribution(["x"]) == {"x": 1.0}
+
+    state = run(body)
+    assert state.text() == "p" and state["t"] == {"yy": -2.0}
+    assert state["d"]["x"] == pytest.approx(1 / (1 + 2.718281828**-1))
+
+
+def test_forks() -> None:
+    backend = FakeBackend()
+
+    def body(s: Any) -> None:
+        s += "x" * 100
+        s["before"] = 1
+        forks = s.fork(3)
+        forks += lambda i: f"{i}" * i
+        forks += ["a", "bb", "ccc"]
+        forks += sgl.gen("v")
+        forks[1] += "more"
+        forks[1]["only"] = 5
+        assert [f["before"] for f in forks] == [1, 1, 1] and len(forks) == 3
+        assert forks[2]["v"] == "<105>"
+        forks.join()
+        s += "end"
+
+    state = run(body, backend)
+    assert state["v"] == ["<101>", "<103>", "<105>"] and state["only"] == [None, 5, None]
+    assert state.text() == "x" * 100 + "end" and state["before"] == 1
+    assert backend.prefetched == ["x" * 100]
+    assert [
+        len(list(step.children[0])) for step in state.trace().steps if hasattr(step, "children")
+    ]
+
+
+def test_join_by_text_and_copies() -> None:
+    def body(s: Any) -> None:
+        s += "p"
+        forks = s.fork(2)
+        forks += lambda i: f"[{i}]"
+        forks.join("concate_and_append")
+        with s.copy() as t:
+            t += "hidden" + sgl.gen("c")
+
+    backend = FakeBackend()
+    state = run(body, backend)
+    assert state.text() == "p[0][1]" and state["c"] == ["<13>"]
+    assert backend.prefetched == []  # too short to be worth a request
+    with pytest.raises(ValueError, match="mode"):
+        run(lambda s: s.fork(2).join("other"))
+
+
+def test_functions_in_functions() -> None:
+    @sgl.function
+    def inner(s: Any, word: str) -> None:
+        s += word + sgl.gen("x")
+
+    def body(s: Any) -> None:
+        states = [inner("a"), inner(word="bb")]
+        s += states[0]["x"] + states[1]["x"]
+
+    assert run(body).text() == "<1><2>"
+
+
+def test_bind_and_sampling_defaults() -> None:
+    @sgl.function
+    def f(s: Any, q: str, seed: int) -> None:
+        s += f"{q}{seed}" + sgl.gen("a", stop="x")
+
+    backend = FakeBackend()
+    bound = f.bind(q="hey")
+    state = bound.run(seed=3, backend=backend, max_new_tokens=9, top_k=4)
+    assert state.text() == "hey3<4>"
+    sampling = backend.samplings[0]
+    assert (sampling.max_tokens, sampling.top_k, sampling.stop) == (9, 4, ("x",))
+    assert sampling.seed is None  # a parameter of the function keeps its name
+    with pytest.raises(TypeError, match="'z'"):
+        f.bind(z=1)
+    with pytest.raises(UnsupportedError, match="num_api_spec_tokens"):
+        sgl.function(num_api_spec_tokens=4)(f.func)
+    with pytest.raises(TypeError, match="named `s`"):
+        sgl.function(lambda x: None)
+
+
+def test_images_are_refused_or_carried(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(b"png")
+
+    def body(s: Any) -> None:
+        s += sgl.user(sgl.image(str(path)) + "What is it?")
+        s += sgl.assistant(sgl.gen("a"))
+
+    refused = run(body)
+    assert isinstance(refused.error(), UnsupportedError) and "image" in str(refused.error())
+    backend = FakeBackend(images=True)
+    state = run(body, backend)
+    assert backend.prompts[0].images[0].data == b"png"
+    assert backend.prompts[0].messages[0].images[0].data == b"png"
+    assert state.messages()[0]["content"][1]["type"] == "image_url"
+    with pytest.raises(OSError, match="missing"):
+        sgl.image(tmp_path / "missing")
+    video = run(lambda s: s.__iadd__(sgl.video(b"v", 4)))
+    assert isinstance(video.error(), UnsupportedError) and video.error().param == "video"
+
+
+def test_separated_reasoning() -> None:
+    backend = FakeBackend(lambda p, s: "<think>hm</think>yes")
+
+    def body(s: Any) -> None:
+        s += sgl.user("q")
+        s += sgl.assistant(sgl.separate_reasoning(sgl.gen("a"), model_type="qwen3"))
+
+    state = run(body, backend)
+    assert (state["a"], state["a_reasoning_content"]) == ("yes", "hm")
+    assert state.text().endswith("assistant\nyes<|im_end|>\n")
+    with pytest.raises(ValueError, match="model_type"):
+        sgl.separate_reasoning(sgl.gen("a"), "unknown")
+
+
+# ---- structure -----------------------------------------------------------------------------------
+
+
+def answering(text: str) -> FakeBackend:
+    return FakeBackend(lambda prompt, sampling: text)
+
+
+def test_types() -> None:
+    backend = answering(" 42")
+    state = run(lambda s: s.__iadd__(sgl.gen_int("n", max_tokens=4)), backend)
+    assert state["n"] == " 42" and state["n"].value == 42
+    assert backend.samplings[0].regex == r"[-+]?[0-9]+[ \n]*"
+    assert backend.samplings[0].stop == (" ", "\n")
+    quoted = run(lambda s: s.__iadd__(sgl.gen_string("t")), answering('"hey"'))
+    assert quoted["t"] == '"hey"' and quoted["t"].value == "hey"
+    with pytest.warns(UserWarning, match="dtype wins"):
+        sgl.gen("x", dtype=int, regex="a")
+    with pytest.raises(ValueError, match="dtype"):
+        sgl.gen("x", dtype=list)
+
+
+def test_named_groups() -> None:
+    regex = r"(?P<year>\d{4})-(?P<month>\d\d)"
+    state = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("2024-05"))
+    assert state["d"] == "2024-05" and state["d"].year == "2024" and state["d"].month == "05"
+    with pytest.raises(AttributeError, match="day"):
+        _ = state["d"].day
+    cut = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("2024-"))
+    assert cut["d"] == "2024-" and cut["d"].groups == {}
+    with pytest.raises(re.error):
+        sgl.gen("x", regex="(")
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
+    regex = r"(?P<a>(x+x+)+)y"
+    state = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("x" * 40))
+    assert isinstance(state.error(), TimeoutError)
+    fine = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("xxxxy"))
+    assert fine["d"].a == "xxxx"
+
+
+class Point(msgspec.Struct):
+    x: int
+
+
+@dataclass
+class Data:
+    x: int
+
+
+class Model(pydantic.BaseModel):
+    x: int
+
+
+@pytest.mark.parametrize("schema", [Point, Data, Model, {"type": "object"}])
+def test_schemas(schema: Any) -> None:
+    backend = answering('{"x": 3}')
+    value = run(lambda s: s.__iadd__(sgl.gen("p", schema=schema)), backend)["p"]
+    assert value == ({"x": 3} if isinstance(schema, dict) else schema(x=3))
+    assert "object" in str(backend.samplings[0].json_schema)
+    failed = run(lambda s: s.__iadd__(sgl.gen("p", schema=schema)), answering('{"x": '))
+    with pytest.raises(ProgramError):
+        _ = failed["p"]
+
+
+def test_arguments_that_contradict_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude"):
+        sgl.gen("x", regex="a", ebnf="b")
+    with pytest.raises(ValueError, match="exclude"):
+        sgl.gen("x", schema=Point, json_schema="{}")
+    with pytest.raises(TypeError, match="schema"):
+        sgl.gen("x", schema=3)
+
+
+def test_stop_patterns_end_the_text() -> None:
+    backend = answering("one 12 two 345")
+    state = run(lambda s: s.__iadd__(sgl.gen("a", stop_regex=r"\d{2}")), backend)
+    assert state["a"] == "one "
+    meta = state.get_meta_info("a")
+    assert meta is not None and meta["finish_reason"] == {"type": "stop", "matched": r"\d{2}"}
+    slow = run(lambda s: s.__iadd__(sgl.gen("a", stop_regex=r"(\d\d)+")), backend)
+    assert slow["a"] == "one "
+    assert run(lambda s: s.__iadd__(sgl.gen("a", stop_regex="q")), backend)["a"].endswith("345")
+
+
+def test_a_state_is_extended_by_text_and_expressions_only() -> None:
+    for wrong, error in ((None, ValueError), (3, TypeError)):
+        with pytest.raises(error):
+            run(lambda s, wrong=wrong: s.__iadd__(wrong))
+    with pytest.raises(TypeError):
+        _ = sgl.gen("a") + 3
+
+
+def test_the_trace_is_json_and_html() -> None:
+    def body(s: Any) -> None:
+        s += "<&>" + sgl.gen("a")
+        forks = s.fork(2)
+        forks += sgl.gen("b")
+        forks.join()
+
+    trace = run(body).trace()
+    first, fork = msgspec.json.decode(trace.to_json())
+    assert first["kind"] == "gen" and first["prompt_tokens"] == 3 and first["latency_s"] > 0
+    assert [child[0]["name"] for child in fork["fork"]] == ["b", "b"]
+    assert "&lt;&amp;&gt;" in trace._repr_html_() and len(trace) == 3
+
+
+def test_the_default_back_end() -> None:
+    backend = FakeBackend()
+    with pytest.raises(sgl.LangError, match="no back end"):
+        sgl.function(lambda s: None).run()
+    sgl.set_default_backend(backend)
+    try:
+        assert sgl.function(lambda s: s.__iadd__(sgl.gen("a")))()["a"] == "<0>"
+        sgl.flush_cache()
+    finally:
+        sgl.set_default_backend(None)
+    assert backend.flushed == 1
