@@ -46,6 +46,22 @@ class ForwardBatch:
     masks: np.ndarray | None = None  # [*, ceil(vocab/32)] uint32, lowest bit first
     mask_rows: np.ndarray | None = None  # [S] int32, with `masks`
 
+    # What is known of single tokens changes the logits of sample s, in this order: those of
+    # adjust_ids[adjust_indptr[s]:adjust_indptr[s+1]] (distinct) are divided by adjust_repeat if
+    # positive, else multiplied by it, and adjust_add is added. None where no row has any.
+    adjust_indptr: np.ndarray | None = None  # [S+1] int32
+    adjust_ids: np.ndarray | None = None  # [A] int32
+    adjust_repeat: np.ndarray | None = None  # [A] float32, 1 is off
+    adjust_add: np.ndarray | None = None  # [A] float32
+
+    # Detail row d asks for more log-probabilities at sample detail_rows[d], or, from S on, at
+    # prompt log-probability detail_rows[d] - S: of the detail_top[d] most likely tokens, and of
+    # detail_ids[detail_indptr[d]:detail_indptr[d+1]]. None where nobody asks.
+    detail_rows: np.ndarray | None = None  # [D] int32, ascending
+    detail_top: np.ndarray | None = None  # [D] int32, up to the vocabulary size
+    detail_indptr: np.ndarray | None = None  # [D+1] int32
+    detail_ids: np.ndarray | None = None  # [M] int32
+
     logprob_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
     logprob_targets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
 
@@ -64,3 +80,8 @@ class StepResult(NamedTuple):
     next_ids: np.ndarray  # [S] int32
     logprobs: np.ndarray  # [S] float32, NaN where not wanted
     prompt_logprobs: np.ndarray  # [L] float32: log p(logprob_targets[i] | ... logprob_tokens[i])
+    # By detail rows one after the other; of the most likely tokens the best first, of equals the
+    # one with the lowest id. None where nobody asked.
+    top_ids: np.ndarray | None = None  # [sum of detail_top] int32
+    top_logprobs: np.ndarray | None = None  # [sum of detail_top] float32
+    id_logprobs: np.ndarray | None = None  # [M] float32

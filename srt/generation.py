@@ -11,12 +11,16 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from srt.messages import ChatMessage, Finish, RingEvent, ToolSpec
+from srt.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
 from srt.sampling_params import SamplingParams
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What a client asks for: one completion. Exactly one of text, input_ids, messages is set.
+    """What a client asks for: `sampling.n` completions of one prompt. Exactly one of text,
+    input_ids, messages is set; `chat` says how the template writes messages.
+
+    With `return_logprob`, `top_logprobs` asks for the most likely tokens at each position that has
+    a log-probability, and `logprob_token_ids` for certain tokens.
 
     `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
     Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
@@ -33,6 +37,9 @@ class Request(Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     rid: str | None = None
     tools: Sequence[ToolSpec] = ()
+    top_logprobs: int = 0
+    logprob_token_ids: Sequence[int] = ()
+    chat: ChatOptions = ChatOptions()
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -42,6 +49,10 @@ class GenerateOutput(Struct, frozen=True):
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
     (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
     request asked for them. Only the token at position 0 has no log-probability (None).
+
+    The `top` lists have, per position, (logprob, id) pairs of the most likely tokens, best first;
+    the `id` lists the values of `logprob_token_ids`, in their order. They are None unless the
+    request asked for them, and so is the entry of position 0.
 
     Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
     sampled. A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are
@@ -63,6 +74,10 @@ class GenerateOutput(Struct, frozen=True):
     jump_forward_tokens: int = 0
     forward_passes: int = 0
     healed_tokens: int = 0
+    output_top_logprobs: list[list[tuple[float, int]]] | None = None
+    prompt_top_logprobs: list[list[tuple[float, int]] | None] | None = None
+    output_id_logprobs: list[list[float]] | None = None
+    prompt_id_logprobs: list[list[float] | None] | None = None
 
 
 class ScoreRequest(Struct, frozen=True, kw_only=True):

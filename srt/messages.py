@@ -77,9 +77,27 @@ class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
     reasoning: str = ""
 
 
+class ChatOptions(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How a template writes messages as a prompt.
+
+    `template_args` is the JSON text of an object of further variables. With `continue_final` the
+    prompt ends inside the last message, which the output continues; `add_generation_prompt` false
+    leaves out the head of the assistant's turn.
+    """
+
+    template_args: str = ""
+    continue_final: bool = False
+    add_generation_prompt: bool = True
+
+
 class GenerateReq(Message, frozen=True):
-    """A request for one completion. Exactly one of text, input_ids, messages is set; `tools` are
-    shown to the model together with messages only."""
+    """A request for `sampling.n` completions. Exactly one of text, input_ids, messages is set;
+    `tools` and `chat` go with messages only. `top_logprobs` and `logprob_token_ids` need
+    `return_logprob`: the most likely tokens of each position, and certain tokens.
+
+    With n > 1 each sample is a request of its own from the front on, of rid
+    `sample_rid(rid, index)`; they are admitted together, and an abort may name each.
+    """
 
     rid: str
     epoch: int
@@ -92,6 +110,9 @@ class GenerateReq(Message, frozen=True):
     logprob_start_len: int = -1
     cache_salt: str = ""
     tools: list[ToolSpec] = []
+    top_logprobs: int = 0
+    logprob_token_ids: list[int] = []
+    chat: ChatOptions = ChatOptions()
 
 
 class AbortReq(Message, frozen=True):
@@ -134,7 +155,25 @@ def score_rid(rid: str, index: int) -> str:
     return f"{rid}/{index}"
 
 
-FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq
+def sample_rid(rid: str, index: int) -> str:
+    """The rid of one of several samples of the request `rid`."""
+    return f"{rid}/{index}"
+
+
+class TokenizeReq(Message, frozen=True):
+    """The token ids of a text, or of the prompt that messages make. Answered by Tokenized or
+    Refused; nothing reaches the scheduler."""
+
+    rid: str
+    epoch: int
+    text: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: list[ToolSpec] = []
+    chat: ChatOptions = ChatOptions()
+    add_special_tokens: bool = True
+
+
+FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq
 
 
 # ---- front -> client -------------------------------------------------------------------------
@@ -162,7 +201,15 @@ class Refused(Message, frozen=True):
     error: ErrorInfo
 
 
-FrontReply = Admitted | Refused
+class Tokenized(Message, frozen=True):
+    """The answer to a TokenizeReq: packed ids."""
+
+    rid: str
+    epoch: int
+    ids: bytes
+
+
+FrontReply = Admitted | Refused | Tokenized
 
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
@@ -173,6 +220,8 @@ class TokenizedReq(Message, frozen=True):
 
     `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
     longer in `sampling`: `grammar` is the key of its artefact, empty without one.
+
+    The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
 
     The prompt had the tokens `healed_ids` (packed) at its end. Their `healed_bytes` bytes come
     first in the output, because the grammar says so, and are not shown.
@@ -191,6 +240,9 @@ class TokenizedReq(Message, frozen=True):
     grammar: str = ""
     healed_ids: bytes = b""
     healed_bytes: int = 0
+    top_logprobs: int = 0
+    logprob_token_ids: list[int] = []
+    bad_ids: list[list[int]] = []
 
 
 class Abort(Message, frozen=True):
@@ -276,6 +328,10 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     return_logprob: bool = False
     skip_special_tokens: bool = True
     skip_bytes: int = 0
+    stop_regex: list[str] = []
+    no_stop_trim: bool = False
+    top_logprobs: int = 0
+    logprob_token_ids: list[int] = []
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -285,13 +341,25 @@ class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
     finish: Finish
 
 
+class LogprobDetail(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Log-probabilities at t positions besides the chosen tokens': of the k most likely tokens,
+    best first (`top_ids` int32 [t, k], `top_logprobs` float32 [t, k]), and of m tokens that the
+    request names (`id_logprobs` float32 [t, m])."""
+
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+    id_logprobs: bytes = b""
+
+
 class PromptLogprobs(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Log-probabilities of prompt tokens [start, start+n): ids int32 [n], logprobs float32 [n]."""
+    """Log-probabilities of prompt tokens [start, start+n): ids int32 [n], logprobs float32 [n].
+    Position 0 has none: NaN, and in `detail` id 0 and NaN."""
 
     handle: int
     start: int
     ids: bytes
     logprobs: bytes
+    detail: LogprobDetail | None = None
 
 
 class TokenBatch(Message, frozen=True):
@@ -300,7 +368,8 @@ class TokenBatch(Message, frozen=True):
     Parallel columns: `handles[i]` produced `counts[i]` tokens; their ids follow one another in
     `ids` (int32), with as many float32 in `logprobs` (NaN where not asked for; empty if nobody
     asked). `jumps` are (column, drop, skip): the ids of that column were forced by a grammar, and
-    take the place of the req's last `drop` ids, with whose `skip` bytes they begin.
+    take the place of the req's last `drop` ids, with whose `skip` bytes they begin. `details` has
+    an entry for each column whose req asked for one.
     """
 
     epoch: int
@@ -312,6 +381,7 @@ class TokenBatch(Message, frozen=True):
     prompt_logprobs: list[PromptLogprobs] = []
     ends: list[ReqEnd] = []
     jumps: list[tuple[int, int, int]] = []
+    details: dict[int, LogprobDetail] = {}
 
 
 class ControlReply(Message, frozen=True):
@@ -364,7 +434,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     `ids` take the place of the last `dropped` ids sent before: text never changes, but a jump may
     cut it into other tokens. `completion_tokens`, `jump_tokens` (of those, forced by a grammar) and
     `forward_passes` (that sampled a token) count so far. `prompt_logprobs` come with the first
-    Output.
+    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`.
     """
 
     rid: str
@@ -381,6 +451,8 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     dropped: int = 0
     jump_tokens: int = 0
     forward_passes: int = 0
+    detail: LogprobDetail | None = None
+    prompt_detail: LogprobDetail | None = None
 
 
 class OutputBatch(Message, frozen=True):

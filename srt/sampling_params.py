@@ -15,6 +15,14 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_CONSTRAINT_CHARS = 512 * 1024
 MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
+_WORD = 2**64 - 1
+MAX_SAMPLES = 128  # of one prompt
+MAX_STOP_REGEXES = 32
+MAX_STOP_REGEX_CHARS = 256
+MAX_BIASED_TOKENS = 4096
+MAX_LOGIT_BIAS = 1e4
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
 GREEDY_TEMPERATURE = 1e-6
 
 JumpForward = Literal["canonical", "off"]
@@ -34,6 +42,19 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     `token_healing` takes the prompt's last tokens back if a longer token begins with their text,
     and lets the model write that text again, in these or other tokens; it is not returned.
+
+    Logits are changed in this order, before the temperature: `repetition_penalty` divides the
+    positive ones, and multiplies the negative ones, of every token that the prompt or the output
+    has (1 is off); `frequency_penalty` is subtracted once for each time the output has the token,
+    `presence_penalty` once if it has it at all; `logit_bias` is added. Then only
+    `allowed_token_ids` are left (None: all), and no token that would complete one of `bad_words`.
+    Log-probabilities are those of the logits before all this.
+
+    `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
+    request with a seed draws as a request with `sub_seed(seed, i)` would.
+
+    `stop_regex` are patterns of which the first match ends the output, as a stop string does;
+    with `no_stop_trim` the stop string or match stays in the text.
     """
 
     max_new_tokens: int | None = 128
@@ -56,6 +77,24 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     constraint_after: str = ""
     jump_forward: JumpForward = "canonical"
     token_healing: bool = False
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] = []
+    n: int = 1
+    stop_regex: list[str] = []
+    no_stop_trim: bool = False
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what was generated so far changes the logits."""
+        return (
+            self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+            or self.repetition_penalty != 1.0
+        )
 
     @property
     def constraint(self) -> Constraint | None:
@@ -98,8 +137,61 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         )
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
+        _check(1 <= self.n <= MAX_SAMPLES, "n", f"must be between 1 and {MAX_SAMPLES}")
+        self._check_penalties()
+        self._check_tokens(vocab_size)
         self._check_stops(vocab_size)
+        self._check_stop_regexes()
         self._check_constraint()
+
+    def _check_penalties(self) -> None:
+        for name in ("frequency_penalty", "presence_penalty"):
+            _check(-2.0 <= getattr(self, name) <= 2.0, name, "must be between -2 and 2")
+        _check(
+            0.0 < self.repetition_penalty <= 2.0, "repetition_penalty", "must be above 0, up to 2"
+        )
+
+    def _check_tokens(self, vocab_size: int) -> None:
+        """Of the fields that change single tokens' logits."""
+        _check(
+            len(self.logit_bias) <= MAX_BIASED_TOKENS,
+            "logit_bias",
+            f"takes at most {MAX_BIASED_TOKENS} tokens",
+        )
+        for token, bias in self.logit_bias.items():
+            _check(0 <= token < vocab_size, "logit_bias", f"tokens must be in [0, {vocab_size})")
+            _check(
+                abs(bias) <= MAX_LOGIT_BIAS,  # NaN is not
+                "logit_bias",
+                f"values must be between -{MAX_LOGIT_BIAS:g} and {MAX_LOGIT_BIAS:g}",
+            )
+        if self.allowed_token_ids is not None:
+            _check(len(self.allowed_token_ids) > 0, "allowed_token_ids", "must not be empty")
+            _check(
+                all(0 <= i < vocab_size for i in self.allowed_token_ids),
+                "allowed_token_ids",
+                f"must be in [0, {vocab_size})",
+            )
+        _check(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"takes at most {MAX_BAD_WORDS}")
+        for word in self.bad_words:
+            _check(
+                0 < len(word) <= MAX_BAD_WORD_CHARS,
+                "bad_words",
+                f"must have 1 to {MAX_BAD_WORD_CHARS} characters each",
+            )
+
+    def _check_stop_regexes(self) -> None:
+        _check(
+            len(self.stop_regex) <= MAX_STOP_REGEXES,
+            "stop_regex",
+            f"takes at most {MAX_STOP_REGEXES}",
+        )
+        for pattern in self.stop_regex:
+            _check(
+                0 < len(pattern) <= MAX_STOP_REGEX_CHARS,
+                "stop_regex",
+                f"patterns must have 1 to {MAX_STOP_REGEX_CHARS} characters",
+            )
 
     def _check_constraint(self) -> None:
         given: list[tuple[ConstraintKind, Any]] = [
@@ -109,6 +201,7 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         ]
         if not given:
             _check(self.constraint_after == "", "constraint_after", "needs a constraint")
+            _check(self.json_whitespace == "compact", "json_whitespace", "needs a constraint")
             return
         kind, value = given[-1]
         _check(len(given) == 1, kind, f"cannot be combined with {given[0][0]}")
@@ -149,3 +242,14 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
 def _check(ok: bool, param: str, rule: str) -> None:
     if not ok:
         raise RequestError(f"{param} {rule}", param=param)
+
+
+def sub_seed(seed: int, sample: int) -> int:
+    """The seed of sample `sample` of a request: its own for sample 0, else 63 bits of both
+    (the finaliser of SplitMix64, Steele, Lea and Flood 2014)."""
+    if sample == 0:
+        return seed
+    z = (seed + sample * 0x9E3779B97F4A7C15) & _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return (z ^ (z >> 31)) >> 1
