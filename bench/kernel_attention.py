@@ -13,7 +13,7 @@ import numpy as np
 from bench.kernel_calls import Operations, c_batch
 from bench.roofline import Call, Measured, Runner, Work, copies_of
 from scheduler_proc.kernels.library import Format, Layer, Model
-from scheduler_proc.models.config import LlamaConfig
+from scheduler_proc.models.config import DecoderConfig
 from tests.scheduler_proc.ragged import indptr, int32
 
 POOL_LAYERS = 8
@@ -128,7 +128,7 @@ class Pool:
 
 
 def attention_rows(
-    operations: Operations, config: LlamaConfig, runner: Runner
+    operations: Operations, config: DecoderConfig, runner: Runner
 ) -> Iterator[Measured]:
     """The cases that were asked for."""
     cases = [case for case in CASES if runner.wants(case.name)]

@@ -13,7 +13,7 @@ import numpy as np
 from bench.kernel_calls import Operations, c_batch
 from bench.roofline import Arithmetic, Call, Measured, Runner, Timing, Work, copies_of
 from scheduler_proc.kernels.library import Format, Library, Matrix, address, huge_memory
-from scheduler_proc.models.packed import PackedLlama
+from scheduler_proc.models.packed import PackedModel
 from tests.scheduler_proc.ragged import sampling_fields
 
 ROWS = (1, 8, 32, 128, 512)
@@ -83,7 +83,7 @@ class Linear(NamedTuple):
         return [_copy(library, self.sources[i % len(self.sources)]) for i in range(copies)]
 
 
-def linears(packed: PackedLlama) -> list[Linear]:
+def linears(packed: PackedModel) -> list[Linear]:
     """The calls per layer as the engine makes them, and the head."""
     layers = list(packed.layers)
     return [
@@ -95,7 +95,7 @@ def linears(packed: PackedLlama) -> list[Linear]:
     ]
 
 
-def linear_rows(operations: Operations, packed: PackedLlama, runner: Runner) -> Iterator[Measured]:
+def linear_rows(operations: Operations, packed: PackedModel, runner: Runner) -> Iterator[Measured]:
     """Bytes are the weights' only."""
     for linear in linears(packed):
         rows = [m for m in ROWS if runner.wants(linear.title(m))]

@@ -46,7 +46,7 @@ from bench.roofline import (
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.packed import Choice, pack_llama
+from scheduler_proc.models.packed import Choice, pack_model
 from srt.errors import SrtError
 from srt.model.files import DEFAULT_MODEL, resolve_model
 
@@ -98,7 +98,7 @@ def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
     """Linear layers, attention, sampling."""
     checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
     choice = Choice(tiles=setting.library.has_tiles(setting.isa))
-    packed = pack_llama(checkpoint, setting.library, choice)
+    packed = pack_model(checkpoint, setting.library, choice)
     with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
         linear = linear_rows(operations, packed, runner)
         _print_measured(f"Linear layers, {_ROTATION} of weights:", linear, peaks)

@@ -144,6 +144,16 @@ class LoadGenerator:
         record.ended = time.perf_counter()
         return record
 
+    async def complete_whole(self, prompt: str, max_tokens: int) -> int:
+        """Send one request that does not stream; how many tokens the answer has.
+
+        Raises httpx.HTTPError if it fails.
+        """
+        body = self._options | {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
+        reply = (await self._http.post("/v1/completions", json=body)).raise_for_status()
+        tokens: int = reply.json()["usage"]["completion_tokens"]
+        return tokens
+
 
 async def _read_stream(reply: httpx.Response, record: Record) -> None:
     async for line in reply.aiter_lines():

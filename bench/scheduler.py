@@ -33,6 +33,7 @@ def measure(running: int, waiting: int, shared: int, own: int, disable: bool) ->
     config = SchedulerConfig(
         max_total_tokens=200_000,
         context_len=8192,
+        vocab_size=49152,
         max_running_requests=running,
         disable_radix_cache=disable,
         max_wait_s=1e9,

@@ -1,6 +1,6 @@
 """The detokenizer without its sockets: scheduler batches in; outputs, aborts and credits out.
 
-Called by the detokenizer actor once per TokenBatch. A stop string found here has the last word:
+Called by the detokenizer actor once per TokenBatch. What stops a text here has the last word:
 text, ids, logprobs, counts and finish are those of the completing token, and what the scheduler
 still sends for the request only ends it. Invariant: each ReqEnd gives one Credit, and each
 request whose client is there one finish.
@@ -85,7 +85,7 @@ class Detokenizer:
         return touched
 
     def _aborts(self, touched: dict[int, Request], batch: TokenBatch) -> list[Abort]:
-        """For each request that a stop string has just ended before the scheduler did."""
+        """For each request that its text has just stopped before the scheduler did."""
         ended = {end.handle for end in batch.ends}
         return [
             Abort(request.client, request.rid, self._epoch)
@@ -115,7 +115,8 @@ def _columns(batch: TokenBatch) -> Iterator[Column]:
         stop = start + count
         raw = slice(start * _TOKEN_BYTES, stop * _TOKEN_BYTES)
         logprobs = batch.logprobs[raw]
-        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jumps.get(i))
+        detail = batch.details.get(i)
+        yield Column(handle, ids[start:stop], batch.ids[raw], logprobs, jumps.get(i), detail)
         start = stop
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from detokenizer_proc.text_stream import TextStream
-from srt.messages import Finish, Output, PromptLogprobs, ReqStart
+from detokenizer_proc.details import DetailRows
+from detokenizer_proc.text_stream import Stops, TextStream
+from srt.messages import Finish, LogprobDetail, Output, PromptLogprobs, ReqStart
 
 
 class Jump(NamedTuple):
@@ -21,18 +22,22 @@ class Jump(NamedTuple):
 
 class Column(NamedTuple):
     """Tokens of one request in a batch: ids, and the same and their log-probabilities packed in
-    four bytes each; `jump` if they were not sampled."""
+    four bytes each; `jump` if they were not sampled, `detail` if the request asked for one."""
 
     handle: int
     ids: list[int]
     packed: bytes
     logprobs: bytes
     jump: Jump | None = None
+    detail: LogprobDetail | None = None
 
 
 @dataclass(slots=True)
 class _Unsent:
-    """What the next Output will carry."""
+    """What the next Output will carry; details only if the request asked for them."""
+
+    detail: DetailRows | None
+    prompt_detail: DetailRows | None
 
     text: list[str] = field(default_factory=list)
     ids: bytearray = field(default_factory=bytearray)
@@ -48,8 +53,9 @@ class Request:
 
     def __init__(self, start: ReqStart, pieces: Sequence[bytes]) -> None:
         self._start = start
-        self._text = TextStream(pieces, start.stop, start.min_new_tokens, start.skip_bytes)
-        self._unsent = _Unsent()
+        stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
+        self._text = TextStream(pieces, stops, start.skip_bytes)
+        self._unsent = self._nothing()
         self._jump_tokens = 0
         self._forward_passes = 0
         self.is_open = True
@@ -74,11 +80,13 @@ class Request:
             unsent.prompt_start = chunk.start
         unsent.prompt_ids += chunk.ids
         unsent.prompt_logprobs += chunk.logprobs
+        if unsent.prompt_detail and chunk.detail:
+            unsent.prompt_detail.add(chunk.detail, len(chunk.ids) // 4)
 
     def add_tokens(self, column: Column, stop_id: int | str | None = None) -> None:
-        """Take new tokens, or those up to the one that completes a stop string.
+        """Take new tokens, or those up to the one that completes a stop string or pattern.
 
-        If `stop_id` is the last id, it ended the request and its text is not shown.
+        If `stop_id` is the last id, it ended the request; its text is mostly not shown.
         """
         ids, packed, logprobs = column.ids, column.packed, column.logprobs
         if column.jump is not None:
@@ -87,7 +95,7 @@ class Request:
         is_stop_id = ids[-1] == stop_id
         unsent.text.append(self._text.push(ids[:-1] if is_stop_id else ids))
         if is_stop_id:
-            self._text.push_hidden()
+            self._text.push_stop_token(ids[-1])
         added = self._text.num_tokens - before
         if column.jump is None:
             self._forward_passes += added
@@ -97,8 +105,10 @@ class Request:
         unsent.ids += packed[:size]
         if self._start.return_logprob:
             unsent.logprobs += logprobs[:size]
+            if unsent.detail and column.detail:
+                unsent.detail.add(column.detail, added)
         if stopped := self._text.stopped:
-            self.finish = Finish("stop", stopped.text)
+            self.finish = Finish("stop", stopped.matched)
 
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; those that were sent already, the client must."""
@@ -108,9 +118,11 @@ class Request:
         unsent.dropped += jump.drop - (len(unsent.ids) - left) // 4
         del unsent.ids[left:]
         del unsent.logprobs[left:]
+        if unsent.detail:
+            unsent.detail.keep(left // 4)
 
     def end(self, finish: Finish) -> None:
-        """The scheduler's finish. It counts only if no stop string was found before."""
+        """The scheduler's finish. It counts only if nothing was found before that stops it."""
         if self.finish is None:
             self._unsent.text.append(self._text.finish())
             self.finish = finish
@@ -119,7 +131,7 @@ class Request:
         """What is to be sent now, if anything; with the finish, the request closes."""
         if not (self.finish or self._start.stream):
             return None
-        unsent, self._unsent = self._unsent, _Unsent()
+        unsent, self._unsent = self._unsent, self._nothing()
         if self.finish:
             self.close()
         return Output(
@@ -137,9 +149,17 @@ class Request:
             dropped=unsent.dropped,
             jump_tokens=self._jump_tokens,
             forward_passes=self._forward_passes,
+            detail=unsent.detail.packed() if unsent.detail else None,
+            prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
         )
 
     def close(self) -> None:
         """Forget everything: nothing more will be sent."""
         self.is_open = False
-        self._unsent = _Unsent()
+        self._unsent = self._nothing()
+
+    def _nothing(self) -> _Unsent:
+        num_top, num_ids = self._start.top_logprobs, len(self._start.logprob_token_ids)
+        if not (self._start.return_logprob and (num_top or num_ids)):
+            return _Unsent(None, None)
+        return _Unsent(DetailRows(num_top, num_ids), DetailRows(num_top, num_ids))

@@ -1,19 +1,37 @@
-"""One request's ids to text, increment by increment, with stop strings.
+"""One request's ids to text, increment by increment, up to what stops it.
 
 Called by the detokenizer core for every token. Invariants: the returned pieces joined are the
-text of all ids (without the bytes to skip, and cut before the stop string, if one was found); no
-piece is ever taken back; the work per token does not grow with the text.
+text of all ids (without the bytes to skip, and cut at the stop string or pattern, if one was
+found); no piece is ever taken back; the work per token does not grow with the text.
 """
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from detokenizer_proc.stop_search import PatternSearch, StopSearch, StringSearch
+
+
+class Stops(NamedTuple):
+    """What ends a request's text: strings, and patterns of which the shortest match counts.
+
+    They count only if they are complete at token `min_new_tokens` or later. The text ends before
+    what was found, or behind it with `kept`.
+    """
+
+    strings: Sequence[str] = ()
+    patterns: Sequence[str] = ()
+    min_new_tokens: int = 0
+    kept: bool = False
+
+
+NO_STOPS = Stops()
 
 
 class StopMatch(NamedTuple):
-    """A stop string that was found, and the number of tokens at which it was complete."""
+    """A stop string or pattern that was found, and the number of tokens it was complete at."""
 
-    text: str
+    matched: str
     num_tokens: int
 
 
@@ -21,21 +39,20 @@ class TextStream:
     """Decodes one request. `pieces[i]` are the bytes of id i (none for a hidden special token).
 
     Text is held back while its bytes are an incomplete character, or while its end may be the
-    beginning of a stop string. Stop strings count only if they complete at token
-    `min_new_tokens` or later. The first `skip_bytes` bytes are no part of the text.
+    beginning of what stops it. The first `skip_bytes` bytes are no part of the text.
     """
 
     def __init__(
-        self,
-        pieces: Sequence[bytes],
-        stop: Sequence[str] = (),
-        min_new_tokens: int = 0,
-        skip_bytes: int = 0,
+        self, pieces: Sequence[bytes], stops: Stops = NO_STOPS, skip_bytes: int = 0
     ) -> None:
         self._pieces = pieces
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        self._searches = [_StopSearch(text) for text in dict.fromkeys(stop)]
-        self._min_new_tokens = min_new_tokens
+        self._stops = stops
+        self._searches: list[StopSearch] = [
+            StringSearch(text) for text in dict.fromkeys(stops.strings)
+        ]
+        if stops.patterns:
+            self._searches.append(PatternSearch(tuple(stops.patterns)))
         self._held = ""
         self._skip = skip_bytes
         self.num_tokens = 0
@@ -67,10 +84,14 @@ class TextStream:
         self._skip -= skip
         return data[skip:]
 
-    def push_hidden(self) -> None:
-        """Count a token whose text is not to be shown: the stop token that ended the request."""
-        if not self.stopped:
-            self.num_tokens += 1
+    def push_stop_token(self, token_id: int) -> None:
+        """Take the stop token that ended the request: its text is shown if stops are kept, and
+        nothing is searched for in it."""
+        if self.stopped:
+            return
+        self.num_tokens += 1
+        if self._stops.kept:
+            self._held += self._decode(self._unskipped(self._pieces[token_id]))
 
     def finish(self) -> str:
         """The text still held back; an incomplete character at the end becomes U+FFFD."""
@@ -81,56 +102,18 @@ class TextStream:
         return rest
 
     def _release(self, new: str) -> str:
-        """Search `new`, the text of one token; return what can no longer become a stop string."""
+        """Search `new`, the text of one token; return what can no longer belong to a stop.
+
+        Of several finds in one token's text, the one that begins first counts.
+        """
         text = self._held + new
-        found = [
-            (len(self._held) + end - len(search.text), end, search.text)
-            for search in self._searches
-            for end in search.feed(new)
-        ]
-        if found and self.num_tokens >= self._min_new_tokens:
-            start, _, stop = min(found)
-            self.stopped = StopMatch(stop, self.num_tokens)
+        found = [find for search in self._searches for find in search.feed(new)]
+        if found and self.num_tokens >= self._stops.min_new_tokens:
+            start, end, matched = min(found)
+            self.stopped = StopMatch(matched, self.num_tokens)
+            cut = len(self._held) + (end if self._stops.kept else start)
             self._held = ""
-            return text[:start]
-        safe = len(text) - max(search.matched for search in self._searches)
+            return text[:cut]
+        safe = len(text) - max(search.held for search in self._searches)
         self._held = text[safe:]
         return text[:safe]
-
-
-class _StopSearch:
-    """Knuth-Morris-Pratt for one stop string over a text that comes in pieces.
-
-    `matched` is the length of the longest proper prefix of the stop string that the text ends
-    with: exactly what must be held back for it.
-    """
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.matched = 0
-        self._borders = _borders(text)
-
-    def feed(self, piece: str) -> Iterator[int]:
-        """Read `piece` to its end; yield the offset in it just behind each occurrence."""
-        text, borders, matched = self.text, self._borders, self.matched
-        if not matched and text[0] not in piece:
-            return
-        for end, char in enumerate(piece, start=1):
-            while matched and char != text[matched]:
-                matched = borders[matched]
-            matched += char == text[matched]
-            if matched == len(text):
-                yield end
-                matched = borders[matched]
-        self.matched = matched
-
-
-def _borders(text: str) -> list[int]:
-    """For each length n: the longest proper prefix of `text[:n]` that is also its suffix."""
-    borders = [0, 0]
-    for char in text[1:]:
-        border = borders[-1]
-        while border and char != text[border]:
-            border = borders[border]
-        borders.append(border + (char == text[border]))
-    return borders

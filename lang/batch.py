@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import contextvars
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,6 +21,7 @@ from lang.program import current
 from lang.sampling import Sampling
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of
+from srt.progress import ProgressBar
 
 if TYPE_CHECKING:
     from lang.function import Run, SglFunction
@@ -81,7 +81,7 @@ class _Batch:
         if not self._calls:
             return
         self._send_prefix()
-        bar = _Bar(len(self._calls) if self._options.progress_bar else 0)
+        bar = ProgressBar(len(self._calls) if self._options.progress_bar else 0, "programs")
         run = self._async_runs if self._function.is_async else self._thread_runs
         try:
             for state in run():
@@ -194,20 +194,3 @@ def _threads(asked: int | str, size: int) -> int:
     if not isinstance(asked, int) or asked < 1:
         raise ValueError(f"num_threads must be 'auto' or a positive number, not {asked!r}")
     return max(1, min(asked, size))
-
-
-class _Bar:
-    """A line on stderr that counts."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._done = total, 0
-
-    def step(self) -> None:
-        self._done += 1
-        if self._total:
-            sys.stderr.write(f"\r{self._done}/{self._total}")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        if self._total:
-            sys.stderr.write("\n")

@@ -121,7 +121,8 @@ async def _several(state: "Interpreter", sampling: Sampling) -> list[Completion]
 
 
 async def _one(state: "Interpreter", slot: "Slot", sampling: Sampling, grows: bool) -> Completion:
-    if not grows or sampling.stop_regex:
+    knows_patterns = state.program.backend.capabilities.stop_regex
+    if not grows or (sampling.stop_regex and not knows_patterns):
         return await _whole(state, state.prompt(), sampling)
     last: Completion | None = None
     # The prompt is what was said before; the state's text grows behind it.

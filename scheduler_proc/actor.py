@@ -29,6 +29,7 @@ from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
+from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
 from srt.actor import Actor
 from srt.args import ServerArgs
@@ -83,6 +84,7 @@ class SchedulerActor(Actor):
         self._core = Scheduler(core_config(self.args, self._executor), self.epoch)
         self._trace = TraceRecorder(self._trace_path(), self._core.config)
         self._stats_log = StatsLog(self._core)
+        self._clock = StepClock()
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
@@ -125,6 +127,7 @@ class SchedulerActor(Actor):
         options = ExecutorOptions(
             max_total_tokens=args.max_total_tokens,
             device=args.device,
+            model_impl=args.model_impl,
             dtype=args.dtype,
             kv_cache_dtype=args.kv_cache_dtype,
             quantization=args.quantization,
@@ -183,7 +186,9 @@ class SchedulerActor(Actor):
     def _on_control(self, control: Control) -> None:
         """Answered at once, except a flush that has time to wait."""
         if control.op == "stats":
-            self._reply(control, msgspec.json.encode(stats_of(self._core, self._executor)))
+            self._reply(
+                control, msgspec.json.encode(stats_of(self._core, self._executor, self._clock))
+            )
         elif not self._core.has_work:
             self._flush(control)
         elif control.timeout_s <= 0 or len(self._pending_flushes) >= MAX_PENDING_FLUSHES:
@@ -228,7 +233,7 @@ class SchedulerActor(Actor):
         while True:
             plan = self._prepare() if self._overlap or running is None else None
             if plan is not None and plan.deferred and running is not None:
-                # Reqs with a grammar: what they may sample depends on the step that runs.
+                # Those of reqs whose next token depends on the one of the step that runs.
                 succeeded, running = await self._settle(running), None
                 if not succeeded:
                     self._drop(plan)
@@ -247,6 +252,7 @@ class SchedulerActor(Actor):
 
     async def _sleep(self) -> None:
         """Until a message comes. With work that cannot run yet, look again soon."""
+        self._clock.rest()
         self._wake.clear()
         if not self._core.has_work:
             self._flush_pending()
@@ -276,7 +282,11 @@ class SchedulerActor(Actor):
     def _run(self, step: Step, previous: "Future[StepResult] | None") -> StepResult:
         """In the compute thread, which has run `previous` already."""
         self._core.finalize(step, None if previous is None else previous.result())
-        return self._executor.run(step.batch)
+        self._clock.begin(time.perf_counter())
+        try:
+            return self._executor.run(step.batch)
+        finally:
+            self._clock.end(time.perf_counter())
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it failed: its reqs have ended."""

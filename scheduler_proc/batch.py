@@ -80,8 +80,8 @@ class StepResult(NamedTuple):
     next_ids: np.ndarray  # [S] int32
     logprobs: np.ndarray  # [S] float32, NaN where not wanted
     prompt_logprobs: np.ndarray  # [L] float32: log p(logprob_targets[i] | ... logprob_tokens[i])
-    # By detail rows one after the other; of the most likely tokens the best first, of equals the
-    # one with the lowest id. None where nobody asked.
+    # By detail rows one after the other; of the most likely tokens the best first, of equal logits
+    # the one with the lowest id. None where nobody asked.
     top_ids: np.ndarray | None = None  # [sum of detail_top] int32
     top_logprobs: np.ndarray | None = None  # [sum of detail_top] float32
     id_logprobs: np.ndarray | None = None  # [M] float32

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from scheduler_proc.details import no_detail
 from scheduler_proc.req import Req
 from srt.messages import (
     Finish,
+    LogprobDetail,
     PromptLogprobs,
     ReqEnd,
     ReqStart,
@@ -28,33 +30,46 @@ class OutputBuffer:
         self._jumps: dict[int, tuple[int, int]] = {}  # column -> drop, skip
         self._ids: list[int] = []
         self._logprobs: list[float] = []
+        self._details: dict[int, LogprobDetail] = {}  # by column
         self._ends: list[ReqEnd] = []
 
-    def token(self, req: Req, token: int, logprob: float) -> None:
+    def token(
+        self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
+    ) -> None:
         self._start(req)
+        self._add_detail(detail)
         self._handles.append(req.handle)
         self._counts.append(1)
         self._ids.append(token)
         self._logprobs.append(logprob)
 
     def jump(
-        self, req: Req, drop: int, skip: int, tokens: list[int], logprobs: list[float]
+        self,
+        req: Req,
+        drop: int,
+        skip: int,
+        tokens: list[int],
+        logprobs: list[float],
+        detail: LogprobDetail | None = None,
     ) -> None:
         """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
-        `logprobs` are theirs."""
+        `logprobs` and `detail` are theirs."""
         self._start(req)
+        self._add_detail(detail)
         self._jumps[len(self._handles)] = (drop, skip)
         self._handles.append(req.handle)
         self._counts.append(len(tokens))
         self._ids += tokens
         self._logprobs += logprobs
 
-    def prompt_logprobs(self, req: Req, start: int, logprobs: np.ndarray) -> None:
+    def prompt_logprobs(
+        self, req: Req, start: int, logprobs: np.ndarray, detail: LogprobDetail | None = None
+    ) -> None:
         """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
         self._start(req)
         ids = req.tokens[start : start + len(logprobs)]
         self._prompt_logprobs.append(
-            PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs))
+            PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs), detail)
         )
 
     def end(self, req: Req, finish: Finish) -> None:
@@ -76,9 +91,15 @@ class OutputBuffer:
             prompt_logprobs=self._prompt_logprobs,
             ends=self._ends,
             jumps=[(column, drop, skip) for column, (drop, skip) in self._jumps.items()],
+            details=self._details,
         )
         self.clear()
         return batch
+
+    def _add_detail(self, detail: LogprobDetail | None) -> None:
+        """Of the column that comes next."""
+        if detail is not None:
+            self._details[len(self._handles)] = detail
 
     def _start(self, req: Req) -> None:
         if req.started:
@@ -97,8 +118,13 @@ class OutputBuffer:
                 return_logprob=req.return_logprob,
                 skip_special_tokens=req.sampling.skip_special_tokens,
                 skip_bytes=req.healed_bytes,
+                stop_regex=req.sampling.stop_regex,
+                no_stop_trim=req.sampling.no_stop_trim,
+                top_logprobs=req.top_logprobs,
+                logprob_token_ids=req.logprob_ids.tolist(),
             )
         )
         if req.return_logprob and req.logprob_start_len == 0:
             # Position 0 has no log-probability; NaN stands for null.
-            self.prompt_logprobs(req, 0, np.array([np.nan], np.float32))
+            none = no_detail(req.top_logprobs, len(req.logprob_ids)) if req.wants_details else None
+            self.prompt_logprobs(req, 0, np.array([np.nan], np.float32), none)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
+from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.req import Req
 
@@ -20,10 +21,12 @@ class Row:
     extend_len: int
     is_decode: bool
     samples: bool = False
-    mask: np.ndarray | None = None  # uint32 [ceil(vocab/32)]: what it may sample
+    limits: Limits = NO_LIMITS  # what it may sample
     sample: int = -1  # index into the batch's samples; -1 if it does not sample
     logprob_start: int = 0  # position of the first known token that it scores
     num_logprobs: int = 0
+    sample_detail: int = -1  # the sample's detail row, and the first of those of the known tokens
+    known_detail: int = -1  # that it scores; -1 if its req asks for none
 
     @property
     def logprob_stop(self) -> int:
@@ -62,12 +65,10 @@ class Plan:
     deferred: list[Req] = field(default_factory=list)
     num_tokens: int = 0
 
-    def add(
-        self, req: Req, extend_len: int, is_decode: bool, mask: np.ndarray | None = None
-    ) -> Row:
-        """Plan the req's next `extend_len` tokens; it samples, under `mask`, if they are all that
-        is left."""
-        row = Row(req, req.residency, req.kv_len, extend_len, is_decode, mask=mask)
+    def add(self, req: Req, extend_len: int, is_decode: bool, limits: Limits = NO_LIMITS) -> Row:
+        """Plan the req's next `extend_len` tokens; it samples, within `limits`, if they are all
+        that is left."""
+        row = Row(req, req.residency, req.kv_len, extend_len, is_decode, limits=limits)
         req.kv_len += extend_len
         self._plan_logprobs(row)
         row.samples = req.kv_len == req.seq_len and req.remaining > 0
@@ -97,17 +98,17 @@ class Plan:
         for sample, row in enumerate(row for row in rows if row.samples):
             row.sample = sample
         extend_lens = np.array([row.extend_len for row in rows], np.int32)
-        seq_lens = np.array([row.start + row.extend_len for row in rows], np.int32)
-        qo_indptr, kv_indptr = _indptr(extend_lens), _indptr(seq_lens)
+        starts = np.array([row.start for row in rows], np.int32)
+        qo_indptr, kv_indptr = _indptr(extend_lens), _indptr(starts + extend_lens)
         late_tokens: list[tuple[int, int]] = []
         input_ids = np.empty(self.num_tokens, np.int32)
         for row, at in zip(rows, qo_indptr.tolist(), strict=False):
             _fill_input_ids(row, at, input_ids, late_tokens)
         slots = self.table.slots
-        positions = [np.arange(row.start, row.start + row.extend_len) for row in rows]
+        shifts = np.repeat(starts - qo_indptr[:-1], extend_lens)
         batch = ForwardBatch(
             input_ids=input_ids,
-            positions=np.concatenate(positions).astype(np.int32),
+            positions=np.arange(self.num_tokens, dtype=np.int32) + shifts,
             out_slots=np.concatenate(
                 [slots[row.req.row, row.start : row.start + row.extend_len] for row in rows]
             ),
@@ -118,6 +119,7 @@ class Plan:
             ),
             **self._sampling_arrays(qo_indptr),
             **self._logprob_arrays(qo_indptr),
+            **self._detail_arrays(),
         )
         for row in rows:
             if row.sample >= 0:
@@ -126,32 +128,22 @@ class Plan:
         return Step(batch, rows, late_tokens)
 
     def _sampling_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
-        picked = [(i, row.req) for i, row in enumerate(self.rows) if row.samples]
-        params = [req.sampling for _, req in picked]
-        suppressed = [
-            SuppressedIds(sample, req.stop_id_array)
-            for sample, (_, req) in enumerate(picked)
-            if req.blocks_stop and req.grammar is None  # else its mask says so
-        ]
+        picked = [row for row in self.rows if row.samples]
+        reqs = [row.req for row in picked]
+        samples = np.array([row.samples for row in self.rows], bool)
+        params = np.array([req.sampling_row for req in reqs], np.float64).reshape(-1, 4)
+        temperature, top_p, min_p, top_k = np.ascontiguousarray(params.T)
         return {
-            "sample_tokens": np.array([qo_indptr[i + 1] - 1 for i, _ in picked], np.int32),
-            "temperature": np.array([p.temperature for p in params], np.float32),
-            "top_p": np.array([p.top_p for p in params], np.float32),
-            "top_k": np.array([p.top_k for p in params], np.int32),
-            "min_p": np.array([p.min_p for p in params], np.float32),
-            "uniform": np.array([req.uniform() for _, req in picked], np.float64),
-            "want_logprob": np.array([req.return_logprob for _, req in picked], bool),
-            "suppressed": suppressed,
-            **self._mask_arrays(),
+            "sample_tokens": qo_indptr[1:][samples] - 1,
+            "temperature": temperature.astype(np.float32),
+            "top_p": top_p.astype(np.float32),
+            "top_k": top_k.astype(np.int32),
+            "min_p": min_p.astype(np.float32),
+            "uniform": np.array([req.uniform() for req in reqs], np.float64),
+            "want_logprob": np.array([req.return_logprob for req in reqs], bool),
+            **_limit_arrays([row.limits for row in picked]),
+            **_adjust_arrays(reqs),
         }
-
-    def _mask_arrays(self) -> dict[str, Any]:
-        masks = [row.mask for row in self.rows if row.samples and row.mask is not None]
-        if not masks:
-            return {}
-        constrained = np.array([row.mask is not None for row in self.rows if row.samples])
-        mask_rows = np.where(constrained, np.cumsum(constrained) - 1, -1)
-        return {"masks": np.stack(masks), "mask_rows": mask_rows.astype(np.int32)}
 
     def _logprob_arrays(self, qo_indptr: np.ndarray) -> dict[str, Any]:
         tokens, targets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
@@ -165,6 +157,27 @@ class Plan:
             "logprob_targets": np.concatenate(targets),
         }
 
+    def _detail_arrays(self) -> dict[str, Any]:
+        """The detail rows of those that ask, the samples' first; each row learns its own."""
+        asking = [row for row in self.rows if row.req.wants_details]
+        if not asking:
+            return {}
+        parts: list[tuple[Req, np.ndarray]] = []  # who asks, and the detail_rows
+        num_details = 0
+        for row in asking:
+            if row.sample >= 0:
+                row.sample_detail = num_details
+                parts.append((row.req, np.array([row.sample])))
+                num_details += 1
+        logprobs_at = sum(row.samples for row in self.rows)
+        for row in self.rows:
+            if row.num_logprobs > 0 and row.req.wants_details:
+                row.known_detail = num_details
+                parts.append((row.req, np.arange(logprobs_at, logprobs_at + row.num_logprobs)))
+                num_details += row.num_logprobs
+            logprobs_at += row.num_logprobs
+        return _detail_columns(parts) if parts else {}
+
 
 def _fill_input_ids(row: Row, at: int, out: np.ndarray, late: list[tuple[int, int]]) -> None:
     req, stop = row.req, row.start + row.extend_len
@@ -175,5 +188,50 @@ def _fill_input_ids(row: Row, at: int, out: np.ndarray, late: list[tuple[int, in
         late.append((at + row.extend_len - 1, req.pending_sample))
 
 
-def _indptr(lens: np.ndarray) -> np.ndarray:
+def _limit_arrays(limits: list[Limits]) -> dict[str, Any]:
+    """Of each sample's limits: which ids are suppressed, and the masks."""
+    if all(limit is NO_LIMITS for limit in limits):
+        return {}
+    fields: dict[str, Any] = {
+        "suppressed": [
+            SuppressedIds(sample, limit.suppressed)
+            for sample, limit in enumerate(limits)
+            if limit.suppressed is not None
+        ]
+    }
+    masks = [limit.mask for limit in limits if limit.mask is not None]
+    if masks:
+        masked = np.array([limit.mask is not None for limit in limits])
+        mask_rows = np.where(masked, np.cumsum(masked) - 1, -1)
+        fields |= {"masks": np.stack(masks), "mask_rows": mask_rows.astype(np.int32)}
+    return fields
+
+
+def _adjust_arrays(reqs: list[Req]) -> dict[str, Any]:
+    """The changes of each sample's logits."""
+    changes = [req.logit_changes for req in reqs]
+    present = [change for change in changes if change is not None and len(change) > 0]
+    if not present:
+        return {}
+    return {
+        "adjust_indptr": _indptr([0 if change is None else len(change) for change in changes]),
+        "adjust_ids": np.concatenate([change.ids for change in present]),
+        "adjust_repeat": np.concatenate([change.repeat for change in present]),
+        "adjust_add": np.concatenate([change.add for change in present]),
+    }
+
+
+def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The `detail_` arrays, of (who asks, detail_rows [n])."""
+    counts = [len(rows) for _, rows in parts]
+    num_ids = [len(req.logprob_ids) for req, _ in parts]
+    return {
+        "detail_rows": np.concatenate([rows for _, rows in parts]).astype(np.int32),
+        "detail_top": np.repeat([req.top_logprobs for req, _ in parts], counts).astype(np.int32),
+        "detail_indptr": _indptr(np.repeat(num_ids, counts)),
+        "detail_ids": np.concatenate([np.tile(req.logprob_ids, len(rows)) for req, rows in parts]),
+    }
+
+
+def _indptr(lens: np.ndarray | list[int]) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)

@@ -9,6 +9,8 @@ Lengths of a req, all in tokens:  shared_len <= computed_len <= kv_len <= seq_le
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
+from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.radix_cache import Cursor, TreeNode
 from srt.messages import Finish, TokenizedReq, unpack_ids
 from srt.sampling_params import SamplingParams
@@ -26,6 +28,7 @@ class Req:
         wire: TokenizedReq,
         seed: int,
         now: float,
+        vocab_size: int,
         grammar: Grammar | None = None,
     ) -> None:
         """`grammar`, at the beginning of the output, belongs to the req from now on."""
@@ -37,15 +40,23 @@ class Req:
         self.max_new_tokens = wire.sampling.max_new_tokens or 0
         self.eos_ids = frozenset(wire.eos_ids)
         self.stop_ids = self.eos_ids | frozenset(wire.sampling.stop_token_ids)
-        self.stop_id_array = np.array(sorted(self.stop_ids), np.int32)
-        self.jumps = wire.sampling.jump_forward != "off"
+        params = wire.sampling
+        self.sampling_row = (params.temperature, params.top_p, params.min_p, params.top_k)
+        self._stop_id_array = np.array(sorted(self.stop_ids), np.int32)
+        self._rules = TokenRules(wire, vocab_size)
+        # Not where the tokens that the tokenizer makes of forced text may be ruled out.
+        self.jumps = wire.sampling.jump_forward != "off" and not self._rules.forbid_something
         self.stream = wire.stream
         self.healed_tokens = len(wire.healed_ids) // 4
         self.healed_bytes = wire.healed_bytes
         self.return_logprob = wire.return_logprob
         self.logprob_start_len = wire.logprob_start_len
+        self.top_logprobs = min(wire.top_logprobs, vocab_size)
+        self.logprob_ids = np.array(wire.logprob_token_ids, np.int32)
+        has_details = self.top_logprobs > 0 or len(self.logprob_ids) > 0
+        self.wants_details = wire.return_logprob and has_details
         self.salt = wire.cache_salt
-        self.seed = seed
+        self._seed_hash = _splitmix64(seed)
         self.arrival_s = now
 
         prompt = unpack_ids(wire.input_ids)
@@ -53,6 +64,12 @@ class Req:
         self._buffer = np.empty(self.prompt_len + self.max_new_tokens, np.int32)
         self._buffer[: self.prompt_len] = prompt
         self.num_tokens = self.prompt_len
+        self.logit_changes: LogitChanges | None = None
+        if wire.sampling.has_penalties or wire.sampling.logit_bias:
+            self.logit_changes = LogitChanges(wire.sampling, prompt)
+        self._penalties = self.logit_changes if wire.sampling.has_penalties else None
+        self._needs_output = self._penalties is not None or self._rules.need_output
+        self._is_restricted = self._rules.forbid_something or wire.sampling.min_new_tokens > 0
 
         self.row = -1  # in ReqToTokenPool; -1 while not resident
         self.residency = 0  # counts admissions, so that a late result knows if it still applies
@@ -135,26 +152,21 @@ class Req:
         return self.next_logprob < self.logprob_stop
 
     @property
-    def blocks_stop(self) -> bool:
-        """Whether the token to sample next must not end the req (min_new_tokens)."""
-        return self.num_outputs < self.sampling.min_new_tokens and len(self.stop_id_array) > 0
+    def needs_newest_token(self) -> bool:
+        """Whether what it may sample next, or how likely that is, depends on the token before."""
+        return self._needs_output or self.grammar is not None
 
-    def mask(self, vocab_size: int) -> np.ndarray | None:
-        """What the grammar allows next: uint32 [ceil(vocab/32)], None without a grammar.
+    def limits(self) -> Limits:
+        """What may be sampled next: the stop ids may not until min_new_tokens.
 
-        The stop ids are blocked until min_new_tokens, unless nothing else is allowed. Raises
-        GrammarError if the grammar cannot go on.
+        Raises GrammarError if the grammar cannot go on, NoTokenLeft if nothing is left.
         """
-        if self.grammar is None:
-            return None
-        mask = np.empty((vocab_size + 31) // 32, np.uint32)
-        self.grammar.fill(mask)
-        if self.blocks_stop:
-            without = mask.copy()
-            words, bits = np.divmod(self.stop_id_array, 32)
-            np.bitwise_and.at(without, words, ~(np.uint32(1) << bits.astype(np.uint32)))
-            mask = without if without.any() else mask
-        return mask
+        if self.grammar is None and not self._is_restricted:
+            return NO_LIMITS
+        blocks_stop = self.num_outputs < self.sampling.min_new_tokens
+        output = self._buffer[self.prompt_len : self.num_tokens]
+        stops = self._stop_id_array if blocks_stop else self._stop_id_array[:0]
+        return self._rules.limits(output, self.grammar, stops)
 
     def drop_free_grammar(self) -> None:
         """Let go of a grammar that has nothing left to say: the req is as if it never had one."""
@@ -164,10 +176,17 @@ class Req:
     def append(self, token: int) -> None:
         self._buffer[self.num_tokens] = token
         self.num_tokens += 1
+        if self._penalties is not None:
+            self._penalties.count(token, 1)
 
     def replace_tail(self, drop: int, tokens: list[int]) -> None:
         """Put `tokens` in the place of the last `drop` outputs."""
         first = self.num_tokens - drop
+        if self._penalties is not None:
+            for token in self.tokens[first:].tolist():
+                self._penalties.count(token, -1)
+            for token in tokens:
+                self._penalties.count(token, 1)
         self.num_tokens = first + len(tokens)
         self._buffer[first : self.num_tokens] = tokens
 
@@ -183,7 +202,7 @@ class Req:
         Independent of the batch, of retraction and of chunking, so a seed reproduces.
         Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014).
         """
-        return (_splitmix64(_splitmix64(self.seed) ^ self.num_outputs) >> 11) * 2.0**-53
+        return (_splitmix64(self._seed_hash ^ self.num_outputs) >> 11) * 2.0**-53
 
 
 def _splitmix64(x: int) -> int:

@@ -1,4 +1,4 @@
-"""Turns logits into token ids: the whole of temperature, top-k, top-p, min-p and the draw.
+"""Turns logits into token ids: penalties and masks, temperature, top-k, top-p, min-p, the draw.
 
 Called by the torch executor on the rows that sample. A row's token is a function of that row's
 logits, parameters and uniform draw alone: tokens are ranked by (probability, then lowest id) and
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.logprobs import ranked, token_logprobs
 from srt.sampling_params import GREEDY_TEMPERATURE
 
 # Ranks looked at before a row pays for a full sort: top-p almost always ends within them.
@@ -37,7 +38,7 @@ def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.nd
     Log-probabilities are those of the unmodified softmax, NaN where not wanted. A row whose
     logits are not finite is sampled greedily from what is finite; it cannot disturb others.
     """
-    masked = _suppress(logits, batch)
+    masked = restricted(logits, batch)
     row_max, ids = masked.max(dim=-1)  # of ties, the lowest id
     finite = row_max.isfinite()
     if not bool(finite.all()):
@@ -50,30 +51,40 @@ def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.nd
     return ids.cpu().numpy().astype(np.int32), logprobs
 
 
-def token_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """log softmax(logits)[ids] for logits [N, V] float32 and ids [N]: [N] float32."""
-    chosen = logits.gather(1, ids[:, None])[:, 0]
-    return chosen - logits.logsumexp(dim=-1)
-
-
-def _on(column: np.ndarray, logits: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(column)).to(logits.device, dtype)
-
-
-def _suppress(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-    if not batch.suppressed and batch.masks is None:
+def restricted(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    """The logits [S, V] with the batch's changes, and -inf at what its rows may not produce; the
+    same tensor if it has none of that."""
+    if batch.adjust_indptr is None and not batch.suppressed and batch.masks is None:
         return logits
-    masked = logits.clone()
+    result = logits.clone()
+    _adjust(result, batch)
     for entry in batch.suppressed:
-        masked[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
+        result[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
     if batch.masks is not None and batch.mask_rows is not None:
         rows = np.flatnonzero(batch.mask_rows >= 0)
         words = batch.masks[batch.mask_rows[rows]].view(np.uint8)
         allowed = np.unpackbits(words, axis=1, count=logits.shape[1], bitorder="little")
-        masked[_on(rows, logits)] = masked[_on(rows, logits)].masked_fill(
+        result[_on(rows, logits)] = result[_on(rows, logits)].masked_fill(
             ~_on(allowed, logits, torch.bool), -torch.inf
         )
-    return masked
+    return result
+
+
+def _adjust(logits: torch.Tensor, batch: ForwardBatch) -> None:
+    """Change single tokens' logits in place: what repeats, then what is added."""
+    if batch.adjust_indptr is None or batch.adjust_ids is None:
+        return
+    assert batch.adjust_repeat is not None and batch.adjust_add is not None
+    counts = np.diff(batch.adjust_indptr)
+    rows = _on(np.repeat(np.arange(len(counts)), counts), logits)
+    ids = _on(batch.adjust_ids, logits, torch.int64)
+    repeat, add = _on(batch.adjust_repeat, logits), _on(batch.adjust_add, logits)
+    values = logits[rows, ids]
+    logits[rows, ids] = torch.where(values > 0, values / repeat, values * repeat) + add
+
+
+def _on(column: np.ndarray, logits: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(column)).to(logits.device, dtype)
 
 
 def _finite_argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -127,11 +138,11 @@ def _draw_filtered(weights: torch.Tensor, total: torch.Tensor, filters: _Filters
     """Ids [n] drawn from weights [n, V] (summing to `total` [n, 1]) under the filters."""
     vocab = weights.shape[1]
     count = min(vocab, _candidate_count(filters, vocab))
-    ids, settled = _draw_ranked(*_ranked(weights, count), total, filters, vocab)
+    ids, settled = _draw_ranked(*ranked(weights, count), total, filters, vocab)
     rest = (~settled).nonzero()[:, 0]
     if len(rest):
-        ranked = _ranked(weights[rest], vocab)
-        again, _ = _draw_ranked(*ranked, total[rest], filters.pick(rest), vocab)
+        everything = ranked(weights[rest], vocab)
+        again, _ = _draw_ranked(*everything, total[rest], filters.pick(rest), vocab)
         ids = ids.index_copy(0, rest, again)
     return ids
 
@@ -141,19 +152,6 @@ def _candidate_count(filters: _Filters, vocab: int) -> int:
     limited = filters.top_k < vocab
     widest = int(torch.where(limited, filters.top_k + _TIE_MARGIN, _TOP_CANDIDATES).max())
     return min(widest, vocab)
-
-
-def _ranked(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` largest weights of each row and their ids, by weight, ties by lowest id."""
-    if count == weights.shape[1]:
-        ranked, ids = weights.sort(dim=-1, descending=True, stable=True)
-        return ranked, ids
-    values, ids = weights.topk(count, dim=-1)
-    if bool((values[:, 1:] == values[:, :-1]).any()):
-        ids = ids.sort(dim=-1).values
-        values, order = weights.gather(1, ids).sort(dim=-1, descending=True, stable=True)
-        ids = ids.gather(1, order)
-    return values, ids
 
 
 def _draw_ranked(

@@ -10,9 +10,9 @@ reads results a step late: a req that turned out to be finished has then one row
 flight, whose result is dropped. Memory that a finished or retracted req gives back may be planned
 for the next step at once, because steps run one after the other.
 
-A req with a grammar has lag 0: what it may sample depends on its newest token. While that is
-still being sampled its row is deferred, and the plan is sealed only once the running step has
-been committed; everything else of the plan is ready by then.
+A req with a grammar, penalties or bad words has lag 0: what it may sample, or how likely that is,
+depends on its newest token. While that is still being sampled its row is deferred, and the plan is
+sealed only once the running step has been committed; everything else of the plan is ready by then.
 
 Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
 inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting
@@ -30,8 +30,10 @@ import numpy as np
 
 from scheduler_proc.admission import NewTokenRatio, is_being_computed, prefix_need
 from scheduler_proc.batch import StepResult
+from scheduler_proc.details import StepDetails
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import WINDOW_TOKENS, Jump, Retokeniser
+from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.plan import Plan, Row, Step
@@ -39,8 +41,8 @@ from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
-from srt.errors import INTERNAL, ErrorInfo
-from srt.messages import Abort, Finish, TokenBatch, TokenizedReq
+from srt.errors import BAD_REQUEST, INTERNAL, ErrorInfo
+from srt.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
 
 DECODE_RUN = 16  # slots reserved at once for a decoding req, so that its KV lies together
 MAX_GONE_CLIENTS = 4096
@@ -53,7 +55,7 @@ class SchedulerConfig:
 
     max_total_tokens: int
     context_len: int
-    vocab_size: int = 0  # matters to grammars only
+    vocab_size: int
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
     schedule_policy: str = "lpm"
@@ -110,7 +112,7 @@ class Scheduler:
         already is ended at once."""
         seed = wire.sampling.seed
         seed = self._rng.getrandbits(63) if seed is None else seed
-        req = Req(self._next_handle, wire, seed, now, grammar)
+        req = Req(self._next_handle, wire, seed, now, self.config.vocab_size, grammar)
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._reqs:
@@ -199,11 +201,12 @@ class Scheduler:
     def commit(self, step: Step, result: StepResult) -> None:
         """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
         logprobs_at = 0
+        details = StepDetails(step.batch, result)
         for row in step.rows:
             logprobs = result.prompt_logprobs[logprobs_at : logprobs_at + row.num_logprobs]
             logprobs_at += row.num_logprobs
             if row.req.finish is None:
-                self._commit_row(row, result, logprobs)
+                self._commit_row(row, result, logprobs, details)
 
     def cancel(self, step: Step) -> None:
         """A sealed step that will not be run: its reqs go back to the queue as they were."""
@@ -232,7 +235,9 @@ class Scheduler:
             if row.req.finish is None:
                 self._finish(row.req, Finish("abort", error=error))
 
-    def _commit_row(self, row: Row, result: StepResult, logprobs: np.ndarray) -> None:
+    def _commit_row(
+        self, row: Row, result: StepResult, logprobs: np.ndarray, details: StepDetails
+    ) -> None:
         req = row.req
         is_current = row.is_current
         if is_current:
@@ -240,10 +245,12 @@ class Scheduler:
         if not row.is_decode:
             self.counters.computed_prompt_tokens += row.extend_len
         if len(logprobs) > 0:
-            self._tell_logprobs(req, row.logprob_start, logprobs)
+            self._tell_logprobs(row, logprobs, details)
         if row.samples:
             req.pending -= 1
-            self._accept(req, int(result.next_ids[row.sample]), result.logprobs[row.sample])
+            token, logprob = int(result.next_ids[row.sample]), result.logprobs[row.sample]
+            detail = details.read(row.sample_detail, 1) if req.wants_details else None
+            self._accept(req, token, logprob, detail)
         elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
             self._finish(req, Finish("length"))
         elif req.ending is not None and row.logprob_stop == req.logprob_stop:
@@ -251,18 +258,25 @@ class Scheduler:
         if is_current and not row.is_decode and req.finish is None:
             self._memory.insert_computed(req)
 
-    def _tell_logprobs(self, req: Req, start: int, logprobs: np.ndarray) -> None:
-        """Log-probabilities of the known tokens from position `start` on: of the prompt, and of
-        a jump, which is told together with them."""
-        in_prompt = max(0, req.prompt_len - start)
+    def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
+        """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
+        jump, which is told together with them."""
+        req, start, first = row.req, row.logprob_start, row.known_detail
+        in_prompt = min(max(0, req.prompt_len - start), len(logprobs))
         if in_prompt > 0:
-            self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt])
+            detail = details.read(first, in_prompt)
+            self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt], detail)
+            first += in_prompt if detail is not None else 0
         if len(logprobs) > in_prompt:
-            tokens = req.tokens[start + in_prompt : start + len(logprobs)].tolist()
-            self._outputs.jump(req, *req.unsent_jump, tokens, logprobs[in_prompt:].tolist())
+            tokens = req.tokens[start + in_prompt : row.logprob_stop].tolist()
+            detail = details.read(first, len(tokens))
+            known = logprobs[in_prompt:].tolist()
+            self._outputs.jump(req, *req.unsent_jump, tokens, known, detail)
             req.unsent_jump = (0, 0)
 
-    def _accept(self, req: Req, token: int, logprob: float) -> None:
+    def _accept(
+        self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
+    ) -> None:
         """Append a sampled token and see whether it ends the req."""
         try:
             if req.grammar is not None:
@@ -273,7 +287,7 @@ class Scheduler:
         req.drop_free_grammar()
         req.append(token)
         self.counters.generation_tokens += 1
-        self._outputs.token(req, token, float(logprob))
+        self._outputs.token(req, token, float(logprob), detail)
         is_terminated = req.grammar is not None and req.grammar.is_terminated()
         if is_terminated or self._is_stop(req, token, req.num_tokens):
             self._finish(req, Finish("stop", matched=token))
@@ -361,7 +375,7 @@ class Scheduler:
             if not req.is_resident:
                 continue
             victims = decoding[i + 1 :] + prefilling
-            if req.grammar is not None and req.pending > 0:
+            if req.pending > 0 and req.needs_newest_token:
                 if self._reserve_slots(req, 1, victims):
                     plan.deferred.append(req)
             else:
@@ -372,14 +386,10 @@ class Scheduler:
         length = min(req.extend_left, max(1, self.config.chunked_prefill_size - plan.num_tokens))
         if not self._reserve_slots(req, length, victims):
             return
-        try:
-            samples = length == req.extend_left and req.remaining > 0
-            mask = req.mask(self.config.vocab_size) if samples else None
-        except GrammarError as error:
-            self._fail_grammar(req, error)
-            return
-        self._memory.take_spare(req, length)
-        plan.add(req, length, is_decode=True, mask=mask)
+        limits = self._limits(req, length)
+        if limits is not None:
+            self._memory.take_spare(req, length)
+            plan.add(req, length, is_decode=True, limits=limits)
 
     def _reserve_slots(self, req: Req, count: int, victims: list[Req]) -> bool:
         """See that `req` has `count` slots set aside. If there are not enough, the least advanced
@@ -413,17 +423,27 @@ class Scheduler:
         length = min(req.extend_left, budget, self._memory.room)
         if length == 0:
             return 0
-        try:
-            samples = length == req.extend_left and req.remaining > 0
-            mask = req.mask(self.config.vocab_size) if samples else None
-        except GrammarError as error:
-            self._fail_grammar(req, error)
+        limits = self._limits(req, length)
+        if limits is None:
             return 0
         slots = self._memory.alloc(length)
         assert slots is not None
         self.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
-        plan.add(req, length, is_decode=False, mask=mask)
+        plan.add(req, length, is_decode=False, limits=limits)
         return length
+
+    def _limits(self, req: Req, length: int) -> Limits | None:
+        """What the req may sample if `length` more of its tokens are extended. None if there is
+        nothing, which has ended it."""
+        if length < req.extend_left or req.remaining == 0:
+            return NO_LIMITS
+        try:
+            return req.limits()
+        except GrammarError as error:
+            self._fail_grammar(req, error)
+        except NoTokenLeft as error:
+            self._finish(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, str(error))))
+        return None
 
     def _may_admit(self) -> bool:
         """Whether it is worth looking at the queue: sorting it for nothing, step after step, is

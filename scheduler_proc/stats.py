@@ -5,14 +5,16 @@ from typing import Any
 
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.step_clock import StepClock
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
 
 
-def stats_of(core: Scheduler, executor: Executor) -> dict[str, Any]:
-    """Gauges and totals, in requests, tokens and steps. `cache_hit_rate` is over all prompts."""
+def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:
+    """Gauges and totals, in requests, tokens, steps and seconds. `cache_hit_rate` is over all
+    prompts."""
     counters = core.counters
     used = core.config.max_total_tokens - core.pool.free_size - core.cache.evictable_size
     return {
@@ -36,6 +38,8 @@ def stats_of(core: Scheduler, executor: Executor) -> dict[str, Any]:
         "evicted_tokens_total": core.cache.evicted_total,
         "new_token_ratio": core.new_token_ratio.value,
         "forward_steps_total": counters.forward_steps,
+        "forward_seconds_total": clock.step_s,
+        "exposed_seconds_total": clock.exposed_s,
     }
 
 

@@ -50,7 +50,8 @@ class TraceRecorder:
 
     def committed(self, result: StepResult) -> None:
         if self._file is not None:
-            self._write(Record("commit", data=[column.tobytes() for column in result]))
+            columns = [None if column is None else column.tobytes() for column in result]
+            self._write(Record("commit", data=columns))
 
     def failed(self) -> None:
         self._write(Record("fail"))
@@ -85,7 +86,9 @@ def digest(batch: ForwardBatch) -> int:
     """A checksum of what a plan computes and where (token values that come late excluded)."""
     columns = [batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr]
     columns += [batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens]
-    columns += [] if batch.masks is None else [batch.masks]
+    optional = [batch.masks, batch.adjust_ids, batch.adjust_repeat, batch.adjust_add]
+    optional += [batch.detail_rows, batch.detail_ids]
+    columns += [column for column in optional if column is not None]
     value = 0
     for column in columns:
         value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)
@@ -158,11 +161,19 @@ def _grammar(
     return grammars(req)
 
 
-def _result(columns: list[bytes]) -> StepResult:
+_RESULT_TYPES = (np.int32, np.float32, np.float32, np.int32, np.float32, np.float32)
+
+
+def _result(columns: list[bytes | None]) -> StepResult:
+    """The result that `committed` has written down."""
+    next_ids, logprobs, prompt_logprobs, top_ids, top_logprobs, id_logprobs = columns
     return StepResult(
-        np.frombuffer(columns[0], np.int32),
-        np.frombuffer(columns[1], np.float32),
-        np.frombuffer(columns[2], np.float32),
+        np.frombuffer(next_ids or b"", np.int32),
+        np.frombuffer(logprobs or b"", np.float32),
+        np.frombuffer(prompt_logprobs or b"", np.float32),
+        None if top_ids is None else np.frombuffer(top_ids, np.int32),
+        None if top_logprobs is None else np.frombuffer(top_logprobs, np.float32),
+        None if id_logprobs is None else np.frombuffer(id_logprobs, np.float32),
     )
 
 

@@ -1,7 +1,8 @@
 """The serving runtime: everything that surrounds the model.
 
-`AsyncClient` talks to a server, `Engine` runs one for this program alone, `SamplingParams` says
-how to sample. Names load on first use, so that importing a part of `srt` stays cheap.
+`AsyncClient` talks to a server, `Engine` runs one for this program alone, `LLM` does so with
+vLLM's names, `SamplingParams` says how to sample. Names load on first use, so that importing a
+part of `srt` stays cheap.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,11 @@ if TYPE_CHECKING:
     from srt.client import AsyncClient
     from srt.engine import Engine
     from srt.errors import ConfigError, RequestError, RingError, SrtError
+    from srt.llm import LLM
     from srt.sampling_params import SamplingParams
 
 __all__ = [
+    "LLM",
     "AsyncClient",
     "ConfigError",
     "Engine",
@@ -26,6 +29,7 @@ _HOMES = {
     "AsyncClient": "srt.client",
     "ConfigError": "srt.errors",
     "Engine": "srt.engine",
+    "LLM": "srt.llm",
     "RequestError": "srt.errors",
     "RingError": "srt.errors",
     "SamplingParams": "srt.sampling_params",

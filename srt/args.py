@@ -4,7 +4,9 @@ The launcher parses it, writes it into the ring's directory, and every process r
 """
 
 import argparse
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +21,7 @@ _LATER = {
     "--ring-tcp": "a ring over TCP",
     "--step-timeout": "hang detection",
 }
-
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
 MAX_COMPILE_TIMEOUT_S = 12.0
@@ -34,9 +36,14 @@ class ServerArgs(Struct, frozen=True):
     port: int = 30000
     no_http: bool = False
     api_key: str = ""
+    api_key_file: str = ""
+    cors_allow_origins: str = ""
+    max_connections: int = 2048
+    stream_interval: int = 1
     ring_dir: str = ""
     reasoning_parser: str = "auto"
     device: str = "cpu"
+    model_impl: str = "auto"
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
@@ -68,10 +75,38 @@ class ServerArgs(Struct, frozen=True):
         """The name that clients use."""
         return self.served_model_name or resolve_model(self.model).name
 
+    def api_keys(self) -> tuple[str, ...]:
+        """The keys of both options, any of which opens the HTTP routes; none: they are open.
+
+        Raises ConfigError for a file that cannot be read and for what no header could carry.
+        """
+        given = [(key, "api_key") for key in self.api_key.split(",") if key]
+        _require(bool(given) or not self.api_key, "api_key", "has no key between its commas")
+        if self.api_key_file:
+            lines = _lines_of(self.api_key_file, "api_key_file")
+            given += [(line, "api_key_file") for line in lines]
+            _require(bool(lines), "api_key_file", f"{self.api_key_file} has no keys")
+        for key, name in given:
+            is_one_word = key.isascii() and key.isprintable() and " " not in key
+            _require(is_one_word, name, "keys must be printable ASCII without blanks")
+        return tuple(dict.fromkeys(key for key, _ in given))
+
+    def cors_origins(self) -> tuple[str, ...]:
+        """The web origins whose pages may call the HTTP routes."""
+        return tuple(origin.strip() for origin in self.cors_allow_origins.split(",") if origin)
+
     def check(self) -> None:
         """Raise ConfigError naming the first argument that cannot work."""
         for name in ("max_total_tokens", "max_running_requests", "max_queued_requests"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
+        for name in ("max_connections", "stream_interval"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        self.api_keys()
+        for origin in self.cors_origins():
+            is_origin = origin == "*" or _ORIGIN.fullmatch(origin) is not None
+            _require(
+                is_origin, "cors_allow_origins", f"{origin!r} is not * or scheme://host[:port]"
+            )
         _require(self.max_queued_tokens >= 1, "max_queued_tokens", "must be at least 1")
         _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
@@ -107,6 +142,16 @@ def _require(ok: bool, name: str, rule: str) -> None:
         raise ConfigError(f"--{name.replace('_', '-')} {rule}")
 
 
+def _lines_of(path: str, name: str) -> list[str]:
+    """The lines of a text file that are not blank, without blanks around them."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m srt.launch",
@@ -140,7 +185,11 @@ def _add_server(group: Any) -> None:
     _option(group, "--host", "address to listen on")
     _option(group, "--port", "HTTP port; 0 picks a free one")
     _option(group, "--no-http", "serve the ZeroMQ ring only")
-    _option(group, "--api-key", "require this bearer token over HTTP")
+    _option(group, "--api-key", "bearer tokens that open HTTP, with commas between them")
+    _option(group, "--api-key-file", "file of further bearer tokens, one a line")
+    _option(group, "--cors-allow-origins", "web origins that may call, with commas, or *")
+    _option(group, "--max-connections", "HTTP connections at once; beyond: 503")
+    _option(group, "--stream-interval", "tokens between two events of a stream")
     parsers = ["auto", "think", "none"]
     _option(
         group, "--reasoning-parser", "reasoning in chats; auto: by the template", choices=parsers
@@ -152,6 +201,8 @@ def _add_compute(group: Any) -> None:
     _option(group, "--device", "torch device, such as cpu or cuda")
     choices = ["auto", "float32", "bfloat16", "float16"]
     _option(group, "--executor", "what runs the model", choices=["auto", "native", "torch"])
+    text = "srt, or on torch transformers; auto: transformers for models that srt does not know"
+    _option(group, "--model-impl", text, choices=["auto", "srt", "transformers"])
     _option(group, "--dtype", "torch: weights and KV; auto: float32 on a CPU", choices=choices)
     choices = ["auto", "float16", "float32"]
     _option(group, "--kv-cache-dtype", "native: KV cache; auto: float16", choices=choices)

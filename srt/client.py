@@ -4,13 +4,15 @@ The gateway, `Engine` and user programs all go through a transport that implemen
 `srt.generation.Client`; this is its face for people.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from srt.errors import ConfigError
-from srt.generation import GenerateOutput, Generation, ScoreOutput
+from srt.generation import Client, GenerateOutput, Generation, ScoreOutput
 from srt.messages import RingEvent
-from srt.request_fields import checked_request, checked_score
+from srt.request_fields import checked_request, checked_score, checked_tokenize
 from srt.ring_client import RingClient
 
 
@@ -39,34 +41,66 @@ class AsyncClient:
         await self._transport.close()
 
     @property
+    def transport(self) -> Client:
+        """What carries the requests: for those who build `Request`s themselves."""
+        transport: Client = self._transport
+        return transport
+
+    @property
     def ring(self) -> RingEvent | None:
         """The ring's state as last heard; None over HTTP."""
         ring: RingEvent | None = self._transport.ring
         return ring
 
     async def submit(self, **request: Any) -> Generation:
-        """Hand in one request; returns once it is admitted.
+        """Hand in a request for one completion; returns once it is admitted.
 
-        The arguments are the fields of `srt.generation.Request`; `sampling` and messages may be
-        given as dicts.
+        The arguments are the fields of `srt.generation.Request`; `sampling`, `chat` and messages
+        may be given as dicts.
         """
         generation: Generation = await self._transport.submit(checked_request(request))
         return generation
 
-    async def generate(self, text: str | None = None, **request: Any) -> GenerateOutput:
-        """One completion, whole. Takes the arguments of `submit`."""
-        return await (await self.submit(text=text, **request)).result()
+    async def submit_samples(self, **request: Any) -> list[Generation]:
+        """Hand in a request for `sampling.n` completions: one Generation each, in order.
+
+        Takes the arguments of `submit`. All are admitted or refused together. To abort the
+        request's rid ends all; to abort or close one of them ends that one.
+        """
+        return list(await self._transport.submit_samples(checked_request(request)))
+
+    async def generate(self, text: str | None = None, **request: Any) -> Any:
+        """One completion, whole (a GenerateOutput), or the list of all `sampling.n` if n > 1.
+
+        Takes the arguments of `submit`. The first sample that fails ends the others.
+        """
+        generations = await self.submit_samples(text=text, **request)
+        if len(generations) == 1:
+            return await generations[0].result()
+        async with AsyncExitStack() as stack:
+            for generation in generations:
+                stack.push_async_callback(generation.aclose)
+            return await _gather([generation.result() for generation in generations])
 
     async def stream(
         self, text: str | None = None, **request: Any
     ) -> AsyncGenerator[GenerateOutput, None]:
-        """One completion as it grows. Leaving the loop early aborts the request."""
+        """One completion as it grows; n must be 1. Leaving the loop early aborts the request."""
         generation = await self.submit(text=text, stream=True, **request)
         try:
             async for output in generation:
                 yield output
         finally:
             await generation.aclose()
+
+    async def tokenize(self, text: str | None = None, **request: Any) -> list[int]:
+        """The token ids of `text`, or of the prompt that the chat template makes of `messages`.
+
+        The arguments are the fields of `srt.generation.TokenizeRequest`.
+        """
+        checked = checked_tokenize({"text": text, **request})
+        ids: list[int] = await self._transport.tokenize(checked)
+        return ids
 
     async def score(
         self,
@@ -84,7 +118,8 @@ class AsyncClient:
         return output
 
     async def abort(self, rid: str) -> None:
-        """End the request `rid` of this client; its output ends with finish "abort"."""
+        """End the request `rid` of this client, or one of its samples; the output ends with finish
+        "abort"."""
         await self._transport.abort(rid)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
@@ -95,6 +130,17 @@ class AsyncClient:
         """The scheduler's counters and gauges."""
         stats: dict[str, Any] = await self._transport.stats()
         return stats
+
+
+async def _gather(results: list[Coroutine[Any, Any, GenerateOutput]]) -> list[GenerateOutput]:
+    """All results; the first failure ends the others' wait."""
+    tasks = [asyncio.ensure_future(result) for result in results]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _transport(url: str, api_key: str | None) -> Any:

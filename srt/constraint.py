@@ -1,5 +1,5 @@
 """What an output must match: one constraint of a request, as it travels to the compile worker,
-and the names of grammars that need none."""
+the names of grammars that need none, and the error of bad ones."""
 
 from typing import Literal
 
@@ -16,6 +16,13 @@ CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = (
     "structural_tag",
     "choices",
 )
+
+
+class GrammarError(ValueError):
+    """A constraint or pattern that cannot be compiled, or a grammar that cannot go on.
+
+    The message is for the user: it says what is wrong and, in a pattern, at which position.
+    """
 
 
 class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):

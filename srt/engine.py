@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from srt.client import AsyncClient
 from srt.errors import ConfigError, RingError
 from srt.generation import GenerateOutput, ScoreOutput
 from srt.launch import PARENT_FD_VARIABLE
+from srt.many import generate_many
+from srt.request_fields import checked_request
 
 T = TypeVar("T")
 
@@ -51,7 +53,7 @@ class Engine:
         self._thread.start()
         self._client: AsyncClient | None = None
         try:
-            self._call(self._connect(directory))
+            self.call(self._connect(directory))
         except BaseException:
             self.close()
             raise
@@ -62,16 +64,42 @@ class Engine:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    async def __aenter__(self) -> "Engine":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
     def generate(
         self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
     ) -> Any:
         """Complete one prompt (a GenerateOutput) or several at once (a list, in order).
 
-        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`.
+        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`. With
+        `n` above 1 there is a list of samples in place of each output. A batch may be of any size;
+        the first failure ends all of it.
         """
-        if isinstance(prompts, str):
-            return self._call(self._generate([prompts], sampling, request))[0]
-        return self._call(self._generate(list(prompts), sampling, request))
+        outputs = self.call(self._generate(prompts, sampling, request))
+        return outputs[0] if isinstance(prompts, str) else outputs
+
+    async def async_generate(
+        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Any:
+        """`generate` for asynchronous code. Cancelling it ends its requests."""
+        outputs = await self._acall(self._generate(prompts, sampling, request))
+        return outputs[0] if isinstance(prompts, str) else outputs
+
+    async def async_stream(
+        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+    ) -> AsyncGenerator[GenerateOutput, None]:
+        """`stream` for asynchronous code."""
+        outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
+        try:
+            while (output := await self._acall(_next(outputs))) is not None:
+                yield output
+        finally:
+            if not self._loop.is_closed():
+                await self._acall(outputs.aclose())
 
     def stream(
         self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
@@ -80,19 +108,19 @@ class Engine:
         outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
         try:
             while True:
-                output = self._call(_next(outputs))
+                output = self.call(_next(outputs))
                 if output is None:
                     return
                 yield output
         finally:
             if not self._loop.is_closed():
-                self._call(outputs.aclose())
+                self.call(outputs.aclose())
 
     def score(
         self, prefix: str | None, continuations: Sequence[str | Sequence[int]], **request: Any
     ) -> ScoreOutput:
         """How likely each continuation is behind the prefix; see `AsyncClient.score`."""
-        return self._call(self.client.score(prefix, continuations, **request))
+        return self.call(self.client.score(prefix, continuations, **request))
 
     @property
     def client(self) -> AsyncClient:
@@ -103,18 +131,18 @@ class Engine:
 
     def flush_cache(self) -> None:
         """Empty the prefix cache."""
-        self._call(self.client.flush_cache())
+        self.call(self.client.flush_cache())
 
     def stats(self) -> dict[str, Any]:
         """The scheduler's counters and gauges."""
-        return self._call(self.client.stats())
+        return self.call(self.client.stats())
 
     def close(self) -> None:
         """End the server. May be called more than once."""
         if self._write_end < 0:
             return
         if self._client is not None:
-            self._call(self._client.__aexit__(None, None, None))
+            self.call(self._client.__aexit__(None, None, None))
             self._client = None
         os.close(self._write_end)
         os.close(self._read_end)
@@ -150,20 +178,28 @@ class Engine:
             raise RingError(f"the server was not ready within {START_TIMEOUT_S:.0f} s")
 
     async def _generate(
-        self, prompts: list[str], sampling: dict[str, Any] | None, request: dict[str, Any]
-    ) -> list[GenerateOutput]:
-        """All outputs; the first failure ends the other requests."""
-        client = self.client
-        calls = [client.generate(p, sampling=sampling or {}, **request) for p in prompts]
-        tasks = [asyncio.ensure_future(call) for call in calls]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        self,
+        prompts: str | Sequence[str],
+        sampling: dict[str, Any] | None,
+        request: dict[str, Any],
+    ) -> list[Any]:
+        """Of each prompt its output, or the list of its samples if n > 1."""
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        requests = [
+            checked_request({"text": text, "sampling": sampling or {}, **request}) for text in texts
+        ]
+        results = await generate_many(self.client.transport, requests)
+        return [outputs[0] if len(outputs) == 1 else outputs for outputs in results]
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _acall(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run on the engine's loop, and wait on the caller's."""
+        if self._loop.is_closed():
+            coroutine.close()
+            raise RingError("the engine is closed")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's loop, where its client lives; what it returns."""
         if self._loop.is_closed():
             coroutine.close()
             raise RingError("the engine is closed")

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from srt.errors import RequestError
 from srt.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
 from srt.sampling_params import SamplingParams
 
@@ -49,6 +50,9 @@ class GenerateOutput(Struct, frozen=True):
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
     (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
     request asked for them. Only the token at position 0 has no log-probability (None).
+
+    Of several samples, all show the prompt's log-probabilities, which the first one brings: a
+    snapshot that comes before that one's first has none.
 
     The `top` lists have, per position, (logprob, id) pairs of the most likely tokens, best first;
     the `id` lists the values of `logprob_token_ids`, in their order. They are None unless the
@@ -138,8 +142,19 @@ class ScoreOutput(Struct, frozen=True):
         return [weight / math.fsum(weights) for weight in weights]
 
 
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """What is to be tokenized: exactly one of text and messages. `add_special_tokens` is for text;
+    `tools` and `chat` go with messages, and are those of a `Request`."""
+
+    text: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: Sequence[ToolSpec] = ()
+    chat: ChatOptions = ChatOptions()
+    add_special_tokens: bool = True
+
+
 class Generation(Protocol):
-    """An admitted request: iterate over its snapshots, or wait for the last one.
+    """An admitted request, or one of its samples: iterate over its snapshots, or wait for the last.
 
     Both raise RequestError when the request fails, RingError when the server is lost.
     """
@@ -164,8 +179,14 @@ class Generation(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Abort the request unless it has finished. May be called more than once."""
+        """Abort it unless it has finished; other samples go on. May be called more than once."""
         ...
+
+
+def require_single(request: Request) -> None:
+    """Raise RequestError unless the request is for one completion."""
+    if request.sampling.n != 1:
+        raise RequestError("n must be 1 here: submit_samples takes more", param="n")
 
 
 class Client(Protocol):
@@ -177,10 +198,25 @@ class Client(Protocol):
         ...
 
     async def submit(self, request: Request) -> Generation:
-        """Hand in one request; returns once the server has admitted it.
+        """Hand in a request for one completion; returns once the server has admitted it.
 
-        Raises RequestError when the request is refused and RingError when the server cannot be
-        reached.
+        Raises RequestError when the request is refused (param "n" if it wants several) and
+        RingError when the server cannot be reached.
+        """
+        ...
+
+    async def submit_samples(self, request: Request) -> Sequence[Generation]:
+        """Hand in a request for `sampling.n` completions: one Generation each, in order.
+
+        They are admitted, or refused, together. With n > 1 the rid of each is `sample_rid(rid, i)`:
+        to abort that ends one, to abort the request's own rid all; to close one ends that one.
+        """
+        ...
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """The token ids of a text, or of the prompt that the chat template makes of messages.
+
+        Raises RequestError when they are refused and RingError when the server cannot be reached.
         """
         ...
 
@@ -193,7 +229,7 @@ class Client(Protocol):
         ...
 
     async def abort(self, rid: str) -> None:
-        """End this client's request `rid`; an unknown rid is ignored."""
+        """End this client's request `rid`, or one of its samples; an unknown rid is ignored."""
         ...
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:

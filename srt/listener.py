@@ -1,11 +1,16 @@
 """The HTTP socket. The launcher binds it and the gateway inherits it, so that a restarted gateway
 has the same port and connections made in between wait in the backlog instead of being refused."""
 
+import logging
+import resource
 import socket
 
 from srt.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 BACKLOG = 2048
+OTHER_FILES = 256  # that a process has open besides its connections
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
@@ -27,3 +32,14 @@ def url_of(sock: socket.socket) -> str:
     """The http:// address of a bound socket."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of open files, as far as it may, to have `count` connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + OTHER_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("%d connections need %d open files, %d are allowed", count, wanted, allowed)

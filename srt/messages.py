@@ -16,6 +16,7 @@ from srt.errors import ErrorInfo
 from srt.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
+JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may replace
 
 
 class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
@@ -183,7 +184,8 @@ class Admitted(Message, frozen=True):
     """The request passed every check and is on its way; `prompt_tokens` is its length, and
     `opens_reasoning` says that the chat template has opened the model's reasoning. Of a score it
     is the prefix's length, and `score_start` the first position that is scored. The output's first
-    ids take the place of the prompt's last `healed_tokens`."""
+    ids take the place of the prompt's last `healed_tokens`. The samples `aborted` (0 is the only
+    one of most requests) were ended before they began: nothing else comes of them."""
 
     rid: str
     epoch: int
@@ -191,6 +193,7 @@ class Admitted(Message, frozen=True):
     opens_reasoning: bool = False
     score_start: int = 0
     healed_tokens: int = 0
+    aborted: list[int] = []
 
 
 class Refused(Message, frozen=True):
@@ -285,6 +288,13 @@ class CompileReq(Message, frozen=True):
     constraint: Constraint
 
 
+class CompileCancel(Message, frozen=True):
+    """Nobody waits for the answer to the CompileReq `id` any more: it need not come."""
+
+    id: int
+    epoch: int
+
+
 class CompileReply(Message, frozen=True):
     """The artefact of a CompileReq lies under `key` in the ring's directory, or `error` says why
     there is none."""
@@ -300,6 +310,7 @@ class CompilerStarted(Message, frozen=True):
 
 
 CompilerMessage = CompileReply | CompilerStarted
+CompilerRequest = CompileReq | CompileCancel
 
 
 # ---- scheduler -> detokenizer ----------------------------------------------------------------

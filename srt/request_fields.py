@@ -12,8 +12,8 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from srt.errors import RequestError
-from srt.generation import Request, ScoreRequest
-from srt.messages import ChatMessage, ToolCall, ToolSpec
+from srt.generation import Request, ScoreRequest, TokenizeRequest
+from srt.messages import ChatMessage, ChatOptions, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 
 _SAMPLING_TYPES = get_type_hints(SamplingParams)
@@ -26,7 +26,9 @@ _REQUEST_TYPES: dict[str, Any] = {
     "logprob_start_len": int,
     "cache_salt": str,
     "rid": str | None,
+    "top_logprobs": int,
 }
+_CHAT_TYPES = get_type_hints(ChatOptions)
 
 
 def checked_request(request: dict[str, Any]) -> Request:
@@ -46,7 +48,29 @@ def checked_request(request: dict[str, Any]) -> Request:
         checked["messages"] = [_message(i, m) for i, m in enumerate(request["messages"])]
     if "tools" in request:
         checked["tools"] = _tools(request["tools"])
+    if "logprob_token_ids" in request:
+        checked["logprob_token_ids"] = _ids(request["logprob_token_ids"], "logprob_token_ids")
+    if "chat" in request:
+        checked["chat"] = _chat(request["chat"])
     return Request(**checked)
+
+
+def checked_tokenize(request: dict[str, Any]) -> TokenizeRequest:
+    """`request` with every field of its type."""
+    for name in request:
+        if name not in TokenizeRequest.__struct_fields__:
+            raise RequestError(f"unknown field {name!r}", param=name)
+    checked = dict(request)
+    for name, kind in (("text", str | None), ("add_special_tokens", bool)):
+        if name in request:
+            checked[name] = _as_type(name, request[name], kind)
+    if request.get("messages") is not None:
+        checked["messages"] = [_message(i, m) for i, m in enumerate(request["messages"])]
+    if "tools" in request:
+        checked["tools"] = _tools(request["tools"])
+    if "chat" in request:
+        checked["chat"] = _chat(request["chat"])
+    return TokenizeRequest(**checked)
 
 
 def checked_score(request: dict[str, Any]) -> ScoreRequest:
@@ -79,13 +103,25 @@ def _continuation(name: str, given: Any) -> str | list[int]:
 
 def _as_type(name: str, value: Any, kind: Any) -> Any:
     try:
-        value = msgspec.convert(value, kind)
+        value = msgspec.convert(value, kind, str_keys=True)  # of tokens, as JSON has them
         msgspec.msgpack.encode(value)  # no lone surrogates, no integers beyond 64 bits
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
         raise RequestError(f"{name}: {error}", param=name) from None
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no word for it
+    numbers = value.values() if isinstance(value, dict) else (value,)
+    if not all(math.isfinite(n) for n in numbers if isinstance(n, float)):  # JSON has no word
         raise RequestError(f"{name} must be a finite number", param=name)
     return value
+
+
+def _chat(given: ChatOptions | dict[str, Any]) -> ChatOptions:
+    """Options, whose template arguments may be a dict."""
+    fields = _fields("chat", ChatOptions, given)
+    if "template_args" in fields:
+        fields = fields | {"template_args": _json_text(fields["template_args"])}
+    checked = {
+        name: _as_type(f"chat.{name}", value, _CHAT_TYPES[name]) for name, value in fields.items()
+    }
+    return ChatOptions(**checked)
 
 
 def _sampling(given: SamplingParams | dict[str, Any]) -> SamplingParams:

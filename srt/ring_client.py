@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -19,7 +19,14 @@ import zmq
 import zmq.asyncio
 
 from srt.errors import RequestError, RingError
-from srt.generation import GenerateOutput, Generation, Request, ScoreOutput, ScoreRequest
+from srt.generation import (
+    Generation,
+    Request,
+    ScoreOutput,
+    ScoreRequest,
+    TokenizeRequest,
+    require_single,
+)
 from srt.messages import (
     AbortReq,
     Admitted,
@@ -27,160 +34,33 @@ from srt.messages import (
     ControlReq,
     ControlResult,
     Expired,
-    Finish,
     FrontReply,
     GenerateReq,
     Goodbye,
     Hello,
     Message,
-    Output,
     OutputBatch,
     Refused,
     RingEvent,
     ScoreReq,
+    Tokenized,
+    TokenizeReq,
     Welcome,
     decoder,
-    unpack_floats,
     unpack_ids,
 )
 from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
-from srt.ring_score import RingScore, ScorePart, packed
+from srt.ring_generation import RingGeneration, RingSamples
+from srt.ring_score import RingScore, ScorePart
 
 log = logging.getLogger(__name__)
 
-ADMISSION_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 30.0  # of the front, which may wait for a grammar
 CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
 MAX_RID_CHARS = 256
-
-
-class RingGeneration:
-    """An admitted request of a RingClient. Output is accumulated, so a slow reader costs no
-    memory: it sees fewer, larger snapshots."""
-
-    def __init__(self, client: "RingClient", rid: str, request: Request) -> None:
-        wants_prompt = request.return_logprob and request.logprob_start_len >= 0
-        self._client = client
-        self._rid = rid
-        self.wire_id = client.next_wire_id()
-        self._prompt_tokens = self._healed_tokens = 0
-        self._opens_reasoning = False
-        self._text = ""
-        self._ids: list[int] = []
-        self._logprobs: list[float] | None = [] if request.return_logprob else None
-        self._prompt_logprobs: list[tuple[float | None, int]] | None = [] if wants_prompt else None
-        self._cached_tokens = 0
-        self._jump_tokens = 0
-        self._forward_passes = 0
-        self._finish: Finish | None = None
-        self._error: RequestError | None = None
-        self._changed = asyncio.Event()
-        self._read_chars = 0
-
-    @property
-    def rid(self) -> str:
-        return self._rid
-
-    @property
-    def wire_ids(self) -> list[str]:
-        """What an abort must name."""
-        return [self.wire_id]
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self._prompt_tokens
-
-    @property
-    def opens_reasoning(self) -> bool:
-        return self._opens_reasoning
-
-    async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
-        try:
-            while True:
-                if self._finish is None and self._error is None:
-                    await self._changed.wait()
-                self._changed.clear()
-                if self._error is not None:
-                    raise self._error
-                snapshot = self._snapshot()
-                yield snapshot
-                if snapshot.finish is not None:
-                    return
-        finally:
-            await self.aclose()
-
-    async def result(self) -> GenerateOutput:
-        try:
-            while self._finish is None and self._error is None:
-                await self._changed.wait()
-                self._changed.clear()
-            if self._error is not None:
-                raise self._error
-            return self._snapshot()
-        finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Abort the request unless it has ended. Its snapshots are not readable afterwards."""
-        if self._finish is None and self._error is None:
-            self._client.forget(self)
-            self.fail(RequestError("the request was closed by its reader"))
-
-    def admit(self, reply: Admitted) -> None:
-        self._prompt_tokens = reply.prompt_tokens
-        self._healed_tokens = reply.healed_tokens
-        self._opens_reasoning = reply.opens_reasoning
-
-    def fail(self, error: RequestError) -> None:
-        """No more output will come."""
-        if self._finish is None and self._error is None:
-            self._error = error
-            self._changed.set()
-
-    def take(self, output: Output) -> None:
-        """Add what is new."""
-        self._text += output.text
-        del self._ids[len(self._ids) - output.dropped :]
-        self._ids += unpack_ids(output.ids).tolist()
-        self._cached_tokens = output.cached_tokens
-        self._jump_tokens = output.jump_tokens
-        self._forward_passes = output.forward_passes
-        if self._logprobs is not None:
-            del self._logprobs[len(self._logprobs) - output.dropped :]
-            self._logprobs += unpack_floats(output.logprobs).tolist()
-        if self._prompt_logprobs is not None and output.prompt_logprob_ids:
-            ids = unpack_ids(output.prompt_logprob_ids).tolist()
-            values = unpack_floats(output.prompt_logprobs).tolist()
-            pairs = zip(values, ids, strict=True)
-            self._prompt_logprobs += [(None if v != v else v, i) for v, i in pairs]
-        if output.finish is not None:
-            self._end(output.finish)
-        self._changed.set()
-
-    def _end(self, finish: Finish) -> None:
-        if finish.error is not None:
-            self._error = RequestError.from_info(finish.error)
-        else:
-            self._finish = finish
-
-    def _snapshot(self) -> GenerateOutput:
-        delta, self._read_chars = self._text[self._read_chars :], len(self._text)
-        return GenerateOutput(
-            rid=self._rid,
-            text=self._text,
-            delta=delta,
-            output_ids=list(self._ids),
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            completion_tokens=len(self._ids),
-            finish=self._finish,
-            output_logprobs=None if self._logprobs is None else list(self._logprobs),
-            prompt_logprobs=self._prompt_logprobs and list(self._prompt_logprobs),
-            jump_forward_tokens=self._jump_tokens,
-            forward_passes=self._forward_passes,
-            healed_tokens=self._healed_tokens,
-        )
+_NO_ANSWER = "the server did not answer in time"
 
 
 class RingClient:
@@ -192,8 +72,9 @@ class RingClient:
         # On the wire each submission has an id of its own, so that what still comes of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
-        self._by_rid: dict[str, RingGeneration | RingScore] = {}
-        self._admissions: dict[str, asyncio.Future[Any]] = {}  # prompt tokens, by wire id
+        # Whom an abort by this rid ends. Of several samples, each also has a rid of its own.
+        self._by_rid: dict[str, RingSamples | RingGeneration | RingScore] = {}
+        self._answers: dict[str, asyncio.Future[Any]] = {}  # the front's, by wire id
         self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by wire id
         self._last_wire_id = 0
         self._event: RingEvent | None = None
@@ -280,53 +161,73 @@ class RingClient:
         self._context.destroy(linger=0)
 
     async def submit(self, request: Request) -> Generation:
-        """Hand in one request; returns once the front has admitted it."""
+        """Hand in a request for one completion; returns once the front has admitted it."""
+        require_single(request)
+        return (await self.submit_samples(request))[0]
+
+    async def submit_samples(self, request: Request) -> list[RingGeneration]:
+        """Hand in a request; its samples, once the front has admitted them."""
+        request.sampling.check_count()
         rid = uuid.uuid4().hex if request.rid is None else request.rid
         self._check_rid(rid)
         await self._until_usable()
-        self._check_rid(rid)
-        generation = RingGeneration(self, rid, request)
-        req = GenerateReq(
-            rid=generation.wire_id,
-            epoch=self._epoch,
-            sampling=request.sampling,
-            text=request.text,
-            input_ids=_packed_ids(request),
-            messages=request.messages,
-            stream=request.stream,
-            return_logprob=request.return_logprob,
-            logprob_start_len=request.logprob_start_len,
-            cache_salt=request.cache_salt,
-            tools=list(request.tools),
-        )
-        await self._admit(generation, req)
-        return generation
+        samples = RingSamples(rid, self._next_wire_id(), request, self._forget)
+        for name in (rid, *(part.rid for part in samples.generations)):
+            self._check_unused(name)
+        req = samples.message(self._epoch)
+        self._by_rid.update((part.rid, part) for part in samples.generations)
+        self._by_rid[rid] = samples
+        self._live.update((part.wire_id, part) for part in samples.generations)
+        await self._admit(samples, req)
+        return samples.generations
 
-    async def _admit(self, generation: RingGeneration, req: GenerateReq) -> None:
+    async def _admit(self, samples: RingSamples, req: GenerateReq) -> None:
         """Send the request and wait for the front's word. Whatever goes wrong, none is left."""
-        self._live[req.rid] = self._by_rid[generation.rid] = generation
         try:
-            generation.admit(await self._admitted(req))
+            admitted: Admitted = await self._answer_to(req)
         except BaseException as error:
-            if isinstance(error, RequestError):
-                self._drop(generation)
-            else:
-                self.forget(generation)
+            for generation in samples.generations:
+                if isinstance(error, RequestError):
+                    self._drop(generation)
+                else:
+                    self._forget(generation)
             if isinstance(error, TimeoutError):
-                raise RingError("the server did not answer in time") from None
+                raise RingError(_NO_ANSWER) from None
             raise
+        samples.admit(admitted)
+        for index in admitted.aborted:
+            self._drop(samples.generations[index])
 
-    async def _admitted(self, req: GenerateReq | ScoreReq) -> Admitted:
-        """Send the request, and the front's word on it."""
-        admission = asyncio.get_running_loop().create_future()
-        self._admissions[req.rid] = admission
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """The token ids of a text, or of the prompt that messages make."""
+        await self._until_usable()
+        req = TokenizeReq(
+            rid=self._next_wire_id(),
+            epoch=self._epoch,
+            text=request.text,
+            messages=request.messages,
+            tools=list(request.tools),
+            chat=request.chat,
+            add_special_tokens=request.add_special_tokens,
+        )
+        try:
+            answer: Tokenized = await self._answer_to(req)
+        except TimeoutError:
+            raise RingError(_NO_ANSWER) from None
+        ids: list[int] = unpack_ids(answer.ids).tolist()
+        return ids
+
+    async def _answer_to(self, req: GenerateReq | ScoreReq | TokenizeReq) -> Any:
+        """Send the request, and the front's answer. RequestError if it is refused, TimeoutError
+        if there is none."""
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[req.rid] = answer
         try:
             self._send(req)
-            async with asyncio.timeout(ADMISSION_TIMEOUT_S):
-                admitted: Admitted = await admission
-                return admitted
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
         finally:
-            self._admissions.pop(req.rid, None)
+            self._answers.pop(req.rid, None)
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         """How likely each continuation is behind the prefix."""
@@ -334,57 +235,64 @@ class RingClient:
         self._check_rid(rid)
         await self._until_usable()
         self._check_rid(rid)
-        score = RingScore(rid, self.next_wire_id(), len(request.continuations))
+        score = RingScore(rid, self._next_wire_id(), len(request.continuations))
         req = score.message(request, self._epoch)
         self._by_rid[rid] = score
         self._live.update((part.wire_id, part) for part in score.parts)
         try:
-            return await score.result(await self._admitted(req))
+            return await score.result(await self._answer_to(req))
         except RequestError:
             self._end_score(score, abort=score.is_admitted)
             raise
         except TimeoutError:
-            raise RingError("the server did not answer in time") from None
+            raise RingError(_NO_ANSWER) from None
         finally:
             self._end_score(score, abort=True)
 
     def _end_score(self, score: RingScore, abort: bool) -> None:
         """Forget the score, and end those of its parts that have not ended."""
-        if self._by_rid.get(score.rid) is score:
-            del self._by_rid[score.rid]
+        self._free(score)
         for wire_id in score.wire_ids:
             if self._live.pop(wire_id, None) is not None and abort and self.is_ready:
                 send_now(self._front, AbortReq(wire_id, self._epoch))
 
     async def abort(self, rid: str) -> None:
-        """End this client's request `rid`: its last snapshot comes soon, with finish "abort".
-
-        An unknown rid is ignored.
+        """End this client's request `rid`, all samples of it, or the one that has this rid: their
+        last snapshots come soon, with finish "abort". An unknown rid is ignored.
         """
         request = self._by_rid.get(rid)
         if request is not None and self.is_ready:
             for wire_id in request.wire_ids:
                 send_now(self._front, AbortReq(wire_id, self._epoch))
 
-    def forget(self, generation: RingGeneration) -> None:
-        """Nobody reads this request any more: end it, and drop what still comes of it."""
+    def _forget(self, generation: RingGeneration) -> None:
+        """Nobody reads this any more: end it, and drop what still comes of it."""
         if self._drop(generation) and self.is_ready:
             send_now(self._front, AbortReq(generation.wire_id, self._epoch))
 
-    def next_wire_id(self) -> str:
+    def _next_wire_id(self) -> str:
         """An id that no earlier request of this client had."""
         self._last_wire_id += 1
         return str(self._last_wire_id)
 
-    def _drop(self, generation: RingGeneration | ScorePart) -> bool:
-        """Free the request's rid; whether it was still live."""
-        if self._by_rid.get(generation.rid) is generation:
-            del self._by_rid[generation.rid]
-        return self._live.pop(generation.wire_id, None) is not None
+    def _drop(self, part: RingGeneration | ScorePart) -> bool:
+        """Free its rid, and the request's with the last of its parts; whether it was live."""
+        was_live = self._live.pop(part.wire_id, None) is not None
+        self._free(part)
+        if not any(wire_id in self._live for wire_id in part.group.wire_ids):
+            self._free(part.group)
+        return was_live
+
+    def _free(self, holder: RingGeneration | ScorePart | RingSamples | RingScore) -> None:
+        if self._by_rid.get(holder.rid) is holder:
+            del self._by_rid[holder.rid]
 
     def _check_rid(self, rid: str) -> None:
         if not 0 < len(rid) <= MAX_RID_CHARS:
             raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+        self._check_unused(rid)
+
+    def _check_unused(self, rid: str) -> None:
         if rid in self._by_rid:
             raise RequestError(f"rid {rid!r} is already in use", param="rid")
 
@@ -399,7 +307,7 @@ class RingClient:
 
     async def _control(self, op: str, timeout_s: float) -> bytes:
         await self._until_usable()
-        rid = self.next_wire_id()
+        rid = self._next_wire_id()
         answer = asyncio.get_running_loop().create_future()
         self._controls[rid] = answer
         try:
@@ -408,7 +316,7 @@ class RingClient:
                 data: bytes = await answer
                 return data
         except TimeoutError:
-            raise RingError("the server did not answer in time") from None
+            raise RingError(_NO_ANSWER) from None
         finally:
             self._controls.pop(rid, None)
 
@@ -472,12 +380,12 @@ class RingClient:
         decode = decoder(FrontReply).decode
         while True:
             reply = decode(await front.recv())
-            waiting = self._admissions.get(reply.rid) or self._controls.get(reply.rid)
+            waiting = self._answers.get(reply.rid) or self._controls.get(reply.rid)
             if waiting is None or waiting.done():
                 continue
             if isinstance(reply, Refused):
                 waiting.set_exception(RequestError.from_info(reply.error))
-            elif isinstance(reply, Admitted):
+            else:
                 waiting.set_result(reply)
 
     async def _read_back(self, back: zmq.asyncio.Socket) -> None:
@@ -518,10 +426,6 @@ class RingClient:
             generation.fail(error)
         self._live.clear()
         self._by_rid.clear()
-        for future in (*self._admissions.values(), *self._controls.values()):
+        for future in (*self._answers.values(), *self._controls.values()):
             if not future.done():
                 future.set_exception(error)
-
-
-def _packed_ids(request: Request) -> bytes | None:
-    return None if request.input_ids is None else packed(request.input_ids, "input_ids")

@@ -25,7 +25,7 @@ class ScorePart:
     """One continuation. Its only Output comes when it has ended: it is no stream."""
 
     def __init__(self, score: "RingScore", wire_id: str) -> None:
-        self.score = score
+        self.group = score
         self.rid = score.rid
         self.wire_id = wire_id
         self.output: Output | None = None
@@ -38,10 +38,10 @@ class ScorePart:
             self.fail(RequestError.from_info(error) if error else aborted)
             return
         self.output = output
-        self.score.on_part()
+        self.group.on_part()
 
     def fail(self, error: RequestError) -> None:
-        self.score.fail(error)
+        self.group.fail(error)
 
 
 class RingScore:

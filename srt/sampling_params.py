@@ -137,12 +137,16 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         )
         _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
         _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
-        _check(1 <= self.n <= MAX_SAMPLES, "n", f"must be between 1 and {MAX_SAMPLES}")
+        self.check_count()
         self._check_penalties()
         self._check_tokens(vocab_size)
         self._check_stops(vocab_size)
         self._check_stop_regexes()
         self._check_constraint()
+
+    def check_count(self) -> None:
+        """Raise RequestError unless `n` is in range."""
+        _check(1 <= self.n <= MAX_SAMPLES, "n", f"must be between 1 and {MAX_SAMPLES}")
 
     def _check_penalties(self) -> None:
         for name in ("frequency_penalty", "presence_penalty"):

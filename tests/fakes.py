@@ -5,8 +5,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from srt.errors import CONFLICT, RequestError
-from srt.generation import ChoiceScore, GenerateOutput, Request, ScoreOutput, ScoreRequest
-from srt.messages import Finish, RingEvent
+from srt.generation import (
+    ChoiceScore,
+    GenerateOutput,
+    Request,
+    ScoreOutput,
+    ScoreRequest,
+    TokenizeRequest,
+)
+from srt.messages import Finish, RingEvent, sample_rid
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
 DEFAULT_PIECES = ("Hello", ", ", "wörld")
@@ -27,8 +34,12 @@ class FakeGeneration:
         self.closed = False
         self.finished = False
 
+    @property
+    def _pieces(self) -> Sequence[str]:
+        return self.client.sample_pieces.get(self.rid, self.client.pieces)
+
     def _snapshot(self, count: int, finish: Finish | None) -> GenerateOutput:
-        pieces = self.client.pieces
+        pieces = self._pieces
         start = self.request.logprob_start_len
         wants = self.request.return_logprob
         return GenerateOutput(
@@ -42,14 +53,30 @@ class FakeGeneration:
             finish=finish,
             jump_forward_tokens=self.client.jump_forward_tokens,
             forward_passes=count - self.client.jump_forward_tokens,
-            output_logprobs=[-0.5] * count if wants else None,
+            output_logprobs=[self.client.logprobs.get(self.rid, -0.5)] * count if wants else None,
             prompt_logprobs=[(None if i == 0 else -0.25, i) for i in range(start, start + 2)]
             if wants and start >= 0
             else None,
+            **self._details(count),
         )
 
+    def _details(self, count: int) -> dict[str, Any]:
+        """Of every position, the ids 100, 101, ... as the most likely ones with -0.5, -1.5, ...,
+        and of a named id its number times -1."""
+        start = self.request.logprob_start_len
+        top: list[Any] = [(-0.5 - i, 100 + i) for i in range(self.request.top_logprobs)]
+        named: list[Any] = [float(-i) for i in self.request.logprob_token_ids]
+        details = {}
+        for kind, row in (("top", top), ("id", named)):
+            if row and self.request.return_logprob:
+                details[f"output_{kind}_logprobs"] = [row] * count
+                if start >= 0:
+                    prompt = [None if i == 0 else row for i in range(start, start + 2)]
+                    details[f"prompt_{kind}_logprobs"] = prompt
+        return details
+
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
-        total = len(self.client.pieces)
+        total = len(self._pieces)
         limit = self.request.sampling.max_new_tokens
         total = total if limit is None else min(total, limit)
         for count in range(1, total):
@@ -78,6 +105,8 @@ class FakeClient:
 
     def __init__(self, pieces: Sequence[str] = DEFAULT_PIECES) -> None:
         self.pieces = tuple(pieces)
+        self.sample_pieces: dict[str, Sequence[str]] = {}  # by rid, where they are others
+        self.logprobs: dict[str, float] = {}  # of every token, by rid; otherwise -0.5
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
         self.opens_reasoning = False
@@ -91,6 +120,7 @@ class FakeClient:
         self.requests: list[Request] = []
         self.generations: list[FakeGeneration] = []
         self.scores: list[ScoreRequest] = []
+        self.tokenized: list[TokenizeRequest] = []
         self.aborted: list[str] = []
         self.flushes: list[float] = []
         self.busy = False
@@ -109,15 +139,32 @@ class FakeClient:
         return len(request.input_ids or request.messages)
 
     async def submit(self, request: Request) -> FakeGeneration:
+        (generation,) = await self.submit_samples(request)
+        return generation
+
+    async def submit_samples(self, request: Request) -> list[FakeGeneration]:
         index = len(self.requests)
         self.requests.append(request)
         if index in self.refusals:
             raise self.refusals[index]
         request.sampling.check(vocab_size=1000)
-        generation = FakeGeneration(self, request, request.rid or f"r{index}")
-        self.generations.append(generation)
+        rid, count = request.rid or f"r{index}", request.sampling.n
+        rids = [rid] if count == 1 else [sample_rid(rid, i) for i in range(count)]
+        samples = [FakeGeneration(self, request, rid) for rid in rids]
+        self.generations += samples
         self.changed.set()
-        return generation
+        return samples
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """The length of each word, behind a 1 if special tokens are added; of messages, that of
+        each content. The text "refused" is."""
+        self.tokenized.append(request)
+        if request.text == "refused":
+            raise RequestError("text is refused", param="text")
+        if request.messages is not None:
+            return [len(message.content) for message in request.messages]
+        ids = [len(word) for word in (request.text or "").split()]
+        return [1, *ids] if request.add_special_tokens else ids
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         """The i-th continuation has tokens i and i+1, with -0.5 and -i; the first is at 2."""

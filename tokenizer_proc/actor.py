@@ -17,11 +17,13 @@ from srt.messages import (
     Message,
     Refused,
     ScoreReq,
+    TokenizeReq,
 )
 from srt.model.files import resolve_model
 from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from srt.ring import send_now
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.front import Answer, Front
 from tokenizer_proc.parking import Parked
@@ -32,7 +34,7 @@ EXPIRY_INTERVAL_S = 0.5
 
 class TokenizerActor(Actor):
     """Answers each GenerateReq and ScoreReq with Admitted or Refused and passes the admitted on.
-    One with a constraint waits in between for the compiler."""
+    One with a constraint waits in between for the compiler. A TokenizeReq ends here."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -75,13 +77,11 @@ class TokenizerActor(Actor):
         if isinstance(message, GenerateReq):
             self._generate(client, message)
         elif isinstance(message, ScoreReq):
-            self._score(client, message)
+            self._answer((client, self._front.score(client, message)))
+        elif isinstance(message, TokenizeReq):
+            self._reply(client, self._front.tokenize(message))
         elif isinstance(message, AbortReq):
-            abort = self._front.abort(client, message)
-            if isinstance(abort, Refused):
-                self._reply(client, abort)
-            elif abort is not None:
-                self.send(self._scheduler, abort)
+            self._abort(client, message)
         elif isinstance(message, ControlReq):
             control = self._front.control(client, message)
             if isinstance(control, Refused):
@@ -97,14 +97,13 @@ class TokenizerActor(Actor):
             # If the compiler cannot be reached, it asks for this when it has started.
             send_now(self._compiler, answer.question)
 
-    def _score(self, client: bytes, req: ScoreReq) -> None:
-        answer = self._front.score(client, req)
-        if isinstance(answer, Refused):
-            self._reply(client, answer)
-            return
-        for part in answer.parts:
-            self.send(self._scheduler, part)
-        self._reply(client, answer.admitted)
+    def _abort(self, client: bytes, req: AbortReq) -> None:
+        abort = self._front.abort(client, req)
+        if isinstance(abort, Admission):
+            self._answer((client, abort))
+        elif abort is not None:
+            self.send(self._scheduler, abort)
+        self._cancel()
 
     def _on_compiler(self, message: CompilerMessage) -> None:
         if isinstance(message, CompileReply):
@@ -119,13 +118,21 @@ class TokenizerActor(Actor):
             await asyncio.sleep(EXPIRY_INTERVAL_S)
             for answer in self._front.expire(time.monotonic()):
                 self._answer(answer)
+            self._cancel()
+
+    def _cancel(self) -> None:
+        """Tell the compiler what nobody waits for any more; if it cannot be reached, it has
+        nothing left to cancel."""
+        for cancel in self._front.cancelled():
+            send_now(self._compiler, cancel)
 
     def _answer(self, answer: Answer) -> None:
         client, word = answer
         if isinstance(word, Refused):
             self._reply(client, word)
         else:
-            self.send(self._scheduler, word.tokenized)
+            for part in word.parts:
+                self.send(self._scheduler, part)
             self._reply(client, word.admitted)
 
     def _reply(self, client: bytes, message: Message) -> None:

@@ -6,8 +6,9 @@ our format; for the others `chat_messages` makes them part of the messages' text
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jinja2
@@ -23,6 +24,7 @@ from srt.tools.format import HERMES, message_object, tool_object
 from tokenizer_proc.chat_messages import with_tools_as_text
 
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
+NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class ChatTemplate:
@@ -43,6 +45,11 @@ class ChatTemplate:
         eos = vocab.token_bytes[vocab.eos_ids[0]].decode() if vocab.eos_ids else ""
         return cls(vocab.chat_template, bos_token=bos, eos_token=eos)
 
+    @property
+    def server_names(self) -> frozenset[str]:
+        """The variables that a request may not set."""
+        return frozenset({"messages", "add_generation_prompt", "tools", *self._names, *_FUNCTIONS})
+
     def _compile(self, source: str) -> None:
         # A broken template must not keep a model from serving plain prompts.
         environment = _environment()
@@ -58,9 +65,11 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         max_chars: int = MAX_RENDERED_CHARS,
         tools: Sequence[ToolSpec] = (),
+        template_args: Mapping[str, Any] = NO_ARGS,
     ) -> str:
-        """The prompt for a chat that may call `tools`. Raises RequestError when the template
-        refuses it, and when it is longer than `max_chars`."""
+        """The prompt for a chat that may call `tools`; `template_args` are further variables, none
+        of `server_names`. Raises RequestError when the template refuses it, and when it is longer
+        than `max_chars`."""
         if self._template is None:
             raise RequestError(self._why_not, param="messages")
         if not self._takes_tools:
@@ -72,6 +81,7 @@ class ChatTemplate:
             "tools": shown or None,
             "documents": None,
             **self._names,
+            **template_args,
         }
         try:
             return _bounded(self._template, names, max_chars)
@@ -104,8 +114,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals.update(_FUNCTIONS)
     return environment
 
 
@@ -138,3 +147,6 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(fmt: str) -> str:
     return datetime.now().strftime(fmt)
+
+
+_FUNCTIONS = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}

@@ -2,8 +2,9 @@
 
 The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O, no
 clock. Invariant: an admitted request holds its place (one request, its prompt tokens) until its
-Credit comes or the epoch changes, a parked one until it is refused; a refused one holds nothing.
-A score is as many requests as it has continuations, admitted together or not at all.
+Credit comes or the epoch changes, a parked one until it is refused or aborted; a refused one holds
+nothing. A score is as many requests as it has continuations, and a request for n samples is n of
+them: admitted together or not at all.
 """
 
 import math
@@ -11,19 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from srt.constraint import CONSTRAINT_KINDS, Constraint, free_key
-from srt.errors import (
-    BAD_REQUEST,
-    CONFLICT,
-    OVERLOADED,
-    UNAVAILABLE,
-    ErrorInfo,
-    RequestError,
-)
+from srt.constraint import CONSTRAINT_KINDS, Constraint, GrammarError, free_key
+from srt.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo, RequestError
 from srt.messages import (
     Abort,
     AbortReq,
     Admitted,
+    CompileCancel,
     CompileReply,
     CompileReq,
     Control,
@@ -32,21 +27,29 @@ from srt.messages import (
     GenerateReq,
     Refused,
     ScoreReq,
+    Tokenized,
     TokenizedReq,
+    TokenizeReq,
     pack_ids,
+    sample_rid,
     score_rid,
 )
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab
+from srt.regex.stops import build_stops
 from srt.sampling_params import SamplingParams
+from tokenizer_proc.admission import Admission, samples_of
+from tokenizer_proc.bad_words import bad_ids
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.healing import PromptHealer
-from tokenizer_proc.parking import Admission, Parked, Parking
+from tokenizer_proc.parking import Parked, Parking
 from tokenizer_proc.prompt import Prompt, PromptReader, too_long
-from tokenizer_proc.scoring import ScoreAdmission, ScoreReader
+from tokenizer_proc.scoring import ScoreReader
 
 MAX_RID_CHARS = 256
 MAX_SALT_CHARS = 256
+MAX_TOP_LOGPROBS = 64
+MAX_LOGPROB_TOKEN_IDS = 256
 CONTROL_OPS = ("flush_cache", "stats")
 
 Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
@@ -75,6 +78,7 @@ class Front:
         max_compile_wait_s: float,
     ) -> None:
         self._vocab = vocab
+        self._tokenizer = tokenizer
         self._limit = min(vocab.context_len, max_total_tokens)
         self._reader = PromptReader(tokenizer, template, vocab.vocab_size, self._limit)
         self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
@@ -103,38 +107,50 @@ class Front:
             admission, constraint = self._admit(client, req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
-        prompt_tokens = admission.admitted.prompt_tokens
-        self._places[client, req.rid] = prompt_tokens
-        self._tokens += prompt_tokens
+        self._take_places(admission)
         return admission if constraint is None else self._parking.park(admission, constraint, now)
 
-    def score(self, client: bytes, req: ScoreReq) -> ScoreAdmission | Refused:
+    def score(self, client: bytes, req: ScoreReq) -> Admission | Refused:
         """Admit all parts of a score, or refuse it."""
         try:
             admission = self._admit_score(client, req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
-        for part in admission.parts:
-            self._places[client, part.rid] = len(part.input_ids) // 4
-            self._tokens += len(part.input_ids) // 4
+        self._take_places(admission)
         return admission
+
+    def tokenize(self, req: TokenizeReq) -> Tokenized | Refused:
+        """The ids of a text or chat. It takes no place, and a draining server still does it."""
+        try:
+            self._check_epoch(req.epoch)
+            _check_rid(req.rid)
+            ids = self._reader.tokenize(req)
+        except RequestError as error:
+            return Refused(req.rid, req.epoch, error.info)
+        return Tokenized(req.rid, self._epoch, pack_ids(ids))
+
+    def _take_places(self, admission: Admission) -> None:
+        for part in admission.parts:
+            num_tokens = (len(part.input_ids) + len(part.healed_ids)) // 4
+            self._places[part.client, part.rid] = num_tokens
+            self._tokens += num_tokens
 
     def credit(self, credit: Credit) -> None:
         """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
         if credit.epoch == self._epoch:
             self._tokens -= self._places.pop((credit.client, credit.rid), 0)
 
-    def abort(self, client: bytes, req: AbortReq) -> Abort | Refused | None:
+    def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | None:
         """What to tell the scheduler, if the request is in flight: its credit comes later. A
-        parked request is refused."""
-        if req.epoch != self._epoch or (client, req.rid) not in self._places:
+        parked one has ended; with its last sample it is admitted, so that its client hears of it.
+        """
+        name = (client, req.rid)
+        if req.epoch != self._epoch or name not in self._places:
             return None
-        parked = self._parking.take(client, req.rid)
-        if parked is None:
+        if not self._parking.holds(*name):
             return Abort(client, req.rid, self._epoch)
-        return self._refuse_parked(
-            parked, ErrorInfo(CONFLICT, "the request was aborted before it began")
-        )[1]
+        self._tokens -= self._places.pop(name)
+        return self._parking.abort(*name)
 
     def control(self, client: bytes, req: ControlReq) -> Control | Refused:
         """Check an operation for the scheduler. A draining server still takes it."""
@@ -166,16 +182,20 @@ class Front:
         """What a compiler that has just started must be asked again."""
         return self._parking.questions(self._epoch)
 
+    def cancelled(self) -> list[CompileCancel]:
+        """What the compiler was asked and need not answer, since the last call."""
+        return self._parking.take_cancelled(self._epoch)
+
     def expire(self, now: float) -> list[Answer]:
         """Refuse those that have been parked for too long."""
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
         return [self._refuse_parked(parked, error) for parked in self._parking.take_expired(now)]
 
     def _refuse_parked(self, parked: Admission, error: ErrorInfo) -> tuple[bytes, Refused]:
-        """Give its place back."""
-        client, rid = parked.tokenized.client, parked.tokenized.rid
-        self._tokens -= self._places.pop((client, rid))
-        return client, Refused(rid, self._epoch, error)
+        """Give its places back."""
+        for part in parked.parts:
+            self._tokens -= self._places.pop((part.client, part.rid))
+        return parked.parts[0].client, Refused(parked.admitted.rid, self._epoch, error)
 
     # ---- the ring ------------------------------------------------------------------------------
 
@@ -197,15 +217,16 @@ class Front:
         self._check_epoch(req.epoch)
         self._check_not_draining()
         _check_rid(req.rid)
-        self._check_not_in_flight(client, req.rid)
         _check_salt(req.cache_salt)
         req.sampling.check(self._vocab.vocab_size)
-        self._check_room_for_requests(1)
+        self._check_details(req)
+        self._check_samples(client, req)
+        _check_stop_patterns(req.sampling.stop_regex)
         prompt = self._reader.read(req)
         prompt_tokens = len(prompt.ids)
         sampling = self._resolve_lengths(req.sampling, prompt)
         _check_logprob_start(req, prompt_tokens)
-        self._check_room_for(prompt_tokens)
+        self._check_room_for(prompt_tokens * sampling.n)
         healing = self._healer.heal(prompt.ids, sampling)
         kept = prompt_tokens - healing.num_tokens
         constraint = sampling.constraint
@@ -223,6 +244,9 @@ class Front:
             grammar=free_key(healing.text) if healing.text and constraint is None else "",
             healed_ids=pack_ids(prompt.ids[kept:]),
             healed_bytes=len(healing.text.encode()),
+            top_logprobs=req.top_logprobs,
+            logprob_token_ids=req.logprob_token_ids,
+            bad_ids=bad_ids(sampling.bad_words, self._tokenizer),
         )
         admitted = Admitted(
             req.rid,
@@ -233,9 +257,34 @@ class Front:
         )
         if constraint is not None:
             constraint = replace(constraint, before=healing.text)
-        return Admission(admitted, tokenized), constraint
+        return Admission(admitted, samples_of(tokenized)), constraint
 
-    def _admit_score(self, client: bytes, req: ScoreReq) -> ScoreAdmission:
+    def _check_samples(self, client: bytes, req: GenerateReq) -> None:
+        count = req.sampling.n
+        if count > self._max_requests:
+            limit = f"n must be at most {self._max_requests}, the requests that may be in flight"
+            raise RequestError(limit, param="n")
+        rids = [sample_rid(req.rid, i) for i in range(count)] if count > 1 else [req.rid]
+        for rid in rids:
+            self._check_not_in_flight(client, rid)
+        self._check_room_for_requests(count)
+
+    def _check_details(self, req: GenerateReq) -> None:
+        """What is asked for beside the chosen tokens' log-probabilities."""
+        if not 0 <= req.top_logprobs <= MAX_TOP_LOGPROBS:
+            limit = f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}"
+            raise RequestError(limit, param="top_logprobs")
+        ids, vocab_size = req.logprob_token_ids, self._vocab.vocab_size
+        if len(ids) > MAX_LOGPROB_TOKEN_IDS or not all(0 <= i < vocab_size for i in ids):
+            limit = (
+                f"logprob_token_ids takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
+            )
+            raise RequestError(limit, param="logprob_token_ids")
+        for name in ("top_logprobs", "logprob_token_ids"):
+            if getattr(req, name) and not req.return_logprob:
+                raise RequestError(f"{name} needs return_logprob", param=name)
+
+    def _admit_score(self, client: bytes, req: ScoreReq) -> Admission:
         self._check_epoch(req.epoch)
         self._check_not_draining()
         _check_rid(req.rid)
@@ -287,8 +336,8 @@ class Front:
 
 
 def _admit_parked(parked: Admission, key: str) -> Answer:
-    tokenized = replace(parked.tokenized, grammar=key)
-    return tokenized.client, Admission(parked.admitted, tokenized)
+    parts = [replace(part, grammar=key) for part in parked.parts]
+    return parts[0].client, Admission(parked.admitted, parts)
 
 
 def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
@@ -315,6 +364,13 @@ def _check_salt(salt: str) -> None:
     if len(salt) > MAX_SALT_CHARS:
         limit = f"cache_salt must have at most {MAX_SALT_CHARS} characters"
         raise RequestError(limit, param="cache_salt")
+
+
+def _check_stop_patterns(patterns: list[str]) -> None:
+    try:
+        build_stops(patterns)
+    except GrammarError as error:
+        raise RequestError(f"stop_regex {error}", param="stop_regex") from None
 
 
 def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:

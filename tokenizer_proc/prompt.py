@@ -5,15 +5,24 @@ whatever the size of the request.
 """
 
 import json
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.messages import ChatMessage, GenerateReq, ToolSpec, unpack_ids
+from srt.messages import (
+    ChatMessage,
+    ChatOptions,
+    GenerateReq,
+    TokenizeReq,
+    ToolSpec,
+    unpack_ids,
+)
 from srt.model.tokenizer import Tokenizer
 from srt.reasoning import THINK
 from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.continuation import render_open
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
@@ -51,8 +60,7 @@ class PromptReader:
                 f"exactly one of text, input_ids and messages must be given, not {len(given)}",
                 param=given[1] if given else "text",
             )
-        if given[0] != "messages" and req.tools:
-            raise RequestError("tools need messages", param="tools")
+        _check_chat_only(req)
         prompt = self._chat(req) if given[0] == "messages" else Prompt(self._ids(req), given[0])
         if len(prompt.ids) == 0:
             raise RequestError(f"{prompt.param} must hold at least one token", param=prompt.param)
@@ -63,7 +71,16 @@ class PromptReader:
             return self.encode(req.text, "text")
         return self.checked_ids(req.input_ids or b"", "input_ids")
 
-    def _chat(self, req: GenerateReq) -> Prompt:
+    def tokenize(self, req: TokenizeReq) -> np.ndarray:
+        """The ids (int32 [n]) of a text or a chat. Raises RequestError naming the field."""
+        if (req.text is None) == (req.messages is None):
+            raise RequestError("exactly one of text and messages must be given", param="text")
+        _check_chat_only(req)
+        if req.text is not None:
+            return self.encode(req.text, "text", req.add_special_tokens)
+        return self._chat(req).ids
+
+    def _chat(self, req: GenerateReq | TokenizeReq) -> Prompt:
         messages = req.messages or []
         if not messages:
             raise RequestError("messages must not be empty", param="messages")
@@ -71,13 +88,26 @@ class PromptReader:
             raise RequestError("every message must have a role", param="messages")
         self._check_chars(_chars(messages), "messages")
         self._check_chars(sum(len(t.description) + len(t.parameters) for t in req.tools), "tools")
+        self._check_chars(len(req.chat.template_args), "chat.template_args")
         _check_json(messages, req.tools)
-        limit = MAX_CHARS_PER_TOKEN * self._limit
-        text = self._template.render(messages, max_chars=limit, tools=req.tools)
+        text = self._render(messages, req.tools, req.chat)
         self._check_chars(len(text), "messages")
         # The template writes whatever belongs at the start, BOS included.
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return Prompt(ids, "messages", text.rstrip().endswith(THINK))
+
+    def _render(self, messages: list[ChatMessage], tools: list[ToolSpec], chat: ChatOptions) -> str:
+        args = _object(chat.template_args, "chat.template_args")
+        for name in sorted(self._template.server_names & args.keys()):
+            reason = f"chat.template_args: {name!r} is set by the server"
+            raise RequestError(reason, param="chat.template_args")
+
+        def render(messages: Sequence[ChatMessage]) -> str:
+            opens_turn = chat.add_generation_prompt and not chat.continue_final
+            limit = MAX_CHARS_PER_TOKEN * self._limit
+            return self._template.render(messages, opens_turn, limit, tools, args)
+
+        return render_open(render, messages) if chat.continue_final else render(messages)
 
     def encode(self, text: str, param: str, add_special_tokens: bool = True) -> np.ndarray:
         """The ids (int32 [n]) of `text`, which the field `param` holds."""
@@ -103,6 +133,16 @@ class PromptReader:
             )
 
 
+def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:
+    """What only messages may have."""
+    if req.messages is not None:
+        return
+    if req.tools:
+        raise RequestError("tools need messages", param="tools")
+    if req.chat != ChatOptions():
+        raise RequestError("chat needs messages", param="chat")
+
+
 def _chars(messages: list[ChatMessage]) -> int:
     """A bound from below on the characters of a rendered chat.
 
@@ -117,18 +157,20 @@ def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:
     """What the template gets as objects must be such."""
     for i, message in enumerate(messages):
         for j, call in enumerate(message.tool_calls):
-            _check_object(call.arguments, f"messages[{i}].tool_calls[{j}].arguments")
+            _object(call.arguments, f"messages[{i}].tool_calls[{j}].arguments")
     for i, tool in enumerate(tools):
-        _check_object(tool.parameters, f"tools[{i}].parameters")
+        _object(tool.parameters, f"tools[{i}].parameters")
 
 
-def _check_object(text: str, param: str) -> None:
+def _object(text: str, param: str) -> dict[str, Any]:
+    """What the text of a JSON object says; "" is an empty one."""
     try:
-        is_object = not text or isinstance(json.loads(text), dict)
+        value = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
+        value = None
+    if not isinstance(value, dict):
         raise RequestError(f"{param} must be the text of a JSON object", param=param)
+    return value
 
 
 def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> RequestError:

@@ -14,19 +14,13 @@ import numpy as np
 from srt.errors import CONTEXT_LENGTH, RequestError
 from srt.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
 from srt.sampling_params import SamplingParams
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.prompt import PromptReader
 
 MAX_CONTINUATIONS = 1024
 # The prefix counts once for each continuation: this bounds how long one score holds up the front.
 MAX_SCORE_CHARS = 1024 * 1024
 _SAMPLING = SamplingParams(max_new_tokens=0)
-
-
-class ScoreAdmission(NamedTuple):
-    """What the client is told, and what the scheduler gets: one request per continuation."""
-
-    admitted: Admitted
-    parts: list[TokenizedReq]
 
 
 class ScorePrompts(NamedTuple):
@@ -42,7 +36,7 @@ class ScorePrompts(NamedTuple):
         """Of all sequences together."""
         return sum(map(len, self.sequences))
 
-    def admission(self, client: bytes, req: ScoreReq) -> ScoreAdmission:
+    def admission(self, client: bytes, req: ScoreReq) -> Admission:
         """Requests that generate nothing and want log-probabilities from `start` on."""
         parts = [
             TokenizedReq(
@@ -58,7 +52,7 @@ class ScorePrompts(NamedTuple):
             for i, sequence in enumerate(self.sequences)
         ]
         admitted = Admitted(req.rid, req.epoch, self.prefix_tokens, score_start=self.start)
-        return ScoreAdmission(admitted, parts)
+        return Admission(admitted, parts)
 
 
 class ScoreReader:

@@ -8,7 +8,7 @@ import asyncio
 import atexit
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lang import loop
@@ -18,7 +18,7 @@ from lang.chat_template import ChatTemplate, chat_template_named, chat_template_
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
 from srt.client import AsyncClient
-from srt.errors import RingError
+from srt.errors import RequestError, RingError
 from srt.generation import GenerateOutput
 from srt.sampling_params import SamplingParams
 
@@ -29,7 +29,8 @@ CLOSE_TIMEOUT_S = 2.0
 
 # The language's names of SamplingParams' fields, where they differ.
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
-_NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len"}
+# What goes into the request beside them, or is done here.
+_NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len", "top_logprobs_num"}
 _open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
 
 
@@ -47,8 +48,7 @@ class RuntimeEndpoint(BackendDefaults):
         chat_template: str | ChatTemplate | None = None,
     ) -> None:
         self.url = url
-        stops = "stop_regex" in SamplingParams.__struct_fields__
-        self.capabilities = Capabilities(score=True, constraints=True, stop_regex=stops)
+        self.capabilities = Capabilities(score=True, constraints=True, stop_regex=True)
         self._api_key = api_key
         named = isinstance(chat_template, str)
         self._template = chat_template_named(str(chat_template)) if named else chat_template
@@ -230,6 +230,7 @@ def _request(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         "sampling": _params(sampling),
         "return_logprob": sampling.return_logprob,
         "logprob_start_len": sampling.logprob_start_len,
+        "top_logprobs": sampling.top_logprobs_num,
     }
 
 
@@ -244,8 +245,18 @@ def _params(sampling: Sampling) -> dict[str, Any]:
     known = set(SamplingParams.__struct_fields__)
     unknown = {name for name, theirs in fields.items() if theirs not in known}
     sampling.refuse(unknown - _NOT_SENT, "the runtime")
-    values = {fields[name]: getattr(sampling, name) for name in fields if name not in unknown}
+    sent = [name for name in fields if name not in unknown | _NOT_SENT]
+    values = {fields[name]: getattr(sampling, name) for name in sent}
+    values["logit_bias"] = _token_biases(sampling.logit_bias or {})
     return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+
+
+def _token_biases(given: Mapping[str, float]) -> dict[int, float]:
+    """By token id: OpenAI's field, which the argument is named after, has texts of ids."""
+    try:
+        return {int(token): bias for token, bias in given.items()}
+    except ValueError:
+        raise RequestError("logit_bias must be by token ids", param="logit_bias") from None
 
 
 def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
@@ -258,6 +269,12 @@ def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
     if output.output_logprobs is not None:
         pairs = zip(output.output_logprobs, output.output_ids, strict=True)
         meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
+    for name, tops in (
+        ("output_top_logprobs", output.output_top_logprobs),
+        ("input_top_logprobs", output.prompt_top_logprobs),
+    ):
+        if tops is not None:
+            meta[name] = [top and [[value, token, None] for value, token in top] for top in tops]
     if output.prompt_logprobs is not None:
         meta["input_token_logprobs"] = [[v, token, None] for v, token in output.prompt_logprobs]
     finish = output.finish

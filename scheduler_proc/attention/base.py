@@ -14,12 +14,26 @@ import torch
 class AttentionPlan(Protocol):
     """One step's layout, ready to be run on every layer."""
 
-    def run(self, q: torch.Tensor, k_pool: torch.Tensor, v_pool: torch.Tensor) -> torch.Tensor:
-        """Causal attention for the whole batch, scaled by 1/sqrt(head_dim).
+    def run(
+        self,
+        q: torch.Tensor,
+        k_pool: torch.Tensor,
+        v_pool: torch.Tensor,
+        *,
+        scale: float | None = None,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> torch.Tensor:
+        """Causal attention for the whole batch.
 
-        q [T, heads, head_dim]; pools [num_slots, kv_heads, head_dim], in which this step's K and
-        V are already written; heads is a multiple of kv_heads, and heads/kv_heads consecutive
-        query heads share one. Returns [T, heads, head_dim] in q's dtype.
+        q [T, heads, head_dim]; pools [num_slots, kv_heads, head_dim] and [num_slots, kv_heads,
+        value_dim], in which this step's K and V are already written; heads is a multiple of
+        kv_heads, and heads/kv_heads consecutive query heads share one. Returns
+        [T, heads, value_dim] in q's dtype.
+
+        Scores are multiplied by `scale`, by default 1/sqrt(head_dim), then become
+        softcap * tanh(score / softcap) if there is a softcap. With a window a token sees that
+        many: itself and those just before it.
         """
         ...
 

@@ -22,6 +22,7 @@ class ExecutorOptions:
 
     max_total_tokens: int
     device: str = "cpu"
+    model_impl: str = "auto"
     dtype: str = "auto"
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
@@ -54,7 +55,8 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
 
 def _wants_torch(options: ExecutorOptions) -> bool:
-    return options.device != "cpu" or options.dtype != "auto"
+    asked = options.device != "cpu" or options.dtype != "auto"
+    return asked or options.model_impl == "transformers"
 
 
 def _needs_native(options: ExecutorOptions) -> bool:
@@ -70,6 +72,8 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         raise ConfigError(f"--device {options.device}: the native executor runs on the CPU")
     if options.dtype != "auto":
         raise ConfigError(f"--dtype {options.dtype}: the native executor keeps the file's weights")
+    if options.model_impl == "transformers":
+        raise ConfigError("--model-impl transformers: the native executor runs our own code")
     return NativeExecutor(
         files,
         max_total_tokens=options.max_total_tokens,
@@ -95,5 +99,6 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
         max_total_tokens=options.max_total_tokens,
         device=options.device,
         dtype=options.dtype,
+        model_impl=options.model_impl,
         num_threads=options.num_threads,
     )

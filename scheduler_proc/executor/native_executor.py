@@ -5,6 +5,7 @@ engine's own threads while a step runs. Does not import torch when the model is 
 """
 
 import os
+from collections.abc import Iterable
 from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
 from typing import Any
 
@@ -22,7 +23,7 @@ from scheduler_proc.kernels.library import (
     pointer,
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.packed import Choice, pack_llama, pool_shape
+from scheduler_proc.models.packed import Choice, native_attn_scale, pack_model, pool_shape
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 
@@ -59,7 +60,7 @@ class NativeExecutor:
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
         choice = Choice(quantization, exact, tiles=self._library.has_tiles(isa))
-        self._weights = pack_llama(checkpoint, self._library, choice)
+        self._weights = pack_model(checkpoint, self._library, choice)
         self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         self._pool.attach(self._weights.layers)
         model = Model(
@@ -73,7 +74,7 @@ class NativeExecutor:
             num_slots=max_total_tokens,
             kv_format=KV_DTYPES[str(self.dtype)][0],
             rms_eps=config.rms_eps,
-            attn_scale=config.head_dim**-0.5,
+            attn_scale=native_attn_scale(config),
             rope_freqs=pointer(self._weights.rope_frequencies, c_float),
             final_norm=pointer(self._weights.norm, c_float),
             embed=self._weights.embed,
@@ -126,17 +127,14 @@ class NativeExecutor:
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
-        result = StepResult(
-            np.empty(len(batch.sample_tokens), np.int32),
-            np.empty(len(batch.sample_tokens), np.float32),
-            np.empty(len(batch.logprob_tokens), np.float32),
-        )
-        fields = _fields(batch, result)
+        result = _empty_result(batch)
+        fields = _fields(batch, result) | _adjusted(batch) | _details(batch, result)
         step = Batch(
             num_tokens=batch.num_tokens,
             num_rows=batch.num_rows,
             num_samples=len(batch.sample_tokens),
             num_logprobs=len(batch.logprob_tokens),
+            num_details=0 if batch.detail_rows is None else len(batch.detail_rows),
             share_prefixes=self.share_prefixes,
             **{name: pointer(array, kind) for name, (array, kind) in fields.items()},
         )
@@ -144,9 +142,28 @@ class NativeExecutor:
         return result
 
 
-def _fields(batch: ForwardBatch, result: StepResult) -> dict[str, tuple[np.ndarray, Any]]:
-    """The arrays of a step and their C types, by the names of srt_batch."""
-    fields: dict[str, tuple[np.ndarray, Any]] = {
+# Arrays of a step and their C types, by the names of srt_batch.
+_Fields = dict[str, tuple[np.ndarray, Any]]
+
+
+def _empty_result(batch: ForwardBatch) -> StepResult:
+    result = StepResult(
+        np.empty(len(batch.sample_tokens), np.int32),
+        np.empty(len(batch.sample_tokens), np.float32),
+        np.empty(len(batch.logprob_tokens), np.float32),
+    )
+    if batch.detail_top is None or batch.detail_ids is None:
+        return result
+    top = int(batch.detail_top.sum(dtype=np.int64))
+    return result._replace(
+        top_ids=np.empty(top, np.int32),
+        top_logprobs=np.empty(top, np.float32),
+        id_logprobs=np.empty(len(batch.detail_ids), np.float32),
+    )
+
+
+def _fields(batch: ForwardBatch, result: StepResult) -> _Fields:
+    fields: _Fields = {
         name: (getattr(batch, name), c_int32)
         for name in (
             *("input_ids", "positions", "out_slots", "qo_indptr", "kv_indptr", "kv_indices"),
@@ -170,6 +187,47 @@ def _fields(batch: ForwardBatch, result: StepResult) -> dict[str, tuple[np.ndarr
         fields["masks"] = (batch.masks, c_uint32)
         fields["mask_rows"] = (batch.mask_rows, c_int32)
     return fields
+
+
+def _adjusted(batch: ForwardBatch) -> _Fields:
+    if batch.adjust_indptr is None:
+        return {}
+    floats = ("adjust_repeat", "adjust_add")
+    _check_lengths(batch, "adjust_indptr", len(batch.sample_tokens), ("adjust_ids", *floats))
+    return {
+        **{name: (getattr(batch, name), c_int32) for name in ("adjust_indptr", "adjust_ids")},
+        **{name: (getattr(batch, name), c_float) for name in floats},
+    }
+
+
+def _details(batch: ForwardBatch, result: StepResult) -> _Fields:
+    if batch.detail_rows is None or batch.detail_top is None:
+        return {}
+    rows = len(batch.detail_rows)
+    if len(batch.detail_top) != rows:
+        raise ValueError(f"detail_top has {len(batch.detail_top)} entries, not {rows}")
+    _check_lengths(batch, "detail_indptr", rows, ("detail_ids",))
+    return {
+        "top_indptr": (np.append(0, batch.detail_top).cumsum(dtype=np.int32), c_int32),
+        **{
+            name: (getattr(batch, name), c_int32)
+            for name in ("detail_rows", "detail_indptr", "detail_ids")
+        },
+        "top_ids": (result.top_ids, c_int32),
+        "top_logprobs": (result.top_logprobs, c_float),
+        "id_logprobs": (result.id_logprobs, c_float),
+    }
+
+
+def _check_lengths(batch: ForwardBatch, indptr: str, rows: int, names: Iterable[str]) -> None:
+    """The kernels see no lengths: `indptr` must have an end for each row, and be all that the
+    arrays `names` hold."""
+    ends: np.ndarray = getattr(batch, indptr)
+    if len(ends) != rows + 1:
+        raise ValueError(f"{indptr} has {len(ends)} entries, not {rows + 1}")
+    for name in names:
+        if len(getattr(batch, name)) != ends[-1]:
+            raise ValueError(f"{name} is not as long as {indptr} says")
 
 
 def _available_cores() -> int:

@@ -4,16 +4,18 @@ Made once by the scheduler process and called from its one model thread. Owns th
 KV pool; keeps nothing else between steps, so a step's result depends on the plan and the pool.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 
 from scheduler_proc.attention.base import AttentionBackend
 from scheduler_proc.attention.reference import ReferenceAttention
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.llama import KVPool, Llama, TokenLayout
-from scheduler_proc.models.loader import load_weights
-from scheduler_proc.sampling import sample, token_logprobs
+from scheduler_proc.logprobs import DetailRows, token_logprobs
+from scheduler_proc.models.decoder import TokenLayout
+from scheduler_proc.models.torch_models import load_model
+from scheduler_proc.sampling import sample
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 
@@ -35,43 +37,39 @@ class TorchExecutor:
         max_total_tokens: int,
         device: str = "cpu",
         dtype: str = "auto",
+        model_impl: str = "auto",
         num_threads: int | None = None,
     ) -> None:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self._device = _torch_device(device)
-        checkpoint = open_checkpoint(files)
-        config = checkpoint.config
-        pool_dtype = _torch_dtype(dtype, self._device, config.dtype)
-        weights = load_weights(checkpoint, device=self._device, dtype=pool_dtype)
-        self.model = Llama(config, weights)
-        self.dtype: object = pool_dtype
-        self.vocab_size = config.vocab_size
-        self.context_len = config.context_len
+        choose_dtype = partial(_torch_dtype, dtype, self._device)
+        self.model = load_model(files, model_impl, self._device, choose_dtype)
+        self.dtype: object = self.model.dtype
+        self.vocab_size = self.model.vocab_size
+        self.context_len = self.model.context_len
         self.max_total_tokens = max_total_tokens
-        self._pool = KVPool(config, max_total_tokens, pool_dtype, self._device)
+        self._pool = self.model.new_pool(max_total_tokens)
         self._attention: AttentionBackend = ReferenceAttention(self._device)
 
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
-        return self.model.weights.num_bytes
+        return self.model.num_bytes
 
     @property
     def pool_bytes(self) -> int:
         """Memory that the KV pool takes once every slot has been used."""
-        return self._pool.num_bytes
+        return int(self._pool.num_bytes)
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
         with torch.inference_mode():
             hidden = self.forward(batch)
-            prompt_logprobs = self._prompt_logprobs(hidden, batch)
-            if not len(batch.sample_tokens):
-                return StepResult(np.empty(0, np.int32), np.empty(0, np.float32), prompt_logprobs)
-            rows = hidden[self._index(batch.sample_tokens)]
-            next_ids, logprobs = sample(self.model.logits(rows), batch)
-            return StepResult(next_ids, logprobs, prompt_logprobs)
+            details = DetailRows(batch)
+            next_ids, logprobs = self._samples(hidden, batch, details)
+            prompt_logprobs = self._prompt_logprobs(hidden, batch, details)
+            return StepResult(next_ids, logprobs, prompt_logprobs, *details.columns())
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """The last hidden states [T, hidden] of the batch; writes K/V to the out slots."""
@@ -82,13 +80,27 @@ class TorchExecutor:
         )
         return self.model.forward(self._index(batch.input_ids), layout, self._pool)
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, batch: ForwardBatch) -> np.ndarray:
+    def _samples(
+        self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The sampled ids [S] int32, and their log-probabilities [S] float32."""
+        if not len(batch.sample_tokens):
+            return np.empty(0, np.int32), np.empty(0, np.float32)
+        logits = self.model.logits(hidden[self._index(batch.sample_tokens)])
+        details.add(logits, first=0)
+        return sample(logits, batch)
+
+    def _prompt_logprobs(
+        self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
+    ) -> np.ndarray:
+        """Those of the targets [L] float32."""
         result = np.empty(len(batch.logprob_tokens), np.float32)
         for start in range(0, len(result), _LOGPROB_ROWS):
             part = slice(start, start + _LOGPROB_ROWS)
             logits = self.model.logits(hidden[self._index(batch.logprob_tokens[part])])
             targets = self._index(batch.logprob_targets[part])
             result[part] = token_logprobs(logits, targets).cpu().numpy()
+            details.add(logits, first=len(batch.sample_tokens) + start)
         return result
 
     def _index(self, values: np.ndarray) -> torch.Tensor:

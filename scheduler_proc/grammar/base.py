@@ -1,4 +1,4 @@
-"""The interfaces that every grammar back end implements, and its error.
+"""The interfaces that every grammar back end implements, and their error.
 
 A `CompiledGrammar` is shared by requests and immutable but for its caches; a `Grammar` is one
 request's place in it. A grammar lives on the *bytes* of the output: which tokens they came in
@@ -10,12 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-
-class GrammarError(ValueError):
-    """A constraint that cannot be compiled, or a grammar that cannot go on.
-
-    The message is for the user: it says what is wrong and, in a pattern, at which position.
-    """
+from srt.constraint import GrammarError as GrammarError  # which patterns raise too
 
 
 class Grammar(Protocol):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+import srt.regex
 from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
 from srt.args import ServerArgs
@@ -32,11 +33,11 @@ _TEMPORARY = ".tmp-"
 
 def compiler_version() -> str:
     """Names the code that compiles: what other code made is not taken from the cache. Of the
-    modules of this package and the libraries behind them."""
-    package = Path(__file__).parent
+    modules of this package, of those that read patterns, and the libraries behind them."""
     digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    for package in (Path(__file__).parent, Path(srt.regex.__file__).parent):
+        for path in sorted(package.rglob("*.py")):
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     for library in ("llguidance", "xgrammar"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())

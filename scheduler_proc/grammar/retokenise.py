@@ -17,11 +17,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar, GrammarError
+from srt.messages import JUMP_WINDOW_TOKENS
 from srt.model.sorted_tokens import SortedTokens
 from srt.model.tokenizer import Pieces
 from srt.model.vocab import Vocab
 
-WINDOW_TOKENS = 16  # looked back at most; words longer than that are left alone
+WINDOW_TOKENS = JUMP_WINDOW_TOKENS  # looked back at most; longer words are left alone
 MAX_HELD_TOKENS = 4
 
 

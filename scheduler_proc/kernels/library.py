@@ -20,7 +20,7 @@ import numpy as np
 from scheduler_proc.kernels.build import LIBRARY
 from srt.errors import SrtError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -127,7 +127,7 @@ class Model(ctypes.Structure):
 
 class Batch(ctypes.Structure):
     _fields_ = (
-        *_fields(c_int32, "num_tokens num_rows num_samples num_logprobs"),
+        *_fields(c_int32, "num_tokens num_rows num_samples num_logprobs num_details"),
         *_fields(POINTER(c_int32), "input_ids positions out_slots qo_indptr kv_indptr kv_indices"),
         ("sample_tokens", POINTER(c_int32)),
         *_fields(POINTER(c_float), "temperature top_p min_p"),
@@ -136,10 +136,15 @@ class Batch(ctypes.Structure):
         ("want_logprob", POINTER(c_uint8)),
         *_fields(POINTER(c_int32), "suppress_indptr suppress_ids mask_rows"),
         ("masks", POINTER(c_uint32)),
+        *_fields(POINTER(c_int32), "adjust_indptr adjust_ids"),
+        *_fields(POINTER(c_float), "adjust_repeat adjust_add"),
         *_fields(POINTER(c_int32), "logprob_tokens logprob_targets"),
+        *_fields(POINTER(c_int32), "detail_rows top_indptr detail_indptr detail_ids"),
         ("share_prefixes", c_int32),
         ("next_ids", POINTER(c_int32)),
         *_fields(POINTER(c_float), "logprobs prompt_logprobs"),
+        ("top_ids", POINTER(c_int32)),
+        *_fields(POINTER(c_float), "top_logprobs id_logprobs"),
     )
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import msgspec
 import numpy as np
 
-from scheduler_proc.models.config import LlamaConfig, config_from_gguf, config_from_json
+from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.gguf_config import config_from_gguf
+from scheduler_proc.models.json_config import config_from_json
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile, GGUFTensor
@@ -73,7 +75,7 @@ class Checkpoint(Protocol):
     """Named tensors in files. `interleaved_rope`: q/k rows pair (2i, 2i+1) within each head."""
 
     path: Path
-    config: LlamaConfig
+    config: DecoderConfig
     interleaved_rope: bool
 
     def names(self) -> Iterable[str]:
@@ -93,7 +95,8 @@ class Checkpoint(Protocol):
         ...
 
     def rope_divisors(self) -> np.ndarray | None:
-        """What to divide the rope frequencies by, if anything: [head_dim/2] float32."""
+        """What to divide the frequencies of `config.rope` by, if anything: [rotated dims / 2]
+        float32."""
         ...
 
 

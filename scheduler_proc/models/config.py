@@ -1,25 +1,26 @@
-"""The shape of a Llama-family model, read from GGUF metadata or from a config.json.
+"""The shape of a decoder model: everything that the executors compute by, whatever its family.
 
-Called by the loader and by executors. What this project cannot compute exactly (other
-architectures, other rope scalings, sliding windows, quantised checkpoints) is a ConfigError here,
-never a silently different model.
+Made by the readers of config.json (`json_config`, `families`) and of GGUF metadata (`gguf_config`).
+What this project cannot compute exactly has no field here: a reader that meets it raises a
+ConfigError that names it, so that no model is ever silently a different one.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from srt.errors import ConfigError
-from srt.model.files import ModelFiles
-from srt.model.gguf_file import GGUFFile
-
-_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
-_MODEL_TYPES = ("llama", "mistral")
 
 _T = TypeVar("_T")
+
+
+class LinearRope(Struct, frozen=True):
+    """Positions are divided by `factor`."""
+
+    factor: float
 
 
 class Llama3Rope(Struct, frozen=True):
@@ -31,8 +32,45 @@ class Llama3Rope(Struct, frozen=True):
     original_context_len: int
 
 
-class LlamaConfig(Struct, frozen=True):
-    """Sizes and constants of the model. `dtype` is the checkpoint's own, None if unknown."""
+class YarnRope(Struct, frozen=True):
+    """YaRN: pairs that turn more than `beta_fast` times in the original context keep their
+    frequency, those below `beta_slow` turns are stretched by `factor`, a ramp lies between.
+    `truncate` widens the ramp to whole pairs."""
+
+    factor: float
+    original_context_len: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+
+
+class LongRope(Struct, frozen=True):
+    """LongRoPE: every pair's wavelength has a factor of its own."""
+
+    factors: tuple[float, ...]  # [rotated dims / 2]
+
+
+RopeScaling = LinearRope | Llama3Rope | YarnRope | LongRope
+
+
+class Rope(Struct, frozen=True):
+    """Rotary embedding of the first `dims` of each head, of all if None; the rest stays.
+
+    `amplitude` multiplies sines and cosines (YaRN and LongRoPE call it the attention factor).
+    """
+
+    theta: float = 10000.0
+    dims: int | None = None
+    scaling: RopeScaling | None = None
+    amplitude: float = 1.0
+
+
+class DecoderConfig(Struct, frozen=True):
+    """Sizes and constants of a model.
+
+    A layer is a Llama layer unless the fields after the sizes say otherwise. Raises ConfigError
+    for sizes that fit together in no way.
+    """
 
     hidden: int
     layers: int
@@ -43,22 +81,61 @@ class LlamaConfig(Struct, frozen=True):
     vocab_size: int
     context_len: int
     rms_eps: float
-    rope_theta: float = 10000.0
-    rope_scaling: Llama3Rope | None = None
+
+    rope: Rope = Rope()
+    local_rope: Rope | None = None  # of windowed layers, where it is not `rope`
+    window: int | None = None  # tokens that one of a windowed layer sees, itself included
+    windowed: tuple[bool, ...] = ()  # by layer; empty: none is
+
     tie_embeddings: bool = False
-    attention_bias: bool = False
+    qkv_bias: bool = False
+    o_bias: bool = False
     mlp_bias: bool = False
-    dtype: str | None = None
+    head_norms: bool = False  # RMSNorm of every head of q and k, before the rotation
+    sandwich_norms: bool = False  # Gemma: RMSNorm also of what attention and MLP give
+    norm_offset: float = 0.0  # what the file's norm weights lack; Gemma stores them less 1
+    fused_projections: bool = False  # the file holds q, k, v in one tensor, gate and up in another
+
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    embed_scale: float = 1.0
+    query_scale: float | None = None  # of q times k, where it is not 1/sqrt(head_dim)
+    attn_softcap: float | None = None  # c: scores become c*tanh(score/c)
+    logit_softcap: float | None = None  # the same of logits
+
+    dtype: str | None = None  # the checkpoint's own, None if unknown
 
     def __post_init__(self) -> None:
         for name in ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate"):
-            _require(getattr(self, name) > 0, f"{name} must be positive")
-        _require(self.vocab_size > 0 and self.context_len > 0, "vocabulary and context are empty")
-        _require(
+            require(getattr(self, name) > 0, f"{name} must be positive")
+        require(self.vocab_size > 0 and self.context_len > 0, "vocabulary and context are empty")
+        require(
             self.heads % self.kv_heads == 0,
             f"{self.heads} attention heads cannot share {self.kv_heads} key-value heads evenly",
         )
-        _require(self.head_dim % 2 == 0, f"head dimension {self.head_dim} is odd: rope needs pairs")
+        require(self.head_dim % 2 == 0, f"head dimension {self.head_dim} is odd: rope needs pairs")
+        for rope in (self.rope, self.local_rope or self.rope):
+            self._check_rope(rope)
+        require(
+            len(self.windowed) in (0, self.layers),
+            f"{len(self.windowed)} layers have a kind of attention, the model has {self.layers}",
+        )
+        require(
+            not any(self.windowed) or (self.window is not None and self.window > 0),
+            f"windowed layers with a window of {self.window} tokens",
+        )
+
+    def _check_rope(self, rope: Rope) -> None:
+        dims = self.rope_dims(rope)
+        require(rope.theta > 1, f"rope_theta {rope.theta} is not above 1")
+        require(
+            0 < dims <= self.head_dim and dims % 2 == 0,
+            f"rope over {dims} of {self.head_dim} dimensions: it needs pairs of them",
+        )
+        if isinstance(rope.scaling, LongRope):
+            require(
+                len(rope.scaling.factors) == dims // 2,
+                f"{len(rope.scaling.factors)} rope factors for {dims // 2} pairs of dimensions",
+            )
 
     @property
     def q_size(self) -> int:
@@ -68,198 +145,37 @@ class LlamaConfig(Struct, frozen=True):
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
 
+    @property
+    def attn_scale(self) -> float:
+        """What scores of attention are multiplied by."""
+        return self.head_dim**-0.5 if self.query_scale is None else self.query_scale
 
-def load_config(files: ModelFiles) -> LlamaConfig:
-    """The configuration of the model at `files`. Raises ConfigError if it is not supported."""
-    if files.kind == "gguf":
-        return config_from_gguf(GGUFFile(files.path))
-    return config_from_json(files.path / "config.json")
+    def rope_dims(self, rope: Rope) -> int:
+        """How many dimensions of a head `rope` turns."""
+        return self.head_dim if rope.dims is None else rope.dims
 
+    def layer_window(self, index: int) -> int | None:
+        """Tokens that one of layer `index` sees, itself included; None: all before it."""
+        if not self.windowed or not self.windowed[index] or self.window is None:
+            return None
+        return self.window if self.window < self.context_len else None
 
-class _GGUFKeys(Struct):
-    """The `llama.*` metadata that matters, without the prefix."""
-
-    layers: int = field(name="block_count")
-    context_len: int = field(name="context_length")
-    hidden: int = field(name="embedding_length")
-    intermediate: int = field(name="feed_forward_length")
-    heads: int = field(name="attention.head_count")
-    rms_eps: float = field(name="attention.layer_norm_rms_epsilon")
-    kv_heads: int | None = field(name="attention.head_count_kv", default=None)
-    key_len: int | None = field(name="attention.key_length", default=None)
-    value_len: int | None = field(name="attention.value_length", default=None)
-    sliding_window: int | None = field(name="attention.sliding_window", default=None)
-    rope_theta: float = field(name="rope.freq_base", default=10000.0)
-    rope_dims: int | None = field(name="rope.dimension_count", default=None)
-    rope_scaling: str = field(name="rope.scaling.type", default="none")
-    scale_linear: float = field(name="rope.scale_linear", default=1.0)
-    experts: int = field(name="expert_count", default=0)
-    logit_scale: float | None = field(name="logit_scale", default=None)
+    def layer_rope(self, index: int) -> Rope:
+        """The rotary embedding of layer `index`."""
+        if self.local_rope is not None and self.windowed and self.windowed[index]:
+            return self.local_rope
+        return self.rope
 
 
-def config_from_gguf(file: GGUFFile) -> LlamaConfig:
-    """Read a GGUF file's metadata; ties and biases show in which tensors it has."""
-    architecture = file.metadata.get("general.architecture")
-    if architecture != "llama":
-        raise ConfigError(
-            f"{file.path}: GGUF architecture {architecture!r} is not supported ('llama' is)"
-        )
-    prefix = "llama."
-    found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
-    keys = _convert(found, _GGUFKeys, file.path)
-    head_dim = keys.key_len or keys.hidden // max(keys.heads, 1)
-    _check_gguf(keys, head_dim, file.path)
-    embedding = file.tensors.get("token_embd.weight")
-    if embedding is None:
-        raise ConfigError(f"{file.path}: tensor token_embd.weight is missing")
-    return LlamaConfig(
-        hidden=keys.hidden,
-        layers=keys.layers,
-        heads=keys.heads,
-        kv_heads=keys.kv_heads or keys.heads,
-        head_dim=head_dim,
-        intermediate=keys.intermediate,
-        vocab_size=embedding.shape[0],
-        context_len=keys.context_len,
-        rms_eps=keys.rms_eps,
-        rope_theta=keys.rope_theta,
-        tie_embeddings="output.weight" not in file.tensors,
-        attention_bias="blk.0.attn_q.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
-    )
-
-
-def _check_gguf(keys: _GGUFKeys, head_dim: int, path: Path) -> None:
-    _require(keys.experts == 0, f"{path}: mixture-of-experts models are not supported")
-    _require(keys.logit_scale is None, f"{path}: logit_scale is not supported")
-    _require(
-        keys.rope_scaling == "none" and keys.scale_linear in (0.0, 1.0),
-        f"{path}: rope scaling {keys.rope_scaling!r} is not supported ('none' and 'llama3' are)",
-    )
-    _require(
-        keys.rope_dims in (None, head_dim) and keys.value_len in (None, head_dim),
-        f"{path}: rope and values must span the whole head dimension ({head_dim})",
-    )
-    _check_window(keys.sliding_window, keys.context_len, path)
-
-
-class _RopeKeys(Struct):
-    """config.json's rope settings: `rope_parameters` (transformers 5) or `rope_scaling`."""
-
-    rope_type: str | None = None
-    legacy_type: str | None = field(name="type", default=None)
-    rope_theta: float | None = None
-    factor: float | None = None
-    low_freq_factor: float | None = None
-    high_freq_factor: float | None = None
-    original_max_position_embeddings: int | None = None
-    partial_rotary_factor: float = 1.0
-
-
-class _JsonKeys(Struct):
-    """The keys of config.json that matter."""
-
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    vocab_size: int
-    max_position_embeddings: int = 2048
-    architectures: list[str] | None = None
-    model_type: str = ""
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    hidden_act: str = "silu"
-    rms_norm_eps: float = 1e-6
-    rope_theta: float | None = None
-    rope_scaling: _RopeKeys | None = None
-    rope_parameters: _RopeKeys | None = None
-    tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    mlp_bias: bool = False
-    sliding_window: int | None = None
-    quantization_config: dict[str, Any] | None = None
-    dtype: str | None = None
-    torch_dtype: str | None = None
-
-
-def config_from_json(path: Path) -> LlamaConfig:
-    """Read a Hugging Face config.json, as transformers 4 or 5 writes it."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: not readable as JSON ({error})") from error
-    _check_architecture(found, path)
-    keys = _convert(found, _JsonKeys, path)
-    _require(keys.hidden_act == "silu", f"{path}: hidden_act {keys.hidden_act!r} is not supported")
-    _require(
-        keys.quantization_config is None,
-        f"{path}: quantised safetensors are not supported (use GGUF)",
-    )
-    _check_window(keys.sliding_window, keys.max_position_embeddings, path)
-    rope = keys.rope_parameters or keys.rope_scaling or _RopeKeys()
-    return LlamaConfig(
-        hidden=keys.hidden_size,
-        layers=keys.num_hidden_layers,
-        heads=keys.num_attention_heads,
-        kv_heads=keys.num_key_value_heads or keys.num_attention_heads,
-        head_dim=keys.head_dim or keys.hidden_size // max(keys.num_attention_heads, 1),
-        intermediate=keys.intermediate_size,
-        vocab_size=keys.vocab_size,
-        context_len=keys.max_position_embeddings,
-        rms_eps=keys.rms_norm_eps,
-        rope_theta=rope.rope_theta or keys.rope_theta or 10000.0,
-        rope_scaling=_rope_scaling(rope, keys.max_position_embeddings, path),
-        tie_embeddings=keys.tie_word_embeddings,
-        attention_bias=keys.attention_bias,
-        mlp_bias=keys.mlp_bias,
-        dtype=keys.dtype or keys.torch_dtype,
-    )
-
-
-def _check_architecture(found: Mapping[str, Any], path: Path) -> None:
-    architectures = found.get("architectures") or []
-    model_type = found.get("model_type")
-    known = any(a in _ARCHITECTURES for a in architectures)
-    if not known and (architectures or model_type not in _MODEL_TYPES):
-        raise ConfigError(
-            f"{path}: architecture {architectures or model_type!r} is not supported "
-            f"({', '.join(_ARCHITECTURES)} are)"
-        )
-
-
-def _rope_scaling(rope: _RopeKeys, context_len: int, path: Path) -> Llama3Rope | None:
-    kind = rope.rope_type or rope.legacy_type or "default"
-    _require(rope.partial_rotary_factor == 1.0, f"{path}: partial_rotary_factor is not supported")
-    if kind == "default":
-        return None
-    if kind != "llama3":
-        raise ConfigError(
-            f"{path}: rope scaling {kind!r} is not supported ('default' and 'llama3' are)"
-        )
-    factors = (rope.factor, rope.low_freq_factor, rope.high_freq_factor)
-    factor, low, high = (value or 0.0 for value in factors)
-    _require(
-        factor >= 1.0 and 0.0 < low < high,
-        f"{path}: llama3 rope scaling needs factor >= 1 and 0 < low_freq_factor < high_freq_factor",
-    )
-    return Llama3Rope(factor, low, high, rope.original_max_position_embeddings or context_len)
-
-
-def _check_window(window: int | None, context_len: int, path: Path) -> None:
-    _require(
-        not window or window >= context_len,
-        f"{path}: sliding-window attention (window {window}) is not supported",
-    )
-
-
-def _convert(found: Mapping[str, Any], kind: type[_T], path: Path) -> _T:
+def convert(found: Mapping[str, Any], kind: type[_T], path: Path) -> _T:
+    """`found`, read from `path`, as a Struct of `kind`. Raises ConfigError naming a bad key."""
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError with `message` unless `condition`."""
     if not condition:
         raise ConfigError(message)

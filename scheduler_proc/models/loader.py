@@ -1,4 +1,4 @@
-"""Loads Llama weights from a checkpoint into fused tensors of one dtype on one device.
+"""Loads weights from a checkpoint into fused tensors of one dtype on one device.
 
 Called by the torch executor at start-up. Every tensor of the model is matched by name and shape
 before anything is read: a missing, surplus or ill-shaped one is a ConfigError that names it.
@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from scheduler_proc.models.checkpoint import Checkpoint
-from scheduler_proc.models.config import LlamaConfig
-from scheduler_proc.models.llama import Linear, LlamaLayer, LlamaWeights
+from scheduler_proc.models.config import DecoderConfig, Rope
+from scheduler_proc.models.decoder import DecoderLayer, DecoderWeights, Linear, RopeTable
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import (
     EMBED,
     HEAD,
     NORM,
-    LayerSpec,
     LinearSpec,
     check_tensors,
     layer_spec,
@@ -31,14 +31,17 @@ _JOB_ELEMENTS = 1 << 21
 
 
 class _Part(NamedTuple):
-    """One checkpoint tensor and the (view of the) model tensor that it fills.
+    """Rows of a checkpoint tensor from `first` on, and the (view of the) model tensor they fill.
 
-    `heads` is nonzero for q and k rows, which may need their rope pairs reordered.
+    `heads` is nonzero for q and k rows, which may need their rope pairs reordered. `offset` is
+    added to the values.
     """
 
     name: str
     target: torch.Tensor
+    first: int = 0
     heads: int = 0
+    offset: float = 0.0
 
 
 class _Job(NamedTuple):
@@ -48,6 +51,7 @@ class _Job(NamedTuple):
     start: int
     stop: int
     target: torch.Tensor
+    offset: float
 
 
 def load_weights(
@@ -56,15 +60,11 @@ def load_weights(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     num_threads: int | None = None,
-) -> LlamaWeights:
+) -> DecoderWeights:
     """Read, dequantise and fuse all weights of `checkpoint`. Raises ConfigError."""
     check_tensors(checkpoint)
     plan = _WeightPlan(checkpoint.config, torch.device(device), dtype)
-    frequencies = rope_frequencies(checkpoint.config)
-    divisors = checkpoint.rope_divisors()
-    if divisors is not None:
-        frequencies = frequencies / divisors
-    weights = plan.model(torch.from_numpy(frequencies))
+    weights = plan.model(checkpoint.rope_divisors())
     with ThreadPoolExecutor(num_threads or min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(partial(_fill, checkpoint), _jobs(checkpoint, plan.parts)):
             pass
@@ -74,30 +74,43 @@ def load_weights(
 class _WeightPlan:
     """Allocates the model's tensors and lists which checkpoint tensor fills which part."""
 
-    def __init__(self, config: LlamaConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
         self.parts: list[_Part] = []
         self._config = config
         self._device = device
         self._dtype = dtype
 
-    def model(self, rope: torch.Tensor) -> LlamaWeights:
+    def model(self, rope_divisors: np.ndarray | None) -> DecoderWeights:
         c = self._config
-        embed = self._whole(EMBED, c.vocab_size, c.hidden)
-        head = embed if c.tie_embeddings else self._whole(HEAD, c.vocab_size, c.hidden)
-        layers = [self._layer(layer_spec(c, i)) for i in range(c.layers)]
-        norm = self._whole(NORM, c.hidden)
-        return LlamaWeights(embed, layers, norm, head, rope.to(self._device))
+        embed = self._matrix(EMBED)
+        head = embed if c.tie_embeddings else self._matrix(HEAD)
+        layers = [self._layer(i) for i in range(c.layers)]
+        ropes = [self._rope(c.rope, rope_divisors)]
+        if c.local_rope is not None:
+            ropes.append(self._rope(c.local_rope, None))
+        return DecoderWeights(embed, layers, self._norm(NORM, c.hidden), head, tuple(ropes))
 
-    def _layer(self, spec: LayerSpec) -> LlamaLayer:
-        hidden = self._config.hidden
-        return LlamaLayer(
-            input_norm=self._whole(spec.input_norm, hidden),
+    def _layer(self, index: int) -> DecoderLayer:
+        c, spec = self._config, layer_spec(self._config, index)
+        return DecoderLayer(
+            input_norm=self._norm(spec.input_norm, c.hidden),
             qkv=self._fused(spec.q, spec.k, spec.v),
             o=self._fused(spec.o),
-            post_norm=self._whole(spec.post_norm, hidden),
+            mlp_norm=self._norm(spec.mlp_norm, c.hidden),
             gate_up=self._fused(spec.gate, spec.up),
             down=self._fused(spec.down),
+            rope=0 if c.layer_rope(index) is c.rope else 1,
+            q_norm=self._optional_norm(spec.q_norm, c.head_dim),
+            k_norm=self._optional_norm(spec.k_norm, c.head_dim),
+            attn_out_norm=self._optional_norm(spec.attn_out_norm, c.hidden),
+            mlp_out_norm=self._optional_norm(spec.mlp_out_norm, c.hidden),
         )
+
+    def _rope(self, rope: Rope, divisors: np.ndarray | None) -> RopeTable:
+        frequencies = rope_frequencies(rope, self._config.rope_dims(rope))
+        if divisors is not None:
+            frequencies = frequencies / divisors
+        return RopeTable(torch.from_numpy(frequencies).to(self._device), rope.amplitude)
 
     def _fused(self, *specs: LinearSpec) -> Linear:
         """One Linear whose outputs are those of `specs` in turn."""
@@ -114,29 +127,40 @@ class _WeightPlan:
         self, specs: tuple[LinearSpec, ...], targets: tuple[torch.Tensor, ...], kind: str
     ) -> None:
         for spec, target in zip(specs, targets, strict=True):
-            self.parts.append(_Part(f"{spec.name}.{kind}", target, spec.heads))
+            self.parts.append(_Part(f"{spec.name}.{kind}", target, spec.first, spec.heads))
 
-    def _whole(self, name: str, *shape: int) -> torch.Tensor:
-        target = self._empty(*shape)
+    def _optional_norm(self, name: str | None, size: int) -> torch.Tensor | None:
+        return None if name is None else self._norm(name, size)
+
+    def _norm(self, name: str, size: int) -> torch.Tensor:
+        """In float32 if the sum with the offset may not fit into the model's dtype."""
+        c = self._config
+        target = self._empty(size, dtype=torch.float32 if c.sandwich_norms else None)
+        self.parts.append(_Part(name, target, offset=c.norm_offset))
+        return target
+
+    def _matrix(self, name: str) -> torch.Tensor:
+        target = self._empty(self._config.vocab_size, self._config.hidden)
         self.parts.append(_Part(name, target))
         return target
 
-    def _empty(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
+    def _empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
 
 
 def _jobs(checkpoint: Checkpoint, parts: list[_Part]) -> Iterator[_Job]:
     """What to read for every part: large ones in several jobs."""
     for part in parts:
-        target, total = part.target, len(part.target)
+        target, total, first = part.target, len(part.target), part.first
         if part.heads and checkpoint.interleaved_rope:
-            yield _Job(part.name, 0, total, _interleaved_view(target, part.heads))
+            view = _interleaved_view(target, part.heads)
+            yield _Job(part.name, first, first + total, view, part.offset)
             continue
         # A power of two, so that quantised rows regroup evenly (see checkpoint._BLOCKS_PER_ROW).
         rows = 1 << max(0, (_JOB_ELEMENTS // target[0].numel()).bit_length() - 1)
         for start in range(0, total, rows):
             stop = min(start + rows, total)
-            yield _Job(part.name, start, stop, target[start:stop])
+            yield _Job(part.name, first + start, first + stop, target[start:stop], part.offset)
 
 
 def _interleaved_view(target: torch.Tensor, heads: int) -> torch.Tensor:
@@ -150,3 +174,5 @@ def _interleaved_view(target: torch.Tensor, heads: int) -> torch.Tensor:
 def _fill(checkpoint: Checkpoint, job: _Job) -> None:
     source = checkpoint.read_rows(job.name, job.start, job.stop)
     job.target.copy_(source.view(job.target.shape))
+    if job.offset:
+        job.target.add_(job.offset)

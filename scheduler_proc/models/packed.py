@@ -23,13 +23,12 @@ from scheduler_proc.kernels.library import (
     pointer,
 )
 from scheduler_proc.models.checkpoint import Checkpoint
-from scheduler_proc.models.config import LlamaConfig
+from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import (
     EMBED,
     HEAD,
     NORM,
-    LayerSpec,
     LinearSpec,
     check_tensors,
     layer_spec,
@@ -83,7 +82,7 @@ class Choice(NamedTuple):
         return _QUANTIZED[self.quantization]
 
 
-class PackedLlama(NamedTuple):
+class PackedModel(NamedTuple):
     """Packed weights; structures hold addresses into `arrays`, which must outlive them."""
 
     layers: ctypes.Array[Layer]
@@ -99,10 +98,33 @@ class PackedLlama(NamedTuple):
         return sum(array.nbytes for array in self.arrays)
 
 
-def pack_llama(checkpoint: Checkpoint, library: Library, choice: Choice) -> PackedLlama:
+def pack_model(checkpoint: Checkpoint, library: Library, choice: Choice) -> PackedModel:
     """Read and pack all weights. Raises ConfigError for what the kernels cannot compute."""
+    check_native(checkpoint.config)
     check_tensors(checkpoint)
     return _Packer(checkpoint, library, choice).model()
+
+
+def check_native(config: DecoderConfig) -> None:
+    """Raise ConfigError naming what the kernels lack for this model."""
+    rope = config.rope
+    lacks = {
+        "norms after attention and MLP": config.sandwich_norms,
+        "norm weights less 1": config.norm_offset != 0,
+        f"activation {config.activation}": config.activation != "silu",
+        "scaled embeddings": config.embed_scale != 1,
+        "soft caps": config.attn_softcap is not None or config.logit_softcap is not None,
+        "a rope for windowed layers": config.local_rope is not None,
+        "partly rotated heads": config.rope_dims(rope) != config.head_dim,
+    }
+    missing = [name for name, is_needed in lacks.items() if is_needed]
+    if missing:
+        raise ConfigError(f"the native executor does not have {', '.join(missing)}")
+
+
+def native_attn_scale(config: DecoderConfig) -> float:
+    """What the kernels multiply q times k by: the amplitude of the rope, which both have, too."""
+    return config.attn_scale * config.rope.amplitude**2
 
 
 class _Packer:
@@ -113,7 +135,7 @@ class _Packer:
         self._arrays: list[np.ndarray] = []
         self._arena = Arena()
 
-    def model(self) -> PackedLlama:
+    def model(self) -> PackedModel:
         config = self._checkpoint.config
         layers = (Layer * config.layers)()
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
@@ -123,26 +145,33 @@ class _Packer:
         head = embed.result()
         if not config.tie_embeddings:
             head = self._matrix(HEAD, config.vocab_size, config.hidden)
-        frequencies = rope_frequencies(config)
+        frequencies = rope_frequencies(config.rope, config.head_dim)
         divisors = self._checkpoint.rope_divisors()
         if divisors is not None:
             frequencies = frequencies / divisors
         norm = self._keep(self._checkpoint.raw(NORM).float32())
-        return PackedLlama(
+        return PackedModel(
             layers, embed.result(), head, norm, self._keep(frequencies), self._arrays
         )
 
     def _fill(self, layer: Layer, index: int) -> None:
-        spec: LayerSpec = layer_spec(self._checkpoint.config, index)
+        config = self._checkpoint.config
+        spec = layer_spec(config, index)
         layer.attn_norm = self._floats(spec.input_norm)
-        layer.mlp_norm = self._floats(spec.post_norm)
+        layer.mlp_norm = self._floats(spec.mlp_norm)
+        if spec.q_norm is not None and spec.k_norm is not None:
+            layer.q_norm = self._floats(spec.q_norm)
+            layer.k_norm = self._floats(spec.k_norm)
+        layer.window = config.layer_window(index) or 0
         for name in ("q", "k", "v", "o", "gate", "up", "down"):
             setattr(layer, name, self._linear(getattr(spec, name)))
 
     def _linear(self, spec: LinearSpec) -> Matrix:
         order = None
         if spec.heads and self._checkpoint.interleaved_rope:
-            order = _half_rotated(spec.rows, spec.heads)
+            order = spec.first + _half_rotated(spec.rows, spec.heads)
+        elif spec.rows != spec.tensor_rows:
+            order = np.arange(spec.first, spec.first + spec.rows, dtype=np.int32)
         matrix = self._matrix(f"{spec.name}.weight", spec.rows, spec.inputs, order)
         if spec.bias:
             bias = self._checkpoint.raw(f"{spec.name}.bias").float32()
@@ -177,6 +206,6 @@ def _half_rotated(rows: int, heads: int) -> np.ndarray:
     return np.ascontiguousarray(order.transpose(0, 2, 1)).reshape(-1)
 
 
-def pool_shape(config: LlamaConfig, num_slots: int) -> tuple[int, ...]:
+def pool_shape(config: DecoderConfig, num_slots: int) -> tuple[int, ...]:
     """[layers, K and V, slots, kv_heads, head_dim]"""
     return (config.layers, 2, num_slots, config.kv_heads, config.head_dim)

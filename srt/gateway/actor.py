@@ -7,8 +7,9 @@ from srt.actor import Actor
 from srt.gateway.app import create_app
 from srt.gateway.context import GatewayInfo
 from srt.gateway.server import GatewayServer
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
+from srt.listener import allow_connections
+from srt.model.files import ModelFiles, resolve_model
+from srt.model.vocab import Vocab, load_vocab
 from srt.reasoning import has_reasoning
 from srt.ring_client import RingClient
 
@@ -22,9 +23,12 @@ class GatewayActor(Actor):
     async def start(self) -> None:
         self._client = RingClient(f"ipc://{self.ring.directory}")
         await self._client.start()
-        app = create_app(self._client, self._facts())
+        files = resolve_model(self.args.model)
+        vocab = load_vocab(files)
+        app = create_app(self._client, self._facts(files, vocab), vocab)
+        allow_connections(self.args.max_connections)
         listener = socket.socket(fileno=int(self.arguments[0]))
-        self._server = GatewayServer(app, sock=listener)
+        self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
         await self._server.start()
 
     async def stop(self) -> None:
@@ -34,17 +38,17 @@ class GatewayActor(Actor):
     def new_epoch(self, epoch: int) -> None:
         pass  # the client has heard it too
 
-    def _facts(self) -> GatewayInfo:
-        files = resolve_model(self.args.model)
-        vocab = load_vocab(files)
+    def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(
             model_name=self.args.model_name,
             model_path=str(files.path),
             context_len=vocab.context_len,
             max_total_tokens=self.args.max_total_tokens,
             version=_version(),
-            api_key=self.args.api_key or None,
+            api_keys=self.args.api_keys(),
             reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
+            stream_interval=self.args.stream_interval,
+            cors_origins=self.args.cors_origins(),
             server_args=self.args.public(),
         )
 

@@ -4,36 +4,39 @@
 """
 
 from litestar import Litestar
+from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import SwaggerRenderPlugin
 
-from srt.gateway import health, native, openai, operations, score
+from srt.gateway import docs
 from srt.gateway.auth import require_key
 from srt.gateway.body import MAX_BODY_BYTES
 from srt.gateway.context import Gateway, GatewayInfo
-from srt.gateway.errors import EXCEPTION_HANDLERS
+from srt.gateway.errors import EXCEPTION_HANDLERS, RETRY_AFTER
 from srt.gateway.metrics import GatewayMetrics
+from srt.gateway.native import PROMPT_TOKENS_HEADER
+from srt.gateway.routes import HANDLERS
 from srt.generation import Client
+from srt.model.vocab import Vocab
 
 
-def create_app(client: Client, info: GatewayInfo) -> Litestar:
-    """The gateway's application. `client` must be open, and is not closed here."""
-    gateway = Gateway(client, info, GatewayMetrics())
+def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:
+    """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
+    here."""
+    gateway = Gateway(client, info, vocab, GatewayMetrics())
     return Litestar(
-        route_handlers=[
-            *native.ROUTES,
-            *score.ROUTES,
-            *openai.ROUTES,
-            *operations.ROUTES,
-            *health.ROUTES,
-        ],
+        route_handlers=[*HANDLERS, *docs.ROUTES],
         state=State({"gateway": gateway}),
         before_request=require_key,
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=MAX_BODY_BYTES,
-        openapi_config=OpenAPIConfig(
-            title="srt", version=info.version, path="/docs", render_plugins=[SwaggerRenderPlugin()]
-        ),
+        cors_config=_cors(info.cors_origins),
+        openapi_config=None,
         logging_config=None,
     )
+
+
+def _cors(origins: tuple[str, ...]) -> CORSConfig | None:
+    """What pages of `origins` may do: all that programs may. Preflights need no API key."""
+    if not origins:
+        return None
+    return CORSConfig(allow_origins=[*origins], expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER])

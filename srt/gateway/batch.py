@@ -1,7 +1,8 @@
 """Requests that came in one HTTP request: admitted together, closed together.
 
 Native and OpenAI routes share this: `submit_all` is all or nothing, and a `Batch` gives either
-the final outputs or the merged snapshots. Whoever holds a Batch must close it.
+the final outputs or the merged snapshots. Whoever holds a Batch must close it. The samples of a
+prompt (`n` > 1) stand next to each other, prompt after prompt.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
+
+import msgspec
 
 from srt.errors import RequestError
 from srt.gateway.context import Gateway
@@ -18,19 +21,34 @@ RenameParam = Callable[[str | None, int], str | None]
 
 
 class Batch:
-    """Admitted requests, in the order of their prompts."""
+    """Admitted requests, in the order of their prompts: `samples` for each prompt."""
 
-    def __init__(self, gateway: Gateway, generations: list[Generation], started: float) -> None:
+    def __init__(
+        self, gateway: Gateway, generations: list[Generation], started: float, samples: int = 1
+    ) -> None:
         self.generations = generations
         self.started = started
+        self.samples = samples
         self._gateway = gateway
         self._timers = [gateway.metrics.track(started) for _ in generations]
+        self._names: list[str] = []
         gateway.live.update((g.rid, g) for g in generations)
+
+    def name(self, name: str, generations: Sequence[Generation]) -> None:
+        """Let an abort find all of `generations` under `name`, unless it stands for others."""
+        if name not in self._gateway.groups:
+            self._gateway.groups[name] = [g.rid for g in generations]
+            self._names.append(name)
 
     @property
     def latency_s(self) -> float:
         """Seconds since the HTTP request arrived."""
         return time.monotonic() - self.started
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of all prompts, each counted once."""
+        return sum(g.prompt_tokens for g in self.generations[:: self.samples])
 
     async def results(self) -> list[GenerateOutput]:
         """The final outputs, in order. The first failure fails all."""
@@ -46,9 +64,18 @@ class Batch:
         self._timers[index].on_result()
         return output
 
-    async def snapshots(self) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
-        """(index, snapshot) pairs as they come, until every request has finished."""
-        iterators = [aiter(g) for g in self.generations]
+    async def snapshots(
+        self, intervals: Sequence[int | None] = ()
+    ) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
+        """(index, snapshot) pairs as they come, until every request has finished.
+
+        Of a request with an interval of k tokens come the first snapshot, the last one and those
+        that are k tokens further than the one before. None is the server's interval.
+        """
+        default = self._gateway.info.stream_interval
+        given = intervals or [None] * len(self.generations)
+        pairs = zip(self.generations, given, strict=True)
+        iterators = [_spaced(g, interval or default) for g, interval in pairs]
         pending: dict[asyncio.Task[Any], int] = {
             _next_task(iterator): index for index, iterator in enumerate(iterators)
         }
@@ -69,11 +96,26 @@ class Batch:
 
     async def aclose(self) -> None:
         """Abort what has not finished. Idempotent."""
+        while self._names:
+            del self._gateway.groups[self._names.pop()]
         async with AsyncExitStack() as stack:
             for generation in self.generations:
                 if self._gateway.live.get(generation.rid) is generation:
                     del self._gateway.live[generation.rid]
                 stack.push_async_callback(generation.aclose)
+
+
+async def _spaced(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
+    """The snapshots of `generation` that are `interval` tokens apart, the first and the last; the
+    `delta` of each is what the one before it did not have."""
+    told, held = 0, ""
+    async for output in generation:
+        held += output.delta
+        if told and output.finish is None and output.completion_tokens < told + interval:
+            continue
+        told = output.completion_tokens
+        yield msgspec.structs.replace(output, delta=held)
+        held = ""
 
 
 def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[GenerateOutput | None]:
@@ -84,25 +126,38 @@ def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[Generate
 
 
 async def submit_all(
-    gateway: Gateway, requests: Sequence[Request], *, rename_param: RenameParam
+    gateway: Gateway,
+    requests: Sequence[Request],
+    *,
+    rename_param: RenameParam,
+    name: str | None = None,
 ) -> Batch:
     """Submit every request; if one is refused, abort the others and raise its error.
 
-    `rename_param` translates the field that an error names, with the request's index, to the
-    caller's field.
+    All must want the same number of samples. `rename_param` translates the field that an error
+    names, with the request's index, to the caller's field. An abort of `name` ends all of them,
+    and an abort of a request's rid all its samples.
     """
     started = time.monotonic()
     async with AsyncExitStack() as admitted:
-        generations = []
+        prompts: list[Sequence[Generation]] = []
         for index, request in enumerate(requests):
             try:
-                generation = await gateway.client.submit(request)
+                samples = await gateway.client.submit_samples(request)
             except RequestError as exc:
                 raise renamed(exc, rename_param, index) from exc
-            admitted.push_async_callback(generation.aclose)
-            generations.append(generation)
+            for sample in samples:
+                admitted.push_async_callback(sample.aclose)
+            prompts.append(samples)
         admitted.pop_all()
-    return Batch(gateway, generations, started)
+    generations = [sample for samples in prompts for sample in samples]
+    batch = Batch(gateway, generations, started, len(prompts[0]))
+    for request, samples in zip(requests, prompts, strict=True):
+        if request.rid is not None and len(samples) > 1:
+            batch.name(request.rid, samples)
+    if name is not None:
+        batch.name(name, generations)
+    return batch
 
 
 def renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:

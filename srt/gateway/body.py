@@ -29,7 +29,7 @@ def parse_body(data: bytes, struct: type[T], kind: Kind) -> T:
     """`data` as `struct`. Raises RequestError naming the field that is wrong."""
     value = honoured_only(_json(data), kind)
     try:
-        return msgspec.convert(value, struct)
+        return msgspec.convert(value, struct, str_keys=True)
     except msgspec.ValidationError as exc:
         raise refuse_validation(exc) from exc
 

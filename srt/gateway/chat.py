@@ -6,10 +6,10 @@ The one place where response formats, tools and reasoning meet.
 from typing import NamedTuple
 
 import msgspec
+from msgspec import Struct
 
 from srt.constraint import ConstraintKind
 from srt.errors import RequestError
-from srt.gateway.chat_answers import Reading
 from srt.gateway.chat_messages import chat_messages
 from srt.gateway.constraint_fields import (
     Given,
@@ -19,10 +19,28 @@ from srt.gateway.constraint_fields import (
 )
 from srt.gateway.tool_plan import tool_plan
 from srt.gateway.wire_openai import ChatRequest
+from srt.gateway.wire_tokens import TokenizeBody
 from srt.generation import Request
+from srt.messages import ChatOptions
 from srt.reasoning import END_THINK
 from srt.tools.constraint import ToolPlan
 from srt.tools.format import HERMES
+
+_EFFORT = "reasoning_effort"
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What to look for in an answer.
+
+    `functions` are the names of the tools that may be called (empty: look for none), and
+    `constrained` says that calls are known to be valid. `reasoning` says to split it off;
+    `opened` that the answer begins inside it, whatever the prompt says.
+    """
+
+    functions: frozenset[str] = frozenset()
+    constrained: bool = False
+    reasoning: bool = False
+    opened: bool = False
 
 
 class Chat(NamedTuple):
@@ -33,24 +51,31 @@ class Chat(NamedTuple):
     names: dict[str, str]
 
 
-def chat_of(body: ChatRequest, *, reasoning: bool) -> Chat:
-    """Check the body and put it together. `reasoning`: the model's answers begin with it."""
+def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
+    """Check the body and put it together. `reasoning`: the model's answers begin with it;
+    `template` is its chat template."""
     messages = chat_messages(body.messages)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     given = _constraint(body, plan)
     after = body.constraint_after
     if after is None:
         after = END_THINK if reasoning and given is not None else ""
     limit, names = _limit(body)
-    sampling = constrained(body.sampling(limit), body, given, after)
+    wants_prompt = body.prompt_logprobs is not None
     request = Request(
         stream=body.stream,
-        sampling=sampling,
+        sampling=constrained(body.sampling(limit), body, given, after),
         messages=messages,
         rid=body.rid,
         cache_salt=body.cache_salt,
         tools=shown,
+        chat=chat_options(body, template),
+        return_logprob=body.logprobs or wants_prompt,
+        logprob_start_len=0 if wants_prompt else -1,
+        top_logprobs=max(body.top_logprobs, body.prompt_logprobs or 0),
     )
     reads_tools = plan is not None and body.parse_tool_calls
     reading = Reading(
@@ -61,6 +86,26 @@ def chat_of(body: ChatRequest, *, reasoning: bool) -> Chat:
         opened=given is not None and after == END_THINK,
     )
     return Chat(request, reading, names | ({given.kind: given.path} if given else {}))
+
+
+def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
+    """How the template is to write the messages."""
+    begins = body.add_generation_prompt
+    if begins and body.continue_final_message:
+        reason = "add_generation_prompt cannot be combined with continue_final_message"
+        raise RequestError(reason, param="add_generation_prompt")
+    variables = dict(body.chat_template_kwargs)
+    effort = body.reasoning_effort
+    if effort is not None and _EFFORT in template:
+        variables.setdefault(_EFFORT, effort)
+    elif effort not in (None, "none"):
+        reason = f"{_EFFORT} is not supported: this model's chat template does not know it"
+        raise RequestError(reason, param=_EFFORT)
+    return ChatOptions(
+        template_args=json_text(variables) if variables else "",
+        continue_final=body.continue_final_message,
+        add_generation_prompt=not body.continue_final_message if begins is None else begins,
+    )
 
 
 def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:

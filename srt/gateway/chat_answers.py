@@ -4,37 +4,36 @@ Whole answers are what the pieces of a stream add up to: both come from the same
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from msgspec import UNSET, Struct
+import msgspec
+from msgspec import UNSET, UnsetType
 
-from srt.gateway.openai_answers import Face, ended, matched
+from srt.gateway.chat import Chat, Reading
+from srt.gateway.openai_answers import NewTokens, ended, matched
+from srt.gateway.openai_logprobs import (
+    TokenNames,
+    chat_logprobs,
+    output_positions,
+    prompt_positions,
+    ranked_prompt,
+)
 from srt.gateway.wire_openai import (
     ChatChoice,
     ChatChunkChoice,
     ChatDelta,
+    ChatLogprobs,
     ChatMessageOut,
+    ChatRequest,
     FinishWord,
+    PromptLogprobs,
 )
 from srt.gateway.wire_tools import FunctionCall, FunctionDelta, ToolCallDelta, ToolCallJson
-from srt.generation import GenerateOutput
+from srt.generation import GenerateOutput, Request
+from srt.model.vocab import Vocab
 from srt.reasoning import ReasoningSplitter
 from srt.tools.format import HERMES
 from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
-
-
-class Reading(Struct, frozen=True, kw_only=True):
-    """What to look for in an answer.
-
-    `functions` are the names of the tools that may be called (empty: look for none), and
-    `constrained` says that calls are known to be valid. `reasoning` says to split it off;
-    `opened` that the answer begins inside it, whatever the prompt says.
-    """
-
-    functions: frozenset[str] = frozenset()
-    constrained: bool = False
-    reasoning: bool = False
-    opened: bool = False
 
 
 class ChatReader:
@@ -113,32 +112,111 @@ def _calls_of(pieces: list[ToolCallDelta]) -> list[ToolCallJson]:
     ]
 
 
-def chat_face(reading: Reading, prompt_opens: bool) -> Face:
-    """The words for one chat. Its reader has a state: the face is good for one answer."""
-    reader = ChatReader(reading, prompt_opens)
+class ChatFace:
+    """Words the choices of one chat, each read by its own reader. `prompt_opens`: the prompt has
+    opened the reasoning; `prompt_ids` are to be told if they are given."""
 
-    def choice(index: int, output: GenerateOutput) -> ChatChoice:
-        message = message_of(reader.feed(output.text, final=True))
+    id_prefix = "chatcmpl-"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(
+        self,
+        body: ChatRequest,
+        chat: Chat,
+        vocab: Vocab,
+        prompt_opens: bool,
+        prompt_ids: list[int] | None,
+    ) -> None:
+        self._body = body
+        self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
+        self._prompt_ids = prompt_ids
+        self._writers = [
+            _Writer(body, ChatReader(chat.reading, prompt_opens), chat.request, self._names)
+            for _ in range(body.n)
+        ]
+
+    def choices(self, outputs: Sequence[GenerateOutput]) -> list[ChatChoice]:
+        """One for each sample."""
+        return [
+            self._writers[i].whole(msgspec.structs.replace(output, delta=output.text), i)
+            for i, output in enumerate(outputs)
+        ]
+
+    def chunk_choices(self, index: int, output: GenerateOutput) -> list[ChatChunkChoice]:
+        """What a snapshot adds; the first one of a choice begins with its role."""
+        return [
+            msgspec.structs.replace(choice, index=index)
+            for choice in self._writers[index].feed(output)
+        ]
+
+    def prompt_ids(self) -> list[int] | UnsetType:
+        """The ids of the chat as the template wrote it."""
+        return UNSET if self._prompt_ids is None else self._prompt_ids
+
+    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> PromptLogprobs | UnsetType:
+        """Those of the chat's tokens, which the samples share."""
+        if self._body.prompt_logprobs is None:
+            return UNSET
+        positions = prompt_positions(outputs[0], self._body.prompt_logprobs)
+        return ranked_prompt(positions, self._names)
+
+
+class _Writer:
+    """Writes one choice piece by piece; whole answers are one piece.
+
+    Log-probabilities and ids are those of every token that the model wrote, in reasoning and calls
+    too. They go with the first delta of a snapshot, or with an empty one if its text is held back.
+    """
+
+    def __init__(
+        self, body: ChatRequest, reader: ChatReader, request: Request, names: TokenNames
+    ) -> None:
+        self._body = body
+        self._reader = reader
+        self._names = names
+        self._new = NewTokens(request.sampling)
+        self._begun = False
+
+    def whole(self, output: GenerateOutput, index: int) -> ChatChoice:
+        """The choice of a finished answer."""
+        logprobs, ids = self._tokens(output)
         return ChatChoice(
             index=index,
-            message=message,
-            finish_reason=reader.finish_word(output),
+            message=message_of(self._reader.feed(output.delta, final=True)),
+            logprobs=logprobs,
+            finish_reason=self._reader.finish_word(output),
             matched_stop=matched(output),
+            token_ids=ids,
         )
 
-    def chunk_choices(
-        index: int, output: GenerateOutput, is_first: bool
-    ) -> Iterator[ChatChunkChoice]:
-        if is_first:
-            yield ChatChunkChoice(index=index, delta=ChatDelta(role="assistant", content=""))
-        for delta in reader.feed(output.delta, final=output.finish is not None):
-            yield ChatChunkChoice(index=index, delta=delta)
+    def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice]:
+        """What a snapshot adds."""
+        if not self._begun:
+            self._begun = True
+            yield ChatChunkChoice(index=0, delta=ChatDelta(role="assistant", content=""))
+        logprobs, ids = self._tokens(output)
+        deltas = self._reader.feed(output.delta, final=output.finish is not None)
+        chunks = [ChatChunkChoice(index=0, delta=delta) for delta in deltas]
         if output.finish is not None:
-            yield ChatChunkChoice(
-                index=index,
+            last = ChatChunkChoice(
+                index=0,
                 delta=ChatDelta(),
-                finish_reason=reader.finish_word(output),
+                finish_reason=self._reader.finish_word(output),
                 matched_stop=matched(output),
             )
+            chunks.append(last)
+        if not chunks and ((logprobs and logprobs.content) or ids):
+            chunks.append(ChatChunkChoice(index=0, delta=ChatDelta(content="")))
+        if chunks and (logprobs or ids):
+            chunks[0] = msgspec.structs.replace(chunks[0], logprobs=logprobs, token_ids=ids)
+        yield from chunks
 
-    return Face("chatcmpl-", "chat.completion", "chat.completion.chunk", choice, chunk_choices)
+    def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
+        """What is new of the log-probabilities and of the ids."""
+        start, end = self._new.take(output)
+        ids = output.output_ids[start:end] if self._body.return_token_ids else UNSET
+        if not self._body.logprobs:
+            return None, ids
+        positions = output_positions(output, start, end, self._body.top_logprobs)
+        return chat_logprobs(positions, self._names), ids

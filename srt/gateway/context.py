@@ -10,8 +10,11 @@ from litestar import Request
 from litestar.datastructures import State
 from msgspec import Struct, field
 
+from srt.errors import RequestError
+from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.metrics import GatewayMetrics
 from srt.generation import Client, Generation, ScoreRequest
+from srt.model.vocab import Vocab
 
 HttpRequest = Request[Any, Any, State]
 
@@ -20,8 +23,9 @@ class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
     `context_len` and `max_total_tokens` are in tokens. `server_args` is shown by /server_info
-    and must hold no secrets. `api_key` None leaves every route open. `reasoning` says that the
-    model's answers begin with its reasoning, which chats keep apart.
+    and must hold no secrets. Without `api_keys` every route is open. `reasoning` says that the
+    model's answers begin with its reasoning, which chats keep apart. `stream_interval` is how many
+    tokens an event of a stream stands for. `cors_origins` are the web origins that may call.
     """
 
     model_name: str
@@ -29,19 +33,32 @@ class GatewayInfo(Struct, frozen=True):
     context_len: int
     max_total_tokens: int
     version: str
-    api_key: str | None = None
+    api_keys: tuple[str, ...] = ()
     reasoning: bool = False
+    stream_interval: int = 1
+    cors_origins: tuple[str, ...] = ()
     server_args: dict[str, Any] = {}
+
+
+class ProfileStart(Struct, frozen=True):
+    """When a profile was begun (time.monotonic()), and the scheduler's counters then."""
+
+    at: float
+    counters: dict[str, float]
 
 
 class Gateway(Struct, eq=False):
     """The state of one gateway process. `live` holds, by rid, what can be aborted: the admitted
-    requests, and scores."""
+    requests, and scores; `groups` the rids that a name stands for which a client gave to several.
+    `vocab` is the served model's. `profile` is the one that has been started."""
 
     client: Client
     info: GatewayInfo
+    vocab: Vocab
     metrics: GatewayMetrics
     live: dict[str, Generation | ScoreRequest] = {}
+    groups: dict[str, list[str]] = {}
+    profile: ProfileStart | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -49,3 +66,10 @@ def gateway_of(request: HttpRequest) -> Gateway:
     """The gateway that `request` came to."""
     gateway: Gateway = request.app.state.gateway
     return gateway
+
+
+def check_model(model: str | None, info: GatewayInfo) -> None:
+    """Raise RequestError (404) if a request is for another model than the one that is served."""
+    if model not in (None, info.model_name, info.model_path):
+        message = f"model {model!r} is not served here; this server has {info.model_name!r}"
+        raise RequestError(message, param="model", code=MODEL_NOT_FOUND)

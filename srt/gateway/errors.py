@@ -37,7 +37,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 RETRY_AFTER = {"Retry-After": "1"}
-_AT_PATH = re.compile(r" - at `(?P<key>key in )?\$(?P<path>[^`]*)`$")
+_AT_PATH = re.compile(r" - at (?:`key` in )?`(?:key in )?\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING_FIELD = re.compile(r"^Object missing required field `(?P<name>[^`]*)`")
 
@@ -94,7 +94,7 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
     """The RequestError that names the field which msgspec found wrong."""
     text = str(exc)
     match = _AT_PATH.search(text)
-    path = match["path"].lstrip(".") if match else ""
+    path = match["path"].lstrip(".").removesuffix("[...]") if match else ""
     what = text[: match.start()] if match else text
     unknown = _UNKNOWN_FIELD.match(what) or _MISSING_FIELD.match(what)
     if unknown:

@@ -49,21 +49,8 @@ class FieldRow(NamedTuple):
 
 
 _NOT_SUPPORTED = "not supported by this server"
-_PENALTY = "penalties are not supported"
 _MEDIA = "text only"
 _OLD_TOOLS = "use tools and tool_choice"
-
-_SAMPLING: dict[str, FieldClass] = {
-    "n": OnlyNeutral((1,), "send one request per sample"),
-    "frequency_penalty": OnlyNeutral((0,), _PENALTY),
-    "presence_penalty": OnlyNeutral((0,), _PENALTY),
-    "repetition_penalty": OnlyNeutral((1,), _PENALTY),
-    "logit_bias": OnlyNeutral(({},), _NOT_SUPPORTED),
-    "stop_regex": OnlyNeutral(("", []), "use stop strings"),
-    "no_stop_trim": OnlyNeutral((False,), "stop strings are never part of the text"),
-    "spaces_between_special_tokens": OnlyNeutral((True,), "special tokens are joined as they are"),
-    "custom_params": OnlyNeutral(({},), _NOT_SUPPORTED),
-}
 
 _ROUTING: dict[str, FieldClass] = {
     "lora_path": OnlyNeutral(("",), "adapters are not supported"),
@@ -74,10 +61,12 @@ _ROUTING: dict[str, FieldClass] = {
 }
 
 NATIVE_SAMPLING = Kind(
-    _SAMPLING
-    | {
+    {
         "beam_width": OnlyNeutral((0, 1), "beam search is not supported"),
-        "stream_interval": OnlyNeutral((1,), "an event after every step"),
+        "spaces_between_special_tokens": OnlyNeutral(
+            (True,), "special tokens are joined as they are"
+        ),
+        "custom_params": OnlyNeutral(({},), _NOT_SUPPORTED),
     }
 )
 
@@ -92,10 +81,6 @@ NATIVE = Kind(
         "video_data": OnlyNeutral(("", []), _MEDIA),
         "audio_data": OnlyNeutral(("", []), _MEDIA),
         "modalities": OnlyNeutral(([], ["text"]), _MEDIA),
-        "top_logprobs_num": OnlyNeutral((0,), "only the chosen token's log-probability is kept"),
-        "token_ids_logprob": OnlyNeutral(([],), "only the chosen token's log-probability is kept"),
-        "return_text_in_logprobs": OnlyNeutral((False,), "log-probabilities carry ids only"),
-        "return_prompt_token_ids": OnlyNeutral((False,), _NOT_SUPPORTED),
         "return_entropy": OnlyNeutral((False,), _NOT_SUPPORTED),
         "session_id": OnlyNeutral(("",), "sessions are not supported"),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
@@ -103,28 +88,24 @@ NATIVE = Kind(
     {"sampling_params": NATIVE_SAMPLING},
 )
 
-_OPENAI: dict[str, FieldClass] = (
-    _SAMPLING
-    | _ROUTING
-    | {
-        "user": Ignored("an end-user label"),
-        "metadata": Ignored("labels for a store that does not exist here"),
-        "store": Ignored("nothing is ever stored"),
-        "safety_identifier": Ignored("an end-user label"),
-        "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
-        "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
-        "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
-        "guided_decoding_backend": Ignored("every back end enforces the same"),
-        "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
-        "length_penalty": OnlyNeutral((1,), _PENALTY),
-        "return_token_ids": OnlyNeutral((False,), _NOT_SUPPORTED),
-    }
-)
+_OPENAI: dict[str, FieldClass] = _ROUTING | {
+    "user": Ignored("an end-user label"),
+    "metadata": Ignored("labels for a store that does not exist here"),
+    "store": Ignored("nothing is ever stored"),
+    "safety_identifier": Ignored("an end-user label"),
+    "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
+    "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
+    "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
+    "guided_decoding_backend": Ignored("every back end enforces the same"),
+    "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
+    "length_penalty": OnlyNeutral((1,), "beam search is not supported"),
+    "spaces_between_special_tokens": OnlyNeutral((True,), "special tokens are joined as they are"),
+    "custom_params": OnlyNeutral(({},), _NOT_SUPPORTED),
+}
 
 _STREAM_OPTIONS = Kind(
     {
         "include_obfuscation": Ignored("chunks are never padded"),
-        "continuous_usage_stats": OnlyNeutral((False,), "usage comes in the last chunk"),
     }
 )
 
@@ -147,10 +128,7 @@ _CONSTRAINTS: dict[str, Kind] = {
 COMPLETION = Kind(
     _OPENAI
     | {
-        "best_of": OnlyNeutral((1,), "send one request per sample"),
-        "echo": OnlyNeutral((False,), _NOT_SUPPORTED),
-        "suffix": OnlyNeutral(("",), _NOT_SUPPORTED),
-        "logprobs": OnlyNeutral((), "use /generate with return_logprob"),
+        "suffix": OnlyNeutral(("",), "the model continues text, it does not fill gaps"),
         "add_special_tokens": OnlyNeutral((True,), _NOT_SUPPORTED),
     },
     {"stream_options": _STREAM_OPTIONS, **_CONSTRAINTS},
@@ -171,18 +149,13 @@ CHAT = Kind(
         "stream_reasoning": OnlyNeutral((True,), "reasoning streams as it comes"),
         "functions": OnlyNeutral(([],), _OLD_TOOLS),
         "function_call": OnlyNeutral(("none", "auto"), _OLD_TOOLS),
-        "logprobs": OnlyNeutral((False,), "use /generate with return_logprob"),
-        "top_logprobs": OnlyNeutral((0,), "use /generate with return_logprob"),
+        "echo": OnlyNeutral((False,), _NOT_SUPPORTED),
         "modalities": OnlyNeutral((["text"],), _MEDIA),
         "audio": OnlyNeutral((), _MEDIA),
         "prediction": OnlyNeutral((), _NOT_SUPPORTED),
-        "reasoning_effort": OnlyNeutral(("none",), _NOT_SUPPORTED),
         "verbosity": OnlyNeutral(("medium",), _NOT_SUPPORTED),
         "web_search_options": OnlyNeutral((), _NOT_SUPPORTED),
         "chat_template": OnlyNeutral(("",), "the model's own template is used"),
-        "chat_template_kwargs": OnlyNeutral(({},), _NOT_SUPPORTED),
-        "continue_final_message": OnlyNeutral((False,), _NOT_SUPPORTED),
-        "add_generation_prompt": OnlyNeutral((True,), _NOT_SUPPORTED),
         "add_special_tokens": OnlyNeutral((False,), "the template writes them"),
     },
     {
@@ -191,6 +164,53 @@ CHAT = Kind(
         "tools": Kind({}, {"function": NO_EXTRAS}),
         "tool_choice": NO_EXTRAS,
         **_CONSTRAINTS,
+    },
+)
+
+_NOT_STORED = "nothing is ever stored"
+
+RESPONSES = Kind(
+    {
+        "user": Ignored("an end-user label"),
+        "store": Ignored(_NOT_STORED),
+        "safety_identifier": Ignored("an end-user label"),
+        "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
+        "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
+        "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
+        "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
+        "stream_options": Ignored("chunks are never padded"),
+        "background": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "conversation": OnlyNeutral((), _NOT_STORED),
+        "previous_response_id": OnlyNeutral((), _NOT_STORED),
+        "prompt": OnlyNeutral((), _NOT_STORED),
+        "context_management": OnlyNeutral(([],), _NOT_SUPPORTED),
+        "include": OnlyNeutral(([],), _NOT_SUPPORTED),
+        "max_tool_calls": OnlyNeutral((), "calls are made by the client"),
+        "moderation": OnlyNeutral((), _NOT_SUPPORTED),
+        "top_logprobs": OnlyNeutral((0,), "use /v1/chat/completions"),
+        "truncation": OnlyNeutral(("disabled",), _NOT_SUPPORTED),
+    },
+    {
+        "text": Kind(
+            {"verbosity": OnlyNeutral(("medium",), _NOT_SUPPORTED)}, {"format": NO_EXTRAS}
+        ),
+        "reasoning": Kind(
+            {
+                "summary": OnlyNeutral((), "reasoning is given as it is"),
+                "generate_summary": OnlyNeutral((), "reasoning is given as it is"),
+            }
+        ),
+        "input": Kind(
+            {
+                "id": Ignored("nothing is fetched by it"),
+                "status": Ignored("what is given is taken"),
+                "phase": Ignored("a hint for other models"),
+                "summary": OnlyNeutral(([],), _NOT_SUPPORTED),
+                "encrypted_content": OnlyNeutral((), _NOT_SUPPORTED),
+            }
+        ),
+        "tools": NO_EXTRAS,
+        "tool_choice": NO_EXTRAS,
     },
 )
 

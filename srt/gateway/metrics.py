@@ -32,6 +32,8 @@ COUNTERS = {
     "num_retracted_reqs_total": "Times a running request was put back into the queue.",
     "evicted_tokens_total": "Cached tokens given up to make room.",
     "forward_steps_total": "Forward passes.",
+    "forward_seconds_total": "Time in forward passes.",
+    "exposed_seconds_total": "Time between forward passes in which there was work.",
 }
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)

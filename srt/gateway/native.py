@@ -3,100 +3,92 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 import msgspec
 from litestar import HttpMethod, route
 from litestar.types import ASGIApp
 
-from srt.gateway.batch import Batch, submit_all
+from srt.errors import RequestError
+from srt.gateway.batch import Batch, renamed, submit_all
 from srt.gateway.body import read_body
-from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.disconnect import while_connected
-from srt.gateway.native_prompts import prompts_of, rename_param
+from srt.gateway.native_answers import NativeAnswers
+from srt.gateway.native_prompts import Prompts, prompts_of, rename_param
+from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.sse import EventStream
-from srt.gateway.wire_native import (
-    REQUEST_KIND,
-    FinishReason,
-    LogprobEntry,
-    MetaInfo,
-    NativeRequest,
-    NativeResponse,
-)
-from srt.generation import GenerateOutput
-from srt.messages import Finish
+from srt.gateway.wire_native import REQUEST_KIND, NativeRequest, NativeResponse
+from srt.generation import Request, TokenizeRequest
 
 PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 
 
-@route("/generate", http_method=[HttpMethod.POST, HttpMethod.PUT], status_code=200)
+@route(
+    "/generate",
+    http_method=[HttpMethod.POST, HttpMethod.PUT],
+    status_code=200,
+    opt=documented(
+        NativeRequest,
+        REQUEST_KIND,
+        NativeResponse | list[NativeResponse],
+        events=NativeResponse,
+    ),
+)
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
     body = await read_body(request, NativeRequest, REQUEST_KIND)
-    prompts, is_list = prompts_of(body)
-    gateway = gateway_of(request)
-    rename = partial(rename_param, body, is_list)
-    admission = submit_all(gateway, prompts, rename_param=rename)
+    prompts = prompts_of(body)
+    admission = _admit(gateway_of(request), body, prompts)
     if body.stream:
-        batch = await while_connected(request.receive, admission)
-        total = sum(g.prompt_tokens for g in batch.generations)
-        return EventStream(
-            _payloads(batch, body, is_list), batch, {PROMPT_TOKENS_HEADER: str(total)}
-        )
+        batch, answers = await while_connected(request.receive, admission)
+        head = {PROMPT_TOKENS_HEADER: str(batch.prompt_tokens)}
+        return EventStream(_payloads(batch, answers, prompts), batch, head)
 
     async def answer() -> list[NativeResponse]:
-        async with aclosing(await admission) as batch:
-            return [_response(output, batch, body) for output in await batch.results()]
+        batch, answers = await admission
+        async with aclosing(batch):
+            outputs = await batch.results()
+            return [answers.response(i, o, batch.latency_s) for i, o in enumerate(outputs)]
 
     responses = await while_connected(request.receive, answer())
-    return json_reply(responses if is_list else responses[0])
+    return json_reply(responses if prompts.answers_list else responses[0])
+
+
+async def _admit(
+    gateway: Gateway, body: NativeRequest, prompts: Prompts
+) -> tuple[Batch, NativeAnswers]:
+    """Hand all prompts in; what words their answers."""
+    rename = partial(rename_param, body, prompts.is_list)
+    prompt_ids: list[list[int]] = []
+    if body.return_prompt_token_ids:
+        for index, prompt in enumerate(prompts.requests):
+            try:
+                prompt_ids.append(await _prompt_ids(gateway, prompt))
+            except RequestError as exc:
+                raise renamed(exc, rename, index) from exc
+    name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
+    batch = await submit_all(gateway, prompts.requests, rename_param=rename, name=name)
+    texts = gateway.vocab if body.return_text_in_logprobs else None
+    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
+
+
+async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
+    if request.input_ids is not None:
+        return list(request.input_ids)
+    return await gateway.client.tokenize(TokenizeRequest(text=request.text))
 
 
 async def _payloads(
-    batch: Batch, body: NativeRequest, is_list: bool
+    batch: Batch, answers: NativeAnswers, prompts: Prompts
 ) -> AsyncGenerator[NativeResponse, None]:
-    async with aclosing(batch.snapshots()) as snapshots:
+    intervals = [interval for interval in prompts.intervals for _ in range(prompts.samples)]
+    async with aclosing(batch.snapshots(intervals)) as snapshots:
         async for index, output in snapshots:
-            response = _response(output, batch, body)
-            yield msgspec.structs.replace(response, index=index) if is_list else response
-
-
-def _response(output: GenerateOutput, batch: Batch, body: NativeRequest) -> NativeResponse:
-    meta = MetaInfo(
-        id=output.rid,
-        finish_reason=_finish_reason(output.finish, output.completion_tokens),
-        prompt_tokens=output.prompt_tokens,
-        completion_tokens=output.completion_tokens,
-        cached_tokens=output.cached_tokens,
-        e2e_latency=batch.latency_s,
-        jump_forward_tokens=output.jump_forward_tokens,
-        forward_passes=output.forward_passes,
-        healed_tokens=output.healed_tokens,
-    )
-    if body.return_logprob:
-        meta = msgspec.structs.replace(
-            meta,
-            input_token_logprobs=_entries(output.prompt_logprobs or []),
-            output_token_logprobs=_entries(
-                list(zip(output.output_logprobs or [], output.output_ids, strict=False))
-            ),
-        )
-    return NativeResponse(text=output.text, output_ids=output.output_ids, meta_info=meta)
-
-
-def _entries(pairs: list[Any]) -> list[LogprobEntry]:
-    return [(logprob, token, None) for logprob, token in pairs]
-
-
-def _finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
-    if finish is None:
-        return None
-    if finish.type == "stop":
-        return FinishReason(type="stop", matched=finish.matched)
-    if finish.type == "length":
-        return FinishReason(type="length", length=completion_tokens)
-    return FinishReason(type="abort", message=finish.error.message if finish.error else "aborted")
+            response = answers.response(index, output, batch.latency_s)
+            if prompts.answers_list:
+                response = msgspec.structs.replace(response, index=index)
+            yield response
 
 
 ROUTES = [generate]

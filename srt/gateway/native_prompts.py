@@ -1,7 +1,7 @@
 """From the body of /generate to the prompts that the ring takes, and back for field names."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from srt.errors import RequestError
 from srt.gateway.batch import renamed
@@ -9,11 +9,40 @@ from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.generation import Request
 from srt.sampling_params import SamplingParams
 
+T = TypeVar("T")
+
 _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
+# The ring's names of fields that the body gives once for all prompts, or as a list.
+_BODY_NAMES = {
+    "rid": "rid",
+    "cache_salt": "cache_salt",
+    "return_logprob": "return_logprob",
+    "logprob_start_len": "logprob_start_len",
+    "top_logprobs": "top_logprobs_num",
+    "logprob_token_ids": "token_ids_logprob",
+}
 
 
-def prompts_of(body: NativeRequest) -> tuple[list[Request], bool]:
-    """The prompts of a body, and whether the answer is a list."""
+class Prompts(NamedTuple):
+    """What a body asks for: one request for each prompt, all with the same number of samples.
+
+    `is_list`: the prompts came as a list. `intervals` are tokens between two events of a stream,
+    per prompt; None is the server's choice.
+    """
+
+    requests: list[Request]
+    is_list: bool
+    samples: int
+    intervals: list[int | None]
+
+    @property
+    def answers_list(self) -> bool:
+        """Whether the answer is a list."""
+        return self.is_list or self.samples > 1
+
+
+def prompts_of(body: NativeRequest) -> Prompts:
+    """The prompts of a body. Raises RequestError naming the field that is wrong."""
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("exactly one of text and input_ids must be given", param="text")
     name = "text" if body.text is not None else "input_ids"
@@ -26,28 +55,62 @@ def prompts_of(body: NativeRequest) -> tuple[list[Request], bool]:
         values, is_list = _id_lists(body.input_ids or [])
     if not values:
         raise RequestError(f"{name} must not be empty", param=name)
-    samplings = _per_prompt(body.sampling_params, len(values), "sampling_params")
-    rids = _rids(body.rid, len(values), is_list)
-    salt = _cache_salt(body)
-    prompts = [
+    count = len(values)
+    samplings = _per_prompt(body.sampling_params, count, "sampling_params")
+    shared = _per_prompt_fields(body, samplings)
+    rids = _rids(body.rid, count, is_list)
+    requests = [
         Request(
             stream=body.stream,
-            sampling=_params(sampling, body, index),
+            sampling=_params(samplings[i], body, i),
             text=value if name == "text" else None,
             input_ids=value if name == "input_ids" else None,
-            rid=rid,
-            cache_salt=salt,
-            return_logprob=body.return_logprob,
-            logprob_start_len=body.logprob_start_len,
+            rid=rids[i],
+            **{field: values_of[i] for field, values_of in shared.items()},
         )
-        for index, (value, sampling, rid) in enumerate(zip(values, samplings, rids, strict=True))
+        for i, value in enumerate(values)
     ]
-    return prompts, is_list
+    intervals = [sampling.stream_interval for sampling in samplings]
+    return Prompts(requests, is_list, _samples(samplings), intervals)
+
+
+def _per_prompt_fields(
+    body: NativeRequest, samplings: list[NativeSampling]
+) -> dict[str, list[Any]]:
+    """By the ring's name, the values of each prompt."""
+    count = len(samplings)
+    return_logprob = _per_prompt(body.return_logprob, count, "return_logprob")
+    starts: list[Any] = _per_prompt(body.logprob_start_len, count, "logprob_start_len")
+    return {
+        "return_logprob": return_logprob,
+        "logprob_start_len": [
+            _default_start(sampling) if start is None else start
+            for start, sampling in zip(starts, samplings, strict=True)
+        ],
+        "top_logprobs": _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
+        "logprob_token_ids": _named_ids(body.token_ids_logprob, count),
+        "cache_salt": _salts(body, count),
+    }
+
+
+def _default_start(sampling: NativeSampling) -> int:
+    """Log-probabilities of a request that generates nothing can only be the prompt's."""
+    return 0 if sampling.max_new_tokens == 0 else -1
+
+
+def _samples(samplings: list[NativeSampling]) -> int:
+    for index, sampling in enumerate(samplings):
+        if sampling.n != samplings[0].n:
+            param = f"sampling_params[{index}].n"
+            raise RequestError(f"{param} must be the same for all prompts", param=param)
+    return samplings[0].n
 
 
 def _params(sampling: NativeSampling, body: NativeRequest, index: int) -> SamplingParams:
     try:
-        return sampling.to_params()
+        params = sampling.to_params()
+        params.check_count()
+        return params
     except RequestError as exc:
         raise renamed(exc, partial(rename_param, body, False), index) from exc
 
@@ -63,10 +126,19 @@ def _id_lists(ids: list[Any]) -> tuple[list[list[int]], bool]:
     return lists, True
 
 
-def _per_prompt(
-    value: NativeSampling | list[NativeSampling], count: int, name: str
-) -> list[NativeSampling]:
-    if isinstance(value, NativeSampling):
+def _named_ids(value: list[Any], count: int) -> list[list[int]]:
+    """The ids of token_ids_logprob for each prompt: one list for all, or a list per prompt."""
+    name = "token_ids_logprob"
+    lists = [item for item in value if not isinstance(item, int)]
+    if not lists:
+        return [value] * count
+    if len(lists) != len(value):
+        raise RequestError(f"{name} must not mix ids and lists of ids", param=name)
+    return [ids or [] for ids in _per_prompt(lists, count, name)]
+
+
+def _per_prompt(value: T | list[T], count: int, name: str) -> list[T]:
+    if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
         raise RequestError(f"{name} must have one entry per prompt ({count})", param=name)
@@ -78,17 +150,17 @@ def _rids(rid: str | list[str] | None, count: int, is_list: bool) -> list[str | 
         return [None] * count
     if isinstance(rid, str):
         return [f"{rid}_{i}" for i in range(count)] if is_list else [rid]
-    if len(rid) != count:
-        raise RequestError(f"rid must have one entry per prompt ({count})", param="rid")
-    if len(set(rid)) != count:
+    if len(set(rid)) != len(rid):
         raise RequestError("rid must not repeat an id", param="rid")
-    return list(rid)
+    given: list[str | None] = [*rid]
+    return _per_prompt(given, count, "rid")
 
 
-def _cache_salt(body: NativeRequest) -> str:
+def _salts(body: NativeRequest, count: int) -> list[str]:
     if body.cache_salt and body.extra_key and body.cache_salt != body.extra_key:
         raise RequestError("extra_key and cache_salt are one field: give one", param="extra_key")
-    return body.cache_salt or body.extra_key
+    name = "cache_salt" if body.cache_salt else "extra_key"
+    return _per_prompt(body.cache_salt or body.extra_key, count, name)
 
 
 def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: int) -> str | None:
@@ -99,4 +171,4 @@ def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: i
     if param in ("text", "input_ids") or (param is None and is_list):
         name = "text" if body.text is not None else "input_ids"
         return f"{name}[{index}]" if is_list else name
-    return param
+    return _BODY_NAMES.get(param, param) if param else None

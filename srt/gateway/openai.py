@@ -1,6 +1,6 @@
 """The OpenAI routes: completions, chat completions, models."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -12,51 +12,89 @@ from srt.errors import RequestError
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.body import read_body
 from srt.gateway.chat import chat_of
-from srt.gateway.chat_answers import chat_face
-from srt.gateway.constraint_fields import Given, constrained, openai_constraint
+from srt.gateway.chat_answers import ChatFace
+from srt.gateway.constraint_fields import openai_constraint
 from srt.gateway.context import Gateway, GatewayInfo, HttpRequest, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.fields import CHAT, COMPLETION
-from srt.gateway.openai_answers import COMPLETIONS, Envelope, Face, chunks, whole
+from srt.gateway.openai_answers import Envelope, Face, check_details, chunks, whole
+from srt.gateway.openai_completions import CompletionFace, completion_requests
+from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.sse import EventStream
 from srt.gateway.wire_openai import (
+    ChatChoice,
+    ChatChunkChoice,
     ChatRequest,
+    CompletionChoice,
     CompletionRequest,
     ModelCard,
     ModelList,
     OpenAIRequest,
     OpenAIResponse,
+    StreamOptions,
 )
-from srt.generation import Request
+from srt.generation import Request, TokenizeRequest
 
 _COMPLETION_NAMES = {
     "text": "prompt",
     "input_ids": "prompt",
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
+    "top_logprobs": "logprobs",
 }
-_CHAT_NAMES = {"text": "messages", "input_ids": "messages", "min_new_tokens": "min_tokens"}
+_CHAT_NAMES = {
+    "text": "messages",
+    "input_ids": "messages",
+    "min_new_tokens": "min_tokens",
+}
+# Makes the face of an answer of its batch and, if they are wanted, the ids of its prompts.
+FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 
 
-@post("/v1/completions", status_code=200)
+@post(
+    "/v1/completions",
+    status_code=200,
+    opt=documented(
+        CompletionRequest,
+        COMPLETION,
+        OpenAIResponse[CompletionChoice],
+        events=OpenAIResponse[CompletionChoice],
+    ),
+)
 async def completions(request: HttpRequest) -> ASGIApp:
-    """Complete one prompt or several; each prompt is a choice."""
+    """Complete one prompt or several, `n` times each."""
     body = await read_body(request, CompletionRequest, COMPLETION)
     given = openai_constraint(body)
+    prompts = completion_requests(body, given)
+    vocab = gateway_of(request).vocab
     names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
-    return await _answer(request, body, _prompts(body, given), lambda _: COMPLETIONS, names)
+    if body.best_of is not None:
+        names = names | {"n": "best_of"}
+
+    def face(_: Batch, prompt_ids: Sequence[list[int]]) -> Face:
+        return CompletionFace(body, vocab, prompts, prompt_ids)
+
+    return await _answer(request, body, prompts, face, names)
 
 
-@post("/v1/chat/completions", status_code=200)
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    opt=documented(
+        ChatRequest, CHAT, OpenAIResponse[ChatChoice], events=OpenAIResponse[ChatChunkChoice]
+    ),
+)
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
     body = await read_body(request, ChatRequest, CHAT)
-    chat = chat_of(body, reasoning=gateway_of(request).info.reasoning)
+    gateway = gateway_of(request)
+    chat = chat_of(body, gateway.info.reasoning, gateway.vocab.chat_template or "")
 
-    def face(batch: Batch) -> Face:
-        return chat_face(chat.reading, batch.generations[0].opens_reasoning)
+    def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:
+        opened = batch.generations[0].opens_reasoning
+        return ChatFace(body, chat, gateway.vocab, opened, prompt_ids[0] if prompt_ids else None)
 
     return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
 
@@ -65,50 +103,50 @@ async def _answer(
     request: HttpRequest,
     body: OpenAIRequest,
     prompts: list[Request],
-    face_of: Callable[[Batch], Face],
+    face_of: FaceOf,
     names: Mapping[str, str],
 ) -> ASGIApp:
     gateway = gateway_of(request)
-    _check_model(body.model, gateway.info)
+    check_model(body.model, gateway.info)
+    check_details(body)
     rename = partial(_rename_param, names, len(prompts) > 1)
-    if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options needs stream: true", param="stream_options")
-    admission = submit_all(gateway, prompts, rename_param=rename)
     model = body.model or gateway.info.model_name
-    if body.stream:
-        batch = await while_connected(request.receive, admission)
-        face = face_of(batch)
-        envelope = Envelope.of(batch, face, model, body.rid)
-        return EventStream(chunks(envelope, face, batch, body.include_usage), batch)
 
-    async def answer() -> OpenAIResponse:
-        async with aclosing(await admission) as batch:
+    async def admitted() -> tuple[Batch, Face]:
+        name = body.rid if len(prompts) > 1 else None
+        batch = await submit_all(gateway, prompts, rename_param=rename, name=name)
+        try:
+            prompt_ids = await _prompt_ids(gateway, prompts) if body.return_token_ids else []
+            return batch, face_of(batch, prompt_ids)
+        except BaseException:
+            await batch.aclose()
+            raise
+
+    if body.stream:
+        batch, face = await while_connected(request.receive, admitted())
+        envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+        options = body.stream_options or StreamOptions()
+        return EventStream(chunks(envelope, face, batch, options), batch)
+
+    async def answer() -> OpenAIResponse[Any]:
+        batch, face = await admitted()
+        async with aclosing(batch):
             outputs = await batch.results()
-            face = face_of(batch)
-            return whole(Envelope.of(batch, face, model, body.rid), face, outputs)
+            envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+            return whole(envelope, face, batch, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))
 
 
-def _prompts(body: CompletionRequest, given: Given | None) -> list[Request]:
-    after = body.constraint_after or ""
-    sampling = constrained(body.sampling(body.max_tokens), body, given, after)
-    many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
-    values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
-    if body.prompt == []:
-        raise RequestError("prompt must not be empty", param="prompt")
-    if len({type(value) for value in values}) > 1:
-        raise RequestError("prompt must not mix texts and token ids", param="prompt")
+async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list[int]]:
+    """The ids of every prompt, as the server makes them of text and messages."""
     return [
-        Request(
-            stream=body.stream,
-            sampling=sampling,
-            text=value if isinstance(value, str) else None,
-            input_ids=None if isinstance(value, str) else value,
-            rid=f"{body.rid}_{i}" if body.rid and many else body.rid,
-            cache_salt=body.cache_salt,
+        await gateway.client.tokenize(
+            TokenizeRequest(text=p.text, messages=p.messages, tools=p.tools, chat=p.chat)
         )
-        for i, value in enumerate(values)
+        if p.input_ids is None
+        else list(p.input_ids)
+        for p in prompts
     ]
 
 
@@ -121,9 +159,10 @@ def _rename_param(
     return renamed
 
 
-def _check_model(model: str | None, info: GatewayInfo) -> None:
+def check_model(model: str | None, info: GatewayInfo) -> None:
+    """Raise RequestError (404) unless `model` is the served name or path, or not given."""
     if model not in (None, info.model_name, info.model_path):
-        message = f"model {model!r} is not served here; this server has {info.model_name!r}"
+        message = f"The model `{model}` does not exist here: this server has `{info.model_name}`"
         raise RequestError(message, param="model", code=MODEL_NOT_FOUND)
 
 
@@ -137,19 +176,19 @@ def _card(gateway: Gateway) -> ModelCard:
     )
 
 
-@get("/v1/models")
+@get("/v1/models", opt=documented(answer=ModelList))
 async def models(request: HttpRequest) -> ASGIApp:
     """The one model that is served."""
     return json_reply(ModelList(data=[_card(gateway_of(request))]))
 
 
-@get("/v1/models/{name:path}")
+@get("/v1/models/{name:path}", opt=documented(answer=ModelCard))
 async def model(request: HttpRequest) -> ASGIApp:
     """The served model by its name or path."""
     gateway = gateway_of(request)
     name = str(request.path_params["name"])
     wanted = name if name == gateway.info.model_path else name.removeprefix("/")
-    _check_model(wanted, gateway.info)
+    check_model(wanted, gateway.info)
     return json_reply(_card(gateway))
 
 

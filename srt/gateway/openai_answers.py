@@ -1,40 +1,58 @@
 """Shapes the answers of the OpenAI routes: whole responses, and the chunks of a stream.
 
-A `Face` says how one route words its choices (`chat_answers` has the chats'); the rest is the
-same for both.
+A `Face` words the choices of one route (`openai_completions` and `chat_answers` have them); the
+rest is the same for both.
 """
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Protocol
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from srt.errors import RequestError
 from srt.gateway.batch import Batch
 from srt.gateway.wire_openai import (
-    CompletionChoice,
     FinishWord,
+    OpenAIRequest,
     OpenAIResponse,
+    PromptLogprobs,
     PromptTokensDetails,
+    StreamOptions,
     Usage,
 )
 from srt.generation import GenerateOutput
+from srt.messages import JUMP_WINDOW_TOKENS
+from srt.sampling_params import SamplingParams
 
 
-class Face(Struct, frozen=True):
-    """How a route words its answers.
+class Face(Protocol):
+    """How a route words its choices. It has a state: it is good for one answer.
 
-    `chunk_choices(index, output, is_first)` gives the choices that one snapshot adds, each to be
-    sent as a chunk of its own.
+    Every snapshot or output comes with its index in the batch, in which the samples of a prompt
+    stand next to each other.
     """
 
     id_prefix: str
     object: str
     chunk_object: str
-    choice: Callable[[int, GenerateOutput], Any]
-    chunk_choices: Callable[[int, GenerateOutput, bool], Iterator[Any]]
+
+    def choices(self, outputs: Sequence[GenerateOutput]) -> list[Any]:
+        """The choices of an answer that does not stream."""
+        ...
+
+    def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
+        """What a snapshot adds, each to be sent as a chunk of its own."""
+        ...
+
+    def prompt_ids(self) -> list[int] | UnsetType:
+        """The prompt's ids, for routes that tell them once for all choices."""
+        ...
+
+    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> PromptLogprobs | UnsetType:
+        """The prompt's log-probabilities, for routes that tell them once for all choices."""
+        ...
 
 
 class Envelope(Struct, frozen=True):
@@ -45,58 +63,74 @@ class Envelope(Struct, frozen=True):
     created: int
 
     @classmethod
-    def of(cls, batch: Batch, face: Face, model: str, rid: str | None) -> "Envelope":
+    def of(cls, batch: Batch, prefix: str, model: str, rid: str | None) -> "Envelope":
         """Named by the caller's rid, or by the first request's with the route's prefix."""
-        name = rid or face.id_prefix + batch.generations[0].rid
-        return cls(name, model, int(time.time()))
+        name = batch.generations[0].rid
+        if batch.samples > 1:
+            name = name.rpartition("/")[0]  # the rid that the samples share
+        return cls(rid or prefix + name, model, int(time.time()))
 
 
-def whole(envelope: Envelope, face: Face, outputs: list[GenerateOutput]) -> OpenAIResponse:
+def whole(
+    envelope: Envelope, face: Face, batch: Batch, outputs: list[GenerateOutput]
+) -> OpenAIResponse[Any]:
     """The response to a request that does not stream."""
     return OpenAIResponse(
         id=envelope.id,
         object=face.object,
         created=envelope.created,
         model=envelope.model,
-        choices=[face.choice(i, output) for i, output in enumerate(outputs)],
-        usage=usage_of(outputs),
+        choices=face.choices(outputs),
+        usage=usage_of(batch, dict(enumerate(outputs))),
+        prompt_token_ids=face.prompt_ids(),
+        prompt_logprobs=face.prompt_logprobs(outputs),
     )
 
 
 async def chunks(
-    envelope: Envelope, face: Face, batch: Batch, include_usage: bool
-) -> AsyncGenerator[OpenAIResponse, None]:
-    """The chunks of a stream; with `include_usage` the last one has usage and no choices."""
+    envelope: Envelope, face: Face, batch: Batch, options: StreamOptions
+) -> AsyncGenerator[OpenAIResponse[Any], None]:
+    """The chunks of a stream. With `include_usage` the last one has usage and no choices, and the
+    others have null, or what there is so far."""
     last: dict[int, GenerateOutput] = {}
+    prompt_ids = face.prompt_ids()
 
-    def chunk(choices: list[Any], usage: Usage | None) -> OpenAIResponse:
+    def chunk(choices: list[Any], usage: Usage | None) -> OpenAIResponse[Any]:
         return OpenAIResponse(
             id=envelope.id,
             object=face.chunk_object,
             created=envelope.created,
             model=envelope.model,
             choices=choices,
-            usage=usage if include_usage else UNSET,
+            usage=usage if options.include_usage else UNSET,
+            prompt_token_ids=prompt_ids,
         )
 
     async with aclosing(batch.snapshots()) as snapshots:
         async for index, output in snapshots:
-            for choice in face.chunk_choices(index, output, index not in last):
-                yield chunk([choice], None)
             last[index] = output
-    if include_usage:
-        yield chunk([], usage_of(list(last.values())))
+            usage = usage_of(batch, last) if options.continuous_usage_stats else None
+            for choice in face.chunk_choices(index, output):
+                yield chunk([choice], usage)
+                prompt_ids = UNSET  # told once
+    if options.include_usage:
+        yield chunk([], usage_of(batch, last))
 
 
-def usage_of(outputs: list[GenerateOutput]) -> Usage:
-    """The sum over all choices."""
-    prompt = sum(o.prompt_tokens for o in outputs)
-    completion = sum(o.completion_tokens for o in outputs)
+def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
+    """Of what has come so far, by index. A prompt counts once for all its samples; what was cached
+    of it is what the sample that found least of it had."""
+    prompt = batch.prompt_tokens
+    completion = sum(output.completion_tokens for output in outputs.values())
+    cached: dict[int, int] = {}
+    for index, output in outputs.items():
+        group = index // batch.samples
+        cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(sum(o.cached_tokens for o in outputs)),
+        prompt_tokens_details=PromptTokensDetails(sum(cached.values())),
     )
 
 
@@ -122,27 +156,34 @@ def matched(output: GenerateOutput) -> int | str | None:
     return output.finish.matched if output.finish is not None else None
 
 
-def _completion_choice(index: int, output: GenerateOutput) -> CompletionChoice:
-    return CompletionChoice(
-        index=index,
-        text=output.text,
-        finish_reason=ended(output),
-        matched_stop=matched(output),
-    )
+class NewTokens:
+    """Which of one answer's tokens a snapshot adds.
+
+    A jump may still replace the last ones of a constrained answer, which is why the stream of
+    these is behind that of the text.
+    """
+
+    def __init__(self, sampling: SamplingParams) -> None:
+        jumps = sampling.constraint is not None or sampling.token_healing
+        self._held = JUMP_WINDOW_TOKENS if jumps and sampling.jump_forward != "off" else 0
+        self._told = 0
+
+    def take(self, output: GenerateOutput) -> tuple[int, int]:
+        """The first new token, and the one behind the last."""
+        start, end = self._told, len(output.output_ids)
+        if output.finish is None:
+            end = max(start, end - self._held)
+        self._told = end
+        return start, end
 
 
-def _completion_chunks(
-    index: int, output: GenerateOutput, is_first: bool
-) -> Iterator[CompletionChoice]:
-    if output.delta or output.finish is not None:
-        yield CompletionChoice(
-            index=index,
-            text=output.delta,
-            finish_reason=finish_word(output),
-            matched_stop=matched(output),
-        )
-
-
-COMPLETIONS = Face(
-    "cmpl-", "text_completion", "text_completion", _completion_choice, _completion_chunks
-)
+def check_details(body: OpenAIRequest) -> None:
+    """Raise RequestError for fields that do not go together."""
+    options = body.stream_options
+    if options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        param = "stream_options.continuous_usage_stats"
+        raise RequestError(f"{param} needs include_usage: true", param=param)
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs are not streamed", param="prompt_logprobs")

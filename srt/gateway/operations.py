@@ -9,19 +9,25 @@ from litestar.types import ASGIApp
 from srt.errors import RequestError
 from srt.gateway.body import read_body
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.ring_state import ring_state, stats_or_none
-from srt.gateway.wire_native import ABORT_KIND, AbortRequest, ModelInfo
+from srt.gateway.wire_operations import ABORT_KIND, Aborted, AbortRequest, Flushed, ModelInfo
 
 MAX_FLUSH_WAIT_S = 300.0
 
 
-@route("/flush_cache", http_method=[HttpMethod.GET, HttpMethod.POST], status_code=200)
+@route(
+    "/flush_cache",
+    http_method=[HttpMethod.GET, HttpMethod.POST],
+    status_code=200,
+    opt=documented(answer=Flushed, query={"timeout": float}),
+)
 async def flush_cache(request: HttpRequest) -> ASGIApp:
     """Empty the prefix cache; 409 while requests run, after waiting `timeout` seconds."""
     timeout_s = _timeout(request)
     await gateway_of(request).client.flush_cache(timeout_s)
-    return json_reply({"flushed": True})
+    return json_reply(Flushed())
 
 
 def _timeout(request: HttpRequest) -> float:
@@ -36,21 +42,30 @@ def _timeout(request: HttpRequest) -> float:
     return timeout_s
 
 
-@post("/abort_request", status_code=200)
+@post("/abort_request", status_code=200, opt=documented(AbortRequest, ABORT_KIND, Aborted))
 async def abort_request(request: HttpRequest) -> ASGIApp:
-    """Abort one request by its exact rid, or all that came through this gateway."""
+    """Abort a request, a batch, or all that came through this gateway, by the exact rid."""
     body = await read_body(request, AbortRequest, ABORT_KIND)
-    if not body.abort_all and not body.rid:
-        raise RequestError("rid or abort_all must be given", param="rid")
     gateway = gateway_of(request)
-    rids = list(gateway.live) if body.abort_all else [rid for rid in (body.rid,) if rid]
-    aborted = [rid for rid in rids if rid in gateway.live]
+    aborted = _meant(gateway, body)
     for rid in aborted:
         await gateway.client.abort(rid)
-    return json_reply({"aborted": aborted})
+    return json_reply(Aborted(aborted=aborted))
 
 
-@get(["/get_model_info", "/model_info"])
+def _meant(gateway: Gateway, body: AbortRequest) -> list[str]:
+    """The live rids that `body` names."""
+    if body.abort_all:
+        return list(gateway.live)
+    if not body.rid:
+        raise RequestError("rid or abort_all must be given", param="rid")
+    if body.prefix:
+        return [rid for rid in gateway.live if rid.startswith(body.rid)]
+    rids = dict.fromkeys([body.rid, *gateway.groups.get(body.rid, [])])
+    return [rid for rid in rids if rid in gateway.live]
+
+
+@get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
 async def model_info(request: HttpRequest) -> ASGIApp:
     """What is served."""
     info = gateway_of(request).info
@@ -65,7 +80,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     )
 
 
-@get(["/get_server_info", "/server_info"])
+@get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
 async def server_info(request: HttpRequest) -> ASGIApp:
     """The server's arguments, its statistics and the ring's state."""
     return json_reply(await _server_info(gateway_of(request)))
@@ -73,7 +88,7 @@ async def server_info(request: HttpRequest) -> ASGIApp:
 
 async def _server_info(gateway: Gateway) -> dict[str, Any]:
     info = gateway.info
-    args = {name: value for name, value in info.server_args.items() if "api_key" not in name}
+    args = {name: value for name, value in info.server_args.items() if name != "api_key"}
     stats = await stats_or_none(gateway.client)
     return args | {
         "model_path": info.model_path,

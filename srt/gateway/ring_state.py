@@ -4,23 +4,24 @@ import asyncio
 from typing import Any
 
 from srt.errors import RequestError
+from srt.gateway.wire_operations import RingState
 from srt.generation import Client
 from srt.messages import RingEvent
 
 STATS_TIMEOUT_S = 1.0
 
 
-def ring_state(ring: RingEvent | None) -> dict[str, Any] | None:
-    """The last ring event as JSON; None before the first one."""
+def ring_state(ring: RingEvent | None) -> RingState | None:
+    """The last ring event as JSON shows it; None before the first one."""
     if ring is None:
         return None
-    return {
-        "ready": ring.ready,
-        "draining": ring.draining,
-        "epoch": ring.epoch,
-        "parts": ring.parts,
-        "reason": ring.reason,
-    }
+    return RingState(
+        ready=ring.ready,
+        draining=ring.draining,
+        epoch=ring.epoch,
+        parts=ring.parts,
+        reason=ring.reason,
+    )
 
 
 def is_ready(ring: RingEvent | None) -> bool:

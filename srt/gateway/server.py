@@ -1,38 +1,63 @@
 """Runs the gateway's application with uvicorn inside a loop that somebody else owns.
 
-uvicorn's own signal handling is off: the launcher decides when to stop. Two gaps of uvicorn are
+uvicorn's own signal handling is off: the launcher decides when to stop. Gaps of uvicorn that are
 closed here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
-for ever), and `stop` bounds how long it waits for streams. Not closed: the number of connections
-is bounded by the process's file limit only, and a peer that reads a response slowly holds its
-request until it disconnects.
+for ever); a peer that takes hardly anything of what was written for it for WRITE_STALL_S is cut
+off, which ends its request; the number of connections is bounded; `stop` bounds how
+long it waits for streams.
 """
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import h11
+import msgspec
 import uvicorn
-from litestar.types import ASGIApp
+from litestar.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from srt.errors import ConfigError
+from srt.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
+from srt.gateway.errors import RETRY_AFTER, error_body
+from srt.gateway.unread import reading_all
 from srt.listener import BACKLOG, bind_listener, url_of
 
+MAX_CONNECTIONS = 2048
+MAX_REFUSED = 256  # connections above the bound that are told so; beyond they are cut
 HEAD_TIMEOUT_S = 30.0
+REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
+WRITE_STALL_S = 60.0
+MIN_TAKEN_BYTES = 16384  # that a peer must take in WRITE_STALL_S while a write is blocked
 KEEP_ALIVE_S = 30
 STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
+_JSON = (b"content-type", b"application/json")
+_CLOSE = (b"connection", b"close")
 
 
-class HeadTimeoutProtocol(H11Protocol):
-    """h11, but a peer that starts a request and does not finish its head is dropped."""
+class BoundedProtocol(H11Protocol):
+    """h11 with bounds on connections, on the time for a head, and on writes that block."""
 
     head_timeout_s = HEAD_TIMEOUT_S
+    write_stall_s = WRITE_STALL_S
     _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, max_connections: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._max_connections = max_connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        above = len(self.connections) - self._max_connections
+        if above > MAX_REFUSED:
+            transport.abort()
+            return
+        if above > 0:
+            self.app = reading_all(refuse_connection)
+            self.head_timeout_s = REFUSED_TIMEOUT_S
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -41,11 +66,39 @@ class HeadTimeoutProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._stop_head_timer()  # from here on it is uvicorn's keep-alive timer's turn
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_write()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_timer()
+
+    def _watch_write(self) -> None:
+        """While a write is blocked nothing is added to the buffer, so it tells what is taken."""
+        self._stop_write_timer()
+        size = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self.write_stall_s, self._check_write, size)
+
+    def _check_write(self, size: int) -> None:
+        if size - self.transport.get_write_buffer_size() < MIN_TAKEN_BYTES:
+            self.transport.abort()
+        else:
+            self._watch_write()
+
+    def send_400_response(self, msg: str) -> None:
+        body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
+        head = h11.Response(status_code=400, headers=[_JSON, _CLOSE], reason=b"Bad Request")
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _watch_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:
@@ -57,6 +110,21 @@ class HeadTimeoutProtocol(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application of a connection above the bound: 503, and it is closed."""
+    info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
+    body = msgspec.json.encode(error_body(info))
+    retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
+    headers = [_JSON, (b"content-length", str(len(body)).encode()), _CLOSE, *retry]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 class _Uvicorn(uvicorn.Server):
@@ -75,14 +143,15 @@ class GatewayServer:
         port: int = 0,
         *,
         sock: socket.socket | None = None,
+        max_connections: int = MAX_CONNECTIONS,
         stream_grace_s: float = STREAM_GRACE_S,
     ) -> None:
         """`sock`, if given, is a bound socket that replaces host and port; 0 is any port."""
         self._host, self._port, self._sock = host, port, sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            app,
-            http=HeadTimeoutProtocol,
+            reading_all(app),
+            http=partial(BoundedProtocol, max_connections=max_connections),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -101,6 +170,11 @@ class GatewayServer:
         assert self._sock is not None, "not started"
         port: int = self._sock.getsockname()[1]
         return port
+
+    @property
+    def connections(self) -> Collection[Any]:
+        """The open connections."""
+        return self._server.server_state.connections
 
     @property
     def url(self) -> str:

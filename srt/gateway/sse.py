@@ -2,10 +2,10 @@
 
 The first byte of a stream is sent after admission, so a refusal is never hidden in a 200. Once
 it is sent, a failure is one `{"error": ...}` event; every stream that ends by itself ends with
-`[DONE]`.
+`[DONE]`. The events of /v1/responses have names, and their own words for both.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ _HEADERS = {
     "x-accel-buffering": "no",
 }
 _encode = msgspec.json.Encoder().encode
+Frames = Callable[[AsyncGenerator[Any, None]], AsyncGenerator[bytes, None]]
 
 
 class Closable(Protocol):
@@ -50,8 +51,16 @@ async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, N
     yield DONE
 
 
+async def named_events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Frame `payloads`, objects with a type, under the names of their types. They tell of failures
+    and of their end by themselves."""
+    async with aclosing(payloads):
+        async for payload in payloads:
+            yield b"event: " + payload["type"].encode() + b"\n" + event(payload)
+
+
 class EventStream:
-    """An ASGI application that streams `payloads` and then closes `owner`.
+    """An ASGI application that streams `payloads`, as `frames` writes them, and closes `owner`.
 
     `owner` is closed when the client disconnects, when the server cancels the response, and when
     the stream ends.
@@ -62,9 +71,11 @@ class EventStream:
         payloads: AsyncGenerator[Any, None],
         owner: Closable,
         headers: Mapping[str, str] | None = None,
+        frames: Frames = events,
     ) -> None:
         self._payloads = payloads
         self._owner = owner
+        self._frames = frames
         self._headers = _HEADERS | dict(headers or {})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +88,7 @@ class EventStream:
     async def _send_all(self, send: Send) -> None:
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with aclosing(events(self._payloads)) as frames:
+        async with aclosing(self._frames(self._payloads)) as frames:
             async for frame in frames:
                 await send({"type": "http.response.body", "body": frame, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -4,12 +4,12 @@ Requests list the honoured fields only; the others are in `fields`. The structs 
 schema that the documentation shows.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint_fields import constrained, native_constraint
-from srt.gateway.fields import NATIVE, NO_EXTRAS, Kind
+from srt.gateway.fields import NATIVE, Kind
 from srt.gateway.wire_constraint import ConstraintFields
 from srt.sampling_params import MAX_SEED, SamplingParams
 
@@ -18,7 +18,8 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rid = Annotated[str, Meta(min_length=1, max_length=256)]
 Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
-LogprobEntry = tuple[float | None, int, None]
+LogprobEntry = tuple[float | None, int, str | None]
+Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
@@ -30,16 +31,44 @@ class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
     top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
     top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
     min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
-    stop: Annotated[str | list[str], Meta(description="Not part of the text.")] = field(
+    n: Annotated[Int, Meta(description="Completions of each prompt, which is computed once.")] = 1
+    frequency_penalty: Annotated[
+        float, Meta(description="Taken from a token's logit for each time it was generated.")
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, Meta(description="Taken once from the logit of each generated token.")
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float, Meta(description="Divides positive logits of all tokens so far; 1 is off.")
+    ] = 1.0
+    logit_bias: Annotated[
+        dict[TokenId, float], Meta(description="Token ids, and what is added to their logits.")
+    ] = field(default_factory=dict)
+    allowed_token_ids: Annotated[
+        list[TokenId] | None, Meta(description="The only ids that may be generated.")
+    ] = None
+    bad_words: Annotated[list[str], Meta(description="Texts that must not be generated.")] = field(
         default_factory=list
     )
+    stop: Annotated[
+        str | list[str], Meta(description="Texts that end the output, and are cut off.")
+    ] = field(default_factory=list)
     stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = field(
         default_factory=list
     )
+    stop_regex: Annotated[
+        str | list[str], Meta(description="Patterns whose first match ends the output.")
+    ] = field(default_factory=list)
+    no_stop_trim: Annotated[
+        bool, Meta(description="Keep the stop string, or what the pattern matched.")
+    ] = False
     ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
     sampling_seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
     seed: Annotated[Seed | None, Meta(description="Another name of sampling_seed.")] = None
     skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
+    stream_interval: Annotated[
+        Interval | None, Meta(description="Tokens between two events of a stream.")
+    ] = None
 
     def to_params(self) -> SamplingParams:
         """The same as the ring's own type. RequestError if there are two constraints."""
@@ -51,8 +80,17 @@ class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
             top_k=self.top_k,
             min_p=self.min_p,
             seed=self.seed if self.sampling_seed is None else self.sampling_seed,
+            n=self.n,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            allowed_token_ids=self.allowed_token_ids,
+            bad_words=self.bad_words,
             stop=as_list(self.stop),
             stop_token_ids=self.stop_token_ids,
+            stop_regex=as_list(self.stop_regex),
+            no_stop_trim=self.no_stop_trim,
             ignore_eos=self.ignore_eos,
             skip_special_tokens=self.skip_special_tokens,
         )
@@ -74,20 +112,31 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         Rid | list[Rid] | None,
         Meta(description="The request's id; with several prompts a list, or a prefix."),
     ] = None
-    return_logprob: Annotated[bool, Meta(description="Add log-probabilities.")] = False
+    return_logprob: Annotated[
+        bool | list[bool], Meta(description="Add log-probabilities; for all, or per prompt.")
+    ] = False
     logprob_start_len: Annotated[
-        Int, Meta(description="First prompt position with a log-probability; -1 is none.")
-    ] = -1
+        Int | list[Int] | None,
+        Meta(description="First prompt position with a log-probability; -1 is none."),
+    ] = None
+    top_logprobs_num: Annotated[
+        Count | list[Count], Meta(description="So many most likely tokens of each position.")
+    ] = 0
+    token_ids_logprob: Annotated[
+        list[TokenId | list[TokenId] | None],
+        Meta(description="Ids whose log-probabilities are added; for all, or a list per prompt."),
+    ] = field(default_factory=list)
+    return_text_in_logprobs: Annotated[
+        bool, Meta(description="Add each token's text to its log-probability.")
+    ] = False
+    return_prompt_token_ids: Annotated[
+        bool, Meta(description="Add `prompt_token_ids` to the answer.")
+    ] = False
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
-    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
-    extra_key: Annotated[str, Meta(description="Another name of cache_salt.")] = ""
-
-
-class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """The body of /abort_request."""
-
-    rid: str | None = None
-    abort_all: bool = False
+    cache_salt: Annotated[
+        str | list[str], Meta(description="Prompts share KV under one salt only.")
+    ] = ""
+    extra_key: Annotated[str | list[str], Meta(description="Another name of cache_salt.")] = ""
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):
@@ -97,14 +146,17 @@ class FinishReason(Struct, frozen=True, kw_only=True):
     matched: int | str | UnsetType | None = UNSET
     length: int | UnsetType = UNSET
     message: str | UnsetType = UNSET
+    status_code: int | UnsetType | None = UNSET
+    err_type: str | UnsetType | None = UNSET
 
 
 class MetaInfo(Struct, frozen=True, kw_only=True):
-    """Facts about one answer; log-probabilities are [logprob, token id, null].
+    """Facts about one answer. Entries of log-probabilities are [logprob, token id, text or null].
 
     Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
     `forward_passes` tells how often the model was asked for one. The first output ids take the
-    place of the prompt's last `healed_tokens`.
+    place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
+    prompt's log-probabilities.
     """
 
     id: str
@@ -118,6 +170,11 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     healed_tokens: int = 0
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
+    input_top_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
+    output_top_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
+    input_token_ids_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
+    output_token_ids_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
+    normalized_prompt_logprob: float | UnsetType | None = UNSET
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):
@@ -126,28 +183,15 @@ class NativeResponse(Struct, frozen=True, kw_only=True):
     text: str
     output_ids: list[int]
     meta_info: MetaInfo
+    prompt_token_ids: list[int] | UnsetType = UNSET
     index: int | UnsetType = UNSET
 
 
-class ModelInfo(Struct, frozen=True, kw_only=True):
-    """The answer of /get_model_info."""
-
-    model_path: str
-    tokenizer_path: str
-    served_model_name: str
-    context_length: int
-    max_total_tokens: int
-    is_generation: bool = True
-    has_image_understanding: bool = False
-    preferred_sampling_params: dict[str, Any] | None = None
-
-
 REQUEST_KIND: Kind = NATIVE
-ABORT_KIND: Kind = NO_EXTRAS
 
 
 def as_list(value: str | list[str]) -> list[str]:
-    """A stop field's one or several strings as a list; "" is none."""
+    """The one or several strings of a field as a list; "" is none."""
     if isinstance(value, str):
         return [value] if value else []
     return value

@@ -1,15 +1,17 @@
-"""The JSON of /score_choices, field by field. The request's struct is also what the documentation
-shows."""
+"""The JSON of /score_choices and /v1/score, field by field. The requests' structs are also what
+the documentation shows."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from srt.gateway.fields import NO_EXTRAS, Kind
+from srt.gateway.fields import NO_EXTRAS, Ignored, Kind
 from srt.gateway.wire_native import Rid, TokenId
+from srt.gateway.wire_openai import Usage
 from srt.generation import ScoreOutput
 
 SCORE_KIND: Kind = NO_EXTRAS
+LABEL_KIND = Kind({"user": Ignored("an end-user label")})
 
 
 class ScoreBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -47,6 +49,35 @@ class ScoreResponse(Struct, frozen=True, kw_only=True):
     cached_tokens: int
     computed_tokens: int
     e2e_latency: float
+
+
+class LabelBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The body of /v1/score. Query and items are all texts or all token ids."""
+
+    query: Annotated[str | list[TokenId], Meta(description="What all prompts have in common.")]
+    items: Annotated[
+        str | list[str | list[TokenId]], Meta(description="What each prompt adds to the query.")
+    ]
+    label_token_ids: Annotated[
+        list[TokenId], Meta(description="The tokens whose probabilities are asked for.")
+    ]
+    apply_softmax: Annotated[
+        bool, Meta(description="Probabilities among the labels, not among all tokens.")
+    ] = False
+    item_first: Annotated[bool, Meta(description="The query comes behind the item.")] = False
+    model: Annotated[str | None, Meta(description="The served name or path.")] = None
+    rid: Annotated[Rid | None, Meta(description="The request's id.")] = None
+    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+
+
+class LabelScores(Struct, frozen=True, kw_only=True):
+    """The answer of /v1/score: for each item, the probability of each label as its next token."""
+
+    id: str
+    scores: list[list[float]]
+    model: str
+    usage: Usage
+    object: Literal["scoring"] = "scoring"
 
 
 def score_response(output: ScoreOutput, latency_s: float) -> ScoreResponse:

@@ -34,9 +34,9 @@ class HFFiles:
             raise ConfigError(f"{path}: not a JSON object")
         return content
 
-    def required(self, key: str) -> int:
-        """An integer that config.json must have."""
-        value = self.config.get(key)
+    def required(self, key: str, *other_names: str) -> int:
+        """An integer that config.json must have, under the first of the names that is there."""
+        value = next((self.config[k] for k in (key, *other_names) if k in self.config), None)
         if not isinstance(value, int):
             raise ConfigError(f"{self.path / 'config.json'}: {key} is missing or not an integer")
         return value
@@ -56,25 +56,48 @@ class HFFiles:
             raise ConfigError(f"{self.path / 'tokenizer.json'}: the vocab is empty")
         return ids
 
-    def chat_template(self) -> str | None:
-        """chat_template.jinja, else tokenizer_config.json's ("default", if it has several)."""
-        path = self.path / "chat_template.jinja"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        template = self.tokenizer_config.get("chat_template")
+    @cached_property
+    def decoder_steps(self) -> list[dict[str, Any]]:
+        """tokenizer.json's decoder, taken apart if it is a sequence of several."""
+        decoder = self.tokenizer.get("decoder") or {"type": None}
+        return decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+
+    @property
+    def is_spm(self) -> bool:
+        """Whether tokens are written as SentencePiece does, with U+2581 for a space."""
+        return any(step["type"] in ("Replace", "Metaspace") for step in self.decoder_steps)
+
+    @cached_property
+    def chat_templates(self) -> dict[str, str]:
+        """Templates by name, "default" and "tool_use" among them: from the files that hold one
+        each, and from tokenizer_config.json if there are none."""
+        paths = {path.stem: path for path in self.path.glob("additional_chat_templates/*.jinja")}
+        default = self.path / "chat_template.jinja"
+        if default.is_file():
+            paths["default"] = default
+        if paths:
+            return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+        template = self.tokenizer_config.get("chat_template") or {}
         if isinstance(template, list):
-            return {item["name"]: item["template"] for item in template}.get("default")
-        return template
+            return {item["name"]: item["template"] for item in template}
+        return {"default": template} if isinstance(template, str) else template
 
     def adds_bos(self) -> bool:
         """Whether prompts start with BOS: as tokenizer_config.json says, else tokenizer.json."""
-        explicit = self.tokenizer_config.get("add_bos_token")
+        return self._adds("bos_token", 0)
+
+    def adds_eos(self) -> bool:
+        """The same of EOS at the end of prompts."""
+        return self._adds("eos_token", -1)
+
+    def _adds(self, kind: str, place: int) -> bool:
+        explicit = self.tokenizer_config.get(f"add_{kind}")
         if explicit is not None:
             return bool(explicit)
-        bos = token_text(self.tokenizer_config.get("bos_token"))
+        token = token_text(self.tokenizer_config.get(kind))
         processor = self.tokenizer.get("post_processor") or {}
         steps = processor.get("processors", [processor])
-        return bos is not None and any(_first_special(step) == bos for step in steps)
+        return token is not None and any(_special_at(step, place) == token for step in steps)
 
 
 def token_text(token: Any) -> str | None:
@@ -84,10 +107,10 @@ def token_text(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _first_special(processor: dict[str, Any]) -> str | None:
-    """The special token that a TemplateProcessing puts before a single text."""
+def _special_at(processor: dict[str, Any], place: int) -> str | None:
+    """The special token that a TemplateProcessing puts there: first (0) or last (-1)."""
     if processor.get("type") != "TemplateProcessing":
         return None
-    first = (processor.get("single") or [{}])[0]
-    name = first.get("SpecialToken", {}).get("id")
+    piece = (processor.get("single") or [{}])[place]
+    name = piece.get("SpecialToken", {}).get("id")
     return name if isinstance(name, str) else None

@@ -5,37 +5,46 @@ The tokenizer process encodes prompts with it, the scheduler what a grammar forc
 tokenizer.json. Invariant: BOS is added here and nowhere else, and never twice.
 """
 
+import json
 from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
+from srt.model.gguf_encoder import begins_words_with_space, gguf_encoder, spm_words
 from srt.model.gguf_file import GGUFFile
-from srt.model.vocab import gguf_value, load_vocab
-
-_GGUF_CONTROL, _GGUF_USER_DEFINED = 3, 4
+from srt.model.gguf_tokens import GGUFTokens
+from srt.model.hf_files import HFFiles
+from srt.model.vocab import load_vocab
 
 
 class Tokenizer:
-    """Encodes text for one model. `bos_id` is put before each prompt unless it is None."""
+    """Encodes text for one model. `bos_id` is put before each prompt and `eos_id` after it, unless
+    they are None."""
 
-    def __init__(self, encoder: tokenizers.Tokenizer, bos_id: int | None) -> None:
+    def __init__(
+        self, encoder: tokenizers.Tokenizer, bos_id: int | None, eos_id: int | None = None
+    ) -> None:
         self._encoder = encoder
         self._bos_id = bos_id
+        self._eos_id = eos_id
 
     def encode(self, text: str, add_special_tokens: bool = True) -> np.ndarray:
         """The ids of `text`, int32 [n]. Special tokens written in the text become their ids.
 
         With `add_special_tokens`, BOS comes first if the model wants one and the text does not
-        already start with it.
+        already start with it; the same of EOS at the end, which few models want.
         """
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
-        bos = self._bos_id
-        if add_special_tokens and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
+        if add_special_tokens:
+            bos, eos = self._bos_id, self._eos_id
+            if bos is not None and ids[:1] != [bos]:
+                ids.insert(0, bos)
+            if eos is not None and ids[-1:] != [eos]:
+                ids.append(eos)
         return np.array(ids, dtype=np.int32)
 
 
@@ -47,7 +56,10 @@ class Pieces(NamedTuple):
 
 
 class PlainTokenizer:
-    """Encodes text in which special tokens are text like any other."""
+    """Encodes text that continues other text, and in which special tokens are text like any other.
+
+    No space is put in front of it.
+    """
 
     def __init__(self, encoder: tokenizers.Tokenizer) -> None:
         encoder.encode_special_tokens = True
@@ -58,26 +70,52 @@ class PlainTokenizer:
         encoding = self._encoder.encode(text, add_special_tokens=False)
         return Pieces(encoding.ids, encoding.word_ids)
 
+    @property
+    def cuts_words(self) -> bool:
+        """Whether text is encoded word by word. Without, the ids of a text's end depend on all of
+        it."""
+        normalizer, cut = self._encoder.normalizer, self._encoder.pre_tokenizer
+        text = normalizer.normalize_str("a a") if normalizer else "a a"
+        return cut is not None and len(cut.pre_tokenize_str(text)) > 1
+
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model. Raises ConfigError for kinds that are not supported."""
     vocab = load_vocab(files)
-    return Tokenizer(_load(files), vocab.bos_id if vocab.add_bos else None)
+    if files.kind == "gguf":
+        encoder = gguf_encoder(GGUFTokens(GGUFFile(files.path)))
+    else:
+        encoder = _built(files)
+    eos_id = vocab.eos_ids[0] if vocab.add_eos and vocab.eos_ids else None
+    return Tokenizer(encoder, vocab.bos_id if vocab.add_bos else None, eos_id)
 
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
     """The same for text that is not a prompt. Raises ConfigError as `load_tokenizer` does."""
-    return PlainTokenizer(_load(files))
+    if files.kind == "gguf":
+        return PlainTokenizer(gguf_encoder(GGUFTokens(GGUFFile(files.path)), plain=True))
+    hf = HFFiles(files.path)
+    changed = {part: _without_prefix(hf.tokenizer.get(part)) for part in _PREFIXING_PARTS}
+    encoder = _built(files, json.dumps({**hf.tokenizer, **changed}))
+    if hf.is_spm and _can_cut_at_spaces(hf.tokenizer["model"]):
+        cuts = [encoder.pre_tokenizer] if encoder.pre_tokenizer else []
+        encoder.pre_tokenizer = pre_tokenizers.Sequence([*cuts, spm_words()])
+    return PlainTokenizer(encoder)
 
 
-def _load(files: ModelFiles) -> tokenizers.Tokenizer:
-    return _from_gguf(files) if files.kind == "gguf" else _from_directory(files)
+# ---- tokenizer.json ---------------------------------------------------------------------------
+
+_PREFIXING_PARTS = ("normalizer", "pre_tokenizer")
+_NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 
 
-def _from_directory(files: ModelFiles) -> tokenizers.Tokenizer:
-    path = files.path / "tokenizer.json"
+def _built(files: ModelFiles, content: str | None = None) -> tokenizers.Tokenizer:
+    """The library's tokenizer of tokenizer.json, or of other content of it, without the limits
+    that it may set."""
+    path = str(files.path / "tokenizer.json")
     try:
-        encoder = tokenizers.Tokenizer.from_file(str(path))
+        library = tokenizers.Tokenizer
+        encoder = library.from_file(path) if content is None else library.from_str(content)
     except Exception as error:  # the library raises bare Exception for every kind of bad file
         raise ConfigError(f"{path}: cannot be loaded ({error})") from error
     encoder.no_truncation()
@@ -85,42 +123,21 @@ def _from_directory(files: ModelFiles) -> tokenizers.Tokenizer:
     return encoder
 
 
-def _from_gguf(files: ModelFiles) -> tokenizers.Tokenizer:
-    file = GGUFFile(files.path)
-    tokens: list[str] = gguf_value(file, "tokenizer.ggml.tokens")
-    merges = [tuple(m.split(" ", 1)) for m in gguf_value(file, "tokenizer.ggml.merges")]
-    model = models.BPE({token: i for i, token in enumerate(tokens)}, merges)
-    encoder = tokenizers.Tokenizer(model)
-    encoder.pre_tokenizer = _pre_tokenizer(file.metadata.get("tokenizer.ggml.pre"))
-    _add_literal_tokens(encoder, tokens, file.metadata.get("tokenizer.ggml.token_type", []))
-    return encoder
+def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A normalizer or pre-tokenizer that does the same but for a space in front of the text."""
+    if step is None or step["type"] == "Prepend":
+        return None
+    changed = dict(step)
+    for parts in ("normalizers", "pretokenizers"):
+        if parts in step:
+            changed[parts] = [part for s in step[parts] if (part := _without_prefix(s))]
+    changed |= {key: value for key, value in _NO_PREFIX.items() if key in step}
+    return changed
 
 
-def _add_literal_tokens(encoder: tokenizers.Tokenizer, tokens: list[str], types: list[int]) -> None:
-    """Make control and user-defined tokens match literally, before any splitting."""
-    marked = list(zip(tokens, types, strict=False))
-    encoder.add_special_tokens([_literal(t, True) for t, kind in marked if kind == _GGUF_CONTROL])
-    encoder.add_tokens([_literal(t, False) for t, kind in marked if kind == _GGUF_USER_DEFINED])
-
-
-def _literal(token: str, special: bool) -> AddedToken:
-    return AddedToken(token, special=special, normalized=False)
-
-
-def _gpt2() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm() -> pre_tokenizers.PreTokenizer:
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Sequence([digits, _gpt2()])
-
-
-_PRE_TOKENIZERS = {"gpt-2": _gpt2, "smollm": _smollm}
-
-
-def _pre_tokenizer(name: Any) -> pre_tokenizers.PreTokenizer:
-    if name not in _PRE_TOKENIZERS:
-        supported = ", ".join(sorted(_PRE_TOKENIZERS))
-        raise ConfigError(f"GGUF pre-tokenizer {name!r} is not supported ({supported} are)")
-    return _PRE_TOKENIZERS[name]()
+def _can_cut_at_spaces(model: dict[str, Any]) -> bool:
+    """Whether a model of SentencePiece's kind encodes text as it encodes the words of it."""
+    if model.get("type") != "BPE":
+        return False
+    merges = (m.split(" ") if isinstance(m, str) else m for m in model["merges"])
+    return begins_words_with_space(map("".join, merges))

@@ -6,19 +6,20 @@ and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from srt.errors import ConfigError
+from srt.model.context import hf_context_len
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
+from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, gguf_value
 from srt.model.hf_files import HFFiles, token_text
 
-_GGUF_UNKNOWN, _GGUF_CONTROL, _GGUF_USER_DEFINED, _GGUF_UNUSED = 2, 3, 4, 5
-_GGUF_EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_SPM_SPACE = "\u2581"
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+# GPT-2 and its heirs, DBRX and nanochat have names of their own.
+_CONTEXT_LEN = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 _SPM_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
@@ -27,7 +28,9 @@ class Vocab:
     """A model's vocabulary and the facts of its configuration that decide about text.
 
     `eos_ids[0]` is the tokenizer's own EOS token. `add_bos` says whether prompts start with
-    `bos_id`. Ids that no token stands for (padding rows of the embedding) have no bytes.
+    `bos_id`, `add_eos` whether they end with `eos_ids[0]`, `space_prefix` whether their text gets a
+    space in front. `tool_template` is the chat template for chats with tools, if there is one of
+    its own. Ids that no token stands for (padding rows of the embedding) have no bytes.
     """
 
     model_name: str
@@ -38,6 +41,9 @@ class Vocab:
     add_bos: bool
     context_len: int
     chat_template: str | None
+    tool_template: str | None = None
+    add_eos: bool = False
+    space_prefix: bool = False
 
     @property
     def vocab_size(self) -> int:
@@ -52,10 +58,12 @@ class Vocab:
         return [b"" if i in hidden else data for i, data in enumerate(self.token_bytes)]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
+        """The whole text that `ids` are made of, without the space that prompts get in front;
+        bytes that are not UTF-8 become U+FFFD."""
         hidden: frozenset[int] = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes[i] for i in ids if i not in hidden)
-        return data.decode("utf-8", errors="replace")
+        text = data.decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if self.space_prefix else text
 
 
 def load_vocab(files: ModelFiles) -> Vocab:
@@ -87,55 +95,49 @@ def _byte_level_bytes(token: str) -> bytes:
 
 
 def _spm_bytes(token: str) -> bytes:
+    return token.replace(SPM_SPACE, " ").encode()
+
+
+def _spm_or_byte(token: str) -> bytes:
     byte = _SPM_BYTE.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace(_SPM_SPACE, " ").encode()
+    return bytes([int(byte[1], 16)]) if byte else _spm_bytes(token)
 
 
 # ---- GGUF ------------------------------------------------------------------------------------
 
 
 def _from_gguf(name: str, file: GGUFFile) -> Vocab:
-    meta = file.metadata
-    model = gguf_value(file, "tokenizer.ggml.model")
-    if model != "gpt2":
-        raise ConfigError(
-            f"{file.path}: tokenizer {model!r} is not supported (GGUF files with 'gpt2' are)"
-        )
-    tokens: list[str] = gguf_value(file, "tokenizer.ggml.tokens")
+    tokens = GGUFTokens(file)
     arch = gguf_value(file, "general.architecture")
-    types: list[int] = meta.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     embedding = file.tensors.get("token_embd.weight")
-    eos = [meta.get(f"tokenizer.ggml.{key}") for key in _GGUF_EOS_KEYS]
+    size = embedding.shape[0] if embedding else len(tokens.texts)
+    special = (TokenType.CONTROL, TokenType.UNKNOWN)
     return Vocab(
         model_name=name,
-        token_bytes=_sized(
-            [_gguf_bytes(token, kind) for token, kind in zip(tokens, types, strict=True)],
-            embedding.shape[0] if embedding else len(tokens),
-        ),
-        special_ids=frozenset(
-            i for i, kind in enumerate(types) if kind in (_GGUF_CONTROL, _GGUF_UNKNOWN)
-        ),
-        eos_ids=_distinct(eos),
-        bos_id=meta.get("tokenizer.ggml.bos_token_id"),
-        add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", False)),
+        token_bytes=_sized(_gguf_bytes(tokens), size),
+        special_ids=frozenset(i for i, kind in enumerate(tokens.types) if kind in special),
+        eos_ids=tuple(i for i in tokens.eos_ids() if i < size),
+        bos_id=tokens.bos_id,
+        add_bos=tokens.add_bos,
         context_len=int(gguf_value(file, f"{arch}.context_length")),
-        chat_template=meta.get("tokenizer.chat_template"),
+        chat_template=file.metadata.get("tokenizer.chat_template"),
+        tool_template=file.metadata.get("tokenizer.chat_template.tool_use"),
+        add_eos=tokens.add_eos,
+        space_prefix=tokens.space_prefix,
     )
 
 
-def _gguf_bytes(token: str, kind: int) -> bytes:
-    if kind == _GGUF_UNUSED:
-        return b""
-    if kind in (_GGUF_CONTROL, _GGUF_UNKNOWN, _GGUF_USER_DEFINED):
-        return token.encode()
-    return _byte_level_bytes(token)
-
-
-def gguf_value(file: GGUFFile, key: str) -> Any:
-    """A metadata value that the file must have."""
-    if key not in file.metadata:
-        raise ConfigError(f"{file.path}: the key {key} is missing")
-    return file.metadata[key]
+def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
+    normal = _spm_bytes if tokens.is_spm else _byte_level_bytes
+    to_bytes: dict[int, Callable[[str], bytes]] = {
+        TokenType.UNKNOWN: str.encode,
+        TokenType.CONTROL: str.encode,
+        TokenType.USER_DEFINED: str.encode,
+        TokenType.UNUSED: lambda text: b"",
+        TokenType.BYTE: _spm_or_byte,
+    }
+    texts = tokens.literal_texts()
+    return [to_bytes.get(t, normal)(text) for text, t in zip(texts, tokens.types, strict=True)]
 
 
 # ---- Hugging Face directory ------------------------------------------------------------------
@@ -143,11 +145,12 @@ def gguf_value(file: GGUFFile, key: str) -> Any:
 
 def _from_hf(name: str, files: HFFiles) -> Vocab:
     tokenizer = files.tokenizer
-    to_bytes = _spm_bytes if _is_spm(files) else _byte_level_bytes
+    to_bytes = _token_decoder(files)
     added = {item["id"]: item for item in tokenizer.get("added_tokens", [])}
     ids = files.token_ids
     token_bytes = {i: to_bytes(token) for token, i in ids.items() if i not in added}
-    token_bytes |= {i: item["content"].encode() for i, item in added.items()}
+    literal = str.encode if to_bytes is _byte_level_bytes else _spm_bytes
+    token_bytes |= {i: literal(item["content"]) for i, item in added.items()}
     size = files.required("vocab_size")
     bos_id = ids.get(token_text(files.tokenizer_config.get("bos_token")) or "")
     return Vocab(
@@ -157,33 +160,44 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
         eos_ids=tuple(i for i in _distinct(_hf_eos_ids(files)) if i < size),
         bos_id=files.config.get("bos_token_id") if bos_id is None else bos_id,
         add_bos=files.adds_bos(),
-        context_len=files.required("max_position_embeddings"),
-        chat_template=files.chat_template(),
+        context_len=hf_context_len(files.config, files.required(*_CONTEXT_LEN)),
+        chat_template=files.chat_templates.get("default"),
+        tool_template=files.chat_templates.get("tool_use"),
+        add_eos=files.adds_eos(),
+        space_prefix=any(_strips_space(step) for step in files.decoder_steps),
     )
 
 
-def _is_spm(files: HFFiles) -> bool:
-    """Whether the decoder is SentencePiece's (True) or byte-level (False); else ConfigError.
+def _token_decoder(files: HFFiles) -> Callable[[str], bytes]:
+    """What makes bytes of a token, by the decoder: SentencePiece's or byte-level's.
 
     `Strip`, which removes the first space of a whole text, is left out on purpose: what a model
     generates continues a prompt, so its first space is text.
     """
-    decoder = files.tokenizer.get("decoder") or {"type": None}
-    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    steps = files.decoder_steps
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
-        return False
+        return _byte_level_bytes
+    if kinds == ["Metaspace"] and steps[0].get("replacement") == SPM_SPACE:
+        return _spm_bytes
     spaces = [step for step in steps if step["type"] == "Replace"]
     if spaces and set(kinds) <= _SPM_DECODERS and all(_replaces_space(step) for step in spaces):
-        return True
+        return _spm_or_byte if "ByteFallback" in kinds else _spm_bytes
     raise ConfigError(
         f"{files.path / 'tokenizer.json'}: decoder {'+'.join(map(str, kinds))} is not supported "
-        "(ByteLevel, and Replace+ByteFallback+Fuse are)"
+        "(ByteLevel, Metaspace, and Replace+ByteFallback+Fuse are)"
     )
 
 
 def _replaces_space(step: dict[str, Any]) -> bool:
-    return step.get("pattern") == {"String": _SPM_SPACE} and step.get("content") == " "
+    return step.get("pattern") == {"String": SPM_SPACE} and step.get("content") == " "
+
+
+def _strips_space(step: dict[str, Any]) -> bool:
+    if step["type"] == "Metaspace":
+        prepends: bool = step.get("prepend_scheme", "always") != "never"
+        return prepends and step.get("add_prefix_space", True)
+    return step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0
 
 
 def _hf_eos_ids(files: HFFiles) -> list[int | None]:

@@ -38,8 +38,8 @@ from scheduler_proc.kernels.library import (
     address,
     load,
 )
-from scheduler_proc.models.config import LlamaConfig
-from scheduler_proc.models.packed import PackedLlama
+from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.packed import PackedModel
 
 PEAKS = Peaks(read=20e9, fp32=100e9, int8=400e9)
 SHAPE = Shape(heads=6, kv_heads=2, head_dim=64)
@@ -171,7 +171,7 @@ def test_attention_rows_that_were_asked_for(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.kernel_attention.POOL_SLOTS", 512)
-    config = LlamaConfig(384, 1, 6, 2, 64, 512, 1000, 2048, 1e-5)
+    config = DecoderConfig(384, 1, 6, 2, 64, 512, 1000, 2048, 1e-5)
     cases = [case for case in CASES if case.slots <= 512]
     monkeypatch.setattr("bench.kernel_attention.CASES", cases)
     runner = Runner("ctx=64, permuted", 2)
@@ -214,7 +214,7 @@ def test_linear_rows_of_a_model(operations: Operations, monkeypatch: pytest.Monk
     monkeypatch.setattr(roofline, "WORKING_SET", 10_000)
     head, memory = packed_matrix(operations.library, Format.Q8, 48, 64)
     none = np.empty(0, np.float32)
-    packed = PackedLlama((Layer * 1)(), head, head, none, none, [memory])
+    packed = PackedModel((Layer * 1)(), head, head, none, none, [memory])
     rows = list(linear_rows(operations, packed, Runner("head 64x48 Q8, M=8", 1)))
     assert [row.name for row in rows] == ["linear head 64x48 Q8, M=8"]
     size = operations.library.packed_bytes(Format.Q8, 48, 64)

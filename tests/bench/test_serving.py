@@ -132,17 +132,17 @@ class Counting(FakeClient):
         self.delay_s = 0.002
         self.most = 0
 
-    async def submit(self, request: Request) -> Any:
-        generation = await super().submit(request)
+    async def submit_samples(self, request: Request) -> Any:
+        samples = await super().submit_samples(request)
         live = sum(not g.closed for g in self.generations)
         self.most = max(self.most, live)
-        return generation
+        return samples
 
 
 async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
     client = Counting()
     out = tmp_path / "r.json"
-    async with served(client, api_key="k") as server:
+    async with served(client, api_keys=("k",)) as server:
         args = parse_args(
             ["--workload", "tree", "--url", server.url, "--scale", "0.125", "--api-key", "k"]
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from detokenizer_proc.core import Detokenizer, DetokenizerStep
 from srt.errors import ErrorInfo
@@ -12,6 +13,7 @@ from srt.messages import (
     Abort,
     Credit,
     Finish,
+    LogprobDetail,
     Output,
     PromptLogprobs,
     ReqEnd,
@@ -161,6 +163,34 @@ def test_prompt_logprobs_come_first_and_in_order(detokenizer: Detokenizer) -> No
     assert (later.prompt_logprob_start, later.prompt_logprobs) == (-1, b"")
 
 
+def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> None:
+    """Only of requests that asked; of the prompt in chunks."""
+    asking = start(1, stream=True, return_logprob=True, top_logprobs=1, logprob_token_ids=[5, 6])
+    chunks = [
+        PromptLogprobs(
+            1,
+            first,
+            pack_ids([7]),
+            pack_floats([-1.0]),
+            LogprobDetail(pack_ids([first]), pack_floats([-2.0]), pack_floats([-3.0, -4.0])),
+        )
+        for first in (2, 3)
+    ]
+    detail = LogprobDetail(pack_ids([0x61]), pack_floats([-0.5]), pack_floats([-5.0, -6.0]))
+    first = batch({2: b"x", 1: b"a"}, (asking, start(2, stream=True)), logprobs=[math.nan, -0.5])
+    step = detokenizer.step(replace(first, prompt_logprobs=chunks, details={1: detail}))
+    other, asked = step.outputs[A]
+    assert (other.detail, other.prompt_detail) == (None, None)
+    assert asked.detail == detail
+    assert asked.prompt_detail == LogprobDetail(
+        pack_ids([2, 3]), pack_floats([-2.0, -2.0]), pack_floats([-3.0, -4.0, -3.0, -4.0])
+    )
+    named = start(3, stream=True, return_logprob=True, logprob_token_ids=[5])
+    only = LogprobDetail(id_logprobs=pack_floats([-1.0]))
+    later = replace(batch({3: b"b"}, (named,), logprobs=[-0.5]), details={0: only})
+    assert only_output(detokenizer.step(later)).detail == only
+
+
 # ---- how requests end ------------------------------------------------------------------------
 
 
@@ -211,6 +241,40 @@ def test_a_stop_token_counts_but_is_not_text(
     assert output.finish == Finish("stop", stop_id)
 
 
+@pytest.mark.parametrize("skip_special_tokens", [True, False])
+@pytest.mark.parametrize("stop_id", [EOS, ord("z")])
+def test_a_stop_token_that_is_not_trimmed(
+    detokenizer: Detokenizer, stop_id: int, skip_special_tokens: bool
+) -> None:
+    """It is text, unless it is a special token that is skipped; a stop string in it is not."""
+    request = start(1, no_stop_trim=True, skip_special_tokens=skip_special_tokens, stop=["az"])
+    step = detokenizer.step(batch({1: [0x61, stop_id]}, (request,), {1: Finish("stop", stop_id)}))
+    output = only_output(step)
+    shown = {EOS: "" if skip_special_tokens else "<eos>"}.get(stop_id, "z")
+    assert (output.text, output.finish) == ("a" + shown, Finish("stop", stop_id))
+    assert ids_of(output) == [0x61, stop_id]
+
+
+def test_a_stop_pattern_ends_a_request(detokenizer: Detokenizer) -> None:
+    request = start(1, stop_regex=["never", r"\n\d+:"], stream=True)
+    first = only_output(detokenizer.step(batch({1: b"ok\n"}, (request,))))
+    assert (first.text, ids_of(first)) == ("ok", list(b"ok\n"))
+    step = detokenizer.step(batch({1: b"12:xyz"}))
+    output = only_output(step)
+    assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"12:"), 6)
+    assert output.finish == Finish("stop", r"\n\d+:")
+    assert step.aborts == [Abort(A, "r1", EPOCH)]
+
+
+def test_kept_stops(detokenizer: Detokenizer) -> None:
+    starts = (
+        start(1, stop=["b"], no_stop_trim=True),
+        start(2, stop_regex=["[bc]+"], no_stop_trim=True),
+    )
+    step = detokenizer.step(batch({1: b"abc", 2: b"abc"}, starts))
+    assert [output.text for output in step.outputs[A]] == ["ab", "ab"]
+
+
 def test_a_request_may_have_several_columns(detokenizer: Detokenizer) -> None:
     z = ord("z")
     step = detokenizer.step(
@@ -237,10 +301,15 @@ def test_special_tokens_within_the_text(detokenizer: Detokenizer) -> None:
 
 
 def test_min_new_tokens_blocks_stop_strings(detokenizer: Detokenizer) -> None:
-    request = start(1, stop=["a"], min_new_tokens=3, stream=True)
-    assert only_output(detokenizer.step(batch({1: b"ab"}, (request,)))).text == "ab"
-    output = only_output(detokenizer.step(batch({1: b"a"})))
-    assert (output.text, output.finish) == ("", Finish("stop", "a"))
+    starts = (
+        start(1, stop=["a"], min_new_tokens=3, stream=True),
+        start(2, stop_regex=["a"], min_new_tokens=3, stream=True),
+    )
+    first = detokenizer.step(batch({1: b"ab", 2: b"ab"}, starts))
+    assert [output.text for output in first.outputs[A]] == ["ab", "ab"]
+    second = detokenizer.step(batch({1: b"a", 2: b"a"}))
+    stops = [(output.text, output.finish) for output in second.outputs[A]]
+    assert stops == [("", Finish("stop", "a"))] * 2
 
 
 # ---- strangers, lost clients, epochs ---------------------------------------------------------

@@ -1,13 +1,14 @@
 """Jumps at the detokenizer: tokens are replaced, text only grows, whatever was sent before."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from detokenizer_proc.core import Detokenizer
 from srt.messages import (
     Finish,
+    LogprobDetail,
     Output,
     ReqEnd,
     ReqStart,
@@ -31,9 +32,12 @@ class Reader:
         self.detokenizer = Detokenizer(VOCAB, 0)
         self.text, self.ids = "", list[int]()
         self.logprobs = list[float]()
+        self.tops, self.named = list[list[int]](), list[list[float]]()
         self.scored = logprobs
         self.last: Output | None = None
         start = ReqStart(1, b"c", "r", 3, 0, stop or [], stream=True, return_logprob=logprobs)
+        if logprobs:
+            start = replace(start, top_logprobs=2, logprob_token_ids=[7, 8, 9])
         self._send(TokenBatch(0, starts=[start]))
 
     def give(self, ids: list[int], jump: tuple[int, int] | None = None) -> None:
@@ -55,6 +59,9 @@ class Reader:
             ids=pack_ids(ids),
             logprobs=pack_floats([-float(i) for i in ids]) if self.scored else b"",
             jumps=jumps,
+            details={n: detail(column) for n, (column, _) in enumerate(columns)}
+            if self.scored
+            else {},
         )
 
     def _send(self, batch: TokenBatch) -> None:
@@ -64,7 +71,29 @@ class Reader:
             self.ids += unpack_ids(output.ids).tolist()
             del self.logprobs[len(self.logprobs) - output.dropped :]
             self.logprobs += unpack_floats(output.logprobs).tolist()
+            del self.tops[len(self.tops) - output.dropped :]
+            del self.named[len(self.named) - output.dropped :]
+            if output.detail is not None:
+                self.tops += unpack_ids(output.detail.top_ids).reshape(-1, 2).tolist()
+                self.named += unpack_floats(output.detail.id_logprobs).reshape(-1, 3).tolist()
+                assert output.detail.top_ids == detail(unpack_ids(output.ids).tolist()).top_ids
+            assert (output.detail is not None) == (self.scored and len(output.ids) > 0)
             self.last = output
+
+    def assert_scored(self) -> None:
+        """The values belong to the ids that are left."""
+        assert self.logprobs == [-float(i) for i in self.ids]
+        assert self.tops == [[i, i + 1] for i in self.ids]
+        assert self.named == [[-i - 0.25, -i - 0.5, -i - 0.75] for i in self.ids]
+
+
+def detail(ids: list[int]) -> LogprobDetail:
+    """Values that tell which id they belong to."""
+    return LogprobDetail(
+        pack_ids([[i, i + 1] for i in ids]),
+        pack_floats([[-i, -i - 1] for i in ids]),
+        pack_floats([[-i - 0.25, -i - 0.5, -i - 0.75] for i in ids]),
+    )
 
 
 def test_a_sent_token_is_replaced_and_its_text_stays() -> None:
@@ -82,7 +111,14 @@ def test_a_token_is_replaced_before_it_was_sent() -> None:
     reader = Reader(logprobs=True)
     reader.give_together(([ord("a")], None), ([ABC, COLON], (1, 1)))
     assert reader.text == 'abc":' and reader.ids == [ABC, COLON]
-    assert reader.logprobs == [-float(ABC), -float(COLON)]
+    reader.assert_scored()
+
+
+def test_a_stop_string_cuts_the_log_probabilities_too() -> None:
+    reader = Reader(stop=['b"'], logprobs=True)
+    reader.give([ord("a"), AB, COLON, ABC])
+    assert reader.text == "aa" and reader.ids == [ord("a"), AB, COLON]
+    reader.assert_scored()
 
 
 def test_a_stop_string_may_begin_before_a_jump_and_end_in_it() -> None:
@@ -124,7 +160,7 @@ def test_text_and_ids_are_those_of_the_last_cut(logprobs: bool, data: st.DataObj
     assert reader.ids == ids
     assert reader.text == b"".join(PIECES[i] for i in ids).decode(errors="replace")
     if logprobs:
-        assert np.array_equal(reader.logprobs, [-float(i) for i in ids])
+        reader.assert_scored()
 
 
 def _cut(data: bytes, draw: st.DataObject) -> list[int]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
-from detokenizer_proc.text_stream import TextStream
+from detokenizer_proc.text_stream import Stops, TextStream
 from srt.messages import Finish, Output, ReqEnd, ReqStart, TokenBatch, pack_ids, unpack_ids
 from srt.model.vocab import Vocab
 
@@ -27,7 +27,7 @@ def test_the_text_begins_behind_the_skipped_bytes(ids: list[int], data: st.DataO
 @pytest.mark.parametrize("ids", [[SLASHES, AB], [58, 47, 47, AB], [58, 47, 47, 97, 98]])
 def test_stop_strings_are_looked_for_behind_them(ids: list[int]) -> None:
     for stop, expected in ((":", "//ab"), (":/", "//ab"), ("/a", "/"), ("//", "")):
-        stream = TextStream(PIECES, [stop], skip_bytes=1)
+        stream = TextStream(PIECES, Stops([stop]), skip_bytes=1)
         text = "".join(stream.push([i]) for i in ids) + stream.finish()
         assert text == expected
         assert (stream.stopped is None) == (expected == "//ab")
@@ -59,6 +59,6 @@ def test_a_jump_may_take_skipped_tokens_back() -> None:
 
 
 def test_an_output_that_ends_inside_them_has_no_text() -> None:
-    stream = TextStream(PIECES, ["x"], skip_bytes=5)
+    stream = TextStream(PIECES, Stops(["x"]), skip_bytes=5)
     assert stream.push([SLASHES]) == "" and stream.finish() == ""
     assert stream.stopped is None and stream.num_tokens == 1

@@ -1,14 +1,15 @@
-"""TextStream: pieces joined are the full decode; stop strings against a brute-force search."""
+"""TextStream: pieces joined are the full decode; what stops them against a brute-force search."""
 
 import codecs
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detokenizer_proc.text_stream import StopMatch, TextStream
+from detokenizer_proc.text_stream import StopMatch, Stops, TextStream
 from srt.model.files import resolve_model
 from srt.model.tokenizer import Tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
@@ -48,7 +49,8 @@ def test_pieces_joined_are_the_text(vocab: Vocab, tokenizer: Tokenizer) -> None:
     pieces = vocab.pieces(skip_special_tokens=True)
     for _ in range(200):
         text = "".join(rng.choice(rng.choice(SCRIPTS)) for _ in range(rng.randrange(60)))
-        stream = TextStream(pieces, stop=["never seen"] if rng.random() < 0.5 else [])
+        stops = Stops(["never seen"], ["never (ever )?seen"]) if rng.random() < 0.5 else Stops()
+        stream = TextStream(pieces, stops)
         ids = tokenizer.encode(text).tolist()
         sent = [stream.push(part) for part in random_splits(rng, ids)]
         assert "".join(sent) + stream.finish() == text
@@ -71,22 +73,36 @@ def decode(ids: list[int], final: bool) -> str:
     return decoder.decode(b"".join(PIECES[i] for i in ids), final)
 
 
-def brute_force(
-    ids: list[int], stops: list[str], min_new_tokens: int
-) -> tuple[str, StopMatch | None]:
+def brute_force(ids: list[int], stops: Stops) -> tuple[str, StopMatch | None]:
     """The whole text and the stop, by searching all of the text again at each token."""
     for count in range(1, len(ids) + 1):
         before, text = decode(ids[: count - 1], False), decode(ids[:count], False)
+        ends = range(len(before) + 1, len(text) + 1)
         found = [
             (start, start + len(stop), stop)
-            for stop in stops
+            for stop in stops.strings
             for start in range(len(text))
-            if text.startswith(stop, start) and start + len(stop) > len(before)
+            if text.startswith(stop, start) and start + len(stop) in ends
         ]
-        if found and count >= min_new_tokens:
-            start, _, stop = min(found)
-            return text[:start], StopMatch(stop, count)
+        found += [find for end in ends if (find := first_match(stops.patterns, text, end))]
+        if found and count >= stops.min_new_tokens:
+            start, end, stop = min(found)
+            return text[: end if stops.kept else start], StopMatch(stop, count)
     return decode(ids, True), None
+
+
+def first_match(patterns: Sequence[str], text: str, end: int) -> tuple[int, int, str] | None:
+    """Of the matches that end there, the one that begins first, of the first such pattern."""
+    found = [
+        (start, number)
+        for number, pattern in enumerate(patterns)
+        for start in range(end)
+        if re.compile(pattern, re.ASCII).fullmatch(text, start, end)
+    ]
+    if not found:
+        return None
+    start, number = min(found)
+    return start, end, patterns[number]
 
 
 def longest_open_stop(text: str, stops: list[str]) -> int:
@@ -101,8 +117,8 @@ def longest_open_stop(text: str, stops: list[str]) -> int:
     seed=st.integers(0, 1000),
 )
 def test_stop_strings(ids: list[int], stops: list[str], min_new_tokens: int, seed: int) -> None:
-    text, stopped = brute_force(ids, stops, min_new_tokens)
-    stream = TextStream(PIECES, stops, min_new_tokens)
+    text, stopped = brute_force(ids, Stops(stops, (), min_new_tokens))
+    stream = TextStream(PIECES, Stops(stops, (), min_new_tokens))
     sent = "".join(stream.push(part) for part in random_splits(random.Random(seed), ids))
     assert sent + stream.finish() == text
     assert stream.stopped == stopped
@@ -110,6 +126,34 @@ def test_stop_strings(ids: list[int], stops: list[str], min_new_tokens: int, see
     if stops and not stopped:
         so_far = decode(ids, False)
         assert sent == so_far[: len(so_far) - longest_open_stop(so_far, stops)]
+
+
+PATTERNS = ["b", "a+b", "[^b]é", "aa|ab", "(?m)^a", "^b.", "b.*a", "a{2,3}", "\ufffd", "(?i)AÉ?b"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
+    stops=st.builds(
+        Stops,
+        strings=st.lists(st.text(alphabet="abé", min_size=1, max_size=4), max_size=2),
+        patterns=st.lists(st.sampled_from(PATTERNS), max_size=3),
+        min_new_tokens=st.integers(0, 6),
+        kept=st.booleans(),
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_stop_patterns(ids: list[int], stops: Stops, seed: int) -> None:
+    """Beside strings; what is sent early is always a beginning of the text as a whole."""
+    text, stopped = brute_force(ids, stops)
+    stream = TextStream(PIECES, stops)
+    sent = ""
+    for part in random_splits(random.Random(seed), ids):
+        sent += stream.push(part)
+        assert text.startswith(sent)
+    assert sent + stream.finish() == text
+    assert stream.stopped == stopped
+    assert stream.num_tokens == (stopped.num_tokens if stopped else len(ids))
 
 
 def push_text(stream: TextStream, text: str) -> list[str]:
@@ -120,7 +164,7 @@ BYTES = [bytes([byte]) for byte in range(256)]
 
 
 def test_text_is_held_only_while_it_may_become_a_stop() -> None:
-    stream = TextStream(BYTES, ["\n\nUser:"])
+    stream = TextStream(BYTES, Stops(["\n\nUser:"]))
     assert push_text(stream, "a\n\n\nUs.") == ["a", "", "", "\n", "", "", "\n\nUs."]
     assert push_text(stream, "\n\nUser:more")[-1] == ""
     assert stream.stopped == StopMatch("\n\nUser:", 14)
@@ -128,13 +172,13 @@ def test_text_is_held_only_while_it_may_become_a_stop() -> None:
 
 
 def test_one_token_may_hold_several_stops() -> None:
-    stream = TextStream([b"x one two three"], ["two", "one two", "one"])
+    stream = TextStream([b"x one two three"], Stops(["two", "one two", "one"]))
     assert stream.push([0, 0]) == "x "
     assert stream.stopped == StopMatch("one", 1)
 
 
 def test_a_held_prefix_is_flushed_at_the_end() -> None:
-    stream = TextStream(BYTES, ["stop"])
+    stream = TextStream(BYTES, Stops(["stop"]))
     assert push_text(stream, "no sto")[-3:] == ["", "", ""]
     assert stream.finish() == "sto"
 
@@ -146,28 +190,45 @@ def test_an_incomplete_character_is_replaced_at_the_end() -> None:
 
 
 def test_stops_before_min_new_tokens_are_text() -> None:
-    stream = TextStream(BYTES, ["ab"], min_new_tokens=4)
+    stream = TextStream(BYTES, Stops(["ab"], min_new_tokens=4))
     assert "".join(push_text(stream, "abxab")) == "abx"
     assert stream.stopped == StopMatch("ab", 5)
 
 
 def test_a_stop_may_overlap_one_that_came_too_early() -> None:
-    stream = TextStream(BYTES, ["aba"], min_new_tokens=5)
+    stream = TextStream(BYTES, Stops(["aba"], min_new_tokens=5))
     assert push_text(stream, "ababa") == ["", "", "ab", "", ""]
     assert stream.stopped == StopMatch("aba", 5)
 
 
-def test_a_hidden_token_counts() -> None:
-    stream = TextStream(BYTES, ["b"])
-    stream.push([0x61])
-    stream.push_hidden()
-    assert (stream.num_tokens, stream.stopped, stream.finish()) == (2, None, "")
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_stop_token(kept: bool) -> None:
+    """It counts; its text is shown if stops are kept, and never searched."""
+    stream = TextStream(BYTES, Stops(["b", "ab"], kept=kept))
+    assert stream.push([0x61]) == ""
+    stream.push_stop_token(0x62)
+    assert (stream.num_tokens, stream.stopped) == (2, None)
+    assert stream.finish() == ("ab" if kept else "a")
+
+
+def test_kept_stops_end_the_text() -> None:
+    """Right behind what was found, also in the middle of a token."""
+    for stops in (Stops(["two"], kept=True), Stops((), ["t[a-z]o"], kept=True)):
+        stream = TextStream([b"x one t", b"wo three"], stops)
+        assert (stream.push([0]), stream.push([1]), stream.finish()) == ("x one ", "two", "")
+        assert stream.stopped is not None and stream.stopped.num_tokens == 2
+
+
+def test_a_pattern_stops_at_its_shortest_match() -> None:
+    stream = TextStream([b"a12", b"345"], Stops((), [r"\d\d+"], kept=True))
+    assert stream.push([0, 1]) == "a12"
+    assert stream.stopped == StopMatch(r"\d\d+", 1)
 
 
 def test_work_per_token_does_not_grow() -> None:
     """A long text that always may become a stop string must not be searched again and again."""
     stop = "a" * 1000 + "b"
-    stream = TextStream(BYTES, [stop])
+    stream = TextStream(BYTES, Stops([stop]))
     sent = "".join(push_text(stream, "a" * 50_000))
     assert len(sent) == 50_000 - 1000
     assert "".join(push_text(stream, "b")) == ""

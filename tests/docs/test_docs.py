@@ -20,12 +20,17 @@ import pytest
 from bench.serving import parse_args as parse_bench_args
 from scheduler_proc.trace import TraceRecorder
 from srt.args import _LATER, _parser, parse_args
+from srt.chat import parse_args as parse_chat_args
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.test_scheduler import record
 
+OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "bench.serving": parse_bench_args,
+    "srt.chat": parse_chat_args,
+}
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
 TIMEOUT_S = 120
 
@@ -112,8 +117,8 @@ def check_command(words: list[str]) -> None:
     module, options = arguments[1], arguments[2:]
     if module == "srt.launch":
         parse_args(options)
-    elif module == "bench.serving":
-        parse_bench_args(options)
+    elif module in OTHER_PARSERS:
+        OTHER_PARSERS[module](options)
     else:
         assert (ROOT / (module.replace(".", "/") + ".py")).is_file() and not options, words
 
@@ -148,8 +153,12 @@ def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
 def known_options() -> set[str]:
     """Those of the launcher (the ones it refuses for now included), of the benchmark and of pip."""
     launcher = {option for action in _parser()._actions for option in action.option_strings}
-    benchmark = set(re.findall(r"--[a-z-]+", (ROOT / "bench" / "serving.py").read_text()))
-    return launcher | set(_LATER) | benchmark | {"--no-deps"}
+    others = {
+        option
+        for path in ("bench/serving.py", "srt/chat.py")
+        for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
+    }
+    return launcher | set(_LATER) | others | {"--no-deps"}
 
 
 @pytest.mark.parametrize("words", ["make server", "python -m srt.launch --no-such", "rm -r x"])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import lang as sgl
 from srt import AsyncClient, Engine
 from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.generation import ScoreOutput
@@ -129,6 +130,36 @@ async def test_agreement_with_transformers(exact_server: Server, tokenizer: Toke
     assert worst <= TOLERANCE
     assert merged >= 15 and np.std(spread) > 1.0
     print(f"worst difference {worst:.2e} over {len(spread)} tokens; {merged} sets merged")
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_select_agrees_with_transformers(exact_server: Server, tokenizer: Tokenizer) -> None:
+    """The language's select: its numbers, its distribution, and what it chooses by them."""
+    sets = random_sets(100)
+
+    @sgl.function
+    def choose(s: Any, prefix: str, choices: list[str]) -> None:
+        s += prefix + sgl.select("answer", choices)
+
+    with sgl.RuntimeEndpoint(exact_server.ring) as backend:
+        arguments = [{"prefix": prefix, "choices": choices} for prefix, choices in sets]
+        # A select is as many requests as it has choices, of which the server takes eight.
+        states = choose.run_batch(arguments, backend=backend, num_threads=2)
+    for (prefix, choices), state in zip(sets, states, strict=True):
+        assert state.error() is None
+        _, expected = expected_scores(tokenizer, prefix, choices)
+        meta = state.get_meta_info("answer")
+        rows = meta["input_token_logprobs"]
+        assert [[entry[1] for entry in row] for row in rows] == [ids for ids, _ in expected]
+        for row, (_, values) in zip(rows, expected, strict=True):
+            assert [entry[0] for entry in row] == pytest.approx(values, abs=TOLERANCE)
+        means = [np.mean(values) if values else 0.0 for _, values in expected]
+        chosen = choices.index(state["answer"])
+        assert means[chosen] >= max(means) - 2 * TOLERANCE
+        totals = np.array([sum(values) for _, values in expected])
+        weights = np.exp(totals - totals.max())
+        distribution = [meta["probabilities"][choice] for choice in choices]
+        assert distribution == pytest.approx((weights / weights.sum()).tolist(), abs=TOLERANCE)
 
 
 # ---- one answer, whatever the way and the batch --------------------------------------------------

@@ -61,6 +61,22 @@ void check_outputs(const Batch &batch) {
   }
   for (float logprob : batch.prompt_logprobs)
     check(logprob <= 1e-5f && std::isfinite(logprob), "a prompt's log-probability");
+  for (float logprob : batch.id_logprobs) check(logprob <= 1e-5f, "an id's log-probability");
+  for (size_t d = 0; d < batch.detail_rows.size(); d++)
+    for (int i = batch.top_indptr[d]; i < batch.top_indptr[d + 1]; i++) {
+      const bool is_first = i == batch.top_indptr[d];
+      check(batch.top_ids[i] >= 0 && batch.top_ids[i] < batch.vocab, "one of the likeliest");
+      check(batch.top_logprobs[i] <= (is_first ? 1e-5f : batch.top_logprobs[i - 1]), "in order");
+    }
+}
+
+void check_same_outputs(const Batch &a, const Batch &b) {
+  check(same_bits(a.next_ids, b.next_ids), "the same ids");
+  check(same_bits(a.logprobs, b.logprobs), "the same log-probabilities");
+  check(same_bits(a.prompt_logprobs, b.prompt_logprobs), "also of prompts");
+  check(same_bits(a.top_ids, b.top_ids), "the same likeliest ids");
+  check(same_bits(a.top_logprobs, b.top_logprobs), "and their log-probabilities");
+  check(same_bits(a.id_logprobs, b.id_logprobs), "also of chosen ids");
 }
 
 // Three threads that share prefixes against one that does not.
@@ -73,9 +89,7 @@ void run_steps(Instance &many, Instance &one, Traffic &traffic, int steps) {
     step(many, batch, !one_in(4));
     step(one, reference, false);
     check_outputs(batch);
-    check(same_bits(batch.next_ids, reference.next_ids), "the same ids");
-    check(same_bits(batch.logprobs, reference.logprobs), "the same log-probabilities");
-    check(same_bits(batch.prompt_logprobs, reference.prompt_logprobs), "also of prompts");
+    check_same_outputs(batch, reference);
     traffic.commit(batch);
   }
   doing = model;
@@ -119,6 +133,17 @@ void run_refused_steps(Instance &at, const Batch &planned) {
   refuses("a sample's token", [](Batch &b) { b.sample_tokens[0] = int(b.input_ids.size()); });
   refuses("a target", [](Batch &b) {
     b.logprob_tokens = {0}, b.logprob_targets = {kVocab}, b.prompt_logprobs = {0};
+  });
+  refuses("an adjusted id", [](Batch &b) {
+    b.adjust_indptr.assign(b.next_ids.size() + 1, 1), b.adjust_indptr[0] = 0;
+    b.adjust_ids = {kVocab}, b.adjust_repeat = {1}, b.adjust_add = {0};
+  });
+  refuses("a detail's row", [](Batch &b) {
+    b.detail_rows = {int(b.next_ids.size() + b.logprob_tokens.size())};
+    b.top_indptr = b.detail_indptr = {0, 0};
+  });
+  refuses("more than there are", [](Batch &b) {
+    b.detail_rows = {0}, b.top_indptr = {0, kVocab + 1}, b.detail_indptr = {0, 0};
   });
   refuses("an impossible mask", [](Batch &b) {
     b.masks.assign(b.mask_words(), 0);
@@ -290,17 +315,19 @@ struct Ops {
     Batch batch;
     batch.vocab = vocab;
     for (int i = 0; i < 40; i++) batch.add_sample(0);
+    batch.add_details();
     std::vector<float> logits = random_floats(size_t(40) * vocab, -8, 8);
     if (!is_finite)
       for (int i = 0; i < 200; i++)
         logits[below(int(logits.size()))] = one_of({NAN, INFINITY, -INFINITY});
+    const std::vector<float> before = logits;
     Batch first = batch, second = batch;
     const srt_batch a = first.c(false), b = second.c(false);
     check(srt_op_sample(many.get(), logits.data(), vocab, &a) == 0, "srt_op_sample");
     check(srt_op_sample(one.get(), logits.data(), vocab, &b) == 0, "srt_op_sample");
     if (is_finite) check_outputs(first);
-    check(same_bits(first.next_ids, second.next_ids), "the same samples");
-    check(same_bits(first.logprobs, second.logprobs), "the same log-probabilities");
+    check_same_outputs(first, second);
+    check(same_bits(logits, before), "logits are put back");
   }
 
   void read(size_t words) {

@@ -12,7 +12,10 @@ struct Batch {
   std::vector<int32_t> input_ids, positions, out_slots, qo_indptr{0}, kv_indptr{0}, kv_indices;
   std::vector<int32_t> sample_tokens, top_k, suppress_indptr{0}, suppress_ids, mask_rows;
   std::vector<int32_t> logprob_tokens, logprob_targets, next_ids;
+  std::vector<int32_t> adjust_indptr{0}, adjust_ids;
+  std::vector<int32_t> detail_rows, top_indptr{0}, detail_indptr{0}, detail_ids, top_ids;
   std::vector<float> temperature, top_p, min_p, logprobs, prompt_logprobs;
+  std::vector<float> adjust_repeat, adjust_add, top_logprobs, id_logprobs;
   std::vector<double> uniform;
   std::vector<uint8_t> want_logprob;
   std::vector<uint32_t> masks;
@@ -22,13 +25,17 @@ struct Batch {
   int mask_words() const { return (vocab + 31) / 32; }
   srt_batch c(bool share) {
     return {int32_t(input_ids.size()), int32_t(qo_indptr.size() - 1), int32_t(next_ids.size()),
-            int32_t(logprob_tokens.size()), input_ids.data(), positions.data(), out_slots.data(),
+            int32_t(logprob_tokens.size()), int32_t(detail_rows.size()), input_ids.data(),
+            positions.data(), out_slots.data(),
             qo_indptr.data(), kv_indptr.data(), kv_indices.data(), sample_tokens.data(),
             temperature.data(), top_p.data(), min_p.data(), top_k.data(), uniform.data(),
             want_logprob.data(), suppress_indptr.data(), suppress_ids.data(),
-            masks.empty() ? nullptr : mask_rows.data(), masks.data(), logprob_tokens.data(),
-            logprob_targets.data(), share, next_ids.data(), logprobs.data(),
-            prompt_logprobs.data()};
+            masks.empty() ? nullptr : mask_rows.data(), masks.data(),
+            adjust_ids.empty() ? nullptr : adjust_indptr.data(), adjust_ids.data(),
+            adjust_repeat.data(), adjust_add.data(), logprob_tokens.data(),
+            logprob_targets.data(), detail_rows.data(), top_indptr.data(), detail_indptr.data(),
+            detail_ids.data(), share, next_ids.data(), logprobs.data(), prompt_logprobs.data(),
+            top_ids.data(), top_logprobs.data(), id_logprobs.data()};
   }
   bool allows(size_t sample, int id) const {
     const auto *first = suppress_ids.data() + suppress_indptr[sample];
@@ -38,7 +45,34 @@ struct Batch {
     return row < 0 || (masks[size_t(row) * mask_words() + id / 32] >> (id % 32) & 1);
   }
   void add_sample(int32_t token);
+  void adjust_sample();
+  void add_details();
 };
+
+// Distinct ids: a run of them from anywhere.
+inline void Batch::adjust_sample() {
+  const int first = below(vocab), count = one_in(3) ? one_of({0, 1, 7, vocab}) : 0;
+  for (int i = 0; i < count; i++) {
+    adjust_ids.push_back((first + i) % vocab);
+    adjust_repeat.push_back(between(.5f, 2));
+    adjust_add.push_back(between(-5, 5));
+  }
+  adjust_indptr.push_back(int32_t(adjust_ids.size()));
+}
+
+// For some of the batch's samples and prompt log-probabilities, when it has all of them.
+inline void Batch::add_details() {
+  const int rows = int(next_ids.size() + logprob_tokens.size());
+  for (int row = 0; row < rows; row++) {
+    if (!one_in(4)) continue;
+    detail_rows.push_back(row);
+    top_indptr.push_back(top_indptr.back() + one_of({0, 1, 5, 40, vocab}));
+    for (int i = below(4); i > 0; i--) detail_ids.push_back(below(vocab));
+    detail_indptr.push_back(int32_t(detail_ids.size()));
+  }
+  top_ids.assign(top_indptr.back(), -1), top_logprobs.assign(top_indptr.back(), 1);
+  id_logprobs.assign(detail_ids.size(), 1);
+}
 
 // Random parameters; one token at least stays allowed.
 inline void Batch::add_sample(int32_t token) {
@@ -60,6 +94,7 @@ inline void Batch::add_sample(int32_t token) {
       masks.push_back(density ? uint32_t(rng()) | density : rng() & rng() & rng() & rng() & rng());
     masks[size_t(mask_rows.back()) * words + safe / 32] |= 1u << (safe % 32);
   }
+  adjust_sample();
   next_ids.push_back(-1), logprobs.push_back(0);
 }
 
@@ -77,6 +112,7 @@ class Traffic {
     Batch batch;
     for (int i = 0; i < int(requests_.size()); i++)
       if (i == 0 || !one_in(8)) add_row(batch, i, 1 + below(100), true);
+    batch.add_details();
     return batch;
   }
 
@@ -84,6 +120,7 @@ class Traffic {
   Batch decodes() {
     Batch batch;
     for (int i = 0; i < int(requests_.size()); i++) add_row(batch, i, 1, false);
+    batch.add_details();
     return batch;
   }
 

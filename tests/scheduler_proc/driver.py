@@ -1,8 +1,10 @@
 """Drives a scheduler core with the fake executor, at lag 0 or 1, and collects what comes out."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from scheduler_proc.batch import StepResult
@@ -11,9 +13,18 @@ from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
-from srt.messages import Abort, Finish, TokenizedReq, pack_ids, unpack_floats, unpack_ids
+from srt.messages import (
+    Abort,
+    Finish,
+    LogprobDetail,
+    ReqStart,
+    TokenizedReq,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
 from srt.sampling_params import SamplingParams
-from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor
+from tests.scheduler_proc.fake_executor import VOCAB, Detail, FakeExecutor, changes_of
 
 
 class Driver:
@@ -39,7 +50,9 @@ class Driver:
         self.cached: dict[str, int] = {}
         self.prompt_logprobs: dict[str, list[float]] = {}
         self.logprobs: dict[str, list[float]] = {}
-        self._rid_of: dict[int, str] = {}
+        self.prompt_details: dict[str, list[Detail]] = {}
+        self.details: dict[str, list[Detail]] = {}
+        self._starts: dict[int, ReqStart] = {}
         self.between: Callable[[], None] = lambda: None  # called while a prepared step waits
         self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
         self._running: tuple[Step, StepResult | None] | None = None
@@ -55,17 +68,29 @@ class Driver:
         min_new: int = 0,
         logprob_start: int | None = None,
         grammar: Grammar | None = None,
+        sampling: SamplingParams = SamplingParams(),  # noqa: B008
+        bad_ids: Sequence[Sequence[int]] = (),
+        top_logprobs: int = 0,
+        logprob_ids: Sequence[int] = (),
+        healed: Sequence[int] = (),
     ) -> None:
+        """Of `sampling` the fields that are not given here."""
         wire = TokenizedReq(
             client=client,
             rid=rid,
             epoch=0,
             input_ids=pack_ids(list(prompt)),
-            sampling=SamplingParams(max_new_tokens=max_new, min_new_tokens=min_new, temperature=0),
+            sampling=msgspec.structs.replace(
+                sampling, max_new_tokens=max_new, min_new_tokens=min_new, temperature=0
+            ),
             eos_ids=list(eos),
             return_logprob=logprob_start is not None,
             logprob_start_len=-1 if logprob_start is None else logprob_start,
             cache_salt=salt,
+            bad_ids=[list(ids) for ids in bad_ids],
+            top_logprobs=top_logprobs,
+            logprob_token_ids=list(logprob_ids),
+            healed_ids=pack_ids(list(healed)),
         )
         self.core.add(wire, self.now, grammar)
 
@@ -96,7 +121,21 @@ class Driver:
         self._collect()
         if self.check:
             check_invariants(self.core)
+            self._check_changes()
         return not was_idle
+
+    def _check_changes(self) -> None:
+        """What the reqs have counted for their penalties is what is in their tokens."""
+        for req in self.core.running.values():
+            if req.logit_changes is not None:
+                prompt, output = np.split(req.tokens, [req.prompt_len])
+                expected = changes_of(req.sampling, prompt.tolist(), output.tolist())
+                columns = req.logit_changes
+                pairs = zip(columns.repeat.tolist(), columns.add.tolist(), strict=True)
+                counted = dict(zip(columns.ids.tolist(), pairs, strict=True))
+                for token in counted.keys() | expected.keys():
+                    change = np.array(expected.get(token, (1.0, 0.0)), np.float32).tolist()
+                    assert list(counted.get(token, (1.0, 0.0))) == change, token
 
     def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
         """Commit the step, or tell of its failure."""
@@ -127,30 +166,49 @@ class Driver:
         if batch is None:
             return
         for start in batch.starts:
-            assert start.handle not in self._rid_of, "told twice of the same req"
-            self._rid_of[start.handle] = start.rid
+            assert start.handle not in self._starts, "told twice of the same req"
+            self._starts[start.handle] = start
             self.cached[start.rid] = start.cached_tokens
         ids = unpack_ids(batch.ids).tolist()
         logprobs = unpack_floats(batch.logprobs).tolist() or [math.nan] * len(ids)
         drops = {column: drop for column, drop, _ in batch.jumps}
         at = 0
         for column, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):
-            rid = self._rid_of[handle]
-            assert rid not in self.finishes, "tokens after the end"
-            output = self.outputs.setdefault(rid, [])
-            del output[len(output) - drops.get(column, 0) :]
-            output += ids[at : at + count]
-            scores = self.logprobs.setdefault(rid, [])
-            del scores[len(scores) - drops.get(column, 0) :]
-            scores += logprobs[at : at + count]
+            start, drop = self._starts[handle], drops.get(column, 0)
+            assert start.rid not in self.finishes, "tokens after the end"
+            new = slice(at, at + count)
+            _replace_tail(self.outputs.setdefault(start.rid, []), drop, ids[new])
+            _replace_tail(self.logprobs.setdefault(start.rid, []), drop, logprobs[new])
+            details = _details_of(start, batch.details.get(column), count)
+            _replace_tail(self.details.setdefault(start.rid, []), drop, details)
             at += count
         assert at == len(ids)
         for chunk in batch.prompt_logprobs:
-            known = self.prompt_logprobs.setdefault(self._rid_of[chunk.handle], [])
-            known += unpack_floats(chunk.logprobs).tolist()
+            start, known = self._starts[chunk.handle], unpack_floats(chunk.logprobs).tolist()
+            self.prompt_logprobs.setdefault(start.rid, []).extend(known)
+            details = _details_of(start, chunk.detail, len(known))
+            self.prompt_details.setdefault(start.rid, []).extend(details)
         for end in batch.ends:
-            assert self._rid_of[end.handle] not in self.finishes, "ended twice"
-            self.finishes[self._rid_of[end.handle]] = end.finish
+            rid = self._starts[end.handle].rid
+            assert rid not in self.finishes, "ended twice"
+            self.finishes[rid] = end.finish
+
+
+def _replace_tail(values: list[Any], drop: int, new: list[Any]) -> None:
+    del values[len(values) - drop :]
+    values += new
+
+
+def _details_of(start: ReqStart, detail: LogprobDetail | None, count: int) -> list[Detail]:
+    """The detail of `count` positions, by position; nothing if the req asked for none."""
+    num_top, num_ids = start.top_logprobs, len(start.logprob_token_ids)
+    if detail is None:
+        assert not start.return_logprob or num_top + num_ids == 0, "a detail is missing"
+        return []
+    top_ids = unpack_ids(detail.top_ids).reshape(count, num_top).tolist()
+    top_logprobs = unpack_floats(detail.top_logprobs).reshape(count, num_top).tolist()
+    id_logprobs = unpack_floats(detail.id_logprobs).reshape(count, num_ids).tolist()
+    return [Detail(*parts) for parts in zip(top_ids, top_logprobs, id_logprobs, strict=True)]
 
 
 def tree_as_text(core: Scheduler) -> list[str]:

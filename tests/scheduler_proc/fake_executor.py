@@ -1,33 +1,103 @@
-"""A model without a model: the next token is a hash of all tokens before it.
+"""A model without a model: the logits of the next token are a hash of all tokens before it.
 
 It remembers what was written to each slot, so it catches a plan that reads a slot that was never
 computed, was overwritten, or belongs to another prefix: the check behind "only computed tokens are
 in the tree". Whatever the batching, a req's output must equal `reference_output`.
 """
 
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
+from srt.sampling_params import SamplingParams
 
 VOCAB = 1000
+TOP_LOGIT, LOGIT_STEP = 10.0, 0.02  # of the token that is the hash, and from one to the next
+
+# By token: what its logit is divided or multiplied by, and what is added then.
+Changes = Mapping[int, tuple[float, float]]
 
 
 def next_hash(prefix_hash: int, token: int) -> int:
     return (prefix_hash * 6364136223846793005 + token * 1442695040888963407 + 12345) % (2**61 - 1)
 
 
+def hash_of(tokens: Sequence[int]) -> int:
+    prefix_hash = 0
+    for token in tokens:
+        prefix_hash = next_hash(prefix_hash, token)
+    return prefix_hash
+
+
 def next_token(
     prefix_hash: int,
     suppressed: Container[int] = frozenset(),
     allowed: Container[int] | None = None,
+    changes: Changes | None = None,
 ) -> int:
-    token = prefix_hash % VOCAB
-    while token in suppressed or (allowed is not None and token not in allowed):
-        token = (token + 1) % VOCAB
-    return token
+    """The best token: the hash itself, and of the others those that follow on it."""
+    order: Iterable[int] = count(prefix_hash % VOCAB)
+    if changes:
+        order = np.argsort(-changed_logits(prefix_hash, changes), kind="stable").tolist()
+    for token in order:
+        token %= VOCAB
+        if token not in suppressed and (allowed is None or token in allowed):
+            return token
+    raise AssertionError("a row may sample nothing")
+
+
+def changed_logits(prefix_hash: int, changes: Changes) -> np.ndarray:
+    distance = (np.arange(VOCAB) - prefix_hash % VOCAB) % VOCAB
+    logits = (TOP_LOGIT - LOGIT_STEP * distance).astype(np.float32)
+    for token, (repeat, add) in changes.items():
+        factor, value = np.float32(repeat), logits[token]
+        logits[token] = (value / factor if value > 0 else value * factor) + np.float32(add)
+    return logits
+
+
+def changes_of(sampling: SamplingParams, prompt: list[int], output: list[int]) -> Changes:
+    """What the penalties and the bias come to, counted anew."""
+    if not sampling.has_penalties and not sampling.logit_bias:
+        return {}
+    counts, known = Counter(output), {*prompt, *output}
+    changes = {}
+    for token in known | set(sampling.logit_bias):
+        add = sampling.logit_bias.get(token, 0.0) - counts[token] * sampling.frequency_penalty
+        add -= sampling.presence_penalty if counts[token] else 0.0
+        changes[token] = (sampling.repetition_penalty if token in known else 1.0, add)
+    return changes
+
+
+def bad_next(bad_ids: Sequence[Sequence[int]], output: list[int]) -> set[int]:
+    """The tokens that would complete one of the sequences."""
+    return {
+        last
+        for *before, last in bad_ids
+        if len(before) <= len(output) and output[len(output) - len(before) :] == before
+    }
+
+
+class Detail(NamedTuple):
+    """Log-probabilities at one position."""
+
+    top_ids: list[int]
+    top_logprobs: list[float]
+    id_logprobs: list[float]
+
+
+def detail_at(prefix_hash: int, num_top: int, ids: Sequence[int]) -> Detail:
+    """What the fake gives at the position behind a prefix."""
+    best = -float(prefix_hash % 89)
+    return Detail(
+        [(prefix_hash + i) % VOCAB for i in range(num_top)],
+        [best - i for i in range(num_top)],
+        [-float((prefix_hash + token) % 83) for token in ids],
+    )
 
 
 def reference_output(
@@ -36,21 +106,28 @@ def reference_output(
     stop: frozenset[int] = frozenset(),
     min_new: int = 0,
     grammar: Grammar | None = None,
+    sampling: SamplingParams = SamplingParams(),  # noqa: B008
+    bad_ids: Sequence[Sequence[int]] = (),
 ) -> list[int]:
-    """What a req must produce; `grammar` is used up."""
-    prefix_hash = 0
-    for token in prompt:
-        prefix_hash = next_hash(prefix_hash, token)
+    """What a req must produce, of `sampling` the penalties, the bias and allowed_token_ids; up to
+    where nothing is left to it. `grammar` is used up."""
+    prefix_hash = hash_of(prompt)
     output: list[int] = []
     while len(output) < max_new:
-        blocked = stop if len(output) < min_new else frozenset()
         allowed = None
         if grammar is not None:
             mask = np.empty((VOCAB + 31) // 32, np.uint32)
             grammar.fill(mask)
             allowed = ids_of(mask)
-            blocked = blocked if allowed - blocked else frozenset()
-        token = next_token(prefix_hash, blocked, allowed)
+        if sampling.allowed_token_ids is not None:
+            listed = set(sampling.allowed_token_ids)
+            allowed = listed if allowed is None else allowed & listed
+        blocked = bad_next(bad_ids, output)
+        if len(output) < min_new and (grammar is None or (allowed or set()) - blocked - stop):
+            blocked |= stop
+        if allowed is not None and not allowed - blocked:
+            break
+        token = next_token(prefix_hash, blocked, allowed, changes_of(sampling, prompt, output))
         output.append(token)
         if grammar is not None:
             grammar.accept([token])
@@ -85,13 +162,21 @@ class FakeExecutor:
             self._run_row(batch, row, hashes)
         suppressed = {s.row: frozenset(s.ids.tolist()) for s in batch.suppressed}
         next_ids = [
-            next_token(hashes[token], suppressed.get(i, frozenset()), _allowed(batch, i))
+            next_token(
+                hashes[token],
+                suppressed.get(i, frozenset()),
+                _allowed(batch, i),
+                _changes(batch, i),
+            )
             for i, token in enumerate(batch.sample_tokens.tolist())
         ]
         logprobs = np.where(batch.want_logprob, -1.0, np.nan).astype(np.float32)
         prompt_logprobs = [-float(hashes[t] % 97) for t in batch.logprob_tokens.tolist()]
         return StepResult(
-            np.array(next_ids, np.int32), logprobs, np.array(prompt_logprobs, np.float32)
+            np.array(next_ids, np.int32),
+            logprobs,
+            np.array(prompt_logprobs, np.float32),
+            *_details(batch, hashes),
         )
 
     def _run_row(self, batch: ForwardBatch, row: int, hashes: np.ndarray) -> None:
@@ -116,3 +201,37 @@ def _allowed(batch: ForwardBatch, sample: int) -> set[int] | None:
     allowed = ids_of(batch.masks[batch.mask_rows[sample]])
     assert allowed, "a row may sample nothing"
     return allowed
+
+
+def _changes(batch: ForwardBatch, sample: int) -> Changes | None:
+    if batch.adjust_indptr is None:
+        return None
+    assert batch.adjust_ids is not None
+    assert batch.adjust_repeat is not None and batch.adjust_add is not None
+    part = slice(*batch.adjust_indptr[sample : sample + 2])
+    ids = batch.adjust_ids[part].tolist()
+    assert len(set(ids)) == len(ids), "a token's logit is changed twice"
+    pairs = zip(batch.adjust_repeat[part], batch.adjust_add[part], strict=True)
+    return dict(zip(ids, pairs, strict=True))
+
+
+def _details(batch: ForwardBatch, hashes: np.ndarray) -> tuple[np.ndarray | None, ...]:
+    if batch.detail_rows is None:
+        return None, None, None
+    assert batch.detail_top is not None
+    assert batch.detail_indptr is not None and batch.detail_ids is not None
+    assert (np.diff(batch.detail_rows) > 0).all()
+    tokens = np.concatenate((batch.sample_tokens, batch.logprob_tokens))[batch.detail_rows]
+    details = [
+        detail_at(
+            hashes[token],
+            int(batch.detail_top[i]),
+            batch.detail_ids[batch.detail_indptr[i] : batch.detail_indptr[i + 1]].tolist(),
+        )
+        for i, token in enumerate(tokens.tolist())
+    ]
+    return (
+        np.array([i for detail in details for i in detail.top_ids], np.int32),
+        np.array([v for detail in details for v in detail.top_logprobs], np.float32),
+        np.array([v for detail in details for v in detail.id_logprobs], np.float32),
+    )

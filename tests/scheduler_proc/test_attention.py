@@ -1,5 +1,7 @@
 """The reference attention against a naive float64 loop over shuffled slots."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,18 +14,29 @@ NUM_SLOTS = 700
 
 
 def naive(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, qo: np.ndarray, kv: np.ndarray, idx: np.ndarray
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    qo: np.ndarray,
+    kv: np.ndarray,
+    idx: np.ndarray,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> np.ndarray:
     """One query, one head at a time, in float64."""
-    out = np.zeros(q.shape)
+    out = np.zeros((*q.shape[:2], v.shape[2]))
     group = q.shape[1] // k.shape[1]
+    scale = 1 / np.sqrt(q.shape[2]) if scale is None else scale
     for r in range(len(qo) - 1):
         slots = idx[kv[r] : kv[r + 1]]
         extend_len = qo[r + 1] - qo[r]
         for i in range(extend_len):
-            seen = slots[: len(slots) - extend_len + i + 1]
+            seen = slots[: len(slots) - extend_len + i + 1][-(window or len(slots)) :]
             for h in range(q.shape[1]):
-                scores = k[seen, h // group] @ q[qo[r] + i, h] / np.sqrt(q.shape[2])
+                scores = k[seen, h // group] @ q[qo[r] + i, h] * scale
+                if softcap is not None:
+                    scores = softcap * np.tanh(scores / softcap)
                 weights = np.exp(scores - scores.max())
                 out[qo[r] + i, h] = weights / weights.sum() @ v[seen, h // group]
     return out
@@ -42,10 +55,10 @@ def random_batch(
     return q, pools[0], pools[1], qo, kv, idx
 
 
-def run(batch: tuple[np.ndarray, ...]) -> np.ndarray:
+def run(batch: tuple[np.ndarray, ...], **options: Any) -> np.ndarray:
     q, k, v, qo, kv, idx = batch
     plan = ReferenceAttention().plan(qo, kv, idx)
-    return plan.run(*(torch.from_numpy(x) for x in (q, k, v))).numpy()
+    return plan.run(*(torch.from_numpy(x) for x in (q, k, v)), **options).numpy()
 
 
 @pytest.mark.parametrize("group", range(1, 9))
@@ -65,6 +78,47 @@ def test_long_extends_in_query_blocks(extend_len: int, seq_len: int) -> None:
     np.testing.assert_allclose(run(batch), naive(*batch), atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale": 0.7},
+        {"window": 1},
+        {"window": 7},
+        {"window": 130},
+        {"window": 1000},
+        {"softcap": 1.5},
+        {"scale": 0.5, "window": 20, "softcap": 2.0},
+    ],
+)
+def test_scale_window_and_soft_cap(options: dict[str, Any]) -> None:
+    """In decodes, prompts, chunks of prompts, and extends of several query blocks."""
+    lengths = [(1, 40), (5, 5), (12, 60), (300, 300), (1, 1), (150, 200)]
+    batch = random_batch(np.random.default_rng(4), 2, 2, lengths)
+    expected = naive(*batch, **options)
+    np.testing.assert_allclose(run(batch, **options), expected, atol=2e-6)
+    if options != {"window": 1000}:
+        assert np.abs(expected - naive(*batch)).max() > 0.1
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_what_lies_before_the_window_is_not_read(softcap: float | None) -> None:
+    q, k, v, qo, kv, idx = random_batch(np.random.default_rng(5), 1, 2, [(3, 30), (1, 20)])
+    clean = run((q, k, v, qo, kv, idx), window=8, softcap=softcap)
+    for gone in (idx[:20], idx[30:42]):
+        k[gone], v[gone] = np.nan, np.nan
+    again = run((q, k, v, qo, kv, idx), window=8, softcap=softcap)
+    np.testing.assert_array_equal(again, clean)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_values_of_another_size_than_keys(softcap: float | None) -> None:
+    q, k, v, qo, kv, idx = random_batch(np.random.default_rng(6), 2, 2, [(3, 30), (1, 20)])
+    batch = (q, k, v[:, :, :10].copy(), qo, kv, idx)
+    assert run(batch, softcap=softcap).shape == (4, 4, 10)
+    expected = naive(*batch, softcap=softcap)
+    np.testing.assert_allclose(run(batch, softcap=softcap), expected, atol=2e-6)
+
+
 def test_consecutive_slots_are_read_as_a_view_and_give_the_same() -> None:
     q, k, v, qo, kv, idx = random_batch(np.random.default_rng(1), 2, 2, [(4, 40), (1, 25)])
     gathered = run((q, k, v, qo, kv, idx))
@@ -73,6 +127,8 @@ def test_consecutive_slots_are_read_as_a_view_and_give_the_same() -> None:
     k2[packed], v2[packed] = k[idx], v[idx]
     assert isinstance(reference._as_slots(packed, torch.device("cpu")), slice)
     np.testing.assert_allclose(run((q, k2, v2, qo, kv, packed)), gathered, atol=1e-6)
+    windowed = run((q, k, v, qo, kv, idx), window=9)
+    np.testing.assert_allclose(run((q, k2, v2, qo, kv, packed), window=9), windowed, atol=1e-6)
 
 
 @pytest.mark.parametrize("indices", [[7], [3, 4, 5], [5, 4, 3], [1, 3, 2, 4], [0, 2]])

@@ -99,7 +99,7 @@ def test_what_no_longer_token_goes_on_from_is_jumped_and_the_grammar_dropped() -
 
 
 def test_the_detokenizer_is_told_of_the_prompt_as_it_was_given() -> None:
-    core = Scheduler(SchedulerConfig(max_total_tokens=100, context_len=50))
+    core = Scheduler(SchedulerConfig(max_total_tokens=100, context_len=50, vocab_size=1000))
     sampling = SamplingParams(max_new_tokens=4)
     wire = TokenizedReq(
         client=b"c",

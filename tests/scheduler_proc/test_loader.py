@@ -13,10 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from scheduler_proc.models import loader
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.config import Llama3Rope, config_from_json, load_config
+from scheduler_proc.models.config import Llama3Rope
+from scheduler_proc.models.gguf_config import config_from_gguf
+from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.loader import load_weights
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
+from srt.model.gguf_file import GGUFFile
 from tests.scheduler_proc.checkpoints import (
     LLAMA3_ROPE,
     SMALL,
@@ -46,33 +49,26 @@ def test_rope_settings_of_transformers_4_and_5_read_the_same(tmp_path: Path) -> 
     older = {**LEGACY, "rope_theta": 10000.0, "rope_scaling": {"type": "llama3", **SCALING}}
     assert config_from_json(write_config(tmp_path, old)) == new
     assert config_from_json(write_config(tmp_path, older)) == new
-    assert new.rope_scaling == Llama3Rope(4.0, 1.0, 4.0, 64)
+    assert new.rope.scaling == Llama3Rope(4.0, 1.0, 4.0, 64)
 
 
 def test_defaults_of_config_json(tmp_path: Path) -> None:
     content = {**LEGACY, "rope_theta": 5e5, "torch_dtype": "bfloat16"}
     del content["num_key_value_heads"]
     config = config_from_json(write_config(tmp_path, content))
-    assert (config.kv_heads, config.head_dim, config.rope_theta) == (6, 8, 5e5)
-    assert (config.rope_scaling, config.dtype) == (None, "bfloat16")
+    assert (config.kv_heads, config.head_dim, config.rope.theta) == (6, 8, 5e5)
+    assert (config.rope.scaling, config.dtype) == (None, "bfloat16")
     assert not config.tie_embeddings
-
-
-def test_mistral_without_a_window_is_a_llama(tmp_path: Path) -> None:
-    content = {**LEGACY, "model_type": "mistral", "architectures": ["MistralForCausalLM"]}
-    wide = config_from_json(write_config(tmp_path, {**content, "sliding_window": 256}))
-    assert config_from_json(write_config(tmp_path, {**content, "sliding_window": None})) == wide
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ["Qwen2ForCausalLM"]}, r"Qwen2ForCausalLM.*not supported.*Llama"),
+        ({"architectures": ["GPT2LMHeadModel"]}, r"GPT2LMHeadModel.*not supported.*Llama"),
         ({"architectures": None, "model_type": "gpt2"}, "'gpt2' is not supported"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2.0}}, "rope scaling 'yarn'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "llama3 rope scaling needs"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
-        ({"sliding_window": 32}, r"sliding-window attention \(window 32\)"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised safetensors"),
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4"),
@@ -94,7 +90,7 @@ def test_config_json_without_a_required_key_or_without_json(tmp_path: Path) -> N
         config_from_json(write_config(tmp_path, content))
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ConfigError, match="not readable as JSON"):
-        load_config(ModelFiles("x", "hf", tmp_path))
+        config_from_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +105,7 @@ def test_config_json_without_a_required_key_or_without_json(tmp_path: Path) -> N
 def test_unsupported_gguf(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
     files = write_gguf(random_llama(), tmp_path / "m.gguf", **keys)
     with pytest.raises(ConfigError, match=message):
-        load_config(files)
+        config_from_gguf(GGUFFile(files.path))
 
 
 def test_other_gguf_architectures_are_named(tmp_path: Path) -> None:
@@ -120,7 +116,7 @@ def test_other_gguf_architectures_are_named(tmp_path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(ConfigError, match=r"'qwen2' is not supported \('llama' is\)"):
-        load_config(ModelFiles("x", "gguf", tmp_path / "m.gguf"))
+        config_from_gguf(GGUFFile(tmp_path / "m.gguf"))
 
 
 def change_safetensors(path: Path, **tensors: torch.Tensor | None) -> None:

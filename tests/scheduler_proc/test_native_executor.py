@@ -8,24 +8,21 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.executor import native_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
-from scheduler_proc.models.packed import PackedLlama, pack_llama
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 from tests.scheduler_proc.checkpoints import (
     LLAMA3_ROPE,
-    SMALL,
     gguf_tensors,
     random_llama,
     save_directory,
     write_gguf,
 )
-from tests.scheduler_proc.native_ops import floats, levels, load_or_skip
+from tests.scheduler_proc.families import FULL, SLIDING, random_family
+from tests.scheduler_proc.native_ops import levels, load_or_skip
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, int32, make_batch
 
 POOL = 640
@@ -166,20 +163,6 @@ def test_gguf_blocks(tmp_path: Path, kinds: dict[str, Any], most: float) -> None
 # ---- head norms and windows ---------------------------------------------------------------------
 
 
-def random_qwen3(window: int, windowed: list[bool]) -> Any:
-    """Llama's tensors, norms of the heads of q and k, and layers that see `window` tokens."""
-    kinds = ["sliding_attention" if layer else "full_attention" for layer in windowed]
-    sizes: dict[str, Any] = {**SMALL, **SIZES, "layer_types": kinds, "sliding_window": window}
-    torch.manual_seed(1)
-    model: Any = Qwen3ForCausalLM(Qwen3Config(**sizes, use_sliding_window=True))
-    model.eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "norm" in name:
-                parameter.uniform_(0.5, 1.5)
-    return model
-
-
 @pytest.mark.parametrize(
     ("window", "windowed", "chunk"),
     [
@@ -190,34 +173,11 @@ def random_qwen3(window: int, windowed: list[bool]) -> Any:
     ],
 )
 def test_head_norms_and_windows_match_transformers(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    window: int,
-    windowed: list[bool],
-    chunk: int,
+    tmp_path: Path, window: int, windowed: list[bool], chunk: int
 ) -> None:
-    model = random_qwen3(window, windowed)
-    llama = random_llama(**SIZES)
-    llama.load_state_dict(model.state_dict(), strict=False)
-
-    def pack(*args: Any) -> PackedLlama:
-        packed = pack_llama(*args)
-        for layer, source, has_window in zip(
-            packed.layers, model.model.layers, windowed, strict=True
-        ):
-            layer.window = window if has_window else 0
-            layer.q_norm = floats(keep(source.self_attn.q_norm.weight))
-            layer.k_norm = floats(keep(source.self_attn.k_norm.weight))
-        return packed
-
-    kept = []
-
-    def keep(weight: torch.Tensor) -> np.ndarray:
-        kept.append(weight.detach().numpy())
-        return kept[-1]
-
-    monkeypatch.setattr(native_executor, "pack_llama", pack)
-    executor, ids = load(save_directory(llama, tmp_path), exact=True), random_ids(200)
+    kinds = [SLIDING if has_window else FULL for has_window in windowed]
+    model = random_family("qwen3, windows", sliding_window=window, layer_types=kinds)
+    executor, ids = load(save_directory(model, tmp_path), exact=True), random_ids(200)
     expected = transformers_logprobs(model, ids)
     np.testing.assert_allclose(logprobs_of(executor, ids, chunk), expected, atol=1e-3)
 
@@ -251,8 +211,9 @@ def test_a_row_gets_the_same_bits_in_any_company(
     rows.insert(7, Row(random_ids(30, seed=1), free[100:130], targets=random_ids(30, seed=2)))
     together = executor.run(make_batch(rows, want_logprob=True))
     alone = [executor.run(make_batch([row], want_logprob=True)) for row in rows]
-    for part, parts in zip(together, zip(*alone, strict=True), strict=True):
-        np.testing.assert_array_equal(part, np.concatenate(parts))
+    for name in ("next_ids", "logprobs", "prompt_logprobs"):
+        parts = [getattr(result, name) for result in alone]
+        np.testing.assert_array_equal(getattr(together, name), np.concatenate(parts))
 
 
 # ---- steps that cannot be run -------------------------------------------------------------------

@@ -4,11 +4,9 @@ Both draw the same token unless the draw falls within rounding of a boundary: th
 differ in the last bits. Then the token must be one that weights a little different would give.
 """
 
-import ctypes
 from collections.abc import Iterator
-from ctypes import c_double, c_float, c_int32, c_uint8, c_uint32
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.kernels import library
-from scheduler_proc.kernels.library import Library, NativeUnavailable
-from tests.scheduler_proc.ragged import indptr, int32, sampling_fields
+from tests.scheduler_proc.native_sampler import Case, Sampler, make_case, sampler_of
+from tests.scheduler_proc.ragged import int32
 
 TOP_K_OFF = [-1, 2**31 - 1]
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
@@ -28,109 +25,10 @@ ROUNDING = 5e-7  # of a weight: a few units in the last place
 SUM_ROUNDING = 1e-6  # of a cumulative weight
 
 
-class Case(NamedTuple):
-    logits: np.ndarray  # [S, V] float32
-    batch: ForwardBatch
-    allowed: np.ndarray  # [S, V] bool: the masks
-
-    def candidates(self) -> np.ndarray:
-        """[S, V] bool: what masks and suppression leave."""
-        left = self.allowed.copy()
-        for entry in self.batch.suppressed:
-            left[entry.row, entry.ids] = False
-        return left
-
-    def reference(self) -> tuple[np.ndarray, np.ndarray]:
-        left = self.candidates()
-        masked = [SuppressedIds(row, int32(np.flatnonzero(~left[row]))) for row in range(len(left))]
-        batch = replace(self.batch, suppressed=masked)
-        return sampling.sample(torch.from_numpy(self.logits), batch)
-
-
-class Sampler:
-    """srt_op_sample on a pool of two threads."""
-
-    def __init__(self, native: Library, isa: str) -> None:
-        self._native = native
-        self._pool = native.created(native.c.srt_pool_create(2, isa.encode()))
-
-    def close(self) -> None:
-        self._native.c.srt_pool_destroy(self._pool)
-
-    def sample(self, case: Case) -> tuple[np.ndarray, np.ndarray]:
-        count, vocab = case.logits.shape
-        ids, logprobs = np.full(count, -9, np.int32), np.zeros(count, np.float32)
-        fields = {
-            **sampling_columns(case.batch),
-            **suppression(case.batch, count),
-            **masks(case.allowed),
-            "next_ids": (ids, c_int32),
-            "logprobs": (logprobs, c_float),
-        }
-        batch = library.Batch(num_samples=count)
-        for name, (array, ctype) in fields.items():
-            setattr(batch, name, library.pointer(array, ctype))
-        logits = library.pointer(case.logits, c_float)
-        call = self._native.c.srt_op_sample
-        self._native.check(call(self._pool, logits, vocab, ctypes.byref(batch)))
-        return ids, logprobs
-
-
-Fields = dict[str, tuple[np.ndarray, Any]]
-
-
-def sampling_columns(batch: ForwardBatch) -> Fields:
-    return {
-        "temperature": (batch.temperature, c_float),
-        "top_p": (batch.top_p, c_float),
-        "top_k": (batch.top_k, c_int32),
-        "min_p": (batch.min_p, c_float),
-        "uniform": (batch.uniform, c_double),
-        "want_logprob": (batch.want_logprob.view(np.uint8), c_uint8),
-    }
-
-
-def suppression(batch: ForwardBatch, count: int) -> Fields:
-    by_row = [
-        np.concatenate([int32([]), *(e.ids for e in batch.suppressed if e.row == row)])
-        for row in range(count)
-    ]
-    return {
-        "suppress_indptr": (indptr([len(ids) for ids in by_row]), c_int32),
-        "suppress_ids": (int32(np.concatenate(by_row)), c_int32),
-    }
-
-
-def masks(allowed: np.ndarray) -> Fields:
-    """Rows that allow everything go without a mask. Bits behind the vocabulary are set."""
-    count, vocab = allowed.shape
-    bits = np.ones((count, (vocab + 31) // 32 * 32), np.bool_)
-    bits[:, :vocab] = allowed
-    words = np.packbits(bits, axis=1, bitorder="little").view("<u4").astype(np.uint32)
-    rows = np.where(allowed.all(axis=1), -1, np.arange(count))
-    return {"mask_rows": (int32(rows), c_int32), "masks": (words, c_uint32)}
-
-
 @pytest.fixture(scope="module", params=library.ISAS)
 def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
-    try:
-        loaded = library.load()
-    except NativeUnavailable as reason:
-        pytest.skip(str(reason))
-    if request.param not in loaded.available_isas():
-        pytest.skip(f"this machine does not run {request.param}")
-    sampler = Sampler(loaded, request.param)
-    yield sampler
-    sampler.close()
-
-
-def make_case(logits: np.ndarray, allowed: np.ndarray | None = None, **fields: Any) -> Case:
-    count, empty = len(logits), int32([])
-    rows = int32(np.arange(count))
-    fields = sampling_fields(count, **fields)
-    batch = ForwardBatch(empty, empty, empty, int32([0]), int32([0]), empty, rows, **fields)
-    everything = np.ones(logits.shape, np.bool_)
-    return Case(logits.astype(np.float32), batch, everything if allowed is None else allowed)
+    with sampler_of(request.param) as sampler:
+        yield sampler
 
 
 def suppress_some(case: Case, rng: np.random.Generator) -> Case:

@@ -137,13 +137,13 @@ def test_common_settings_never_sort_the_vocabulary(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, float]
 ) -> None:
     counts: list[int] = []
-    ranked = sampling._ranked
+    ranked = sampling.ranked
 
     def recorded(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts.append(count)
         return ranked(weights, count)
 
-    monkeypatch.setattr(sampling, "_ranked", recorded)
+    monkeypatch.setattr(sampling, "ranked", recorded)
     logits = torch.from_numpy(spread_logits(49152, seed=5, scale=5.0))[None]
     for temperature in (0.05, 1.0):
         sample(logits, sample_batch(1, temperature=temperature, **fields))

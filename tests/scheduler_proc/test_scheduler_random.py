@@ -4,26 +4,64 @@ The model it is held against is a plain one: whatever the batching, caching, chu
 and retraction, each req yields `reference_output` of its own prompt, or ends by its abort.
 """
 
+import math
 import random
+from itertools import product
 from typing import NamedTuple
 
 import pytest
 
+from srt.errors import BAD_REQUEST
+from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_executor import Detail, detail_at, next_hash, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
+class Wishes(NamedTuple):
+    """What a req asks of the sampling, and to be told."""
+
+    sampling: SamplingParams = SamplingParams()
+    bad_ids: tuple[tuple[int, ...], ...] = ()
+    logprob_start: int | None = None
+    top_logprobs: int = 0
+    logprob_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Wishes":
+        """A few tokens are so likely that they repeat: then counts matter."""
+        likely = rng.sample(range(1000), 6)
+        bias = {token: rng.choice([18.0, 19.5, 20.0]) for token in likely}
+        sampling = SamplingParams(
+            frequency_penalty=rng.choice([0.0, 0.0, 0.5, 1.75, -0.25]),
+            presence_penalty=rng.choice([0.0, 0.0, 1.5, -1.0]),
+            repetition_penalty=rng.choice([1.0, 1.0, 1.5, 0.75]),
+            logit_bias=rng.choice([bias, bias, {}]),
+            allowed_token_ids=rng.choice([None] * 5 + [likely, likely[:2], list(range(0, 999, 5))]),
+        )
+        lengths = rng.choice([(), (1, 1), (1, 2, 2, 3, 4), (2, 2, 2, 2, 3, 3)])
+        bad_ids = tuple(tuple(rng.choices(likely, k=length)) for length in lengths)
+        if rng.random() < 0.25:  # with only these two allowed nothing is left after one
+            bad_ids = tuple(product(likely[:2], repeat=2))
+        return cls(sampling, bad_ids)
+
+    def with_details(self, rng: random.Random, prompt_len: int) -> "Wishes":
+        start = rng.choice([None, 0, rng.randint(0, prompt_len)])
+        num_top, ids = rng.choice([(0, ()), (1, ()), (5, ()), (0, (3, 3)), (2, (7, 999, 0))])
+        return self._replace(logprob_start=start, top_logprobs=num_top, logprob_ids=ids)
+
+
 class Asked(NamedTuple):
-    """One req: its prompt, limits, stop ids and the length of its grammar (None: none)."""
+    """One req: its prompt, limits, stop ids, the length of its grammar (None: none), and more."""
 
     prompt: list[int]
     max_new: int
     stop: frozenset[int]
     min_new: int
     grammar_len: int | None
+    wishes: Wishes = Wishes()
 
     @property
     def grammar(self) -> FakeGrammar | None:
@@ -31,20 +69,41 @@ class Asked(NamedTuple):
 
     @property
     def output(self) -> list[int]:
-        grammar = self.grammar
-        return reference_output(self.prompt, self.max_new, self.stop, self.min_new, grammar)
+        return reference_output(
+            self.prompt,
+            self.max_new,
+            self.stop,
+            self.min_new,
+            self.grammar,
+            self.wishes.sampling,
+            self.wishes.bad_ids,
+        )
+
+    def details(self, output: list[int]) -> list[Detail]:
+        """At each position of prompt and output."""
+        num_top, ids = self.wishes.top_logprobs, self.wishes.logprob_ids
+        details = [Detail([0] * num_top, [math.nan] * num_top, [math.nan] * len(ids))]
+        prefix_hash = 0
+        for token in self.prompt + output:
+            prefix_hash = next_hash(prefix_hash, token)
+            details.append(detail_at(prefix_hash, num_top, ids))
+        return details[:-1]
 
 
 class Traffic:
     """Random arrivals and aborts over prompts that share prefixes of every length."""
 
-    def __init__(self, seed: int, driver: Driver, constrained: float = 0.0) -> None:
+    def __init__(
+        self, seed: int, driver: Driver, constrained: float = 0.0, wishing: float = 0.0
+    ) -> None:
         self.constrained = constrained  # the share of reqs with a grammar
+        self.wishing = wishing  # and of those with penalties, bad ids, details ...
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
         self.history: list[list[int]] = [[]]
+        self.num_stuck = 0  # reqs that ended because nothing was left to them
 
     def arrive(self) -> None:
         rng, rid = self.rng, f"r{len(self.asked)}"
@@ -55,10 +114,13 @@ class Traffic:
         max_new = rng.choice([0, 1, 2, 5, 20, 40])
         stop = frozenset(rng.sample(range(1000), 100)) if rng.random() < 0.3 else frozenset()
         min_new = min(max_new, rng.randint(0, 3))
-        constrained = rng.random() < self.constrained
-        asked = Asked(prompt, max_new, stop, min_new, None)
-        if constrained:
-            asked = Asked(prompt, max_new, frozenset([EOS]), min_new, rng.randint(0, 25))
+        wishes = Wishes.drawn(rng) if rng.random() < self.wishing else Wishes()
+        if rng.random() < 0.5:
+            wishes = wishes.with_details(rng, len(prompt))
+        asked = Asked(prompt, max_new, stop, min_new, None, wishes)
+        if rng.random() < self.constrained:
+            length = rng.randint(0, 25)
+            asked = Asked(prompt, max_new, frozenset([EOS]), min_new, length, wishes)
         self.asked[rid] = asked
         self.driver.add(
             rid,
@@ -68,7 +130,7 @@ class Traffic:
             eos=asked.stop,
             min_new=min_new,
             grammar=asked.grammar,
-            logprob_start=rng.choice([None, None, 0, rng.randint(0, len(prompt))]),
+            **wishes._asdict(),
         )
         self.history.append(prompt + asked.output)
 
@@ -100,13 +162,38 @@ class Traffic:
             expected = asked.output
             got = self.driver.outputs.get(rid, [])
             finish = self.driver.finishes[rid]
-            if finish.type == "abort":
-                assert rid in self.aborted or finish.error is not None
-                assert got == expected[: len(got)]
-                assert finish.error is None or finish.error.message == "made to fail"
+            is_stopped = bool(got) and got[-1] in asked.stop
+            is_stuck = len(expected) < asked.max_new and not is_stopped
+            self.check_details(rid, asked)
+            if finish.type != "abort":
+                assert got == expected and not is_stuck
+                assert finish.type == ("stop" if is_stopped else "length")
+                continue
+            assert got == expected[: len(got)]
+            if finish.error is None:
+                assert rid in self.aborted
+            elif finish.error.code == BAD_REQUEST:
+                assert got == expected and is_stuck
+                self.num_stuck += 1
             else:
-                assert got == expected
-                assert finish.type == ("stop" if got and got[-1] in asked.stop else "length")
+                assert finish.error.message == "made to fail"
+
+    def check_details(self, rid: str, asked: Asked) -> None:
+        """Of all that was told, and of each position that has been asked for."""
+        wishes, driver = asked.wishes, self.driver
+        output = driver.details.get(rid, [])
+        prompt = driver.prompt_details.get(rid, [])
+        if wishes.logprob_start is None or not (wishes.top_logprobs or wishes.logprob_ids):
+            assert output == prompt == []
+            return
+        assert len(output) == len(driver.outputs.get(rid, []))
+        assert len(prompt) == len(driver.prompt_logprobs.get(rid, []))
+        if driver.finishes[rid].type != "abort":
+            assert len(prompt) == len(asked.prompt) - wishes.logprob_start
+        expected = asked.details(driver.outputs.get(rid, []))
+        assert output == expected[len(asked.prompt) :]
+        stop = wishes.logprob_start + len(prompt)
+        assert repr(prompt) == repr(expected[wishes.logprob_start : stop])  # NaN is not itself
 
 
 def drive(
@@ -116,8 +203,9 @@ def drive(
     policy: str,
     pool: int,
     constrained: float = 0.0,
+    wishing: float = 0.0,
     **config: object,
-) -> Driver:
+) -> Traffic:
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -129,7 +217,7 @@ def drive(
         random_seed=seed,
         **config,
     )
-    traffic = Traffic(seed, driver, constrained)
+    traffic = Traffic(seed, driver, constrained, wishing)
     driver.between = traffic.meddle
     driver.fails = lambda: traffic.rng.random() < 0.004
     for _ in range(steps):
@@ -139,28 +227,37 @@ def drive(
     traffic.check()
     cached = driver.core.cache.evictable_size
     assert driver.core.pool.free_size + cached == pool, "slots leaked"
-    return driver
+    return traffic
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_keeps_the_books_and_the_outputs(lag: int, policy: str) -> None:
     """1,250 steps each, 10,000 in all, in a pool so small that evictions and retractions occur."""
-    driver = drive(seed=7 + lag, steps=1250, lag=lag, policy=policy, pool=220)
-    assert driver.core.counters.retracted > 0 and driver.core.cache.evicted_total > 0
+    core = drive(seed=7 + lag, steps=1250, lag=lag, policy=policy, pool=220).driver.core
+    assert core.counters.retracted > 0 and core.cache.evicted_total > 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_random_traffic_without_the_radix_cache(lag: int) -> None:
-    driver = drive(seed=3, steps=600, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
-    assert driver.core.counters.cached_tokens == 0
+    traffic = drive(seed=3, steps=600, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
+    assert traffic.driver.core.counters.cached_tokens == 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("constrained", [0.5, 1.0])
 def test_random_traffic_with_grammars(lag: int, constrained: float) -> None:
-    driver = drive(11, 500, lag, "lpm", pool=150, constrained=constrained)
-    assert driver.core.counters.retracted > 0
+    traffic = drive(11, 500, lag, "lpm", pool=150, constrained=constrained)
+    assert traffic.driver.core.counters.retracted > 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("constrained", [0.0, 0.3])
+def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -> None:
+    """Each req is sampled as if it were alone, and each position has its details, beside reqs
+    that ask for nothing and go on at lag 1."""
+    traffic = drive(17, 300, lag, "lpm", pool=170, constrained=constrained, wishing=0.7)
+    assert traffic.driver.core.counters.retracted > 0 and traffic.num_stuck > 0
 
 
 @pytest.mark.slow
@@ -169,4 +266,5 @@ def test_random_traffic_long(seed: int) -> None:
     rng = random.Random(seed)
     constrained = rng.choice([0.0, 0.3, 1.0])
     pool = rng.choice([145, 300, 800])
-    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool, constrained)
+    wishing = rng.choice([0.0, 0.5, 1.0])
+    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool, constrained, wishing)

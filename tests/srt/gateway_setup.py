@@ -6,11 +6,13 @@ from typing import Any, cast
 
 import httpx
 import msgspec
+from litestar import Litestar
 
 from srt.gateway.app import create_app
 from srt.gateway.context import GatewayInfo
-from srt.gateway.server import GatewayServer
-from tests.fakes import FakeClient
+from srt.gateway.server import MAX_CONNECTIONS, GatewayServer
+from srt.model.vocab import Vocab
+from tests.fakes import DEFAULT_PIECES, FakeClient
 
 INFO = GatewayInfo(
     model_name="tiny",
@@ -22,10 +24,27 @@ INFO = GatewayInfo(
 )
 
 
+def fake_vocab(pieces: tuple[str, ...] = DEFAULT_PIECES, template: str = "") -> Vocab:
+    """A vocabulary of 1000 ids in which 100, 101, ... are `pieces`, as the fake client answers;
+    2 is the end token, and the others are written `t5`."""
+    token_bytes = [f"t{i}".encode() for i in range(1000)]
+    token_bytes[2] = b"<end>"
+    token_bytes[100 : 100 + len(pieces)] = [piece.encode() for piece in pieces]
+    return Vocab("tiny", token_bytes, frozenset({2}), (2,), None, False, 2048, template or None)
+
+
+VOCAB = fake_vocab()
+
+
+def _app(client: FakeClient, info: dict[str, Any]) -> Litestar:
+    vocab = fake_vocab(client.pieces, info.pop("template", ""))
+    return create_app(client, msgspec.structs.replace(INFO, **info), vocab)
+
+
 @asynccontextmanager
 async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client that calls the application directly, without a socket."""
-    app = create_app(client, msgspec.structs.replace(INFO, **info))
+    app = _app(client, info)
     transport = httpx.ASGITransport(app=cast(Any, app))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         yield http
@@ -34,8 +53,9 @@ async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.Asy
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
     """The application behind a real socket."""
-    app = create_app(client, msgspec.structs.replace(INFO, **info))
-    server = GatewayServer(app, stream_grace_s=0.5)
+    max_connections = info.pop("max_connections", MAX_CONNECTIONS)
+    app = _app(client, info)
+    server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)
     await server.start()
     try:
         yield server

@@ -6,6 +6,7 @@ import pytest
 
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
 from srt.messages import Finish
+from srt.sampling_params import SamplingParams
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process, sse_payloads
 
@@ -48,8 +49,16 @@ async def test_sampling_fields_reach_the_ring() -> None:
         "top_p": 0.5,
         "top_k": 4,
         "min_p": 0.1,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "repetition_penalty": 1.5,
+        "logit_bias": {"7": 2, "8": -1.5},
+        "allowed_token_ids": [7, 8],
+        "bad_words": ["no"],
         "stop": "END",
         "stop_token_ids": [7],
+        "stop_regex": "E+",
+        "no_stop_trim": True,
         "ignore_eos": True,
         "sampling_seed": 9,
         "skip_special_tokens": False,
@@ -57,11 +66,27 @@ async def test_sampling_fields_reach_the_ring() -> None:
     body = {"text": "a", "sampling_params": sampling, "extra_key": "s"}
     async with in_process(client) as http:
         assert (await http.post("/generate", json=body)).status_code == 200
-    params = client.requests[0].sampling
-    assert (params.max_new_tokens, params.min_new_tokens, params.temperature) == (2, 1, 0.0)
-    assert (params.top_p, params.top_k, params.min_p, params.seed) == (0.5, 4, 0.1, 9)
-    assert (params.stop, params.stop_token_ids) == (["END"], [7])
-    assert params.ignore_eos and not params.skip_special_tokens
+    assert client.requests[0].sampling == SamplingParams(
+        max_new_tokens=2,
+        min_new_tokens=1,
+        temperature=0.0,
+        top_p=0.5,
+        top_k=4,
+        min_p=0.1,
+        seed=9,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        repetition_penalty=1.5,
+        logit_bias={7: 2.0, 8: -1.5},
+        allowed_token_ids=[7, 8],
+        bad_words=["no"],
+        stop=["END"],
+        stop_token_ids=[7],
+        stop_regex=["E+"],
+        no_stop_trim=True,
+        ignore_eos=True,
+        skip_special_tokens=False,
+    )
     assert client.requests[0].cache_salt == "s"
 
 
@@ -138,6 +163,136 @@ async def test_lists_of_ids_and_logprobs() -> None:
     assert client.requests[0].input_ids == [1, 2, 3]
 
 
+async def test_all_kinds_of_logprobs_with_text() -> None:
+    body = {
+        "text": "a b c",
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "top_logprobs_num": 2,
+        "token_ids_logprob": [3, 102],
+        "return_text_in_logprobs": True,
+        "sampling_params": {"max_new_tokens": 1},
+    }
+    async with in_process(FakeClient()) as http:
+        meta = (await http.post("/generate", json=body)).json()["meta_info"]
+    top = [[-0.5, 100, "Hello"], [-1.5, 101, ", "]]
+    named = [[-3.0, 3, "t3"], [-102.0, 102, "wörld"]]
+    assert meta["input_token_logprobs"] == [[None, 0, "t0"], [-0.25, 1, "t1"]]
+    assert meta["output_token_logprobs"] == [[-0.5, 100, "Hello"]]
+    assert (meta["input_top_logprobs"], meta["output_top_logprobs"]) == ([None, top], [top])
+    assert meta["input_token_ids_logprobs"] == [None, named]
+    assert meta["output_token_ids_logprobs"] == [named]
+    assert meta["normalized_prompt_logprob"] == -0.25
+
+
+async def test_what_was_not_asked_for_is_left_out() -> None:
+    async with in_process(FakeClient()) as http:
+        plain = (await http.post("/generate", json={"text": "a"})).json()
+        body = {"text": "a", "return_logprob": True}
+        scored = (await http.post("/generate", json=body)).json()
+    assert "prompt_token_ids" not in plain and "index" not in plain
+    assert not [name for name in plain["meta_info"] if "logprob" in name]
+    assert scored["meta_info"]["input_token_logprobs"] == []
+    assert scored["meta_info"]["normalized_prompt_logprob"] is None
+    assert not [name for name in scored["meta_info"] if "top" in name or "ids" in name]
+
+
+async def test_logprobs_per_prompt() -> None:
+    client = FakeClient()
+    body = {
+        "text": ["a", "b", "c"],
+        "return_logprob": [True, False, True],
+        "logprob_start_len": [0, -1, 1],
+        "top_logprobs_num": [1, 0, 2],
+        "token_ids_logprob": [[5], None, [6, 7]],
+        "cache_salt": ["x", "", "y"],
+    }
+    async with in_process(client) as http:
+        answers = (await http.post("/generate", json=body)).json()
+    assert [
+        (r.return_logprob, r.logprob_start_len, r.top_logprobs, r.logprob_token_ids, r.cache_salt)
+        for r in client.requests
+    ] == [(True, 0, 1, [5], "x"), (False, -1, 0, [], ""), (True, 1, 2, [6, 7], "y")]
+    assert ["output_top_logprobs" in a["meta_info"] for a in answers] == [True, False, True]
+    assert answers[2]["meta_info"]["output_token_ids_logprobs"][0] == [
+        [-6.0, 6, None],
+        [-7.0, 7, None],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({}, -1),
+        ({"logprob_start_len": None}, -1),
+        ({"logprob_start_len": 2}, 2),
+        ({"sampling_params": {"max_new_tokens": 0}}, 0),
+        ({"sampling_params": {"max_new_tokens": 0}, "logprob_start_len": -1}, -1),
+    ],
+)
+async def test_where_prompt_logprobs_start(fields: dict[str, Any], start: int) -> None:
+    """A request that generates nothing has no others."""
+    client = FakeClient()
+    async with in_process(client) as http:
+        await http.post("/generate", json={"text": "a", "return_logprob": True} | fields)
+    assert client.requests[0].logprob_start_len == start
+
+
+async def test_prompt_ids_are_told_on_demand() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        body: dict[str, Any] = {"return_prompt_token_ids": True, "sampling_params": {"n": 2}}
+        texts = (await http.post("/generate", json=body | {"text": ["ab c", "d"]})).json()
+        ids = (await http.post("/generate", json={"input_ids": [5, 6]} | body)).json()
+        refused = await http.post("/generate", json=body | {"text": ["a", "refused"]})
+        stream = await http.post("/generate", json={"text": "ab", "stream": True} | body)
+    assert [a["prompt_token_ids"] for a in texts] == [[1, 2, 1], [1, 2, 1], [1, 1], [1, 1]]
+    assert [a["prompt_token_ids"] for a in ids] == [[5, 6], [5, 6]]
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "text[1]")
+    assert all(p["prompt_token_ids"] == [1, 2] for p in sse_payloads(stream.text))
+
+
+@pytest.mark.parametrize("text", ["a", ["a", "b"]])
+async def test_samples_make_a_list_grouped_by_prompt(text: str | list[str]) -> None:
+    client = FakeClient()
+    body = {"text": text, "rid": "q", "sampling_params": {"n": 3}}
+    async with in_process(client) as http:
+        answers = (await http.post("/generate", json=body)).json()
+    prompts = ["q"] if text == "a" else ["q_0", "q_1"]
+    expected = [f"{prompt}/{i}" for prompt in prompts for i in range(3)]
+    assert [a["meta_info"]["id"] for a in answers] == expected
+    assert [r.rid for r in client.requests] == prompts
+    assert all(r.sampling.n == 3 for r in client.requests)
+    assert all(g.closed for g in client.generations)
+
+
+async def test_streamed_samples_tell_their_index() -> None:
+    body = {"text": ["a", "b c"], "stream": True, "sampling_params": {"n": 2}}
+    async with in_process(FakeClient()) as http:
+        response = await http.post("/generate", json=body)
+    assert response.headers["srt-prompt-tokens"] == "3"
+    last = {p["index"]: p["meta_info"] for p in sse_payloads(response.text)}
+    assert [last[i]["id"] for i in range(4)] == ["r0/0", "r0/1", "r1/0", "r1/1"]
+    assert [last[i]["prompt_tokens"] for i in range(4)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("interval", "server", "counts"),
+    [(None, 1, [1, 2, 3, 4, 5]), (2, 1, [1, 3, 5]), (None, 3, [1, 4, 5]), (9, 3, [1, 5])],
+)
+async def test_stream_interval(interval: int | None, server: int, counts: list[int]) -> None:
+    """The first token at once, then an event after so many more, and the end; the server has a
+    default."""
+    body = {"text": "p", "stream": True, "sampling_params": {"stream_interval": interval}}
+    async with in_process(FakeClient("abcde"), stream_interval=server) as http:
+        payloads = sse_payloads((await http.post("/generate", json=body)).text)
+        chat = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+        chunks = sse_payloads((await http.post("/v1/chat/completions", json=chat)).text)
+    assert [p["meta_info"]["completion_tokens"] for p in payloads] == counts
+    assert payloads[-1]["text"] == "abcde"
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == "abcde"
+
+
 async def test_stream_is_cumulative_and_exact() -> None:
     async with in_process(FakeClient(("a", "é"))) as http:
         response = await http.post("/generate", json={"text": "p", "rid": "x", "stream": True})
@@ -188,7 +343,12 @@ async def test_abort_as_a_finish_reason() -> None:
     client.finish = Finish("abort", error=ErrorInfo("conflict", "aborted by the user"))
     async with in_process(client) as http:
         body = (await http.post("/generate", json={"text": "a"})).json()
-    assert body["meta_info"]["finish_reason"] == {"type": "abort", "message": "aborted by the user"}
+    assert body["meta_info"]["finish_reason"] == {
+        "type": "abort",
+        "message": "aborted by the user",
+        "status_code": 409,
+        "err_type": "conflict",
+    }
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -250,9 +410,27 @@ async def test_ring_down_is_503() -> None:
         ({"text": ["a", "b"], "rid": ["x", "x"]}, "rid"),
         ({"text": "a", "rid": ""}, "rid"),
         ({"text": "a", "cache_salt": "x", "extra_key": "y"}, "extra_key"),
-        ({"text": "a", "top_logprobs_num": 2}, "top_logprobs_num"),
+        ({"text": "a", "top_logprobs_num": -1}, "top_logprobs_num"),
+        ({"text": ["a", "b"], "top_logprobs_num": [1]}, "top_logprobs_num"),
+        ({"text": "a", "token_ids_logprob": [1, [2]]}, "token_ids_logprob"),
+        ({"text": "a", "token_ids_logprob": [[1], [2]]}, "token_ids_logprob"),
+        ({"text": ["a", "b"], "extra_key": ["x"]}, "extra_key"),
         ({"text": "a", "image_data": "aGk="}, "image_data"),
-        ({"text": "a", "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ({"text": "a", "sampling_params": {"n": 0}}, "sampling_params.n"),
+        ({"text": "a", "sampling_params": {"n": 129}}, "sampling_params.n"),
+        ({"text": ["a", "b"], "sampling_params": [{}, {"n": 2}]}, "sampling_params[1].n"),
+        ({"text": "a", "sampling_params": {"logit_bias": {"x": 1}}}, "sampling_params.logit_bias"),
+        ({"text": "a", "sampling_params": {"logit_bias": {"-1": 1}}}, "sampling_params.logit_bias"),
+        (
+            {"text": "a", "sampling_params": {"logit_bias": {"1000": 1}}},
+            "sampling_params.logit_bias",
+        ),
+        ({"text": "a", "sampling_params": {"stop_regex": [""]}}, "sampling_params.stop_regex"),
+        (
+            {"text": "a", "sampling_params": {"stream_interval": 0}},
+            "sampling_params.stream_interval",
+        ),
+        ({"text": "a", "sampling_params": {"beam_width": 4}}, "sampling_params.beam_width"),
         ({"text": ["a"], "sampling_params": [{"regex": 5}]}, "sampling_params[0].regex"),
     ],
 )

@@ -4,10 +4,19 @@ from typing import Any
 
 import pytest
 
-from srt.gateway.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, describe
+from srt.gateway.fields import (
+    CHAT,
+    COMPLETION,
+    NATIVE,
+    NATIVE_SAMPLING,
+    RESPONSES,
+    Kind,
+    describe,
+)
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.gateway.wire_openai import ChatRequest, CompletionRequest
-from srt.messages import ChatMessage, Finish
+from srt.gateway.wire_responses import ResponsesRequest
+from srt.messages import ChatMessage, ChatOptions, Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process, sse_payloads
 
@@ -145,6 +154,131 @@ async def test_other_models_are_not_found() -> None:
     assert by_path.status_code == 200
 
 
+async def test_sampling_fields_reach_the_ring() -> None:
+    """Each under its own name, on both routes."""
+    fields: dict[str, Any] = {
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.25,
+        "repetition_penalty": 1.25,
+        "allowed_token_ids": [4, 5],
+        "bad_words": ["no"],
+        "stop_regex": ["a+"],
+        "seed": 7,
+        "n": 2,
+        "top_k": 3,
+        "min_p": 0.125,
+        "stop": ["x"],
+        "stop_token_ids": [9],
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+    }
+    bodies = {"/v1/completions": {"prompt": "a"}, "/v1/chat/completions": CHAT_BODY}
+    for route, body in bodies.items():
+        client = FakeClient()
+        more = {"logit_bias": {"5": -100, "6": 2.5}, "include_stop_str_in_output": True}
+        async with in_process(client) as http:
+            response = await http.post(route, json=body | fields | more)
+        assert response.status_code == 200, response.text
+        sampling = client.requests[0].sampling
+        assert {name: getattr(sampling, name) for name in fields} == fields
+        assert sampling.logit_bias == {5: -100.0, 6: 2.5} and sampling.no_stop_trim
+    client = FakeClient()
+    async with in_process(client) as http:
+        await http.post("/v1/completions", json={"prompt": "a", "stop_regex": "b", "stop": "c"})
+    assert client.requests[0].sampling.stop_regex == ["b"]
+    assert (
+        client.requests[0].sampling.stop == ["c"] and not client.requests[0].sampling.no_stop_trim
+    )
+
+
+async def test_samples_are_choices_grouped_by_prompt() -> None:
+    client = FakeClient()
+    client.sample_pieces = {"z_1/1": ("b", "1")}
+    body = {"prompt": ["a b", "c"], "n": 2, "rid": "z"}
+    async with in_process(client) as http:
+        answer = (await http.post("/v1/completions", json=body)).json()
+    whole = "Hello, wörld"
+    assert [c["text"] for c in answer["choices"]] == [whole, whole, whole, "b1"]
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["id"] == "z"
+    # The prompts have two tokens and one; the samples three, but for the last.
+    assert answer["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 11,
+        "total_tokens": 14,
+        "prompt_tokens_details": {"cached_tokens": 6},
+    }
+
+
+async def test_samples_stream_with_their_index() -> None:
+    client = FakeClient()
+    client.sample_pieces = {"r0/1": ("b", "1")}
+    body = CHAT_BODY | {"n": 2, "stream": True, "stream_options": {"include_usage": True}}
+    async with in_process(client) as http:
+        response = await http.post("/v1/chat/completions", json=body)
+    *chunks, usage = sse_payloads(response.text)
+    assert {c["id"] for c in chunks} == {"chatcmpl-r0"}
+    for index, text in enumerate(["Hello, wörld", "b1"]):
+        choices = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(c["delta"].get("content", "") for c in choices) == text
+        assert [c["finish_reason"] for c in choices] == [None] * (len(choices) - 1) + ["stop"]
+    assert usage["usage"]["prompt_tokens"] == 1 and usage["usage"]["completion_tokens"] == 5
+
+
+async def test_continuous_usage() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": "a b", "stream": True, "stream_options": options}
+    async with in_process(FakeClient()) as http:
+        response = await http.post("/v1/completions", json=body)
+    chunks = sse_payloads(response.text)
+    assert [c["usage"]["completion_tokens"] for c in chunks] == [1, 2, 3, 3]
+    assert {c["usage"]["prompt_tokens"] for c in chunks} == {2}
+
+
+async def test_the_best_samples_win() -> None:
+    """By the mean log-probability of a token, not by the sum; in the order of the samples."""
+    client = FakeClient()
+    client.sample_pieces = {"r0/0": ("worst",), "r0/1": ("good", "!"), "r0/2": ("best",) * 9}
+    client.logprobs = {"r0/0": -1.0, "r0/1": -0.75, "r0/2": -0.25}
+    async with in_process(client) as http:
+        answer = (
+            await http.post("/v1/completions", json={"prompt": "a", "n": 2, "best_of": 3})
+        ).json()
+        one = (await http.post("/v1/completions", json={"prompt": "a", "best_of": 1})).json()
+    assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "good!"), (1, "best" * 9)]
+    assert all(c["logprobs"] is None for c in answer["choices"])
+    assert answer["usage"]["completion_tokens"] == 12
+    assert client.requests[0].sampling.n == 3 and client.requests[0].return_logprob
+    assert len(one["choices"]) == 1 and not client.requests[1].return_logprob
+
+
+async def test_how_the_template_is_asked() -> None:
+    bodies = [
+        {},
+        {"continue_final_message": True},
+        {"add_generation_prompt": False},
+        {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},
+        {"reasoning_effort": "none"},
+    ]
+    client = FakeClient()
+    async with in_process(client, template="{{ reasoning_effort }}") as http:
+        for body in bodies:
+            answer = await http.post("/v1/chat/completions", json=CHAT_BODY | body)
+            assert answer.status_code == 200, answer.text
+    assert [request.chat for request in client.requests] == [
+        ChatOptions(),
+        ChatOptions(continue_final=True, add_generation_prompt=False),
+        ChatOptions(add_generation_prompt=False),
+        ChatOptions('{"enable_thinking":false,"reasoning_effort":"low"}'),
+        ChatOptions('{"reasoning_effort":"none"}'),
+    ]
+    client = FakeClient()
+    async with in_process(client) as http:
+        await http.post("/v1/chat/completions", json=CHAT_BODY | {"reasoning_effort": "none"})
+    assert client.requests[0].chat == ChatOptions()
+
+
 COMPLETION_ERRORS = [
     ({}, "prompt"),
     ({"prompt": []}, "prompt"),
@@ -152,16 +286,35 @@ COMPLETION_ERRORS = [
     ({"prompt": [1, [2]]}, "prompt"),
     ({"prompt": "a", "max_tokens": -1}, "max_tokens"),
     ({"prompt": "a", "max_tokens": 2, "min_tokens": 3}, "min_tokens"),
-    ({"prompt": "a", "n": 2}, "n"),
     ({"prompt": "a", "n": True}, "n"),
-    ({"prompt": "a", "best_of": 2}, "best_of"),
-    ({"prompt": "a", "echo": True}, "echo"),
+    ({"prompt": "a", "n": 0}, "n"),
+    ({"prompt": "a", "n": 129}, "n"),
+    ({"prompt": "a", "n": 3, "best_of": 2}, "best_of"),
+    ({"prompt": "a", "best_of": 129}, "best_of"),
+    ({"prompt": "a", "best_of": 2, "stream": True}, "best_of"),
+    ({"prompt": "a", "echo": 1}, "echo"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs"),
+    ({"prompt": "a", "logprobs": True}, "logprobs"),
+    ({"prompt": "a", "logprobs": 1, "token_healing": True}, "token_healing"),
+    ({"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs"),
+    ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
+    ({"prompt": "a", "logit_bias": {"5": "1"}}, "logit_bias"),
+    ({"prompt": "a", "logit_bias": {"1000": 1}}, "logit_bias"),
+    ({"prompt": "a", "logit_bias": {"5": 20000}}, "logit_bias"),
+    ({"prompt": "a", "frequency_penalty": 2.5}, "frequency_penalty"),
+    ({"prompt": "a", "presence_penalty": -3}, "presence_penalty"),
+    ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty"),
+    ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids"),
+    ({"prompt": "a", "bad_words": [""]}, "bad_words"),
+    ({"prompt": "a", "stop_regex": ["x" * 257]}, "stop_regex"),
+    ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
+    (
+        {"prompt": "a", "stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options.continuous_usage_stats",
+    ),
+    ({"prompt": "a", "priority": 1}, "priority"),
     ({"prompt": "a", "suffix": "b"}, "suffix"),
-    ({"prompt": "a", "logprobs": 0}, "logprobs"),
-    ({"prompt": "a", "logprobs": 1}, "logprobs"),
-    ({"prompt": "a", "logit_bias": {"5": 1}}, "logit_bias"),
-    ({"prompt": "a", "frequency_penalty": 0.5}, "frequency_penalty"),
-    ({"prompt": "a", "repetition_penalty": 1.1}, "repetition_penalty"),
     ({"prompt": "a", "messages": []}, "messages"),
     ({"prompt": "a", "stream_options": {"x": 1}}, "stream_options.x"),
     ({"prompt": ["a", "b"], "top_p": 7}, "top_p"),
@@ -186,8 +339,16 @@ CHAT_ERRORS = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages[0].content[0].type",
     ),
-    (CHAT_BODY | {"logprobs": True}, "logprobs"),
     (CHAT_BODY | {"top_logprobs": 3}, "top_logprobs"),
+    (CHAT_BODY | {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    (CHAT_BODY | {"logprobs": 1}, "logprobs"),
+    (
+        CHAT_BODY | {"add_generation_prompt": True, "continue_final_message": True},
+        "add_generation_prompt",
+    ),
+    (CHAT_BODY | {"chat_template_kwargs": [1]}, "chat_template_kwargs"),
+    (CHAT_BODY | {"chat_template": "{{ x }}"}, "chat_template"),
+    (CHAT_BODY | {"n": 2, "logit_bias": {"-1": 3}}, "logit_bias"),
     (CHAT_BODY | {"reasoning_effort": "high"}, "reasoning_effort"),
     (CHAT_BODY | {"prompt": "a"}, "prompt"),
     (CHAT_BODY | {"max_tokens": 1, "min_tokens": 2}, "min_tokens"),
@@ -211,6 +372,7 @@ async def test_chat_errors_name_the_field(body: dict[str, Any], param: str) -> N
         (NativeSampling, NATIVE_SAMPLING),
         (CompletionRequest, COMPLETION),
         (ChatRequest, CHAT),
+        (ResponsesRequest, RESPONSES),
     ],
 )
 def test_a_field_has_one_class_and_is_documented(struct: Any, kind: Kind) -> None:

@@ -13,7 +13,7 @@ from srt.generation import ChoiceScore, ScoreOutput, ScoreRequest
 from srt.http_client import HttpClient
 from srt.request_fields import checked_score
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import INFO, error_of, in_process, served
+from tests.srt.gateway_setup import INFO, VOCAB, error_of, in_process, served
 
 BODY: dict[str, Any] = {"text": "a b", "continuations": [" c", [4, 5]]}
 
@@ -117,11 +117,89 @@ async def test_abort_request_finds_a_score() -> None:
         assert (await waiting).status_code == 409
 
 
+# ---- /v1/score -----------------------------------------------------------------------------------
+
+LABELS: dict[str, Any] = {"query": "q ", "items": ["a", "b c"], "label_token_ids": [2, 1, 3]}
+
+
+async def test_labels_behind_each_item() -> None:
+    """The fake's id n has the log-probability -n."""
+    client = FakeClient(("x",))
+    async with in_process(client) as http:
+        body = LABELS | {"rid": "s", "cache_salt": "x", "model": "tiny", "user": "someone"}
+        answer = (await http.post("/v1/score", json=body)).json()
+        soft = (await http.post("/v1/score", json=LABELS | {"apply_softmax": True})).json()
+    assert answer["scores"] == [[pytest.approx(math.exp(-i)) for i in (2, 1, 3)]] * 2
+    assert sum(soft["scores"][0]) == pytest.approx(1.0)
+    assert soft["scores"][0][1] / soft["scores"][0][0] == pytest.approx(math.e)
+    assert (answer["object"], answer["model"], answer["id"]) == ("scoring", "tiny", "s")
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == 5
+    first = client.requests[0]
+    assert (first.text, first.rid, first.cache_salt) == ("q a", "s_0", "x")
+    assert (first.return_logprob, first.logprob_token_ids) == (True, [2, 1, 3])
+    assert first.sampling.max_new_tokens == 1 and first.sampling.ignore_eos
+
+
+@pytest.mark.parametrize(
+    ("query", "items", "item_first", "prompts"),
+    [
+        ("q ", "a", False, ["q a"]),
+        ("q", ["a ", "b "], True, ["a q", "b q"]),
+        ([1, 2], [[3], [4, 5]], False, [[1, 2, 3], [1, 2, 4, 5]]),
+        ([1], [[3]], True, [[3, 1]]),
+    ],
+)
+async def test_query_and_items_are_joined(
+    query: Any, items: Any, item_first: bool, prompts: list[Any]
+) -> None:
+    client = FakeClient()
+    body = {"query": query, "items": items, "item_first": item_first, "label_token_ids": [1]}
+    async with in_process(client) as http:
+        assert (await http.post("/v1/score", json=body)).status_code == 200
+    assert [r.text or r.input_ids for r in client.requests] == prompts
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"label_token_ids": []}, "label_token_ids"),
+        ({"label_token_ids": [-1]}, "label_token_ids[0]"),
+        ({"items": []}, "items"),
+        ({"items": ["a"] * 1025}, "items"),
+        ({"items": ["a", [1]]}, "items[1]"),
+        ({"query": [1]}, "items[0]"),
+        ({"query": None}, "query"),
+        ({"text_1": "x"}, "text_1"),
+    ],
+)
+async def test_bad_bodies_of_score(fields: dict[str, Any], param: str) -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.post("/v1/score", json=LABELS | fields)
+    assert (response.status_code, error_of(response)["param"]) == (400, param)
+    assert client.requests == []
+
+
+async def test_a_refused_item_is_named() -> None:
+    client = FakeClient()
+    client.refusals[1] = RequestError("text is too long", param="text")
+    async with in_process(client) as http:
+        error = error_of(await http.post("/v1/score", json=LABELS))
+    assert (error["param"], error["message"]) == ("items[1]", "items[1] is too long")
+    assert client.aborted == ["r0"]
+
+
+async def test_embeddings_are_refused() -> None:
+    async with in_process(FakeClient()) as http:
+        response = await http.post("/v1/embeddings", json={"input": "a", "model": "tiny"})
+    assert response.status_code == 400 and "embeddings" in error_of(response)["message"]
+
+
 # ---- the HTTP transport --------------------------------------------------------------------------
 
 
 def over_http(client: FakeClient) -> HttpClient:
-    app = create_app(client, INFO)
+    app = create_app(client, INFO, VOCAB)
     return HttpClient("http://gateway", transport=httpx.ASGITransport(app=cast(Any, app)))
 
 

@@ -3,19 +3,23 @@
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from srt.errors import ConfigError, RequestError
+from srt.errors import OVERLOADED, ConfigError, RequestError
 from srt.gateway import body as body_module
+from srt.gateway import health as health_module
 from srt.gateway import ring_state
+from srt.gateway import server as server_module
 from srt.gateway.app import create_app
-from srt.gateway.server import GatewayServer, HeadTimeoutProtocol
+from srt.gateway.server import BoundedProtocol, GatewayServer
 from srt.messages import RingEvent
 from tests.fakes import READY, FakeClient
-from tests.srt.gateway_setup import INFO, error_of, in_process, served
+from tests.srt.gateway_setup import INFO, VOCAB, error_of, in_process, served
 
 ROUTES = [
     ("/generate", {"text": "a"}),
@@ -74,7 +78,7 @@ async def test_streams_arrive_piece_by_piece() -> None:
 async def test_shutdown_cuts_streams_after_their_grace() -> None:
     client = FakeClient()
     client.hold.clear()
-    server = GatewayServer(create_app(client, INFO), stream_grace_s=0.2)
+    server = GatewayServer(create_app(client, INFO, VOCAB), stream_grace_s=0.2)
     await server.start()
     writer = await send_raw(server, "/generate", {"text": "a", "stream": True})
     await client.wait_submitted(1)
@@ -104,8 +108,37 @@ async def test_abort_request_ends_a_live_request() -> None:
     assert after.json() == {"aborted": []}
 
 
+async def test_abort_finds_samples_and_batches_by_the_name_they_were_given() -> None:
+    client = FakeClient()
+    client.hold.clear()
+    async with served(client) as server, httpx.AsyncClient(base_url=server.url) as http:
+
+        async def aborted(**body: Any) -> list[str]:
+            answer = await http.post("/abort_request", json=body)
+            return list(answer.json()["aborted"])
+
+        bodies: list[dict[str, Any]] = [
+            {"text": "a", "rid": "one", "sampling_params": {"n": 2}},
+            {"text": ["a", "b"], "rid": "two"},
+            {"text": ["a", "b"], "rid": ["x1", "x2"], "sampling_params": {"n": 2}},
+        ]
+        waiting = [asyncio.ensure_future(http.post("/generate", json=body)) for body in bodies]
+        await client.wait_submitted(8)
+        assert await aborted(rid="one") == ["one/0", "one/1"]
+        assert await aborted(rid="one/1") == ["one/1"]
+        assert await aborted(rid="two") == ["two_0", "two_1"]
+        assert await aborted(rid="x1") == ["x1/0", "x1/1"]
+        assert await aborted(rid="t") == await aborted(rid="x") == []
+        assert await aborted(rid="x", prefix=True) == ["x1/0", "x1/1", "x2/0", "x2/1"]
+        assert len(await aborted(abort_all=True)) == 8
+        client.hold.set()
+        await asyncio.gather(*waiting)
+        for name in ("one", "one/0", "two", "x1"):
+            assert await aborted(rid=name) == []
+
+
 async def test_a_connection_without_a_head_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HeadTimeoutProtocol, "head_timeout_s", 0.1)
+    monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.1)
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"POST /generate HTTP/1.1\r\nHost")
@@ -129,13 +162,273 @@ async def test_a_slow_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert status.startswith(b"HTTP/1.1 408")
 
 
+async def test_connections_above_the_bound_get_a_503() -> None:
+    """Also when they send a body; those below go on, and there is room again when one has left."""
+    client = FakeClient()
+    client.hold.clear()
+    async with served(client, max_connections=2) as server:
+        first = await send_raw(server, "/generate", {"text": "a", "stream": True})
+        second = await send_raw(server, "/generate", {"text": "b"})
+        await client.wait_submitted(2)
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(base_url=server.url, limits=limits) as http:
+            refused = await http.post("/generate", json={"text": "c" * 50_000})
+            large = await http.post("/generate", json={"text": "c" * 200_000})
+            first.close()
+            await client.wait_aborted(1)
+            taken = await http.get("/health")
+        second.close()
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+    assert refused.headers["connection"] == "close"
+    error = error_of(refused)
+    assert error["code"] == "unavailable" and error["retryable"] is True
+    assert (large.status_code, taken.status_code) == (503, 200)
+    assert len(client.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/generate", 413), ("/nothing", 404), ("/metrics", 401)]
+)
+async def test_an_early_answer_is_not_lost_to_a_reset(path: str, status: int) -> None:
+    """It comes before the body was read, which is larger than the sockets' buffers."""
+    size = body_module.MAX_BODY_BYTES + 1
+    keys = ("k",) if status == 401 else ()
+    async with served(FakeClient(), api_keys=keys) as server:
+        for how in ({}, {"transfer-encoding": "chunked"}):
+            headers = {"connection": "close", **how}
+
+            async def body() -> AsyncIterator[bytes]:
+                for _ in range(size // 2**16 + 1):
+                    yield b" " * 2**16
+
+            method = "GET" if path == "/metrics" else "POST"
+            content = body() if how else b" " * size
+            async with httpx.AsyncClient(base_url=server.url) as http:
+                response = await http.request(method, path, content=content, headers=headers)
+            assert response.status_code == status
+            error_of(response)
+
+
+async def test_a_peer_that_waits_to_send_is_answered_at_once() -> None:
+    """With `Expect: 100-continue` there is nothing to wait for."""
+    async with served(FakeClient()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            b"POST /nothing HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Connection: close\r\nContent-Length: 100\r\n\r\n"
+        )
+        async with asyncio.timeout(2):
+            answer = await reader.readuntil(b"}}")
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 404")
+
+
+async def test_connections_far_above_the_bound_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_REFUSED", 1)
+    monkeypatch.setattr(server_module, "REFUSED_TIMEOUT_S", 0.2)
+    async with served(FakeClient(), max_connections=1) as server:
+        connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+        async with asyncio.timeout(5):
+            with suppress(ConnectionResetError):
+                assert await connections[2][0].read() == b""  # cut at once
+            assert await connections[1][0].read() == b""  # it had no head in time
+            connections[0][1].write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await connections[0][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, writer in connections:
+            writer.close()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_peer_that_does_not_read_is_dropped(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is written than the sockets hold; the request ends with the connection."""
+    monkeypatch.setattr(BoundedProtocol, "write_stall_s", 0.2)
+    client = FakeClient(("x" * 3_000_000,) * 6)
+    if stream:
+        client.hold.clear()
+    async with served(client) as server:
+        sock = socket.create_connection(("127.0.0.1", server.port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps({"text": "a", "stream": stream}).encode()
+        head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        sock.sendall(head.encode() + body)
+        if stream:
+            await client.wait_aborted(1)
+        async with asyncio.timeout(5):
+            while server.connections:
+                await asyncio.sleep(0.01)
+        sock.close()
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            assert (await http.get("/health")).status_code == 200
+    assert all(g.closed for g in client.generations)
+
+
+async def test_a_slow_peer_that_reads_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedProtocol, "write_stall_s", 0.5)
+    client = FakeClient(("x" * 1_000_000,) * 8)
+    async with served(client) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        body = b'{"text": "a"}'
+        head = b"POST /generate HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        writer.write(head + str(len(body)).encode() + b"\r\n\r\n" + body)
+        data = bytearray()
+        while piece := await reader.read(400_000):
+            data += piece
+            await asyncio.sleep(0.05)
+        writer.close()
+    assert data.count(b"x") >= 8_000_000 and data.endswith(b"}")
+
+
+async def test_what_is_no_http_gets_the_same_error_body() -> None:
+    async with served(FakeClient()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"NONSENSE\r\n\r\n")
+        async with asyncio.timeout(3):
+            answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request")
+    assert json.loads(body)["error"]["code"] == "bad_request"
+
+
+async def test_a_connection_is_used_again() -> None:
+    client = FakeClient()
+    async with served(client) as server, httpx.AsyncClient(base_url=server.url) as http:
+        for _ in range(20):
+            assert (await http.post("/generate", json={"text": "a"})).status_code == 200
+            assert (await http.get("/nothing")).status_code == 404
+        assert len(server.connections) == 1
+
+
+# ---- pages of other origins ----------------------------------------------------------------------
+
+PREFLIGHT = {
+    "origin": "https://app.example",
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type",
+}
+
+
+@pytest.mark.parametrize("origins", [("https://app.example",), ("https://b.example", "*")])
+async def test_pages_of_allowed_origins_may_call(origins: tuple[str, ...]) -> None:
+    """A preflight carries no key, and needs none; errors are readable too."""
+    info: dict[str, Any] = {"api_keys": ("k",), "cors_origins": origins}
+    origin = {"origin": "https://app.example"}
+    async with in_process(FakeClient(), **info) as http:
+        preflight = await http.options("/generate", headers=PREFLIGHT)
+        key = {"authorization": "Bearer k"}
+        answer = await http.post("/generate", json={"text": "a"}, headers=origin | key)
+        refused = await http.post("/generate", json={"text": "a"}, headers=origin)
+    assert preflight.status_code == 204
+    allowed = preflight.headers["access-control-allow-headers"].lower()
+    assert "authorization" in allowed and "content-type" in allowed
+    assert (answer.status_code, refused.status_code) == (200, 401)
+    for response in (preflight, answer, refused):
+        assert response.headers["access-control-allow-origin"] in ("https://app.example", "*")
+
+
+async def test_other_origins_are_not_allowed() -> None:
+    client = FakeClient()
+    other = {"origin": "https://app.example.evil"}
+    async with in_process(client, cors_origins=("https://app.example",)) as http:
+        preflight = await http.options("/generate", headers=PREFLIGHT | other)
+        answer = await http.get("/health", headers=other)
+    async with in_process(client) as http:
+        off = await http.options("/generate", headers=PREFLIGHT)
+        plain = await http.get("/health", headers=PREFLIGHT)
+    assert preflight.status_code == 400
+    for response in (preflight, answer, off, plain):
+        assert "access-control-allow-origin" not in response.headers
+
+
+# ---- health of the model, profiles ---------------------------------------------------------------
+
+
+async def test_health_generate_asks_for_one_token() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        response = await http.get("/health_generate")
+    body = response.json()
+    assert (response.status_code, body["status"], body["evidence"]) == (200, "ok", "token")
+    (request,) = client.requests
+    assert request.sampling.max_new_tokens == 1 and request.sampling.ignore_eos
+    assert client.generations[0].closed and client.aborted == []
+
+
+class Stepping(FakeClient):
+    """A scheduler that makes steps; or, with `steps` 0, none."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+        self.asked = 0
+
+    async def stats(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"forward_steps_total": self.asked * self.steps, "token_usage": self.asked}
+
+
+@pytest.mark.parametrize(("steps", "status"), [(1, 200), (0, 503)])
+@pytest.mark.parametrize("reason", ["overloaded", "slow"])
+async def test_health_generate_under_load(
+    reason: str, steps: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a full queue nor a slow token is ill health, as long as the model makes steps."""
+    monkeypatch.setattr(health_module, "GENERATE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(health_module, "OVERLOAD_WATCH_S", 0.01)
+    client = Stepping(steps)
+    if reason == "overloaded":
+        client.refusals[0] = RequestError("queue full", code=OVERLOADED, retryable=True)
+    else:
+        client.hold.clear()
+    async with in_process(client) as http:
+        response = await http.get("/health_generate")
+    assert response.status_code == status
+    assert all(g.closed for g in client.generations)
+    if status == 503:
+        assert error_of(response)["code"] == "unavailable" and "retry-after" in response.headers
+
+
+@pytest.mark.parametrize("code", ["unavailable", "internal", "bad_request"])
+async def test_health_generate_is_503_when_the_request_fails(code: str) -> None:
+    client = FakeClient()
+    client.error = RequestError("it failed", code=code)
+    async with in_process(client) as http:
+        response = await http.get("/health_generate")
+    assert response.status_code == 503 and error_of(response)["message"] == "it failed"
+
+
+async def test_a_profile_tells_what_the_counters_gained() -> None:
+    client = Stepping(5)
+    async with in_process(client) as http:
+        assert (await http.get("/stop_profile")).status_code == 409
+        assert (await http.get("/start_profile")).json() == {"started": True}
+        profile = (await http.post("/stop_profile")).json()
+        assert (await http.get("/stop_profile")).status_code == 409
+        await http.get("/start_profile")
+        client.steps = -1
+        restarted = await http.get("/stop_profile")
+        client.statistics = RequestError("no")
+    assert profile.pop("seconds") >= 0
+    assert profile == {"gained": {"forward_steps_total": 5}}
+    assert (restarted.status_code, error_of(restarted)["code"]) == (409, "conflict")
+
+
+async def test_no_profile_without_the_scheduler() -> None:
+    client = FakeClient()
+    client.statistics = RequestError("no")
+    async with in_process(client) as http:
+        assert (await http.get("/start_profile")).status_code == 503
+
+
 async def test_a_given_socket_and_a_taken_port() -> None:
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
-    server = GatewayServer(create_app(FakeClient(), INFO), sock=sock)
+    server = GatewayServer(create_app(FakeClient(), INFO, VOCAB), sock=sock)
     await server.start()
     assert server.port == port
-    taken = GatewayServer(create_app(FakeClient(), INFO), "127.0.0.1", port)
+    taken = GatewayServer(create_app(FakeClient(), INFO, VOCAB), "127.0.0.1", port)
     with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
         await taken.start()
     await server.stop()
@@ -188,19 +481,24 @@ async def test_a_defect_tells_an_id_and_logs_the_rest(
     assert error["request_id"] in caplog.text and "secret" in caplog.text
 
 
-async def test_the_key_guards_all_but_health(caplog: pytest.LogCaptureFixture) -> None:
-    async with in_process(FakeClient(), api_key="s3cret") as http:
-        statuses = {p: (await http.get(p)).status_code for p in ("/health", "/ready", "/metrics")}
-        wrong = await http.post(
-            "/generate", content=b"{", headers={"authorization": "Bearer s3cretX"}
-        )
-        right = await http.post(
-            "/generate", json={"text": "a"}, headers={"authorization": "bearer s3cret"}
-        )
-    assert statuses == {"/health": 200, "/ready": 200, "/metrics": 401}
-    assert (wrong.status_code, error_of(wrong)["type"]) == (401, "authentication_error")
-    assert right.status_code == 200
-    assert "s3cret" not in caplog.text + wrong.text
+async def test_keys_guard_all_but_health_and_the_docs(caplog: pytest.LogCaptureFixture) -> None:
+    open_paths = ("/health", "/ready", "/docs", "/openapi.json")
+    async with in_process(FakeClient(), api_keys=("s3cret", "2nd")) as http:
+        opened = [(await http.get(path)).status_code for path in open_paths]
+        closed = [
+            (await http.get(path)).status_code
+            for path in ("/metrics", "/health_generate", "/server_info", "/v1/models")
+        ]
+        answers = {}
+        for header in ("Bearer s3cretX", "Bearer ", "s3cret", "bearer s3cret", "Bearer 2nd"):
+            answers[header] = await http.post(
+                "/generate", json={"text": "a"}, headers={"authorization": header}
+            )
+        missing = await http.post("/generate", content=b"{")
+    assert opened == [200] * 4 and closed == [401] * 4
+    assert [a.status_code for a in answers.values()] == [401, 401, 401, 200, 200]
+    assert (missing.status_code, error_of(missing)["type"]) == (401, "authentication_error")
+    assert "s3cret" not in caplog.text + missing.text + answers["Bearer s3cretX"].text
 
 
 @pytest.mark.parametrize(

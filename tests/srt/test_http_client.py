@@ -123,7 +123,7 @@ async def test_aclose_aborts_on_the_server() -> None:
 
 async def test_operations_and_the_key() -> None:
     fake = FakeClient()
-    async with served(fake, api_key="k1") as server:
+    async with served(fake, api_keys=("k1",)) as server:
         async with HttpClient(server.url, api_key="k1") as client:
             await client.flush_cache(1.5)
             assert (await client.stats())["cached_tokens_total"] == 7

@@ -15,21 +15,25 @@ from srt.messages import (
     AbortReq,
     Admitted,
     ChatMessage,
+    ChatOptions,
     Control,
     ControlReq,
     Credit,
     GenerateReq,
     Refused,
+    Tokenized,
     TokenizedReq,
+    TokenizeReq,
+    ToolSpec,
     pack_ids,
     unpack_ids,
 )
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab, byte_level_alphabet
-from srt.sampling_params import SamplingParams
+from srt.sampling_params import SamplingParams, sub_seed
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.front import Front
-from tokenizer_proc.parking import Admission
 
 EPOCH, CONTEXT, EOS = 3, 100, 257
 A, B = b"client-a", b"client-b"
@@ -67,10 +71,15 @@ def request(rid: str = "r", sampling: dict[str, Any] | None = None, **fields: An
 
 
 def admitted(front: Front, req: GenerateReq, client: bytes = A) -> TokenizedReq:
+    (part,) = samples(front, req, client)
+    return part
+
+
+def samples(front: Front, req: GenerateReq, client: bytes = A) -> list[TokenizedReq]:
     answer = front.generate(client, req, now=0.0)
     assert isinstance(answer, Admission), answer
-    assert answer.admitted == Admitted(req.rid, EPOCH, len(answer.tokenized.input_ids) // 4)
-    return answer.tokenized
+    assert answer.admitted == Admitted(req.rid, EPOCH, len(answer.parts[0].input_ids) // 4)
+    return answer.parts
 
 
 def refused(front: Front, req: GenerateReq, client: bytes = A) -> ErrorInfo:
@@ -100,6 +109,8 @@ def test_everything_is_passed_on() -> None:
         "return_logprob": True,
         "logprob_start_len": 2,
         "cache_salt": "s",
+        "top_logprobs": 3,
+        "logprob_token_ids": [5, 7],
     }
     req = request(sampling={"temperature": 0.5, "stop": ["x"]}, **fields)
     assert admitted(make_front(), req) == TokenizedReq(
@@ -128,6 +139,57 @@ def test_prompts_of_each_kind() -> None:
 
 def test_ignore_eos_takes_the_eos_ids_away() -> None:
     assert admitted(make_front(), request(sampling={"ignore_eos": True})).eos_ids == []
+
+
+def test_bad_words_become_tokens() -> None:
+    req = request(sampling={"bad_words": ["ab", " c", "  ", "ab"]})
+    words = [b"ab", b" ab", b"c", b" c", b"  ", b"   "]
+    assert admitted(make_front(), req).bad_ids == [list(word) for word in words]
+
+
+# ---- samples ---------------------------------------------------------------------------------
+
+
+def test_samples_are_requests_of_their_own() -> None:
+    front = make_front(max_requests=3)
+    req = request(
+        sampling={"n": 3, "seed": 11, "stop": ["x"]}, return_logprob=True, logprob_start_len=1
+    )
+    parts = samples(front, req)
+    alone = admitted(make_front(), replace(req, sampling=replace(req.sampling, n=1)))
+    assert parts == [
+        replace(
+            alone,
+            rid=f"r/{i}",
+            sampling=replace(alone.sampling, seed=sub_seed(11, i)),
+            logprob_start_len=1 if i == 0 else -1,
+        )
+        for i in range(3)
+    ]
+    assert len({part.sampling.seed for part in parts}) == 3 and parts[0].sampling.seed == 11
+    assert (front.in_flight, front.tokens_in_flight) == (3, 15)
+    assert front.abort(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
+    for i in range(3):
+        front.credit(Credit(A, f"r/{i}", EPOCH))
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_samples_without_a_seed_have_none() -> None:
+    parts = samples(make_front(), request(sampling={"n": 2}))
+    assert [part.sampling.seed for part in parts] == [None, None]
+
+
+def test_samples_are_refused_together() -> None:
+    front = make_front(max_requests=4, max_tokens=20)
+    samples(front, request("1", sampling={"n": 2}))
+    assert refused(front, request("2", sampling={"n": 3})).code == OVERLOADED
+    assert refused(front, request("2", text="x" * 6, sampling={"n": 2})).code == OVERLOADED
+    assert_bad(refused(front, request("1", sampling={"n": 2})), "rid")
+    assert_bad(refused(front, request("1/1")), "rid")
+    assert_bad(refused(front, request("2", sampling={"n": 5})), "n")
+    assert_bad(refused(front, request("2", sampling={"n": 0})), "n")
+    assert_bad(refused(front, request("2", sampling={"n": 129})), "n")
+    samples(front, request("2", sampling={"n": 2}))
 
 
 # ---- bad requests ----------------------------------------------------------------------------
@@ -171,6 +233,19 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
         ({"sampling": {"min_new_tokens": 9}}, "min_new_tokens"),
         ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
         ({"return_logprob": True, "logprob_start_len": 6}, "logprob_start_len"),
+        ({"return_logprob": True, "top_logprobs": 65}, "top_logprobs"),
+        ({"return_logprob": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"return_logprob": True, "logprob_token_ids": [258]}, "logprob_token_ids"),
+        ({"return_logprob": True, "logprob_token_ids": [-1]}, "logprob_token_ids"),
+        ({"return_logprob": True, "logprob_token_ids": [1] * 257}, "logprob_token_ids"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"sampling": {"stop_regex": ["a", "b)"]}}, "stop_regex"),
+        ({"sampling": {"stop_regex": ["a*"]}}, "stop_regex"),
+        ({"sampling": {"stop_regex": ["a$"]}}, "stop_regex"),
+        ({"sampling": {"stop_regex": ["(ab){300}"]}}, "stop_regex"),
+        ({"sampling": {"stop_regex": ["(?=a)b"]}}, "stop_regex"),
+        ({"chat": ChatOptions(add_generation_prompt=False)}, "chat"),
     ],
 )
 def test_bad_requests_name_the_field(fields: dict[str, Any], param: str) -> None:
@@ -182,6 +257,8 @@ def test_edges_that_are_allowed() -> None:
     admitted(front, request("ids", input_ids=pack_ids([0, 257])))
     admitted(front, request("start", return_logprob=True, logprob_start_len=5))
     admitted(front, request("unused", logprob_start_len=99))
+    details: dict[str, Any] = {"top_logprobs": 64, "logprob_token_ids": [0, 257] * 128}
+    admitted(front, request("details", return_logprob=True, **details))
 
 
 def test_min_new_tokens_against_the_room_that_is_left() -> None:
@@ -241,6 +318,53 @@ def test_long_text_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyP
     assert_too_long(refused(front, request(messages=[ChatMessage("user", text)])), "messages")
     half = ChatMessage("user", text[: len(text) // 2])  # only the rendered whole is too long
     assert_too_long(refused(front, request(messages=[half, half])), "messages")
+
+
+# ---- tokens only -----------------------------------------------------------------------------
+
+
+def tokenized(front: Front, **fields: Any) -> list[int]:
+    answer = front.tokenize(TokenizeReq(rid="t", epoch=EPOCH, **fields))
+    assert isinstance(answer, Tokenized) and (answer.rid, answer.epoch) == ("t", EPOCH)
+    return unpack_ids(answer.ids).tolist()
+
+
+def test_tokenize() -> None:
+    front = make_front(bos_id=256, max_requests=1)
+    admitted(front, request())
+    front.drain()
+    assert tokenized(front, text="hi") == [256, *b"hi"]
+    assert tokenized(front, text="hi", add_special_tokens=False) == [*b"hi"]
+    assert tokenized(front, text="", add_special_tokens=False) == []
+    assert tokenized(front, text="x" * 150)[1:] == [*b"x" * 150]  # more than the context has
+    chat = [ChatMessage("user", "hi"), ChatMessage("assistant", "ho")]
+    assert tokenized(front, messages=chat) == [*b"u:hia:ho"]
+    assert front.in_flight == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "text"),
+        ({"text": "a", "messages": [ChatMessage("user", "a")]}, "text"),
+        ({"messages": []}, "messages"),
+        ({"text": "a", "tools": [ToolSpec("f")]}, "tools"),
+        ({"text": "a", "chat": ChatOptions(continue_final=True)}, "chat"),
+        ({"text": "a", "rid": ""}, "rid"),
+    ],
+)
+def test_what_cannot_be_tokenized(fields: dict[str, Any], param: str) -> None:
+    answer = make_front().tokenize(TokenizeReq(**{"rid": "t", "epoch": EPOCH, **fields}))
+    assert isinstance(answer, Refused)
+    assert_bad(answer.error, param)
+
+
+def test_text_that_is_too_long_to_tokenize() -> None:
+    answer = make_front().tokenize(TokenizeReq("t", EPOCH, "x" * (16 * CONTEXT + 1)))
+    assert isinstance(answer, Refused) and answer.error.code == CONTEXT_LENGTH
+    stale = make_front().tokenize(TokenizeReq("t", EPOCH - 1, "x"))
+    assert isinstance(stale, Refused)
+    assert_unavailable(stale.error, "restarted")
 
 
 # ---- load ------------------------------------------------------------------------------------

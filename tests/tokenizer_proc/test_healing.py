@@ -14,9 +14,10 @@ from srt.model.tokenizer import Tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
 from srt.sampling_params import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front
 from tokenizer_proc.healing import Healing, PromptHealer
-from tokenizer_proc.parking import Admission, Parked
+from tokenizer_proc.parking import Parked
 
 HEAL = SamplingParams(token_healing=True)
 
@@ -140,7 +141,7 @@ def front_of_merged() -> Front:
 def test_a_free_request_gets_a_grammar_that_needs_no_compiler() -> None:
     answer = healed(front_of_merged(), request(sampling={"token_healing": True}, **FIELDS))
     assert isinstance(answer, Admission)
-    sent = answer.tokenized
+    sent = answer.parts[0]
     assert unpack_ids(sent.input_ids).tolist() == list(b"hel")
     assert (sent.healed_ids, sent.healed_bytes) == (pack_ids(list(b"lo")), 2)
     assert sent.grammar == free_key("lo") and free_key_text(sent.grammar) == b"lo"
@@ -152,8 +153,8 @@ def test_nothing_changes_without_a_longer_token() -> None:
     front = front_of_merged()
     plain = healed(front, request("a", text="hey", sampling={}))
     asked = healed(front, request("b", text="hey", sampling={"token_healing": True}))
-    assert asked.tokenized == replace(plain.tokenized, rid="b", sampling=asked.tokenized.sampling)
-    assert asked.tokenized.grammar == "" and asked.admitted.healed_tokens == 0
+    assert asked.parts[0] == replace(plain.parts[0], rid="b", sampling=asked.parts[0].sampling)
+    assert asked.parts[0].grammar == "" and asked.admitted.healed_tokens == 0
 
 
 def test_a_constraint_is_compiled_with_the_text_before_it() -> None:
@@ -165,9 +166,9 @@ def test_a_constraint_is_compiled_with_the_text_before_it() -> None:
     assert constraint == Constraint("regex", "//[a-z]+", after="x", before=":")
     [(_, admission)] = front.compiled(CompileReply(parked.question.id, EPOCH, "key"))
     assert isinstance(admission, Admission)
-    assert admission.tokenized.grammar == "key"
-    assert unpack_ids(admission.tokenized.input_ids).tolist() == list(b"http")
-    assert admission.tokenized.healed_bytes == 1 and front.tokens_in_flight == 5
+    assert admission.parts[0].grammar == "key"
+    assert unpack_ids(admission.parts[0].input_ids).tolist() == list(b"http")
+    assert admission.parts[0].healed_bytes == 1 and front.tokens_in_flight == 5
 
 
 def test_keys_of_artefacts_are_not_taken_for_texts() -> None:

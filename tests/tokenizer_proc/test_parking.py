@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from srt.constraint import Constraint
-from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.messages import (
     Abort,
     AbortReq,
+    Admitted,
+    CompileCancel,
     CompileReply,
     CompileReq,
     Credit,
@@ -20,8 +22,9 @@ from srt.messages import (
     TokenizedReq,
 )
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, refused, request
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Answer, Front
-from tokenizer_proc.parking import Admission, Parked
+from tokenizer_proc.parking import Parked
 
 WAIT_S = 25.0  # of make_front
 
@@ -49,8 +52,9 @@ def admitted_by(answers: list[Answer]) -> dict[tuple[bytes, str], TokenizedReq]:
     found = {}
     for client, word in answers:
         assert isinstance(word, Admission), word
-        assert word.tokenized.client == client and word.admitted.rid == word.tokenized.rid
-        found[client, word.admitted.rid] = word.tokenized
+        for part in word.parts:
+            assert part.client == client and part.rid.partition("/")[0] == word.admitted.rid
+            found[client, part.rid] = part
     return found
 
 
@@ -74,8 +78,8 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
     plain = front.generate(B, request(sampling={"temperature": 0.5}), now=0.0)
-    assert isinstance(plain, Admission) and plain.tokenized.grammar == ""
-    assert admitted == {(A, "r"): replace(plain.tokenized, client=A, grammar="key")}
+    assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
+    assert admitted == {(A, "r"): replace(plain.parts[0], client=A, grammar="key")}
     assert front.abort(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
     front.credit(Credit(A, "r", EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
@@ -140,12 +144,61 @@ def test_an_abort_while_parked() -> None:
     for client, req in ((B, AbortReq("1", EPOCH)), (A, AbortReq("1", EPOCH - 1))):
         assert front.abort(client, req) is None
     answer = front.abort(A, AbortReq("1", EPOCH))
-    assert isinstance(answer, Refused) and answer.rid == "1"
-    assert (answer.error.code, answer.error.retryable) == (CONFLICT, False)
+    assert answer == Admission(Admitted("1", EPOCH, 5, aborted=[0]), [])
     assert front.abort(A, AbortReq("1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
+    assert front.cancelled() == []
     reply = CompileReply(question.id, EPOCH, "key")
     assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
+
+
+def test_samples_are_parked_together() -> None:
+    front = make_front()
+    question = asked(front, constrained(n=3, seed=5))
+    assert (front.in_flight, front.tokens_in_flight) == (3, 15)
+    assert front.abort(A, AbortReq("r", EPOCH)) is None  # the wire knows samples only
+    assert front.abort(A, AbortReq("r/1", EPOCH)) is None
+    assert (front.in_flight, front.tokens_in_flight) == (2, 10)
+    ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"))
+    assert client == A and isinstance(word, Admission)
+    assert word.admitted == Admitted("r", EPOCH, 5, aborted=[1])
+    assert [(part.rid, part.grammar) for part in word.parts] == [("r/0", "key"), ("r/2", "key")]
+    assert front.abort(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
+    for rid in ("r/0", "r/1", "r/2"):
+        front.credit(Credit(A, rid, EPOCH))
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_samples_that_are_parked_end_together() -> None:
+    front = make_front()
+    question = asked(front, constrained("1", n=2))
+    parked(front, constrained("2", "b", n=2))
+    assert front.abort(A, AbortReq("2/1", EPOCH)) is None
+    answer = front.abort(A, AbortReq("2/0", EPOCH))
+    assert answer == Admission(Admitted("2", EPOCH, 5, aborted=[1, 0]), [])
+    error = ErrorInfo(BAD_REQUEST, "no")
+    assert list(refused_by(front.compiled(CompileReply(question.id, EPOCH, error=error)))) == [
+        (A, "1")
+    ]
+    assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_the_compiler_hears_of_what_nobody_waits_for() -> None:
+    front = make_front()
+    first = asked(front, constrained("1"))
+    second = asked(front, constrained("2", "b"), now=10.0)
+    third = asked(front, constrained("3", "c"), now=99.0)
+    front.abort(A, AbortReq("1", EPOCH))
+    assert front.cancelled() == [CompileCancel(first.id, EPOCH)]
+    assert front.cancelled() == []
+    front.expire(10.0 + WAIT_S)
+    assert front.cancelled() == [CompileCancel(second.id, EPOCH)]
+    front.compiled(CompileReply(third.id, EPOCH, "key"))
+    assert front.cancelled() == []
+    parked(front, constrained("4", "d"))
+    front.abort(A, AbortReq("4", EPOCH))
+    front.reset(EPOCH + 1)
+    assert front.cancelled() == []
 
 
 def test_a_question_that_nobody_waits_for_is_asked_anew() -> None:
@@ -248,7 +301,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             parked = {waiting: p for waiting, p in parked.items() if waiting not in done}
         elif kind == "abort":
             answered = front.abort(A, AbortReq(rid, epoch))
-            assert isinstance(answered, Refused) == (rid in parked)
+            assert isinstance(answered, Admission) == (rid in parked)
             assert isinstance(answered, Abort) == (rid in running)
             parked.pop(rid, None)
         elif kind == "expire":
@@ -263,6 +316,11 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             front.reset(epoch)
             parked.clear()
             running.clear()
+        unwanted = {q.id for p, q in questions.items() if p not in parked.values()}
+        # An epoch's end says it all: the compiler hears of nothing else then.
+        assert {cancel.id for cancel in front.cancelled()} == (
+            set() if kind == "reset" else unwanted
+        )
         questions = {p: question for p, question in questions.items() if p in parked.values()}
         assert front.in_flight == len(parked) + len(running)
         assert front.tokens_in_flight == 5 * front.in_flight

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from srt.errors import RequestError
-from srt.messages import ChatMessage, GenerateReq, ToolCall, ToolSpec
+from srt.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, byte_tokenizer, make_front
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.parking import Admission
 from tokenizer_proc.prompt import Prompt, PromptReader
 
 USER = ChatMessage("user", "hi")
@@ -59,6 +59,45 @@ def test_sizes_are_bounded() -> None:
     assert refused(messages=[USER], tools=[ToolSpec("f", "x" * 2000)]) == "tools"
     call = ToolCall("c", "f", '{"a": "%s"}' % ("x" * 2000))
     assert refused(messages=[ChatMessage("assistant", "", [call])]) == "messages"
+
+
+OPTIONS = "{% if add_generation_prompt %}A:{% endif %}{{ mood }}{{ (documents or [0])[0] }}"
+
+
+def test_template_arguments() -> None:
+    def text(**chat: Any) -> str:
+        prompt = read(PLAIN + OPTIONS, messages=[USER], chat=ChatOptions(**chat))
+        return bytes(prompt.ids.astype("uint8")).decode()
+
+    assert text() == "hi;A:0"
+    assert text(add_generation_prompt=False) == "hi;0"
+    assert text(template_args='{"mood": "glad", "documents": ["d"]}') == "hi;A:gladd"
+    assert text(template_args='{"unknown": {"a": [1]}}') == "hi;A:0"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "[]",
+        "{",
+        '{"a":' * 5000,
+        '{"messages": []}',
+        '{"tools": null}',
+        '{"bos_token": "x"}',
+        '{"eos_token": "x"}',
+        '{"add_generation_prompt": true}',
+        '{"raise_exception": 1}',
+    ],
+)
+def test_bad_template_arguments(args: str) -> None:
+    chat = ChatOptions(template_args=args)
+    assert refused(messages=[USER], chat=chat, limit=5000) == "chat.template_args"
+
+
+def test_chat_options_need_messages() -> None:
+    assert refused(text="a", chat=ChatOptions(template_args="{}")) == "chat"
+    long = ChatOptions(template_args='{"a": "%s"}' % ("x" * 2000))
+    assert refused(messages=[USER], chat=long) == "chat.template_args"
 
 
 def test_tools_need_messages() -> None:

@@ -28,9 +28,10 @@ from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab, byte_level_alphabet
 from srt.sampling_params import SamplingParams
 from tokenizer_proc import scoring
+from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.front import Front
-from tokenizer_proc.scoring import ScoreAdmission, common_length
+from tokenizer_proc.scoring import common_length
 
 EPOCH, CONTEXT, CLIENT = 3, 100, b"client"
 BOS, EOS, AB, ABC, XY = 259, 260, 256, 257, 258
@@ -69,9 +70,9 @@ def score(*continuations: str | list[int], rid: str = "s", **fields: Any) -> Sco
     return ScoreReq(rid=rid, epoch=fields.pop("epoch", EPOCH), continuations=made, **fields)
 
 
-def admitted(front: Front, req: ScoreReq) -> ScoreAdmission:
+def admitted(front: Front, req: ScoreReq) -> Admission:
     answer = front.score(CLIENT, req)
-    assert isinstance(answer, ScoreAdmission), answer
+    assert isinstance(answer, Admission), answer
     return answer
 
 
@@ -84,7 +85,7 @@ def refused(front: Front, req: ScoreReq) -> ErrorInfo:
     return answer.error
 
 
-def sequences(answer: ScoreAdmission) -> list[list[int]]:
+def sequences(answer: Admission) -> list[list[int]]:
     return [unpack_ids(part.input_ids).tolist() for part in answer.parts]
 
 

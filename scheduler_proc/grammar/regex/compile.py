@@ -11,11 +11,11 @@ from scheduler_proc.grammar.regex.alphabet import Alphabet
 from scheduler_proc.grammar.regex.anchors import NEWLINE_MASK, resolve_end_anchors
 from scheduler_proc.grammar.regex.dawg import Dawg, build_dawg
 from scheduler_proc.grammar.regex.dfa import NO_MATCH, ByteDFA, finish, finish_minimal
-from scheduler_proc.grammar.regex.errors import StateLimitError
 from scheduler_proc.grammar.regex.nfa import NFA, build_nfa
-from scheduler_proc.grammar.regex.parser import parse
 from scheduler_proc.grammar.regex.prefix import byte_masks, put_after, put_before
 from scheduler_proc.grammar.regex.subset import StateGraph, determinise
+from srt.regex.errors import StateLimitError
+from srt.regex.parser import parse
 
 MAX_STATES = 50_000
 MAX_CHOICE_STATES = 200_000

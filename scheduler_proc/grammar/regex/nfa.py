@@ -8,8 +8,9 @@ Source: K. Thompson, "Regular expression search algorithm", CACM 11(6), 1968.
 """
 
 from scheduler_proc.grammar.regex.dawg import build_dawg
-from scheduler_proc.grammar.regex.errors import StateLimitError
-from scheduler_proc.grammar.regex.syntax import (
+from scheduler_proc.grammar.regex.utf8 import EXIT, Edge, byte_form
+from srt.regex.errors import StateLimitError
+from srt.regex.syntax import (
     Anchor,
     AnchorKind,
     Chars,
@@ -19,7 +20,6 @@ from scheduler_proc.grammar.regex.syntax import (
     Node,
     Repeat,
 )
-from scheduler_proc.grammar.regex.utf8 import EXIT, Edge, byte_form
 
 MAX_NODES = 500_000
 ACCEPT = 0  # the node at which the text may end; it has no edges

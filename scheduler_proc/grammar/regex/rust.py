@@ -5,8 +5,8 @@ meaning of `\w` or of a dropped case does not depend on who reads them.
 """
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.regex.codepoints import Ranges
-from scheduler_proc.grammar.regex.syntax import (
+from srt.regex.codepoints import Ranges
+from srt.regex.syntax import (
     EMPTY,
     Anchor,
     AnchorKind,

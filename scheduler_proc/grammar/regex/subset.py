@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from scheduler_proc.grammar.regex.alphabet import Alphabet
 from scheduler_proc.grammar.regex.anchors import NEWLINE_MASK
-from scheduler_proc.grammar.regex.errors import StateLimitError
 from scheduler_proc.grammar.regex.nfa import ACCEPT, NFA
-from scheduler_proc.grammar.regex.syntax import AnchorKind
+from srt.regex.errors import StateLimitError
+from srt.regex.syntax import AnchorKind
 
-MAX_STEPS = 5_000_000  # members of states looked at: some seconds, some hundred MB
+MAX_STEPS = 2_000_000  # members of states looked at: two seconds, some hundred MB
 
 Row = list[tuple[int, int]]  # disjoint sets of symbols, and the state that each leads to
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from scheduler_proc.grammar.regex.codepoints import Range, Ranges
+from srt.regex.codepoints import Range, Ranges
 
 EXIT = -1  # as a target: the character is complete
 

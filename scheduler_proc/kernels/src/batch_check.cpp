@@ -109,7 +109,48 @@ int check_suppressed(const srt_batch &b) {
   return 0;
 }
 
+// Rows may be empty, but have no more than `most` entries.
+int check_lists(const char *field, const int32_t *indptr, int rows, int most) {
+  if (indptr[0] != 0) return set_error("%s does not begin with 0", field);
+  for (int i = 0; i < rows; i++)
+    if (indptr[i + 1] < indptr[i] || indptr[i + 1] - int64_t(indptr[i]) > most)
+      return set_error("%s: row %d has a length that is not in [0, %d]", field, i, most);
+  return 0;
+}
+
+int check_adjusted(const srt_batch &b, int vocab) {
+  if (b.adjust_indptr == nullptr) return 0;
+  if (check_lists("adjust_indptr", b.adjust_indptr, b.num_samples, vocab) != 0) return -1;
+  const int count = b.adjust_indptr[b.num_samples];
+  if (check_range("adjust_ids", b.adjust_ids, count, 0, vocab) != 0) return -1;
+  for (int i = 0; i < count; i++) {
+    if (!(b.adjust_repeat[i] > 0 && std::isfinite(b.adjust_repeat[i])))
+      return set_error("adjust_repeat[%d] is not a positive number", i);
+    if (!std::isfinite(b.adjust_add[i])) return set_error("adjust_add[%d] is not finite", i);
+  }
+  return 0;
+}
+
+int check_details(const srt_batch &b, int vocab) {
+  if (b.num_details == 0) return 0;
+  const int asked = b.num_samples + b.num_logprobs;
+  if (b.num_details < 0 || b.num_details > asked)
+    return set_error("num_details is %d", b.num_details);
+  if (check_range("detail_rows", b.detail_rows, b.num_details, 0, asked) != 0) return -1;
+  for (int d = 1; d < b.num_details; d++)
+    if (b.detail_rows[d] <= b.detail_rows[d - 1])
+      return set_error("detail_rows[%d] does not ascend", d);
+  if (check_lists("top_indptr", b.top_indptr, b.num_details, vocab) ||
+      check_lists("detail_indptr", b.detail_indptr, b.num_details, INT32_MAX))
+    return -1;
+  return check_range("detail_ids", b.detail_ids, b.detail_indptr[b.num_details], 0, vocab);
+}
+
 }  // namespace
+
+int check_sampling(const srt_batch &b, int vocab) {
+  return check_suppressed(b) || check_adjusted(b, vocab) || check_details(b, vocab) ? -1 : 0;
+}
 
 int check_batch(const srt_model &m, const srt_batch &b) {
   if (b.num_rows < 1) return set_error("num_rows is %d", b.num_rows);
@@ -128,29 +169,9 @@ int check_batch(const srt_model &m, const srt_batch &b) {
                  check_range("sample_tokens", b.sample_tokens, b.num_samples, 0, tokens) ||
                  check_range("logprob_tokens", b.logprob_tokens, b.num_logprobs, 0, tokens) ||
                  check_range("logprob_targets", b.logprob_targets, b.num_logprobs, 0, m.vocab) ||
-                 check_out_slots(b) || check_suppressed(b)
+                 check_out_slots(b) || check_sampling(b, m.vocab)
              ? -1
              : 0;
-}
-
-bool sample_batch_row(const Kernels &kernels, const srt_batch &batch, int row, const float *logits,
-                      int vocab, SampleScratch &scratch) {
-  const int32_t *suppressed = batch.suppress_indptr;
-  SampleParams params{};
-  params.temperature = batch.temperature[row];
-  params.top_p = batch.top_p[row];
-  params.min_p = batch.min_p[row];
-  params.top_k = batch.top_k[row];
-  params.uniform = batch.uniform[row];
-  params.suppress = suppressed ? batch.suppress_ids + suppressed[row] : nullptr;
-  params.num_suppress = suppressed ? suppressed[row + 1] - suppressed[row] : 0;
-  if (batch.mask_rows && batch.mask_rows[row] >= 0)
-    params.mask = batch.masks + size_t(batch.mask_rows[row]) * ((vocab + 31) / 32);
-  const int32_t id = kernels.sample_row(logits, vocab, params, scratch);
-  if (id < 0) return false;
-  batch.next_ids[row] = id;
-  batch.logprobs[row] = batch.want_logprob[row] ? kernels.token_logprob(logits, vocab, id) : NAN;
-  return true;
 }
 
 }  // namespace srt

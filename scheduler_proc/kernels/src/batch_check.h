@@ -8,10 +8,7 @@ namespace srt {
 // `has_tiles`: whether the level that is to run the model computes with weights in tiles.
 int check_model(const srt_model &model, bool has_tiles);
 int check_batch(const srt_model &model, const srt_batch &batch);
-
-// Sample row `row` of the batch from its logits: its id, and log-probability if wanted. False if
-// its masks allow no token.
-bool sample_batch_row(const Kernels &kernels, const srt_batch &batch, int row, const float *logits,
-                      int vocab, SampleScratch &scratch);
+// The part of it that srt_op_sample uses too: suppressed and adjusted ids, details.
+int check_sampling(const srt_batch &batch, int vocab);
 
 }  // namespace srt

@@ -12,6 +12,7 @@
 #include "batch_check.h"
 #include "error.h"
 #include "linear_phase.h"
+#include "sample_batch.h"
 
 namespace srt {
 
@@ -242,10 +243,10 @@ void Engine::prompt_logprobs(Member &member) {
   for (int first = 0; first < batch.num_logprobs; first += kLogprobRows) {
     const int rows = std::min(kLogprobRows, batch.num_logprobs - first);
     head(member, batch.logprob_tokens + first, rows);
+    SampleScratch scratch = sample_scratch(scratch_[member.thread()].get(), model_.vocab);
     member.share(rows, [&](int row) {
       const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
-      batch.prompt_logprobs[first + row] =
-          kernels_.token_logprob(logits, model_.vocab, batch.logprob_targets[first + row]);
+      score_batch_row(kernels_, batch, first + row, logits, model_.vocab, scratch);
     });
     tick(member, kSample);
   }
@@ -257,7 +258,7 @@ void Engine::sample(Member &member) {
   head(member, batch.sample_tokens, batch.num_samples);
   SampleScratch scratch = sample_scratch(scratch_[member.thread()].get(), model_.vocab);
   member.share(batch.num_samples, [&](int row) {
-    const float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
+    float *logits = logits_.get() + size_t(row) * padded(model_.vocab);
     if (!sample_batch_row(kernels_, batch, row, logits, model_.vocab, scratch)) forbidden_ = row;
   });
   tick(member, kSample);

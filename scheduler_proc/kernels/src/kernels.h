@@ -133,7 +133,8 @@ struct Kernels {
   uint64_t (*read_bytes)(const void *data, size_t bytes);  // for measuring bandwidth
 
   int32_t (*sample_row)(const float *logits, int vocab, const SampleParams &, SampleScratch &);
-  float (*token_logprob)(const float *logits, int vocab, int32_t id);
+  LogNormalizer (*log_normalizer)(const float *logits, int vocab);
+  void (*rank_top)(const float *logits, int vocab, int count, SampleScratch &, int32_t *ids);
 };
 
 // The kernels of a level by name, or of the best level if null; null and an error text if the CPU

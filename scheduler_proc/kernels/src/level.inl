@@ -6,13 +6,15 @@
 #include "linear.inl"
 #include "attention.inl"
 #include "sampling.inl"
+#include "logprobs.inl"
 
 namespace srt::SRT_ISA_NS {
 
 extern const Kernels table;
 const Kernels table = {
     SRT_ISA_NAME, linear, nullptr,  nullptr, rms_norm, quantize,   rope,       scale,
-    silu_mul,     store_kv, attend, fold,    read_bytes, sample_row, token_logprob,
+    silu_mul,     store_kv, attend, fold,    read_bytes, sample_row, log_normalizer,
+    rank_top,
 };
 
 }  // namespace srt::SRT_ISA_NS

@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "error.h"
 #include "linear_phase.h"
+#include "sample_batch.h"
 
 using srt::set_error;
 
@@ -191,7 +192,8 @@ int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions, const fl
   });
 }
 
-int32_t srt_op_sample(srt_pool *pool, const float *logits, int32_t vocab, const srt_batch *batch) {
+int32_t srt_op_sample(srt_pool *pool, float *logits, int32_t vocab, const srt_batch *batch) {
+  if (srt::check_sampling(*batch, vocab) != 0) return -1;
   return guarded([&] {
     std::atomic<int> forbidden{-1};
     on_all(pool, [&](Member &member) {

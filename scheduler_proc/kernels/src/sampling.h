@@ -1,4 +1,5 @@
-// What a caller of the sampler (sampling.inl) hands it: one row's parameters and scratch memory.
+// What a caller of the sampler (sampling.inl, logprobs.inl) hands it: one row's parameters and
+// scratch memory; and what it gets of a row besides ids.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,16 @@ struct SampleParams {
   const uint32_t *mask;  // [(vocab+31)/32] bit set: allowed; NULL: all are
 };
 
+// A row's log-probabilities are its logits less these two.
+struct LogNormalizer {
+  double peak, log_sum;
+};
+
+// Always inlined: a copy compiled for one instruction set must not serve another.
+SRT_INLINE float logprob(const LogNormalizer &norm, float logit) {
+  return static_cast<float>(static_cast<double>(logit) - norm.peak - norm.log_sum);
+}
+
 // Rows are read in tiles of kSampleTile tokens; a tile has kSampleLanes interleaved lanes.
 constexpr int kSampleTile = 256;
 constexpr int kSampleLanes = 16;
@@ -32,15 +43,15 @@ struct SampleScratch {
   float *values;       // [tokens/kSampleSparsity]
   int32_t *ids;        // [tokens/kSampleSparsity]
   uint32_t *words;     // [tokens/32]
+  float *saved;        // [tokens] adjusted logits as they were
 };
 
-// Always inlined: a copy compiled for one instruction set must not serve another.
 SRT_INLINE int sample_tiles(int vocab) { return (vocab + kSampleTile - 1) / kSampleTile; }
 
 SRT_INLINE size_t sample_scratch_bytes(int vocab) {
   const size_t tiles = sample_tiles(vocab), tokens = tiles * kSampleTile;
   return tiles * (8 + 4 + 4 * kSampleLanes) + (tokens + 1) * 8 + tokens * 4 +
-         tokens / kSampleSparsity * 8 + tokens / 32 * 4;
+         tokens / kSampleSparsity * 8 + tokens / 32 * 4 + tokens * 4;
 }
 
 // `memory`: sample_scratch_bytes(vocab) bytes, aligned to 8.
@@ -55,6 +66,7 @@ SRT_INLINE SampleScratch sample_scratch(void *memory, int vocab) {
   s.values = s.tile_max + tiles;
   s.ids = reinterpret_cast<int32_t *>(s.values + tokens / kSampleSparsity);
   s.words = reinterpret_cast<uint32_t *>(s.ids + tokens / kSampleSparsity);
+  s.saved = reinterpret_cast<float *>(s.words + tokens / 32);
   return s;
 }
 

@@ -1,5 +1,5 @@
-// The sampler: logits of one row to a token id, and log-probabilities. Included once per
-// instruction-set level; the engine calls sample_row and token_logprob through the kernel table.
+// The sampler: logits of one row to a token id. Included once per instruction-set level; the engine
+// calls sample_row through the kernel table.
 //
 // Semantics are those of scheduler_proc/sampling.py. A row's token is a function of that row
 // alone, and every float64 sum has a fixed order. In id order: a tile of 256 tokens is 16 lanes
@@ -379,21 +379,6 @@ static int32_t sample_row(const float *logits, int vocab, const SampleParams &pa
   if (!row.count) return -1;
   const int index = sampler::sample_index(row, params, scratch);
   return row.ids ? row.ids[index] : index;
-}
-
-// log softmax(logits)[id]; NaN or -inf, as IEEE has it, where the row's maximum is not finite.
-static float token_logprob(const float *logits, int vocab, int32_t id) {
-  const sampler::Row row{logits, vocab, nullptr, nullptr, vocab};
-  const sampler::Peak peak = sampler::find_peak(row);
-  if (!peak.finite) return logits[id] - peak.value;
-  alignas(64) float buffer[kSampleTile], weights[kSampleTile];
-  double total = 0;
-  for (int t = 0; t < row.tiles(); t++) {
-    sampler::weigh_tile(sampler::read_tile(row, t, buffer), peak.value, 1.f, weights);
-    total += sampler::sum_tile(weights);
-  }
-  const double below_peak = static_cast<double>(logits[id]) - static_cast<double>(peak.value);
-  return static_cast<float>(below_peak - std::log(total));
 }
 
 }  // namespace srt::SRT_ISA_NS

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 2
+#define SRT_ABI_VERSION 3
 
 #ifdef __cplusplus
 extern "C" {
@@ -76,10 +76,10 @@ typedef struct {
 } srt_model;
 
 /* One step: scheduler_proc.batch.ForwardBatch, field for field. T tokens, R rows, S samples,
- * L prompt log-probabilities. A row's KV is kv_indices[kv_indptr[r] .. kv_indptr[r+1]), its last
- * entries being the step's own out slots. */
+ * L prompt log-probabilities, D detail rows. A row's KV is kv_indices[kv_indptr[r] ..
+ * kv_indptr[r+1]), its last entries being the step's own out slots. */
 typedef struct {
-  int32_t num_tokens, num_rows, num_samples, num_logprobs;
+  int32_t num_tokens, num_rows, num_samples, num_logprobs, num_details;
   const int32_t *input_ids, *positions, *out_slots; /* [T] */
   const int32_t *qo_indptr, *kv_indptr;             /* [R+1] */
   const int32_t *kv_indices;
@@ -92,11 +92,25 @@ typedef struct {
   const int32_t *suppress_ids;              /* ids that the sample must not be; others ignored */
   const int32_t *mask_rows;                 /* [S] row of `masks`, -1: none; or NULL */
   const uint32_t *masks;                    /* [*, (vocab+31)/32] bit set: allowed */
+  /* Logits of sample s that change before it is drawn: of adjust_ids[adjust_indptr[s] ..
+   * adjust_indptr[s+1]), which are distinct, what is positive is divided by adjust_repeat and the
+   * rest multiplied by it, then adjust_add is added. adjust_indptr [S+1] or NULL. */
+  const int32_t *adjust_indptr, *adjust_ids;
+  const float *adjust_repeat, *adjust_add; /* finite, adjust_repeat above 0 */
   const int32_t *logprob_tokens, *logprob_targets; /* [L] */
+  /* More log-probabilities at sample detail_rows[d], or from S on at prompt log-probability
+   * detail_rows[d] - S: of as many most likely tokens as top_indptr has room for, and of
+   * detail_ids[detail_indptr[d] .. detail_indptr[d+1]). */
+  const int32_t *detail_rows;               /* [D] ascending */
+  const int32_t *top_indptr, *detail_indptr; /* [D+1] */
+  const int32_t *detail_ids;
   int32_t share_prefixes; /* cascade: rows that list the same slots read them once */
   int32_t *next_ids;      /* out [S] */
   float *logprobs;        /* out [S], NaN where not wanted */
   float *prompt_logprobs; /* out [L] */
+  int32_t *top_ids;       /* out [top_indptr[D]] the likeliest first, of equals the lowest id */
+  float *top_logprobs;    /* out [top_indptr[D]] */
+  float *id_logprobs;     /* out [detail_indptr[D]] */
 } srt_batch;
 
 typedef struct srt_engine srt_engine;
@@ -162,7 +176,7 @@ typedef struct {
 SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int32_t state,
                                   uint32_t *mask);
 
-/* ---- single operations, for tests and benchmarks ---- */
+/* ---- single operations, for tests and benchmarks: unlike a step they allocate at each call ---- */
 typedef struct srt_pool srt_pool;
 SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa);
 SRT_EXPORT void srt_pool_destroy(srt_pool *pool);
@@ -182,8 +196,9 @@ SRT_EXPORT int32_t srt_op_rms_norm(srt_pool *pool, const float *x, const float *
 /* Rotate pairs (i, i + head_dim/2) of x [m, heads, head_dim] in place. */
 SRT_EXPORT int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions,
                                const float *freqs, int32_t m, int32_t heads, int32_t head_dim);
-/* The batch's num_samples rows of logits [S, vocab] -> next_ids, logprobs. Logits are kept. */
-SRT_EXPORT int32_t srt_op_sample(srt_pool *pool, const float *logits, int32_t vocab,
+/* The batch's num_samples rows of logits [S, vocab] -> next_ids, logprobs, and details of samples.
+ * Adjusted logits are changed while the call runs and then put back. */
+SRT_EXPORT int32_t srt_op_sample(srt_pool *pool, float *logits, int32_t vocab,
                                  const srt_batch *batch);
 /* Read `bytes` of `data` (whole blocks of 512) once with all threads, for measuring bandwidth; a
  * checksum. */

@@ -150,12 +150,14 @@ def test_a_key_depends_on_everything() -> None:
 def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = [compiler_version()]
     assert compiler_version() == versions[0]
-    for name in ("cache.py", "other.py", "regex/parser.py"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("changed")
-        monkeypatch.setattr("scheduler_proc.grammar.cache.__file__", str(tmp_path / "cache.py"))
-        versions.append(compiler_version())
+    places = [("scheduler_proc.grammar.cache", "cache"), ("srt.regex", "__init__")]
+    for folder, (module, file) in enumerate(places):
+        for name in (f"{file}.py", "other.py", "inner/other.py"):
+            path = tmp_path / str(folder) / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_text("changed")
+            monkeypatch.setattr(f"{module}.__file__", str(tmp_path / str(folder) / f"{file}.py"))
+            versions.append(compiler_version())
     assert len(set(versions)) == len(versions)
 
 

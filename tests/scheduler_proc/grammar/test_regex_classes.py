@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from scheduler_proc.grammar.regex import ByteDFA, compile_regex
-from scheduler_proc.grammar.regex.classes import fold
-from scheduler_proc.grammar.regex.codepoints import (
+from scheduler_proc.grammar.regex.utf8 import EXIT, ByteForm, byte_form
+from srt.regex.classes import fold
+from srt.regex.codepoints import (
     ANY,
     MAX_CODE_POINT,
     complement,
@@ -15,7 +16,6 @@ from scheduler_proc.grammar.regex.codepoints import (
     union,
     without_surrogates,
 )
-from scheduler_proc.grammar.regex.utf8 import EXIT, ByteForm, byte_form
 
 # All characters that UTF-8 encodes, by the length of their form.
 _POINTS = [

@@ -12,9 +12,9 @@ from scheduler_proc.grammar.regex import (
     compile_regex,
     parse,
 )
-from scheduler_proc.grammar.regex import parser as parser_module
 from scheduler_proc.grammar.regex import subset as subset_module
 from scheduler_proc.grammar.regex.nfa import MAX_NODES
+from srt.regex import parser as parser_module
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What can be wrong with a pattern or a list of choices; both errors are for the user to read."""
 
-from scheduler_proc.grammar.base import GrammarError
+from srt.constraint import GrammarError
 
 
 class PatternError(GrammarError):

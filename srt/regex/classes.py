@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from scheduler_proc.grammar.regex.codepoints import (
+from srt.regex.codepoints import (
     MAX_CODE_POINT,
     Range,
     Ranges,

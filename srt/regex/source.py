@@ -5,12 +5,12 @@ Every rejection goes through `PatternError` with the position of what is wrong.
 
 import unicodedata
 
-from scheduler_proc.grammar.regex.codepoints import (
+from srt.regex.codepoints import (
     FIRST_SURROGATE,
     LAST_SURROGATE,
     MAX_CODE_POINT,
 )
-from scheduler_proc.grammar.regex.errors import PatternError
+from srt.regex.errors import PatternError
 
 OCTAL_DIGITS = "01234567"
 DIGITS = "0123456789"

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from scheduler_proc.grammar.regex.errors import PatternError
-from scheduler_proc.grammar.regex.source import Source
+from srt.regex.errors import PatternError
+from srt.regex.source import Source
 
 
 class Flags(NamedTuple):

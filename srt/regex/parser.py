@@ -7,13 +7,13 @@ and `\B` outside sets: those are refused. `(?u)` at the start takes the place of
 out. Groups are kept on a stack of our own, so no pattern can exhaust Python's.
 """
 
-from scheduler_proc.grammar.regex.charset import parse_set
-from scheduler_proc.grammar.regex.classes import category, fold
-from scheduler_proc.grammar.regex.codepoints import ANY, subtract, without_surrogates
-from scheduler_proc.grammar.regex.errors import PatternError, StateLimitError
-from scheduler_proc.grammar.regex.flags import Flags, parse_flags
-from scheduler_proc.grammar.regex.source import DIGITS, OCTAL_DIGITS, Source, is_surrogate
-from scheduler_proc.grammar.regex.syntax import (
+from srt.regex.charset import parse_set
+from srt.regex.classes import category, fold
+from srt.regex.codepoints import ANY, subtract, without_surrogates
+from srt.regex.errors import PatternError, StateLimitError
+from srt.regex.flags import Flags, parse_flags
+from srt.regex.source import DIGITS, OCTAL_DIGITS, Source, is_surrogate
+from srt.regex.syntax import (
     MAX_DEPTH,
     Anchor,
     AnchorKind,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from scheduler_proc.grammar.regex.codepoints import Ranges
+from srt.regex.codepoints import Ranges
 
 MAX_DEPTH = 200  # groups within groups; each costs up to three levels of recursion
 

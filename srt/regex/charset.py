@@ -4,16 +4,16 @@ The parser calls `parse_set` after reading the opening bracket. Negated sets and
 every other character, non-ASCII ones too.
 """
 
-from scheduler_proc.grammar.regex.classes import category, fold
-from scheduler_proc.grammar.regex.codepoints import (
+from srt.regex.classes import category, fold
+from srt.regex.codepoints import (
     Range,
     Ranges,
     complement,
     union,
     without_surrogates,
 )
-from scheduler_proc.grammar.regex.errors import PatternError
-from scheduler_proc.grammar.regex.source import OCTAL_DIGITS, Source
+from srt.regex.errors import PatternError
+from srt.regex.source import OCTAL_DIGITS, Source
 
 _BACKSPACE = 8
 _CATEGORIES = "dDsSwW"

@@ -1,0 +1,150 @@
+"""`python -m bench.overhead`: what serving costs on top of the engine.
+
+For each batch size, in turns: the native engine alone on decode steps, and a server under as many
+requests at once over HTTP, streamed and not. A served step is the difference between the times
+that long and short answers to the same prompts take, so that admission and prefill cancel out; the
+engine's is at the context in the middle. "exposed" is the server's own count of the time between
+steps in which there was work, over the time in steps. The load generator's CPU time, of the long
+answers, is on the same cores and part of the price.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.kernel_steps import SLOTS, Step, fill_pool
+from bench.load import LoadGenerator
+from bench.peers.catalogue import Srt
+from bench.peers.process import running
+from bench.report import machine, now
+from bench.roofline import markdown
+from scheduler_proc.executor.native_executor import NativeExecutor
+from srt.model.files import DEFAULT_MODEL, resolve_model
+
+PROMPT_WORDS = 48
+SHORT, LONG = 32, 224  # tokens of an answer
+ENGINE_STEPS = 60
+COLUMNS = ("batch", "answers", "step, ms", "engine, ms", "served / engine", "exposed", "client cpu")
+
+
+class Served(NamedTuple):
+    """One turn on the server: seconds per step, share exposed, client CPU share of the time."""
+
+    step_s: float
+    exposed: float
+    client_cpu: float
+
+
+def engine_step_s(rows: int) -> float:
+    """The median decode step of the engine alone."""
+    files = resolve_model(DEFAULT_MODEL)
+    step = Step("decode", rows, PROMPT_WORDS + (SHORT + LONG) // 2)
+    with closing(NativeExecutor(files, max_total_tokens=SLOTS)) as executor:
+        fill_pool(executor)
+        batch = step.batch(executor.vocab_size)
+        seconds = []
+        for _ in range(ENGINE_STEPS):
+            began = time.perf_counter()
+            executor.run(batch)
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+class Client:
+    """`rows` requests at once, for answers of a certain length."""
+
+    def __init__(self, load: LoadGenerator, rows: int, stream: bool) -> None:
+        self._load, self._rows, self._stream = load, rows, stream
+
+    async def served(self) -> Served:
+        """The figures of one turn."""
+        await self._answers(SHORT)  # warms the connections, and the cache for the prompts
+        short_s, _ = await self._answers(SHORT)
+        before = await self._clocks()
+        long_s, cpu_s = await self._answers(LONG)
+        after = await self._clocks()
+        computed, exposed = (b - a for a, b in zip(before, after, strict=True))
+        return Served((long_s - short_s) / (LONG - SHORT), exposed / computed, cpu_s / long_s)
+
+    async def _answers(self, tokens: int) -> tuple[float, float]:
+        """The wall and CPU seconds until all answers of so many tokens are here."""
+        began, cpu = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(self._answer(i, tokens) for i in range(self._rows)))
+        return time.perf_counter() - began, time.process_time() - cpu
+
+    async def _answer(self, index: int, tokens: int) -> None:
+        prompt = f"Story {index}: " + "once " * PROMPT_WORDS
+        if self._stream:
+            record = await self._load.complete(prompt, tokens)
+            error, count = record.error, record.completion_tokens
+        else:
+            error, count = None, await self._load.complete_whole(prompt, tokens)
+        if error is not None or count != tokens:
+            raise RuntimeError(f"{error or 'a short answer'}: {count} of {tokens} tokens")
+
+    async def _clocks(self) -> tuple[float, float]:
+        info = await self._load.server_info()
+        stats = info["internal_states"][0]
+        return stats["forward_seconds_total"], stats["exposed_seconds_total"]
+
+
+async def measure(rows: int, stream: bool, log: Path) -> Served:
+    """One turn on a server of its own."""
+    async with (
+        running(Srt(), resolve_model(DEFAULT_MODEL).path, log, []) as url,
+        LoadGenerator(url) as load,
+    ):
+        await load.fill_model()
+        return await Client(load, rows, stream).served()
+
+
+def table(batches: list[int], repeat: int, log: Path) -> str:
+    """Medians over the turns, with the least and the largest ratio."""
+    lines = []
+    for rows in batches:
+        for stream in (False, True):
+            turns = [
+                (engine_step_s(rows), asyncio.run(measure(rows, stream, log)))
+                for _ in range(repeat)
+            ]
+            ratios = sorted(served.step_s / engine for engine, served in turns)
+            middle = statistics.median
+            lines.append(
+                [
+                    str(rows),
+                    "streamed" if stream else "whole",
+                    f"{1e3 * middle(served.step_s for _, served in turns):.2f}",
+                    f"{1e3 * middle(engine for engine, _ in turns):.2f}",
+                    f"{middle(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]",
+                    f"{100 * middle(served.exposed for _, served in turns):.1f} %",
+                    f"{100 * middle(served.client_cpu for _, served in turns):.0f} %",
+                ]
+            )
+            print(*lines[-1], flush=True)
+    return markdown(COLUMNS, lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overhead",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32], help="requests at once")
+    parser.add_argument("--repeat", type=int, default=3, help="turns of each kind")
+    args = parser.parse_args(argv)
+    print(now(), machine())
+    with tempfile.TemporaryDirectory() as directory:
+        print("\n" + table(args.batch, args.repeat, Path(directory) / "server.log"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""Log-probabilities besides the chosen tokens', on their way out: the part of a step's result that
+belongs to each row, as the message that carries it. Who asks is planned in `plan`.
+"""
+
+import numpy as np
+
+from scheduler_proc.batch import ForwardBatch, StepResult
+from srt.messages import LogprobDetail, pack_floats, pack_ids
+
+
+class StepDetails:
+    """The detail rows of one step, by their numbers."""
+
+    def __init__(self, batch: ForwardBatch, result: StepResult) -> None:
+        """The result is that of the batch."""
+        self._result = result
+        if batch.detail_top is not None and batch.detail_indptr is not None:
+            self._top_indptr = np.concatenate(([0], np.cumsum(batch.detail_top)))
+            self._id_indptr = batch.detail_indptr
+
+    def read(self, first: int, count: int) -> LogprobDetail | None:
+        """Those of detail rows [first, first+count), which belong to one req; None if `first` is
+        -1: it has none."""
+        if first < 0:
+            return None
+        result = self._result
+        assert result.top_ids is not None
+        assert result.top_logprobs is not None and result.id_logprobs is not None
+        top = slice(*self._top_indptr[[first, first + count]])
+        ids = slice(*self._id_indptr[[first, first + count]])
+        return LogprobDetail(
+            top_ids=pack_ids(result.top_ids[top]),
+            top_logprobs=pack_floats(result.top_logprobs[top]),
+            id_logprobs=pack_floats(result.id_logprobs[ids]),
+        )
+
+
+def no_detail(num_top: int, num_ids: int) -> LogprobDetail:
+    """Of a position that has no log-probabilities."""
+    return LogprobDetail(
+        top_ids=pack_ids(np.zeros(num_top, np.int32)),
+        top_logprobs=pack_floats(np.full(num_top, np.nan)),
+        id_logprobs=pack_floats(np.full(num_ids, np.nan)),
+    )

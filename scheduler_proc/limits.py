@@ -1,0 +1,138 @@
+"""Which tokens a req may sample next: `allowed_token_ids`, bad words, blocked stop ids, and how
+they meet a grammar's mask. Called by `Req` for each step that it samples in.
+
+Masks are uint32 [ceil(vocab/32)], lowest bit first, as a grammar's.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler_proc.grammar.base import Grammar
+from srt.messages import TokenizedReq, unpack_ids
+
+_NO_IDS = np.empty(0, np.int32)
+
+
+class NoTokenLeft(ValueError):
+    """What a request asks for leaves no token that could come next. The message is the user's."""
+
+
+class Limits(NamedTuple):
+    """The next token is one of `mask`, or none of `suppressed` (int32 [n]); never both are set."""
+
+    mask: np.ndarray | None = None
+    suppressed: np.ndarray | None = None
+
+
+NO_LIMITS = Limits()
+
+
+class TokenRules:
+    """What one request rules out itself: bad words, and all but its allowed_token_ids."""
+
+    def __init__(self, wire: TokenizedReq, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._bad = BadSequences(wire.bad_ids) if wire.bad_ids else None
+        self._allowed_ids = wire.sampling.allowed_token_ids
+        self._allowed_mask: np.ndarray | None = None  # made when it is needed first
+        self._healed_ids: list[int] = unpack_ids(wire.healed_ids).tolist()
+        self.forbid_something = self._bad is not None or self._allowed_ids is not None
+        self.need_output = self._bad is not None and self._bad.reach > 0
+
+    def limits(self, output: np.ndarray, grammar: Grammar | None, stops: np.ndarray) -> Limits:
+        """What may follow `output` (int32 [n]) within a grammar, none of `stops` (int32 [m]).
+
+        A stop is let through where a grammar lets nothing else follow. Raises GrammarError if the
+        grammar cannot go on, NoTokenLeft if nothing is left.
+        """
+        bad = self._bad_ids(output)
+        if grammar is None and self._allowed_ids is None:
+            return self._suppressed(stops, bad)
+        mask = self._mask(output, grammar, bad)
+        if len(stops) > 0:
+            going_on = _without(mask, stops)
+            if going_on.any():
+                return Limits(mask=going_on)
+            if grammar is None:
+                raise NoTokenLeft("min_new_tokens blocks all that allowed_token_ids leave")
+        return Limits(mask=mask)
+
+    def _suppressed(self, stops: np.ndarray, bad: np.ndarray) -> Limits:
+        if len(stops) == 0 and len(bad) == 0:
+            return NO_LIMITS
+        suppressed = stops if len(bad) == 0 else np.union1d(stops, bad)
+        if len(suppressed) >= self._vocab_size:
+            raise NoTokenLeft("bad_words and min_new_tokens leave no token at all")
+        return Limits(suppressed=suppressed)
+
+    def _mask(self, output: np.ndarray, grammar: Grammar | None, bad: np.ndarray) -> np.ndarray:
+        """What the grammar and allowed_token_ids both allow and `bad` does not. What the prompt
+        had is never ruled out where token healing writes it again."""
+        mask = allowed = self._allowed()
+        if grammar is not None:
+            mask = np.empty((self._vocab_size + 31) // 32, np.uint32)
+            grammar.fill(mask)
+        assert mask is not None
+        left = mask if allowed is None else mask & allowed
+        left = _without(left, bad) if len(bad) > 0 else left
+        if self.forbid_something and len(output) < len(self._healed_ids):
+            left = left | mask & _mask_of(self._healed_next(output.tolist()), self._vocab_size)
+        if not left.any():
+            raise NoTokenLeft(
+                "allowed_token_ids, bad_words and the constraint together leave no token at all"
+            )
+        return left
+
+    def _allowed(self) -> np.ndarray | None:
+        if self._allowed_mask is None and self._allowed_ids is not None:
+            self._allowed_mask = _mask_of(self._allowed_ids, self._vocab_size)
+        return self._allowed_mask
+
+    def _bad_ids(self, output: np.ndarray) -> np.ndarray:
+        if self._bad is None:
+            return _NO_IDS
+        tail = output[max(0, len(output) - self._bad.reach) :]
+        return self._bad.next_ids(tail.tolist())
+
+    def _healed_next(self, output: list[int]) -> list[int]:
+        """What the prompt had at this place, while the output is nothing but such tokens."""
+        count = len(output)
+        return self._healed_ids[count : count + 1] if output == self._healed_ids[:count] else []
+
+
+class BadSequences:
+    """Token sequences that must not come; each is found by the id before its last one."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        """None of them is empty."""
+        alone = {ids[0] for ids in sequences if len(ids) == 1}
+        self._alone = np.array(sorted(alone), np.int32)
+        self._after: dict[int, list[tuple[list[int], int]]] = {}
+        for *before, last in sequences:
+            if before:
+                self._after.setdefault(before[-1], []).append((before, last))
+        self.reach = max(map(len, sequences)) - 1  # last ids of the output that matter
+
+    def next_ids(self, tail: list[int]) -> np.ndarray:
+        """The ids that would complete a sequence behind `tail`, the last `reach` of the output:
+        int32 [n], distinct."""
+        following = self._after.get(tail[-1], ()) if tail else ()
+        last_ids = [last for before, last in following if tail[-len(before) :] == before]
+        return np.union1d(self._alone, np.array(last_ids, np.int32)) if last_ids else self._alone
+
+
+def _mask_of(ids: Iterable[int], vocab_size: int) -> np.ndarray:
+    """The mask that allows `ids` and nothing else."""
+    bits = np.zeros((vocab_size + 31) // 32 * 32, np.uint8)
+    bits[np.fromiter(ids, np.int64)] = 1
+    return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
+
+
+def _without(mask: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """A copy of `mask` that does not allow `ids`, int32 [n]."""
+    result = mask.copy()
+    words, bits = np.divmod(ids, 32)
+    np.bitwise_and.at(result, words, ~(np.uint32(1) << bits.astype(np.uint32)))
+    return result

@@ -1,0 +1,215 @@
+"""The forward pass of a decoder model over ragged tokens and a token-granular KV pool.
+
+Called by the torch executor, for every family: what differs is in the configuration, and in which
+weights a layer has. Tokens of all rows lie one after another in [T, hidden]; only attention knows
+where a row begins. K and V are written to the pool before they are attended to.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from scheduler_proc.attention.base import AttentionPlan
+from scheduler_proc.models.config import DecoderConfig
+
+
+class Linear(NamedTuple):
+    """y = x @ weight.T + bias, with weight [out, in] and bias [out] or None."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class RopeTable(NamedTuple):
+    """A rotary embedding: angle per position of each pair, and what sines and cosines are times."""
+
+    frequencies: torch.Tensor  # [rotated dims / 2] float32
+    amplitude: float = 1.0
+
+
+class DecoderLayer(NamedTuple):
+    """One layer's weights. `qkv` and `gate_up` are fused along their outputs, in that order."""
+
+    input_norm: torch.Tensor  # [hidden]
+    qkv: Linear  # [q_size + 2 * kv_size, hidden]
+    o: Linear  # [hidden, q_size]
+    mlp_norm: torch.Tensor  # [hidden]
+    gate_up: Linear  # [2 * intermediate, hidden]
+    down: Linear  # [hidden, intermediate]
+    rope: int = 0  # which of DecoderWeights.ropes
+    q_norm: torch.Tensor | None = None  # [head_dim]
+    k_norm: torch.Tensor | None = None  # [head_dim]
+    attn_out_norm: torch.Tensor | None = None  # [hidden]
+    mlp_out_norm: torch.Tensor | None = None  # [hidden]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them."""
+        norms = (self.input_norm, self.mlp_norm, self.q_norm, self.k_norm)
+        linears = (self.qkv, self.o, self.gate_up, self.down)
+        every = (*norms, self.attn_out_norm, self.mlp_out_norm, *(t for x in linears for t in x))
+        return [t for t in every if t is not None]
+
+
+class DecoderWeights(NamedTuple):
+    """All weights. `head` is `embed` when the model ties them; q and k rows are half-rotated.
+
+    Norm weights are complete (what a file leaves off is added) and may be of another dtype than
+    the rest: a norm computes in the wider of its weight's and its input's.
+    """
+
+    embed: torch.Tensor  # [vocab_size, hidden]
+    layers: list[DecoderLayer]
+    norm: torch.Tensor  # [hidden]
+    head: torch.Tensor  # [vocab_size, hidden]
+    ropes: tuple[RopeTable, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the weights take, a tied head counted once."""
+        tensors = [self.embed, self.norm, *(table.frequencies for table in self.ropes)]
+        if self.head is not self.embed:
+            tensors.append(self.head)
+        for layer in self.layers:
+            tensors += layer.tensors
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+
+class KVPool:
+    """K and V of `num_slots` tokens for every layer: [num_slots, kv_heads, head_dim] each.
+
+    Allocated uninitialised, so pages are touched only when written; attention never reads a slot
+    that no row lists.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, num_slots: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (num_slots, config.kv_heads, config.head_dim)
+        self.k = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self.v = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (*self.k, *self.v))
+
+
+@dataclass(slots=True)
+class TokenLayout:
+    """Where this step's tokens stand: all that the layers need besides the hidden states."""
+
+    positions: torch.Tensor  # [T] int64
+    out_slots: torch.Tensor  # [T] int64
+    attention: AttentionPlan
+
+
+class Decoder:
+    """The model: pure functions of its weights, plus the writes to the pool it is given."""
+
+    def __init__(self, config: DecoderConfig, weights: DecoderWeights) -> None:
+        self.config = config
+        self.weights = weights
+        # Rounded as the weights are: Gemma was trained with sqrt(hidden) in bfloat16.
+        scale = torch.tensor(config.embed_scale, dtype=weights.embed.dtype)
+        self._embed_scale = float(scale)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def context_len(self) -> int:
+        return self.config.context_len
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The element type of weights and KV."""
+        return self.weights.embed.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the weights take."""
+        return self.weights.num_bytes
+
+    def new_pool(self, num_slots: int) -> KVPool:
+        """A KV pool for `forward`."""
+        embed = self.weights.embed
+        return KVPool(self.config, num_slots, embed.dtype, embed.device)
+
+    def forward(self, input_ids: torch.Tensor, layout: TokenLayout, pool: KVPool) -> torch.Tensor:
+        """input_ids [T] int64 -> normalised last hidden states [T, hidden]; writes the pool."""
+        angles = [rope_angles(table, layout.positions) for table in self.weights.ropes]
+        x = F.embedding(input_ids, self.weights.embed)
+        if self._embed_scale != 1:
+            x = x * self._embed_scale
+        for index, layer in enumerate(self.weights.layers):
+            q, k, v = self._qkv(layer, self._norm(x, layer.input_norm), *angles[layer.rope])
+            pool.k[index].index_copy_(0, layout.out_slots, k)
+            pool.v[index].index_copy_(0, layout.out_slots, v)
+            attended = layout.attention.run(
+                q,
+                pool.k[index],
+                pool.v[index],
+                scale=self.config.attn_scale,
+                window=self.config.layer_window(index),
+                softcap=self.config.attn_softcap,
+            )
+            x = x + self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm)
+            mlp = self._mlp(layer, self._norm(x, layer.mlp_norm))
+            x = x + self._norm(mlp, layer.mlp_out_norm)
+        return self._norm(x, self.weights.norm)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [N, hidden] (from `forward`) -> logits [N, vocab_size] float32."""
+        logits = F.linear(hidden, self.weights.head).float()
+        softcap = self.config.logit_softcap
+        return logits if softcap is None else softcap * torch.tanh(logits / softcap)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """RMSNorm of the last dimension; x itself where there is no such norm."""
+        if weight is None:
+            return x
+        wide = x.to(torch.promote_types(x.dtype, weight.dtype))
+        return F.rms_norm(wide, weight.shape, weight, self.config.rms_eps).to(x.dtype)
+
+    def _qkv(
+        self, layer: DecoderLayer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Project and rotate: q [T, heads, head_dim], k and v [T, kv_heads, head_dim]."""
+        c = self.config
+        qk, v = torch.split(layer.qkv(x), [c.q_size + c.kv_size, c.kv_size], dim=-1)
+        qk = qk.view(len(x), -1, c.head_dim)
+        if layer.q_norm is not None:
+            q, k = torch.split(qk, [c.heads, c.kv_heads], dim=1)
+            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
+        q, k = torch.split(apply_rope(qk, cos, sin), [c.heads, c.kv_heads], dim=1)
+        return q.contiguous(), k, v.view(len(x), -1, c.head_dim)
+
+    def _mlp(self, layer: DecoderLayer, x: torch.Tensor) -> torch.Tensor:
+        gate, up = layer.gate_up(x).chunk(2, dim=-1)
+        if self.config.activation == "gelu_tanh":
+            return layer.down(F.gelu(gate, approximate="tanh") * up)
+        return layer.down(F.silu(gate) * up)
+
+
+def rope_angles(table: RopeTable, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(cos, sin) of `positions` [T], times the amplitude: [T, 1, rotated dims / 2] float32."""
+    angles = (positions.float()[:, None] * table.frequencies)[:, None, :]
+    return angles.cos() * table.amplitude, angles.sin() * table.amplitude
+
+
+def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs (i, i + n) of x [T, heads, head_dim], where cos and sin are of n pairs.
+
+    What is left of a head stays as it is. Returns x's dtype.
+    """
+    pairs = cos.shape[-1]
+    parts = [pairs, pairs, x.shape[-1] - 2 * pairs]
+    first, second, rest = torch.split(x.float(), parts, dim=-1)
+    rotated = (first * cos - second * sin, second * cos + first * sin, rest)
+    return torch.cat(rotated, dim=-1).to(x.dtype)

@@ -1,0 +1,63 @@
+"""The shape of a model, read from a Hugging Face config.json as transformers 4 or 5 writes it.
+
+Called by the checkpoint reader. `families` has a reader for each architecture.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
+from scheduler_proc.models.families.llama import read_llama
+from scheduler_proc.models.families.mistral import read_mistral
+from scheduler_proc.models.families.phi3 import read_phi3
+from scheduler_proc.models.families.qwen import read_qwen2, read_qwen3
+from srt.errors import ConfigError
+
+_Reader = Callable[[Mapping[str, Any], Path], DecoderConfig]
+
+ARCHITECTURES: dict[str, _Reader] = {
+    "LlamaForCausalLM": read_llama,
+    "MistralForCausalLM": read_mistral,
+    "Qwen2ForCausalLM": read_qwen2,
+    "Qwen3ForCausalLM": read_qwen3,
+    "Phi3ForCausalLM": read_phi3,
+    "Gemma2ForCausalLM": read_gemma2,
+    "Gemma3ForCausalLM": read_gemma3,
+}
+# Where a file names no architecture.
+_MODEL_TYPES = {
+    "llama": read_llama,
+    "mistral": read_mistral,
+    "qwen2": read_qwen2,
+    "qwen3": read_qwen3,
+    "phi3": read_phi3,
+    "gemma2": read_gemma2,
+    "gemma3_text": read_gemma3,
+}
+
+
+def config_from_json(path: Path) -> DecoderConfig:
+    """Read config.json at `path`. Raises ConfigError naming what is not supported."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path}: not readable as JSON ({error})") from error
+    return _reader(found, path)(found, path)
+
+
+def _reader(found: Mapping[str, Any], path: Path) -> _Reader:
+    architectures = found.get("architectures") or []
+    for name in architectures:
+        if name in ARCHITECTURES:
+            return ARCHITECTURES[name]
+    model_type = found.get("model_type")
+    if not architectures and model_type in _MODEL_TYPES:
+        return _MODEL_TYPES[model_type]
+    raise ConfigError(
+        f"{path}: architecture {architectures or model_type!r} is not supported "
+        f"({', '.join(ARCHITECTURES)} are)"
+    )

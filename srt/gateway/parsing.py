@@ -1,0 +1,55 @@
+"""POST /parse_function_call and /separate_reasoning: the chats' parsers for text from elsewhere."""
+
+from litestar import post
+from litestar.types import ASGIApp
+
+from srt.gateway.body import read_body
+from srt.gateway.context import HttpRequest
+from srt.gateway.fields import CHAT, NO_EXTRAS, Kind
+from srt.gateway.openapi import documented
+from srt.gateway.reply import json_reply
+from srt.gateway.tool_plan import tool_plan
+from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
+from srt.reasoning import ReasoningSplitter
+from srt.tools.format import HERMES
+from srt.tools.parser import CallArguments, CallStart, ToolCallParser
+
+_PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
+
+
+@post("/parse_function_call", status_code=200, opt=documented(ParseCallBody, _PARSE, ParsedCalls))
+async def parse_function_call(request: HttpRequest) -> ASGIApp:
+    """Take the calls of tools out of a text."""
+    body = await read_body(request, ParseCallBody, _PARSE)
+    plan, _ = tool_plan(body.tools, None, True)
+    parser = ToolCallParser(HERMES, plan.names if plan else frozenset(), constrained=False)
+    text, names, arguments = "", [], dict[int, str]()
+    for event in parser.feed(body.text, final=True):
+        if isinstance(event, CallStart):
+            names.append(event.name)
+        elif isinstance(event, CallArguments):
+            arguments[event.call] = arguments.get(event.call, "") + event.text
+        else:
+            text += event.text
+    calls = [
+        ParsedCall(tool_index=i, name=name, parameters=arguments.get(i, ""))
+        for i, name in enumerate(names)
+    ]
+    return json_reply(ParsedCalls(normal_text=text, calls=calls))
+
+
+@post("/separate_reasoning", status_code=200, opt=documented(SeparateBody, NO_EXTRAS, Separated))
+async def separate_reasoning(request: HttpRequest) -> ASGIApp:
+    """Take the reasoning out of a text."""
+    body = await read_body(request, SeparateBody, NO_EXTRAS)
+    splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1")
+    parts = splitter.feed(body.text, final=True)
+    return json_reply(
+        Separated(
+            reasoning_text="".join(part.text for part in parts if part.is_reasoning),
+            text="".join(part.text for part in parts if not part.is_reasoning),
+        )
+    )
+
+
+ROUTES = [parse_function_call, separate_reasoning]

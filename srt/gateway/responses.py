@@ -1,0 +1,156 @@
+"""POST /v1/responses: OpenAI's newer route for text, over the same ring request as a chat's.
+
+The body becomes a `ChatRequest`, so that formats, tools and reasoning mean what they mean there.
+Nothing is stored: a response cannot be fetched or continued by its id.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from litestar import post
+from litestar.types import ASGIApp
+from msgspec import UNSET
+
+from srt.errors import RequestError
+from srt.gateway.batch import Batch, renamed, submit_all
+from srt.gateway.body import read_body
+from srt.gateway.chat import Chat, chat_of
+from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.disconnect import while_connected
+from srt.gateway.fields import RESPONSES
+from srt.gateway.openai import check_model
+from srt.gateway.openapi import documented
+from srt.gateway.reply import json_reply
+from srt.gateway.responses_answers import ResponseWriter, response_events
+from srt.gateway.responses_input import input_messages
+from srt.gateway.sse import EventStream, named_events
+from srt.gateway.wire_constraint import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedSchema,
+    ResponseFormat,
+)
+from srt.gateway.wire_openai import ChatRequest
+from srt.gateway.wire_responses import (
+    FunctionChoice,
+    ResponseEvent,
+    ResponseObject,
+    ResponsesRequest,
+    TextFormatIn,
+)
+from srt.gateway.wire_tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
+
+_NAMES = {
+    "text": "input",
+    "messages": "input",
+    "max_new_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "tool_choice.function.name": "tool_choice.name",
+}
+
+
+@post(
+    "/v1/responses",
+    status_code=200,
+    opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
+)
+async def responses(request: HttpRequest) -> ASGIApp:
+    """Answer a text or a list of items with a list of items."""
+    body = await read_body(request, ResponsesRequest, RESPONSES)
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    chat = _chat(body, gateway.info.reasoning, gateway.vocab.chat_template or "")
+
+    async def admitted() -> tuple[Batch, ResponseWriter]:
+        def rename(param: str | None, _: int) -> str | None:
+            return _renamed(param, chat.names)
+
+        batch = await submit_all(gateway, [chat.request], rename_param=rename)
+        model = body.model or gateway.info.model_name
+        return batch, ResponseWriter(body, model, chat.reading, gateway.vocab, batch.generations[0])
+
+    if body.stream:
+        batch, writer = await while_connected(request.receive, admitted())
+        return EventStream(response_events(batch, writer), batch, frames=named_events)
+
+    async def answer() -> ResponseObject:
+        batch, writer = await admitted()
+        async with aclosing(batch):
+            (output,) = await batch.results()
+            return writer.whole(output)
+
+    return json_reply(await while_connected(request.receive, answer()))
+
+
+def _chat(body: ResponsesRequest, reasoning: bool, template: str) -> Chat:
+    """The body as a chat. RequestErrors name the body's own fields."""
+    messages, places = input_messages(body.input, body.instructions)
+    asked = ChatRequest(
+        messages=messages,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=body.seed,
+        stream=body.stream,
+        response_format=_format(body.text.format),
+        reasoning_effort=body.reasoning.effort,
+        tools=[_tool(body, i) for i in range(len(body.tools))],
+        tool_choice=_choice(body),
+        parallel_tool_calls=body.parallel_tool_calls,
+        cache_salt=body.cache_salt,
+        rid=body.rid,
+    )
+    try:
+        return chat_of(asked, reasoning, template)
+    except RequestError as error:
+        raise renamed(error, lambda param, _: _renamed(param, places), 0) from error
+
+
+def _renamed(param: str | None, names: Mapping[str, str]) -> str | None:
+    """The body's name of a field of the chat or of the ring."""
+    if param is None:
+        return None
+    name = _NAMES.get(names.get(param, param), names.get(param, param))
+    if name.startswith("messages["):
+        place = max((p for p in names if name.startswith(p)), key=len, default="")
+        rest = name[len(place) :].replace(".function.", ".").replace(".tool_call_id", ".call_id")
+        return names.get(place, "input") + rest
+    if name.startswith("tools["):
+        return name.replace("].function", "]")
+    return name.replace("response_format.json_schema", "text.format")
+
+
+def _format(form: TextFormatIn) -> ResponseFormat | None:
+    if form.type != "json_schema":
+        given = (form.schema, form.name, form.description, form.strict)
+        if any(value is not UNSET for value in given):
+            reason = f"text.format of type {form.type!r} takes no other fields"
+            raise RequestError(reason, param="text.format")
+        return JsonObjectFormat() if form.type == "json_object" else None
+    if form.schema is UNSET:
+        param = "text.format.schema"
+        raise RequestError(f"missing field {param!r}", param=param)
+    return JsonSchemaFormat(NamedSchema(schema=form.schema))
+
+
+def _tool(body: ResponsesRequest, index: int) -> ToolIn:
+    tool = body.tools[index]
+    function = FunctionIn(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return ToolIn(type="function", function=function)
+
+
+def _choice(body: ResponsesRequest) -> ToolChoiceIn:
+    choice = body.tool_choice
+    if isinstance(choice, FunctionChoice):
+        return NamedToolChoice("function", FunctionName(choice.name))
+    return choice
+
+
+ROUTES = [responses]

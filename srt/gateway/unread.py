@@ -1,0 +1,50 @@
+"""Reads what is left of a request's body before its answer ends.
+
+An answer may come before the body was read: it is too large, or the key is wrong. The connection
+is closed then, and to close one on which data still arrives resets it: the peer would lose the
+answer. `GatewayServer` wraps every application with `reading_all`.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+UNREAD_TIMEOUT_S = 5.0
+_EXPECTS = (b"expect", b"100-continue")  # such a peer sends no body when it sees an answer
+
+
+def reading_all(app: ASGIApp) -> ASGIApp:
+    """`app`, whose answers end behind the request's body, or behind a bound on what is left."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        has_ended = False
+
+        async def watched_receive() -> Any:
+            nonlocal has_ended
+            message: Any = await receive()
+            has_ended = not message.get("more_body")
+            return message
+
+        async def late_send(message: Any) -> None:
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            if is_last and not has_ended and _EXPECTS not in scope["headers"]:
+                await _discard(watched_receive)
+            await send(message)
+
+        await app(scope, watched_receive, late_send)
+
+    return wrapped
+
+
+async def _discard(receive: Receive) -> None:
+    size = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(UNREAD_TIMEOUT_S):
+            while size <= MAX_UNREAD_BYTES:
+                message: Any = await receive()
+                size += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return

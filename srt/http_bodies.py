@@ -1,0 +1,100 @@
+"""What the HTTP client sends: the ring's requests in the words of the server's routes.
+
+Raises RequestError, naming the field, for what the routes have no words for.
+"""
+
+import json
+from typing import Any
+
+from srt.errors import RequestError
+from srt.generation import Request, TokenizeRequest
+from srt.messages import ChatMessage, ChatOptions
+from srt.sampling_params import SamplingParams
+from srt.tools.format import message_object, tool_object
+
+
+def generate_body(request: Request) -> dict[str, Any]:
+    """For /generate, of a request that has no messages."""
+    if request.sampling.max_new_tokens is None:
+        message = "max_new_tokens must be a number for text and input_ids over HTTP"
+        raise RequestError(message, param="max_new_tokens")
+    _check_chat_only(request)
+    return _shared_body(request) | {
+        "text": request.text,
+        "input_ids": None if request.input_ids is None else list(request.input_ids),
+        "sampling_params": _sampling_fields(request.sampling),
+        "return_logprob": request.return_logprob,
+        "logprob_start_len": request.logprob_start_len,
+        "top_logprobs_num": request.top_logprobs,
+        "token_ids_logprob": list(request.logprob_token_ids),
+    }
+
+
+def chat_body(request: Request) -> dict[str, Any]:
+    """For the chat route: asks for the text as the model writes it, its ids, and the usage so far
+    in every chunk."""
+    body = _shared_body(request) | _sampling_fields(request.sampling)
+    body["max_tokens"] = body.pop("max_new_tokens")
+    body["min_tokens"] = body.pop("min_new_tokens")
+    body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    body["separate_reasoning"] = body["parse_tool_calls"] = False
+    body["return_token_ids"] = True
+    return body | _chat_fields(request)
+
+
+def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
+    """For /tokenize."""
+    _check_chat_only(request)
+    if request.messages is not None:
+        if request.text is not None:
+            raise RequestError("exactly one of text and messages must be given", param="text")
+        return _chat_fields(request)
+    return {"prompt": request.text, "add_special_tokens": request.add_special_tokens}
+
+
+def _shared_body(request: Request) -> dict[str, Any]:
+    return {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
+
+
+def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
+    for name in ("regex", "json_schema", "ebnf", "structural_tag"):
+        if getattr(sampling, name) == "":
+            raise RequestError(f"{name} must not be empty", param=name)
+    return {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+
+
+def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
+    """The messages, and how the template writes them."""
+    messages: list[ChatMessage] = request.messages or []
+    body: dict[str, Any] = {
+        "messages": [message_object(message, arguments_as_text=True) for message in messages]
+    }
+    if request.tools:
+        body["tools"] = [tool_object(tool) for tool in request.tools]
+    chat = request.chat
+    if chat.template_args:
+        body["chat_template_kwargs"] = _template_args(chat.template_args)
+    if chat.continue_final:
+        body["continue_final_message"] = True
+    elif not chat.add_generation_prompt:
+        body["add_generation_prompt"] = False
+    return body
+
+
+def _template_args(text: str) -> dict[str, Any]:
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError):
+        args = None
+    if not isinstance(args, dict):
+        param = "chat.template_args"
+        raise RequestError(f"{param} must be the text of a JSON object", param=param)
+    return args
+
+
+def _check_chat_only(request: Request | TokenizeRequest) -> None:
+    if request.messages is None and request.tools:
+        raise RequestError("tools need messages", param="tools")
+    if request.messages is None and request.chat != ChatOptions():
+        raise RequestError("chat needs messages", param="chat")

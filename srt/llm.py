@@ -1,0 +1,346 @@
+"""`LLM`: offline generation for those who know vLLM, with its names and shapes.
+
+    llm = LLM("smollm2")
+    for output in llm.generate(["One, two,", "Red, green,"], SamplingParams(max_tokens=8)):
+        print(output.prompt, output.outputs[0].text)
+
+It runs an `Engine`, which is there for all that this has no name for (`llm.engine`).
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+import srt.sampling_params
+from srt.engine import Engine
+from srt.generation import GenerateOutput, Request
+from srt.many import generate_many
+from srt.messages import ChatOptions
+from srt.model.files import resolve_model
+from srt.model.vocab import Vocab, load_vocab
+from srt.progress import ProgressBar
+from srt.request_fields import checked_request
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Message = Mapping[str, Any]
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "structural_tag", "json_object")
+
+
+class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
+    """What the output must match; exactly one of these. `json` is a schema, text or dict."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """As a field of `srt.SamplingParams`. Raises ValueError unless one is given."""
+        given = {name: getattr(self, name) for name in _CONSTRAINTS if getattr(self, name)}
+        if len(given) != 1:
+            raise ValueError(f"structured_outputs takes exactly one of {', '.join(_CONSTRAINTS)}")
+        ((name, value),) = given.items()
+        if name == "json_object":
+            return {"json_schema": '{"type": "object"}'}
+        names = {"json": "json_schema", "choice": "choices", "grammar": "ebnf"}
+        return {names.get(name, name): value}
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True):
+    """vLLM's sampling parameters and defaults; see `srt.SamplingParams` for what they do.
+
+    `logprobs` k asks for the k most likely tokens and the chosen one at each place of the output,
+    `prompt_logprobs` at each of the prompt. `top_k` 0 and -1 are off.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
+
+    def request(self) -> dict[str, Any]:
+        """The fields of an `srt` request that ask for the same."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop
+        sampling = {
+            "n": self.n,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k or -1,
+            "min_p": self.min_p,
+            "seed": self.seed,
+            "stop": stop or [],
+            "stop_token_ids": self.stop_token_ids or [],
+            "ignore_eos": self.ignore_eos,
+            "max_new_tokens": self.max_tokens,
+            "min_new_tokens": self.min_tokens,
+            "skip_special_tokens": self.skip_special_tokens,
+            "no_stop_trim": self.include_stop_str_in_output,
+            "logit_bias": self.logit_bias or {},
+            "allowed_token_ids": self.allowed_token_ids,
+            "bad_words": self.bad_words or [],
+        }
+        if self.structured_outputs is not None:
+            sampling |= self.structured_outputs.fields()
+        return {
+            "sampling": sampling,
+            "return_logprob": self.logprobs is not None or self.prompt_logprobs is not None,
+            "top_logprobs": max(self.logprobs or 0, self.prompt_logprobs or 0),
+            "logprob_start_len": -1 if self.prompt_logprobs is None else 0,
+        }
+
+
+class Logprob(Struct, frozen=True):
+    """A token's log-probability. `rank` counts from 1; None if it is not among the ones asked."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+class CompletionOutput(Struct, frozen=True, kw_only=True):
+    """One completion. `logprobs` has, per token, the log-probabilities by token id;
+    `stop_reason` is the stop string or id that ended it, None for the model's own end."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    logprobs: list[dict[int, Logprob]] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class RequestOutput(Struct, frozen=True, kw_only=True):
+    """A prompt and its completions. `prompt_logprobs` begins with None, for the first token."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[int, Logprob] | None] | None
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = True
+    num_cached_tokens: int = 0
+
+
+class LLM:
+    """A model for this program alone. Arguments are those of `srt.Engine`.
+
+    Use it in a `with` block or `close` it; it also ends with the program.
+    """
+
+    def __init__(self, model: str = "smollm2", **args: Any) -> None:
+        self._vocab: Vocab = load_vocab(resolve_model(model))
+        self.engine = Engine(model, **args)
+        self._served = 0
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the server. May be called more than once."""
+        self.engine.close()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters that are used where none are given."""
+        return SamplingParams()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete each prompt: a text, token ids, or a dict of `prompt` or `prompt_token_ids`.
+
+        `sampling_params` are one for all or one for each; `use_tqdm` shows a progress bar. Raises
+        RequestError if a prompt or parameter is refused; nothing is returned then.
+        """
+        several = _several(prompts)
+        return self._run(several, sampling_params, lambda prompt: self._ids_of(prompt), use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a chat, or each of several, through the model's template."""
+        is_one = bool(messages) and isinstance(messages[0], Mapping)
+        chats: list[Any] = [messages] if is_one else list(messages)
+        options = ChatOptions(
+            json.dumps(chat_template_kwargs) if chat_template_kwargs else "",
+            continue_final_message,
+            add_generation_prompt and not continue_final_message,
+        )
+
+        async def ids_of(chat: Any) -> tuple[None, list[int]]:
+            chat = [dict(message) for message in chat]
+            return None, await self.engine.client.tokenize(messages=chat, chat=options)
+
+        return self._run(chats, sampling_params, ids_of, use_tqdm)
+
+    # ---- one batch -----------------------------------------------------------------------------
+
+    def _run(
+        self,
+        prompts: Sequence[Any],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        ids_of: Callable[[Any], Any],
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        params = _each(sampling_params, len(prompts))
+        bar = ProgressBar(len(prompts) if use_tqdm else 0, "prompts")
+        try:
+            return self.engine.call(self._batch(prompts, params, ids_of, bar.step))
+        finally:
+            bar.end()
+
+    async def _batch(
+        self,
+        prompts: Sequence[Any],
+        params: Sequence[SamplingParams],
+        ids_of: Callable[[Any], Any],
+        on_done: Callable[[], Any],
+    ) -> list[RequestOutput]:
+        read = [await ids_of(prompt) for prompt in prompts]
+        requests: list[Request] = [
+            checked_request({"input_ids": ids, **param.request()})
+            for (_, ids), param in zip(read, params, strict=True)
+        ]
+        results = await generate_many(self.engine.client.transport, requests, on_done)
+        outputs = []
+        for (text, ids), param, samples in zip(read, params, results, strict=True):
+            outputs.append(self._output(text, ids, param, samples))
+        return outputs
+
+    async def _ids_of(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """A prompt's text, if it has one, and its ids."""
+        text: Any = prompt
+        if isinstance(prompt, Mapping):
+            if "prompt_token_ids" in prompt:
+                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+            text = prompt["prompt"]
+        if isinstance(text, str):
+            return text, await self.engine.client.tokenize(text)
+        return None, list(text)
+
+    # ---- results -------------------------------------------------------------------------------
+
+    def _output(
+        self, text: str | None, ids: list[int], params: SamplingParams, samples: list[Any]
+    ) -> RequestOutput:
+        self._served += 1
+        first: GenerateOutput = samples[0]
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None:
+            chosen = [(token, value) for value, token in first.prompt_logprobs or []]
+            tops = first.prompt_top_logprobs or [None] * len(chosen)
+            prompt_logprobs = self._logprobs(chosen, tops, params.prompt_logprobs)
+        return RequestOutput(
+            request_id=str(self._served - 1),
+            prompt=text,
+            prompt_token_ids=ids,
+            prompt_logprobs=prompt_logprobs,
+            outputs=[self._completion(i, sample, params) for i, sample in enumerate(samples)],
+            num_cached_tokens=first.cached_tokens,
+        )
+
+    def _completion(
+        self, index: int, sample: GenerateOutput, params: SamplingParams
+    ) -> CompletionOutput:
+        values, logprobs = sample.output_logprobs, None
+        if params.logprobs is not None and values is not None:
+            chosen = list(zip(sample.output_ids, values, strict=True))
+            tops: Sequence[Any] = sample.output_top_logprobs or [None] * len(chosen)
+            logprobs = [row or {} for row in self._logprobs(chosen, tops, params.logprobs)]
+        finish = sample.finish
+        matched = None if finish is None else finish.matched
+        return CompletionOutput(
+            index=index,
+            text=sample.text,
+            token_ids=sample.output_ids,
+            cumulative_logprob=None if logprobs is None else sum(values or ()),
+            logprobs=logprobs,
+            finish_reason=None if finish is None else finish.type,
+            stop_reason=None if matched in self._vocab.eos_ids else matched,
+        )
+
+    def _logprobs(
+        self,
+        chosen: Sequence[tuple[int, float | None]],
+        tops: Sequence[Sequence[tuple[float, int]] | None],
+        count: int,
+    ) -> list[dict[int, Logprob] | None]:
+        """Per token: the `count` most likely and the chosen one; None where there are none."""
+        rows: list[dict[int, Logprob] | None] = []
+        for (token, value), top in zip(chosen, tops, strict=True):
+            if value is None:
+                rows.append(None)
+                continue
+            ranked = {
+                other: Logprob(logprob, rank, self._text(other))
+                for rank, (logprob, other) in enumerate((top or ())[:count], start=1)
+            }
+            rows.append({token: Logprob(value, None, self._text(token))} | ranked)
+        return rows
+
+    def _text(self, token: int) -> str:
+        return self._vocab.decode([token], skip_special_tokens=False)
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
+    """One prompt or several as a list."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    several: list[Any] = list(prompts)
+    if several and all(isinstance(token, int) for token in several):
+        return [several]
+    return several
+
+
+def _each(
+    given: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams]:
+    """The parameters of each of `count` prompts. Raises ValueError, TypeError."""
+    if given is None:
+        given = SamplingParams()
+    if isinstance(given, srt.sampling_params.SamplingParams):
+        raise TypeError("LLM takes srt.llm.SamplingParams, which has vLLM's names")
+    if isinstance(given, SamplingParams):
+        return [given] * count
+    if len(given) != count:
+        raise ValueError(f"{len(given)} sampling_params for {count} prompts")
+    return given

@@ -1,0 +1,176 @@
+"""The tokenizer that a GGUF file's metadata describes, with llama.cpp's defaults filled in.
+
+Read by `srt.model.vocab`, which wants bytes and special ids, and by `srt.model.gguf_encoder`, which
+builds an encoder of it. Source of the meaning of keys, kinds and defaults: ggml-org/llama.cpp,
+src/llama-vocab.cpp.
+"""
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from srt.errors import ConfigError
+from srt.model.gguf_file import GGUFFile
+
+SPM_SPACE = "\u2581"  # what SentencePiece writes for a space
+
+# Tokens that end a turn or a text in the model families served, whatever ids the metadata names:
+# files name one of them, and chat models write another one after a turn.
+_END_TOKENS = {
+    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>",
+    "<end_of_turn>", "<eos>",
+}  # fmt: skip
+_EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+class TokenType(IntEnum):
+    """What a token is, as `tokenizer.ggml.token_type` says."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+class PreKind(NamedTuple):
+    """How byte-level BPE cuts text into words: by each of `patterns` in turn.
+
+    `whole_words`: a word that is a token is that token, whatever the merges make of it.
+    `nfc`: text is brought to Unicode's composed form first, as the family's tokenizer.json does.
+    """
+
+    patterns: tuple[str, ...]
+    whole_words: bool = False
+    add_bos: bool = False
+    nfc: bool = False
+
+
+_SUFFIXES = "'s|'t|'re|'ve|'m|'ll|'d"
+_GPT2 = rf"{_SUFFIXES}| ?\p{{L}}+| ?\p{{N}}+| ?[^\s\p{{L}}\p{{N}}]+|\s+(?!\S)|\s+"
+_BREAKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_BEFORE_LETTERS = r"[^\r\n\p{L}\p{N}]?"
+
+
+def _caseless(digits: str) -> str:
+    """Words of letters of either case, as in Llama 3 and Qwen 2."""
+    letters = rf"{_BEFORE_LETTERS}\p{{L}}+"
+    return rf"(?i:{_SUFFIXES})|{letters}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BREAKS}"
+
+
+def _cased(digits: str, suffixes: str = "") -> str:
+    """Words that begin anew at a capital letter behind small ones, as in GPT-4o and Mistral."""
+    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    small = f"{_BEFORE_LETTERS}{upper}*{lower}+{suffixes}"
+    capitals = f"{_BEFORE_LETTERS}{upper}+{lower}*{suffixes}"
+    return rf"{small}|{capitals}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BREAKS}"
+
+
+_KINDS = {
+    ("gpt-2", "phi-2"): PreKind((_GPT2,)),
+    ("smollm",): PreKind((r"\p{N}", _GPT2)),
+    ("default",): PreKind((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    ("llama-bpe", "llama3", "llama-v3", "falcon3"): PreKind(
+        (_caseless(r"\p{N}{1,3}"),), whole_words=True, add_bos=True
+    ),
+    ("dbrx", "smaug-bpe"): PreKind((_caseless(r"\p{N}{1,3}"),)),
+    ("qwen2", "deepseek-r1-qwen"): PreKind((_caseless(r"\p{N}"),), nfc=True),
+    ("tekken",): PreKind((_cased(r"\p{N}"),), whole_words=True, add_bos=True),
+    ("gpt-4o",): PreKind((_cased(r"\p{N}{1,3}", f"(?i:{_SUFFIXES})?"),)),
+}
+PRE_KINDS = {name: kind for names, kind in _KINDS.items() for name in names}
+
+
+class GGUFTokens:
+    """Token texts and types by id, and what the model wants around a prompt.
+
+    `is_spm`: the texts are SentencePiece's, with U+2581 for a space; else they are written in the
+    alphabet of byte-level BPE. Raises ConfigError for other tokenizers.
+    """
+
+    def __init__(self, file: GGUFFile) -> None:
+        self._file = file
+        model = self.required("model")
+        if model not in ("llama", "gpt2"):
+            raise ConfigError(
+                f"{file.path}: tokenizer {model!r} is not supported (GGUF files with 'gpt2' and "
+                "'llama' are)"
+            )
+        self.is_spm = model == "llama"
+        self.texts: list[str] = self.required("tokens")
+        self.types = self._types()
+        self.bos_id: int | None = self.get("bos_token_id", 1 if self.is_spm else None)
+        self.unknown_id: int | None = self.get("unknown_token_id")
+        self.space_prefix = self.is_spm and bool(self.get("add_space_prefix", True))
+        adds_bos = True if self.is_spm else self.pre_kind().add_bos
+        self.add_bos = bool(self.get("add_bos_token", adds_bos))
+        self.add_eos = bool(self.get("add_eos_token", False))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `tokenizer.ggml.<key>`."""
+        return self._file.metadata.get(f"tokenizer.ggml.{key}", default)
+
+    def required(self, key: str) -> Any:
+        """The value of `tokenizer.ggml.<key>`, which the file must have."""
+        return gguf_value(self._file, f"tokenizer.ggml.{key}")
+
+    def pre_kind(self) -> PreKind:
+        """How byte-level BPE cuts text into words."""
+        name = self.get("pre")
+        if name not in PRE_KINDS:
+            raise ConfigError(
+                f"{self._file.path}: GGUF pre-tokenizer {name!r} is not supported "
+                f"({', '.join(sorted(PRE_KINDS))} are)"
+            )
+        return PRE_KINDS[name]
+
+    def eos_ids(self) -> list[int]:
+        """The ids that end an output, the tokenizer's own EOS first."""
+        named = [self.get(key) for key in _EOS_KEYS]
+        if self.is_spm and named[0] is None:
+            named[0] = 2
+        ends = [i for i, text in enumerate(self.texts) if self._is_end(text, self.types[i])]
+        return [i for i in dict.fromkeys([*named, *ends]) if i is not None]
+
+    def scores(self) -> list[float]:
+        """SentencePiece's score of each token: the higher, the sooner two tokens become it."""
+        scores: list[float] = self.required("scores")
+        if len(scores) != len(self.texts):
+            raise ConfigError(
+                f"{self._file.path}: {len(scores)} scores for {len(self.texts)} tokens"
+            )
+        return scores
+
+    def literal_texts(self) -> list[str]:
+        """`texts`, with spaces in user-defined tokens, which are found in a text as it is given."""
+        if not self.is_spm:
+            return self.texts
+        return [
+            text.replace(SPM_SPACE, " ") if kind == TokenType.USER_DEFINED else text
+            for text, kind in zip(self.texts, self.types, strict=True)
+        ]
+
+    @property
+    def strips_after_special(self) -> bool:
+        """Whether special tokens take the white space behind them: those of Phi-3 do."""
+        return self.is_spm and self._file.metadata.get("general.architecture") == "phi3"
+
+    def _types(self) -> list[int]:
+        types: list[int] = self.get("token_type") or [TokenType.NORMAL] * len(self.texts)
+        if len(types) != len(self.texts):
+            raise ConfigError(f"{self._file.path}: {len(types)} types for {len(self.texts)} tokens")
+        return [
+            TokenType.CONTROL if self._is_end(text, kind) else kind
+            for text, kind in zip(self.texts, types, strict=True)
+        ]
+
+    @staticmethod
+    def _is_end(text: str, kind: int) -> bool:
+        return text in _END_TOKENS and kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
+
+
+def gguf_value(file: GGUFFile, key: str) -> Any:
+    """A metadata value that the file must have."""
+    if key not in file.metadata:
+        raise ConfigError(f"{file.path}: the key {key} is missing")
+    return file.metadata[key]

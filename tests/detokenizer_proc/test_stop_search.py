@@ -1,0 +1,117 @@
+"""The search for stop patterns against Python's `re`, and its bounds."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detokenizer_proc import stop_automaton, stop_search
+from detokenizer_proc.stop_search import Found, PatternSearch
+from srt.constraint import GrammarError
+from srt.regex.stops import MAX_STOP_NODES, build_stops
+from tests.scheduler_proc.grammar.regex_cases import TEXTS, patterns, reference
+
+
+def found_by_re(compiled: Sequence[re.Pattern[str]], text: str) -> list[Found]:
+    """At each place where a match ends, the one that begins first, of the first such pattern."""
+    found = []
+    for end in range(1, len(text) + 1):
+        begun = [
+            (start, number)
+            for number, pattern in enumerate(compiled)
+            for start in range(end)
+            if pattern.fullmatch(text, start, end)
+        ]
+        if begun:
+            start, number = min(begun)
+            found.append(Found(start, end, compiled[number].pattern))
+    return found
+
+
+def found_by_us(search: PatternSearch, pieces: Iterable[str]) -> list[Found]:
+    found, position = [], 0
+    for piece in pieces:
+        for start, end, pattern in search.feed(piece):
+            assert start >= -position
+            found.append(Found(position + start, position + end, pattern))
+        position += len(piece)
+        assert 0 <= search.held <= position
+    return found
+
+
+def are_stops(given_patterns: Sequence[str]) -> bool:
+    try:
+        build_stops(given_patterns)
+    except GrammarError:
+        return False
+    return True
+
+
+STOPS = st.lists(patterns(), min_size=1, max_size=3).filter(are_stops)
+
+
+@given(STOPS, st.lists(TEXTS, max_size=4))
+def test_against_re(stops: list[str], pieces: list[str]) -> None:
+    compiled = [reference(pattern) for pattern in stops]
+    found = found_by_us(PatternSearch(tuple(stops)), pieces)
+    assert found == found_by_re(compiled, "".join(pieces))
+
+
+@given(STOPS, TEXTS, TEXTS)
+def test_what_is_held_is_what_a_match_may_need(stops: list[str], text: str, more: str) -> None:
+    """No later match begins before it."""
+    search = PatternSearch(tuple(stops))
+    found_by_us(search, [text])
+    held = search.held
+    for start, _, _ in search.feed(more):
+        assert start >= -held
+
+
+@given(STOPS, TEXTS)
+def test_the_states_may_be_forgotten_at_any_time(stops: list[str], text: str) -> None:
+    """By two requests that share them, too."""
+    expected = found_by_us(PatternSearch(tuple(stops)), text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stop_automaton, "MAX_KEPT_NODES", 3)
+        patch.setattr(stop_automaton, "MAX_KEPT_CHARS", 1)
+        stop_search._automaton.cache_clear()
+        one, other = PatternSearch(tuple(stops)), PatternSearch(tuple(stops))
+        found = [[list(search.feed(char)) for search in (one, other)] for char in text]
+    stop_search._automaton.cache_clear()
+    for matches, twin in found:
+        assert matches == twin
+    moved = [
+        Found(position + start, position + end, pattern)
+        for position, (matches, _) in enumerate(found)
+        for start, end, pattern in matches
+    ]
+    assert moved == expected
+
+
+def test_only_what_may_match_is_held() -> None:
+    search = PatternSearch((r"\n\n[A-Z]+:",))
+    held = []
+    for char in "a\n\n\nAB 1\n":
+        assert list(search.feed(char)) == []
+        held.append(search.held)
+    assert held == [0, 1, 2, 2, 3, 4, 0, 0, 1]
+
+
+def test_a_long_match_takes_its_end_back_only() -> None:
+    search = PatternSearch(("a[^b]*b",))
+    assert list(search.feed("a" + "x" * 5000)) == []
+    assert search.held == stop_search.MAX_MATCH_CHARS == 1024
+    assert list(search.feed("xb")) == [Found(2 - 1024, 2, "a[^b]*b")]
+
+
+def test_work_per_character_is_bounded() -> None:
+    """Patterns that are exponential for a backtracking search, and with most states for others."""
+    for pattern in ("(x+x+)+y", "(a|a)*c", "a[ab]{200}c", "(.*)*(.*)*z"):
+        search = PatternSearch((pattern,))
+        for _ in range(20):
+            assert list(search.feed("xabaab" * 50)) == []
+        automaton = search._automaton
+        assert automaton._num_kept <= stop_automaton.MAX_KEPT_NODES
+        assert len(search._starts) <= MAX_STOP_NODES

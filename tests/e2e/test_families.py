@@ -1,0 +1,74 @@
+"""Checkpoint directories of other families than the embedded model's, served over HTTP."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tokenizers
+import torch
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from tests.e2e.server import running_server
+from tests.scheduler_proc.families import random_family
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog while seven wizards vex bold knights. "
+    "Every family of models has its own norms, windows and rotations; all of them are served."
+)
+VOCAB_SIZE = 128
+PROMPTS = (TEXT, "Seven wizards", TEXT[:90] + "vex the dog")
+NEW_TOKENS = 24
+
+
+def save_tokenizer(path: Path) -> Any:
+    """A byte-level BPE learned from TEXT, in `path`; its tokens are ASCII."""
+    tokenizer = tokenizers.Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=["<s>"], show_progress=False)
+    tokenizer.train_from_iterator([TEXT], trainer)
+    assert tokenizer.get_vocab_size() == VOCAB_SIZE
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(path)
+    return AutoTokenizer.from_pretrained(path)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("qwen3, windows", ("--executor", "native", "--exact")), ("gemma3", ("--executor", "auto"))],
+)
+def test_greedy_text_is_that_of_transformers(
+    tmp_path: Path, family: str, options: tuple[str, ...]
+) -> None:
+    """Prompts longer than the windows, with a common beginning, one after the other and at once."""
+    path = tmp_path / "model"
+    model = random_family(family, vocab_size=VOCAB_SIZE)
+    model.save_pretrained(path)
+    tokenizer = save_tokenizer(path)
+    expected = []
+    for prompt in PROMPTS:
+        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
+        with torch.inference_mode():
+            out = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS)
+        expected.append(tokenizer.decode(out[0, ids.shape[1] :]))
+    limits: dict[str, Any] = {"temperature": 0, "max_new_tokens": NEW_TOKENS}
+    server_options = ("--model", str(path), "--max-total-tokens", "2048", *options)
+    with running_server(tmp_path, *server_options) as server:
+
+        def ask(text: Any) -> Any:
+            body = {"text": text, "sampling_params": limits}
+            return httpx.post(server.url + "/generate", json=body, timeout=60).json()
+
+        alone = [ask(prompt) for prompt in PROMPTS]
+        together = ask(list(PROMPTS))
+        server.wait_idle()
+        log = server.log()
+    print(expected)
+    assert [answer["text"] for answer in alone] == expected
+    assert [answer["text"] for answer in together] == expected
+    assert alone[2]["meta_info"]["cached_tokens"] > 20
+    assert ("running on torch" in log) == (family == "gemma3"), log

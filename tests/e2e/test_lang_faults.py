@@ -1,0 +1,99 @@
+"""Programs whose server dies under them: they end with the cause, and the next ones run."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lang as sgl
+from srt.errors import RingError
+from tests.e2e.server import Server, gone, running_server
+from tests.lang.test_faults import within
+
+WAIT_S = 60.0
+LONG = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0.0}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("lang"), "--max-total-tokens", "16384") as server:
+        yield server
+
+
+@sgl.function
+def tree(s: Any) -> None:
+    """Three branches in flight, one of which has a branch of its own; and a gen behind them."""
+    s += "Once upon a time"
+    forks = s.fork(3)
+    forks += lambda i: f" there were {i} kings" + sgl.gen("story", **LONG)
+    inner = forks[0].fork(2)
+    inner += " and" + sgl.gen("more", max_tokens=4)
+    forks.join()
+    s += " The end." + sgl.gen("after", max_tokens=4)
+
+
+@sgl.function
+def short(s: Any) -> None:
+    s += "The capital of France is" + sgl.gen("answer", max_tokens=4, temperature=0.0)
+
+
+def until_running(backend: sgl.RuntimeEndpoint, count: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while backend.get_server_info()["num_running_reqs"] < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+def test_a_killed_scheduler_ends_programs_with_the_cause(server: Server, way: str) -> None:
+    """Every wait of a fork tree returns, the cause is told, and later programs run."""
+    url = server.ring if way == "ring" else server.url
+    with sgl.RuntimeEndpoint(url) as backend:
+        before = within(lambda: short.run(backend=backend))
+        assert before.error() is None
+        with sgl.RuntimeEndpoint(server.ring) as watcher:
+            states = [tree.run(backend=backend, stream=True) for _ in range(2)]
+            until_running(watcher, 6)
+            os.kill(server.pids()["scheduler"], signal.SIGKILL)
+        for state in states:
+            error = within(state.error)
+            assert isinstance(cause(error), RingError), error
+            with pytest.raises(sgl.ProgramError):
+                within(lambda state=state: state["after"])
+        server.wait_ready()
+        server.wait_idle()
+        after = within(lambda: short.run(backend=backend))
+        assert after.error() is None and after["answer"] == before["answer"]
+    server.wait_idle()
+
+
+def cause(error: Any) -> Any:
+    """The first cause of a program's error."""
+    while getattr(error, "__cause__", None) is not None:
+        error = error.__cause__
+    return error
+
+
+def test_a_killed_server_ends_a_batch(tmp_path: Any) -> None:
+    """All of it at once, supervisor and all: a batch of programs returns, each with its error."""
+    with running_server(tmp_path) as server, sgl.RuntimeEndpoint(server.ring) as backend:
+
+        def run() -> Any:
+            return tree.run_batch([{}] * 3, backend=backend, num_threads=3)
+
+        with sgl.RuntimeEndpoint(server.ring) as watcher:
+            results: list[Any] = []
+            thread = threading.Thread(target=lambda: results.append(run()), daemon=True)
+            thread.start()
+            until_running(watcher, 6)
+        pids = [*server.pids().values(), server.process.pid]
+        os.killpg(server.process.pid, signal.SIGKILL)
+        assert gone(pids[:-1], WAIT_S)
+        thread.join(WAIT_S)
+        assert results and len(results[0]) == 3
+        for state in results[0]:
+            assert isinstance(cause(within(state.error)), RingError)

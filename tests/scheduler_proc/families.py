@@ -1,0 +1,142 @@
+"""Small random checkpoints of every family, made by transformers."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+# Of 8 pairs; the original length is above every prompt of the tests.
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.1, 1.3, 1.5, 2.0, 2.5, 3.0, 4.0],
+    "long_factor": [1.0, 2.0, 4.0, 6.0, 9.0, 12.0, 20.0, 40.0],
+}
+LONG_CONTEXT: dict[str, Any] = {
+    "max_position_embeddings": 2048,
+    "original_max_position_embeddings": 256,
+}
+
+# What is tested of each family: transformers' model type, and what differs from SIZES.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {"tie_word_embeddings": True}),
+    "llama, linear rope": ("llama", {"rope_parameters": LINEAR, "attention_bias": True}),
+    "llama, llama3 rope": ("llama", {"rope_parameters": LLAMA3, "mlp_bias": True}),
+    "mistral": ("mistral", {"sliding_window": None, "head_dim": 32}),
+    "mistral, window": ("mistral", {"sliding_window": 24}),
+    "qwen2": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2, windows": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 17, "max_window_layers": 1},
+    ),
+    "qwen2, yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3, windows": (
+        "qwen3",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "layer_types": [SLIDING, FULL, SLIDING],
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3, yarn": (
+        "qwen3",
+        {"rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False}},
+    ),
+    "phi3": ("phi3", {"sliding_window": 30}),
+    "phi3, longrope": ("phi3", {**LONG_CONTEXT, "rope_parameters": LONGROPE}),
+    "phi3, partial": (
+        "phi3",
+        {
+            **LONG_CONTEXT,
+            "hidden_size": 128,
+            "head_dim": 32,
+            "rope_parameters": {**LONGROPE, "partial_rotary_factor": 0.5},
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma2": (
+        "gemma2",
+        {
+            "sliding_window": 21,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 6.0,
+        },
+    ),
+    "gemma2, no caps": (
+        "gemma2",
+        {
+            "sliding_window": 4096,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "gemma3": (
+        "gemma3_text",
+        {"sliding_window": 13, "query_pre_attn_scalar": 20, "num_hidden_layers": 7},
+    ),
+    "gemma3, linear rope": (
+        "gemma3_text",
+        {
+            "sliding_window": 40,
+            "layer_types": [SLIDING, FULL, SLIDING],
+            "rope_parameters": {
+                FULL: {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+}
+ON_NATIVE = [name for name in FAMILIES if not name.startswith("gemma") and name != "phi3, partial"]
+
+
+def random_family(name: str, **overrides: Any) -> Any:
+    """The transformers model of FAMILIES[name]; weights, biases and norms are random."""
+    model_type, changes = FAMILIES[name]
+    config = AutoConfig.for_model(model_type, **{**SIZES, **changes, **overrides})
+    torch.manual_seed(0)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    model.eval()
+    center = 0.0 if model_type.startswith("gemma") else 1.0
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("bias"):
+                parameter.normal_(std=0.2)
+            elif "norm" in parameter_name:
+                parameter.uniform_(center - 0.5, center + 0.5)
+    return model

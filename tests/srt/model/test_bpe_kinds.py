@@ -1,0 +1,197 @@
+"""Byte-level BPE from GGUF files: each kind of pre-tokenizer against the tokenizer that
+transformers makes of the same file, or, where it knows the kind not, against the patterns."""
+
+import json
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+    GGUF_PRE_TOKENIZER_SPLITS,
+    convert_gguf_tokenizer,
+    get_gguf_tokenizer,
+)
+
+from srt.errors import ConfigError
+from srt.model.files import ModelFiles
+from srt.model.gguf_tokens import PRE_KINDS
+from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
+from srt.model.vocab import byte_level_alphabet, load_vocab
+from tests.spm_files import CORPUS
+
+SPECIAL = ["<|begin|>", "<|eot_id|>"]
+PARTS = sorted({word for text in CORPUS for word in text.split()})
+PARTS += [
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    "1",
+    "2024",
+    "don't",
+    "WE'LL",
+    "HelloWorld",
+    "ABCdef",
+    "'S",
+]
+PARTS += ["...", "//", "é", "e\u0301", "ǅ", "ـ", "日本", "٣", "½", "🐈‍⬛", "_", "$", "a'b"]
+OTHERS = st.text(st.characters(exclude_characters="<", codec="utf-8"), max_size=3)
+TEXT = st.lists(st.sampled_from(PARTS) | OTHERS, max_size=12).map("".join)
+
+
+@cache
+def trained() -> tuple[list[str], list[str]]:
+    """Tokens and merges learned without any words, so that only a pre-tokenizer keeps the pieces
+    of two words apart."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=900,
+        initial_alphabet=sorted(byte_level_alphabet()),
+        max_token_length=6,
+        show_progress=False,
+    )
+    pairs = [a + b for a in PARTS for b in PARTS[::7]]
+    tokenizer.train_from_iterator([*CORPUS, *pairs], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    vocab = model["vocab"]
+    return sorted(vocab, key=vocab.__getitem__), [" ".join(merge) for merge in model["merges"]]
+
+
+def write_bpe(path: Path, pre: str | None, extra: Sequence[str] = (), **keys: bool) -> ModelFiles:
+    tokens, merges = trained()
+    tokens = [*tokens, *extra]
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_tokenizer_model("gpt2")
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list([*SPECIAL, *tokens])
+    writer.add_token_types([3] * len(SPECIAL) + [1] * len(tokens))
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(0)
+    for key, value in keys.items():
+        writer.add_bool(f"tokenizer.ggml.{key}", value)
+    writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return ModelFiles(path.stem, "gguf", path)
+
+
+def of_transformers(path: Path, pre: str) -> Tokenizer:
+    """The tokenizer that transformers makes of a GGUF file, with what it leaves out of it."""
+    arch, content, _ = get_gguf_tokenizer(str(path))
+    tokenizer = convert_gguf_tokenizer(arch, content)[0]
+    tokenizer.model.ignore_merges = PRE_KINDS[pre].whole_words
+    return tokenizer
+
+
+KNOWN = sorted(PRE_KINDS.keys() & GGUF_PRE_TOKENIZER_SPLITS.keys())
+
+
+@pytest.mark.parametrize("pre", [*KNOWN, "gpt-2", "phi-2"])
+def test_ids_are_those_of_transformers(tmp_path: Path, pre: str) -> None:
+    files = write_bpe(tmp_path / "m.gguf", pre)
+    ours, theirs = load_tokenizer(files), of_transformers(files.path, pre)
+    vocab = load_vocab(files)
+    composed = PRE_KINDS[pre].nfc
+
+    @given(TEXT)
+    @settings(max_examples=100, deadline=None)
+    def check(text: str) -> None:
+        ids = ours.encode(text, add_special_tokens=False).tolist()
+        if composed:
+            text = unicodedata.normalize("NFC", text)
+        assert ids == theirs.encode(text, add_special_tokens=False).ids
+        assert vocab.decode(ids) == text
+
+    check()
+
+
+def cut_in_turn(text: str, patterns: list[str]) -> list[str]:
+    """`text` cut by each pattern in turn: what it finds, and what lies between."""
+    parts = [text]
+    for pattern in patterns:
+        found = []
+        for part in parts:
+            ends = [0, *(at for m in regex.finditer(pattern, part) for at in m.span()), len(part)]
+            found += [part[a:b] for a, b in pairwise(ends) if a < b]
+        parts = found
+    return parts
+
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+# As llama.cpp lists them.
+IN_TURN = {
+    "smollm": [r"\p{N}", GPT2],
+    "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
+}
+
+
+@pytest.mark.parametrize("pre", IN_TURN)
+def test_words_are_those_of_the_patterns(tmp_path: Path, pre: str) -> None:
+    files = write_bpe(tmp_path / "m.gguf", pre)
+    plain, token_bytes = load_plain_tokenizer(files), load_vocab(files).token_bytes
+
+    @given(TEXT)
+    @settings(max_examples=100, deadline=None)
+    def check(text: str) -> None:
+        pieces = plain.split(text)
+        words: dict[int | None, bytes] = {}
+        for piece, word in zip(pieces.ids, pieces.words, strict=True):
+            words[word] = words.get(word, b"") + token_bytes[piece]
+        found = [word.decode() for word in words.values()]
+        assert found == cut_in_turn(text, IN_TURN[pre])
+
+    check()
+
+
+def test_every_kind_is_tested() -> None:
+    assert {*KNOWN, *IN_TURN, "gpt-2", "phi-2"} == set(PRE_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("pre", "keys", "first"),
+    [
+        ("llama-bpe", {}, 0),
+        ("tekken", {}, 0),
+        ("qwen2", {}, None),
+        ("llama-bpe", {"add_bos_token": False}, None),
+        ("qwen2", {"add_bos_token": True}, 0),
+    ],
+)
+def test_bos_by_kind_unless_the_file_says(
+    tmp_path: Path, pre: str, keys: dict[str, bool], first: int | None
+) -> None:
+    files = write_bpe(tmp_path / "m.gguf", pre, **keys)
+    ids = load_tokenizer(files).encode("the").tolist()
+    assert ids[: len(ids) - 1] == ([] if first is None else [first])
+    assert load_vocab(files).eos_ids == (1,)
+
+
+def test_a_whole_word_that_is_a_token(tmp_path: Path) -> None:
+    """Llama 3's tokenizer has tokens that its merges do not lead to."""
+    tokens, _ = trained()
+    files = write_bpe(tmp_path / "m.gguf", "llama-bpe", extra=["\u0120qqqq"])
+    ids = load_tokenizer(files).encode("the qqqq the qqqqq", add_special_tokens=False)
+    assert ids.tolist().count(len(SPECIAL) + len(tokens)) == 1
+    files = write_bpe(tmp_path / "m2.gguf", "qwen2", extra=["\u0120qqqq"])
+    ids = load_tokenizer(files).encode("the qqqq the qqqqq", add_special_tokens=False)
+    assert ids.tolist().count(len(SPECIAL) + len(tokens)) == 0
+
+
+def test_a_file_that_does_not_name_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pre-tokenizer None is not supported"):
+        load_tokenizer(write_bpe(tmp_path / "m.gguf", pre=None))

@@ -1,0 +1,50 @@
+"""Which tokens a banned word stands for, with the tokenizers of two families."""
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers
+
+from srt.errors import RequestError
+from srt.model.files import resolve_model
+from srt.model.tokenizer import Tokenizer, load_tokenizer
+from srt.model.vocab import load_vocab
+from tokenizer_proc.bad_words import bad_ids
+
+
+def spm_tokenizer() -> Tokenizer:
+    """As Llama 2's: a text begins with a space, and spaces are U+2581."""
+    tokens = ["<unk>", "\u2581", "\n", "a", "b", "\u2581a", "ab", "\u2581ab"]
+    merges = [("\u2581", "a"), ("a", "b"), ("\u2581a", "b"), ("\u2581", "ab")]
+    model = models.BPE({t: i for i, t in enumerate(tokens)}, merges, unk_token="<unk>")
+    encoder = tokenizers.Tokenizer(model)
+    encoder.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    encoder.decoder = decoders.Replace("\u2581", " ")
+    return Tokenizer(encoder, None)
+
+
+def test_words_as_they_are_inside_of_a_text() -> None:
+    """Not with the space that this tokenizer puts before a text."""
+    tokenizer = spm_tokenizer()
+    assert tokenizer.encode("ab").tolist() == [7]
+    assert bad_ids(["ab", " a"], tokenizer) == [[6], [7], [3], [5]]
+
+
+def test_smollm2() -> None:
+    files = resolve_model("smollm2")
+    vocab, tokenizer = load_vocab(files), load_tokenizer(files)
+    found = bad_ids(["Paris", "quokka", "\n", "<|im_end|>", " "], tokenizer)
+    texts = [vocab.decode(ids, skip_special_tokens=False) for ids in found]
+    expected = ["Paris", " Paris", "quokka", " quokka", "\n", " \n", "<|im_end|>"]
+    assert texts == [*expected, " <|im_end|>", " ", "  "]
+    text = "In Paris,Paris"
+    ids = tokenizer.encode(text).tolist()
+    assert found[1][0] in ids and found[0][0] in ids
+
+
+def test_a_word_without_tokens() -> None:
+    model = models.BPE({"a": 0}, [])
+    with pytest.raises(RequestError) as caught:
+        bad_ids(["a", "b"], Tokenizer(tokenizers.Tokenizer(model), None))
+    assert caught.value.info.param == "bad_words"

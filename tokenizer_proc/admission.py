@@ -1,0 +1,39 @@
+"""What the front says to a request that it takes, and what then goes to the scheduler.
+
+A request for several samples, like a score, is several requests from here on: admitted together,
+each with a rid and a place of its own.
+"""
+
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from srt.messages import Admitted, TokenizedReq, sample_rid
+from srt.sampling_params import sub_seed
+
+
+class Admission(NamedTuple):
+    """What the client is told, and what the scheduler gets: one request per sample or score."""
+
+    admitted: Admitted
+    parts: list[TokenizedReq]
+
+
+def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
+    """The requests of all samples of `req`: itself, if it wants one.
+
+    The first one alone computes the prompt's log-probabilities: they are the same for all.
+    """
+    sampling = req.sampling
+    if sampling.n == 1:
+        return [req]
+    seed = sampling.seed
+    return [
+        replace(
+            req,
+            rid=sample_rid(req.rid, i),
+            sampling=replace(sampling, n=1, seed=None if seed is None else sub_seed(seed, i)),
+            logprob_start_len=req.logprob_start_len if i == 0 else -1,
+        )
+        for i in range(sampling.n)
+    ]

@@ -1,0 +1,35 @@
+"""Chats whose prompt ends inside the last message, which the output then continues.
+
+Called by the prompt reader. What a template writes behind a message is not known, so a mark is put
+at the end of the message's text, and the prompt is what the template writes before it.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from srt.errors import RequestError
+from srt.messages import ChatMessage
+
+Render = Callable[[Sequence[ChatMessage]], str]
+PARAM = "chat.continue_final"
+
+
+def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
+    """The chat up to the last character of its last message.
+
+    Raises RequestError where there is no such prompt: behind the text come calls, or the template
+    does not write the text as it is (blanks before it may go), or not once.
+    """
+    last = messages[-1]
+    if last.tool_calls:
+        raise RequestError(f"{PARAM}: the last message must not have tool calls", param=PARAM)
+    # Of both cases, so that a filter which changes case is found out.
+    mark = f"<mArK-{secrets.token_hex(8)}>"
+    text = render([*messages[:-1], replace(last, content=last.content + mark)])
+    before, *behind = text.split(mark)
+    if len(behind) != 1 or not before.endswith(last.content.lstrip()):
+        reason = "the chat template does not write the text of the last message as it is"
+        raise RequestError(f"{PARAM}: {reason}", param=PARAM)
+    return before
