@@ -186,9 +186,8 @@ class SchedulerActor(Actor):
     def _on_control(self, control: Control) -> None:
         """Answered at once, except a flush that has time to wait."""
         if control.op == "stats":
-            self._reply(
-                control, msgspec.json.encode(stats_of(self._core, self._executor, self._clock))
-            )
+            stats = stats_of(self._core, self._executor, self._clock) | control.counts
+            self._reply(control, msgspec.json.encode(stats))
         elif not self._core.has_work:
             self._flush(control)
         elif control.timeout_s <= 0 or len(self._pending_flushes) >= MAX_PENDING_FLUSHES:

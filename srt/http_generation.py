@@ -99,8 +99,11 @@ class HttpSamples:
         except RequestError as failure:
             error = failure
         finally:
-            for generation in self.generations:
-                generation.fail(error)
+            self._fail(error)
+
+    def _fail(self, error: RequestError) -> None:
+        for generation in self.generations:
+            generation.fail(error)
 
     async def on_close(self, sample: "HttpSample") -> None:
         """A reader has left a sample that was running."""
@@ -112,6 +115,7 @@ class HttpSamples:
 
     async def close(self) -> None:
         """End whatever is still running."""
+        self._fail(RingError("the client was closed"))
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
         await self._response.aclose()
@@ -162,12 +166,11 @@ class HttpSample:
 
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         try:
-            while True:
+            ended = False
+            while not ended:
                 await self._until_changed()
                 ended = self.has_ended
                 yield self._snapshot()
-                if ended:
-                    return
         finally:
             await self.aclose()
 
@@ -189,10 +192,11 @@ class HttpSample:
         if not self.has_ended:
             await self._changed.wait()
         self._changed.clear()
-        if self._error is not None:
-            raise self._error
 
     def _snapshot(self) -> GenerateOutput:
+        """What is known, or the error that ended it."""
+        if self._error is not None:
+            raise self._error
         text = self.last.text
         delta, self._read_chars = text[self._read_chars :], len(text)
         return msgspec.structs.replace(self.last, delta=delta)

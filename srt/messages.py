@@ -265,13 +265,15 @@ class ClientGone(Message, frozen=True):
 
 
 class Control(Message, frozen=True):
-    """A ControlReq on its way, with the client that asked."""
+    """A ControlReq on its way, with the client that asked. `counts` are what the front adds to the
+    scheduler's statistics."""
 
     client: bytes
     rid: str
     epoch: int
     op: str
     timeout_s: float = 0.0
+    counts: dict[str, float] = {}
 
 
 SchedulerMessage = TokenizedReq | Abort | ClientGone | Control
@@ -309,7 +311,13 @@ class CompilerStarted(Message, frozen=True):
     """The compiler is up, and knows of no earlier CompileReq: whoever waits asks again."""
 
 
-CompilerMessage = CompileReply | CompilerStarted
+class CompileCounts(Message, frozen=True):
+    """The compiler's totals since its start, by the names that statistics have."""
+
+    counts: dict[str, float]
+
+
+CompilerMessage = CompileReply | CompilerStarted | CompileCounts
 CompilerRequest = CompileReq | CompileCancel
 
 

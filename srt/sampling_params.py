@@ -47,8 +47,9 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     positive ones, and multiplies the negative ones, of every token that the prompt or the output
     has (1 is off); `frequency_penalty` is subtracted once for each time the output has the token,
     `presence_penalty` once if it has it at all; `logit_bias` is added. Then only
-    `allowed_token_ids` are left (None: all), and no token that would complete one of `bad_words`.
-    Log-probabilities are those of the logits before all this.
+    `allowed_token_ids` are left (None: all; the end too must be among them), and no token that
+    would complete one of `bad_words` within the output; a request to which nothing is left ends
+    with an error. Log-probabilities are those of the logits before all this.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws as a request with `sub_seed(seed, i)` would.

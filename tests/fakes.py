@@ -66,7 +66,7 @@ class FakeGeneration:
         start = self.request.logprob_start_len
         top: list[Any] = [(-0.5 - i, 100 + i) for i in range(self.request.top_logprobs)]
         named: list[Any] = [float(-i) for i in self.request.logprob_token_ids]
-        details = {}
+        details: dict[str, Any] = {}
         for kind, row in (("top", top), ("id", named)):
             if row and self.request.return_logprob:
                 details[f"output_{kind}_logprobs"] = [row] * count
@@ -136,7 +136,7 @@ class FakeClient:
         """One token per word, id or message."""
         if request.text is not None:
             return len(request.text.split())
-        return len(request.input_ids or request.messages)
+        return len(request.input_ids or request.messages or [])
 
     async def submit(self, request: Request) -> FakeGeneration:
         (generation,) = await self.submit_samples(request)

@@ -8,6 +8,7 @@ import zmq
 from srt.actor import Actor
 from srt.messages import (
     AbortReq,
+    CompileCounts,
     CompileReply,
     CompilerMessage,
     ControlReq,
@@ -109,6 +110,8 @@ class TokenizerActor(Actor):
         if isinstance(message, CompileReply):
             for answer in self._front.compiled(message):
                 self._answer(answer)
+        elif isinstance(message, CompileCounts):
+            self._front.count(message)
         else:
             for question in self._front.unanswered():
                 send_now(self._compiler, question)

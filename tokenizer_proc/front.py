@@ -19,6 +19,7 @@ from srt.messages import (
     AbortReq,
     Admitted,
     CompileCancel,
+    CompileCounts,
     CompileReply,
     CompileReq,
     Control,
@@ -90,6 +91,7 @@ class Front:
         self._places: dict[tuple[bytes, str], int] = {}  # (client, rid) -> prompt tokens
         self._tokens = 0
         self._parking = Parking(max_compile_wait_s)
+        self._compile_counts: dict[str, float] = {}
 
     @property
     def in_flight(self) -> int:
@@ -163,7 +165,11 @@ class Front:
                 raise RequestError("timeout_s must be 0 or more", param="timeout_s")
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
-        return Control(client, req.rid, self._epoch, req.op, req.timeout_s)
+        counts = self._counts() if req.op == "stats" else {}
+        return Control(client, req.rid, self._epoch, req.op, req.timeout_s, counts)
+
+    def _counts(self) -> dict[str, float]:
+        return {"num_grammar_queue_reqs": len(self._parking), **self._compile_counts}
 
     # ---- grammars ------------------------------------------------------------------------------
 
@@ -177,6 +183,10 @@ class Front:
             else _admit_parked(admission, reply.key)
             for admission, constraint in self._parking.take_compiled(reply.id)
         ]
+
+    def count(self, message: CompileCounts) -> None:
+        """Keep the compiler's totals for the next statistics."""
+        self._compile_counts = message.counts
 
     def unanswered(self) -> list[CompileReq]:
         """What a compiler that has just started must be asked again."""

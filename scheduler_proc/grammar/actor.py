@@ -9,7 +9,8 @@ import asyncio
 import gc
 import logging
 import os
-from dataclasses import asdict
+import time
+from dataclasses import replace
 
 import zmq
 
@@ -28,7 +29,13 @@ from scheduler_proc.grammar.trial import check_affordable
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.actor import Actor
 from srt.constraint import Constraint
-from srt.messages import CompileReply, CompileReq, CompilerStarted
+from srt.messages import (
+    CompileCancel,
+    CompileCounts,
+    CompileReply,
+    CompilerRequest,
+    CompilerStarted,
+)
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
 from srt.ring import send_now
@@ -36,11 +43,14 @@ from srt.ring import send_now
 log = logging.getLogger(__name__)
 
 MAX_CHILDREN = 2
+COUNT_INTERVAL_S = 1.0
 LOG_INTERVAL_S = 10.0
+# Of a compilation's time limit, what it may take before new ones go first.
+QUANTUM = 0.1
 
 
 class CompilerActor(Actor):
-    """Answers each CompileReq with a CompileReply."""
+    """Answers each CompileReq with a CompileReply, unless it is cancelled before."""
 
     name = "compiler"
     niceness = 10  # everything that serves comes first
@@ -59,23 +69,28 @@ class CompilerActor(Actor):
             seconds=args.grammar_compile_timeout,
             mib=args.grammar_compile_memory,
             max_wait_s=2 * args.grammar_compile_timeout,
+            quantum_s=QUANTUM * args.grammar_compile_timeout,
         )
         self._service = CompileService(self._folder, self._key, self._run, self._reply, rules)
+        self._told: Counters | None = None
         self._front = self.connect(zmq.PUSH, self.ring.compiled)
         self._inbox = self.bind(zmq.PULL, self.ring.compiler)
-        self.receive(self._inbox, CompileReq, self._on_request)
+        self.receive(self._inbox, CompilerRequest, self._on_request)
         self.background(self._service.watch())
         self.background(self._warm_up())
-        self.background(self._log_counters())
+        self.background(self._tell_counters())
 
     async def stop(self) -> None:
         await self._service.close()
 
     def new_epoch(self, epoch: int) -> None:
         self._service.reset(epoch)
+        self._told = None  # to a front that may have started anew
 
-    def _on_request(self, req: CompileReq) -> None:
-        if req.epoch >= self.epoch:  # the front may have heard of a new epoch first
+    def _on_request(self, req: CompilerRequest) -> None:
+        if isinstance(req, CompileCancel):
+            self._service.cancel(req)
+        elif req.epoch >= self.epoch:  # the front may have heard of a new epoch first
             self._service.ask(req)
 
     def _reply(self, reply: CompileReply) -> None:
@@ -123,14 +138,17 @@ class CompilerActor(Actor):
         send_now(self._front, CompilerStarted())
         await asyncio.Event().wait()
 
-    async def _log_counters(self) -> None:
-        told = Counters()
+    async def _tell_counters(self) -> None:
+        """To the front soon after they have changed, to the log less often."""
+        logged, logged_at = Counters(), time.monotonic()
         while True:
-            await asyncio.sleep(LOG_INTERVAL_S)
-            now = Counters(**asdict(self._service.counters))
-            if now != told:
+            await asyncio.sleep(COUNT_INTERVAL_S)
+            now = replace(self._service.counters)
+            if now != self._told and send_now(self._front, CompileCounts(now.totals())):
+                self._told = now
+            if now != logged and time.monotonic() - logged_at >= LOG_INTERVAL_S:
                 log.info("%s", _summary(now, self._service.num_queued))
-                told = now
+                logged, logged_at = now, time.monotonic()
 
 
 def _summary(counters: Counters, num_queued: int) -> str:
@@ -138,5 +156,5 @@ def _summary(counters: Counters, num_queued: int) -> str:
         f"grammars: {counters.compiled} compiled in {counters.seconds:.1f} s, "
         f"{counters.reused + counters.cached} found, {counters.invalid} invalid, "
         f"{counters.timed_out + counters.failed} over a limit, {counters.refused} refused, "
-        f"{num_queued} wait"
+        f"{counters.cancelled} cancelled, {num_queued} wait"
     )

@@ -1,13 +1,14 @@
 """What the compile worker does with requests: finds what there is, queues the rest, remembers.
 
 The worker's actor calls it and sends its answers. Each constraint is compiled once however many
-ask for it; a few are compiled at once, a bounded number waits, and failures are remembered.
-Compiling itself is `run`'s affair, so that nothing a constraint does can harm the service.
+ask for it, and not at all once nobody waits for it; a few are compiled at once, a bounded number
+waits, and failures are remembered. Compiling itself is `run`'s affair, so that nothing a
+constraint does can harm the service.
 """
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from time import monotonic
@@ -15,9 +16,10 @@ from typing import NamedTuple
 
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.job import Outcome
+from scheduler_proc.grammar.lanes import Lanes
 from srt.constraint import Constraint
 from srt.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
-from srt.messages import CompileReply, CompileReq
+from srt.messages import CompileCancel, CompileReply, CompileReq
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Rules(NamedTuple):
     seconds: float
     mib: int
     max_wait_s: float  # longer in the queue, and nobody waits any more
+    quantum_s: float  # a compilation that takes longer may have to make way for new ones
 
 
 @dataclass
@@ -51,10 +54,24 @@ class Counters:
     timed_out: int = 0
     failed: int = 0  # over the memory limit, or crashed
     refused: int = 0  # the queue was full
+    cancelled: int = 0  # whoever asked had gone
     seconds: float = 0.0
 
+    def totals(self) -> dict[str, float]:
+        """By the names that the server's statistics have."""
+        return {
+            "num_grammar_compiled_total": self.compiled,
+            "num_grammar_cache_hit_total": self.reused + self.cached,
+            "num_grammar_invalid_total": self.invalid,
+            "num_grammar_timed_out_total": self.timed_out,
+            "num_grammar_failed_total": self.failed,
+            "num_grammar_refused_total": self.refused,
+            "num_grammar_cancelled_total": self.cancelled,
+            "grammar_compilation_seconds_total": self.seconds,
+        }
 
-@dataclass
+
+@dataclass(eq=False)
 class _Pending:
     """A constraint that is queued or being compiled, and the ids that ask for it."""
 
@@ -63,6 +80,7 @@ class _Pending:
     since: float
     epoch: int
     asking: list[int] = field(default_factory=list)
+    task: "asyncio.Task[None] | None" = None
 
 
 class CompileService:
@@ -80,8 +98,8 @@ class CompileService:
         self._folder, self._key_of, self._run, self._answer = folder, key_of, run, answer
         self._rules = rules
         self._pending: dict[str, _Pending] = {}
-        self._queue: deque[_Pending] = deque()
-        self._queued_chars = 0
+        self._lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: OrderedDict[str, tuple[float, ErrorInfo]] = OrderedDict()
         self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
@@ -89,11 +107,11 @@ class CompileService:
 
     @property
     def num_queued(self) -> int:
-        return len(self._queue)
+        return len(self._lanes.waiting)
 
     @property
     def num_running(self) -> int:
-        return len(self._tasks)
+        return self._lanes.num_running
 
     def ask(self, req: CompileReq) -> None:
         """Answer a request, or see that it will be."""
@@ -105,19 +123,27 @@ class CompileService:
             self.counters.reused += 1
             self._answer(CompileReply(req.id, req.epoch, key))
         elif self._enqueue(key, req):
-            self._start_more()
+            self._schedule()
         else:
             self.counters.refused += 1
             self._answer(CompileReply(req.id, req.epoch, error=self._overloaded()))
 
+    def cancel(self, req: CompileCancel) -> None:
+        """Forget a request; what nobody else waits for is not compiled any further."""
+        for pending in self._pending.values():
+            if req.id in pending.asking and req.epoch == pending.epoch:
+                pending.asking.remove(req.id)
+                self.counters.cancelled += 1
+                if not pending.asking:
+                    self._drop(pending)
+                    self._schedule()
+                return
+
     def reset(self, epoch: int) -> None:
         """A new epoch: forget what was queued before it. What is being compiled goes on."""
-        kept = [pending for pending in self._queue if pending.epoch >= epoch]
-        for pending in self._queue:
+        for pending in self._lanes.waiting:
             if pending.epoch < epoch:
-                del self._pending[pending.key]
-        self._queue = deque(kept)
-        self._queued_chars = sum(len(pending.constraint.source) for pending in kept)
+                self._drop(pending)
 
     async def watch(self) -> None:
         """Raises what a defect of the service itself raised: it must end the process."""
@@ -125,6 +151,8 @@ class CompileService:
 
     async def close(self) -> None:
         """Kill what is being compiled."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -135,29 +163,49 @@ class CompileService:
         """False if there is no room."""
         pending = self._pending.get(key)
         if pending is None:
-            size = len(req.constraint.source)
-            if len(self._queue) >= MAX_QUEUE or self._queued_chars + size > MAX_QUEUE_CHARS:
+            waiting = self._lanes.waiting
+            size = len(req.constraint.source) + sum(len(p.constraint.source) for p in waiting)
+            if len(waiting) >= MAX_QUEUE or size > MAX_QUEUE_CHARS:
                 return False
             pending = _Pending(key, req.constraint, monotonic(), req.epoch)
             self._pending[key] = pending
-            self._queue.append(pending)
-            self._queued_chars += size
+            self._lanes.add(pending)
         if req.epoch != pending.epoch:  # those who asked in the epoch before have gone
             pending.asking, pending.epoch = [], req.epoch
         pending.asking.append(req.id)
         return True
 
-    def _start_more(self) -> None:
-        while self._queue and len(self._tasks) < self._rules.workers:
-            pending = self._queue.popleft()
-            self._queued_chars -= len(pending.constraint.source)
+    def _schedule(self) -> None:
+        """Start and stop what the lanes say, now and when they next change by themselves."""
+        for pending in self._lanes.waiting:
             if monotonic() - pending.since > self._rules.max_wait_s:
                 self.counters.refused += len(pending.asking)
+                self._lanes.remove(pending)
                 self._settle(pending, self._too_late())
-                continue
-            task = asyncio.get_running_loop().create_task(self._work(pending))
-            self._tasks.add(task)
-            task.add_done_callback(self._on_done)
+        changes = self._lanes.changes(monotonic())
+        for pending in changes.stop:
+            self._stop(pending)
+        for pending in changes.start:
+            pending.task = asyncio.get_running_loop().create_task(self._work(pending))
+            self._tasks.add(pending.task)
+            pending.task.add_done_callback(self._on_done)
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self._lanes.next_change_s()
+        if due is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due - monotonic()), self._schedule)
+
+    def _drop(self, pending: _Pending) -> None:
+        """Nobody waits for it any more."""
+        del self._pending[pending.key]
+        self._lanes.remove(pending)
+        self._stop(pending)
+
+    def _stop(self, pending: _Pending) -> None:
+        if pending.task is not None:
+            pending.task.cancel()
+            pending.task = None
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
@@ -167,7 +215,7 @@ class CompileService:
         if error is not None:
             self._crashes.put_nowait(error)
         else:
-            self._start_more()
+            self._schedule()
 
     async def _work(self, pending: _Pending) -> None:
         started = monotonic()
@@ -177,6 +225,7 @@ class CompileService:
             log.exception("a grammar could not be compiled")
             outcome = Outcome("crash", str(error))
         seconds = monotonic() - started
+        self._lanes.remove(pending)
         self._settle(pending, self._conclude(pending, outcome, seconds))
 
     def _settle(self, pending: _Pending, error: ErrorInfo | None) -> None:
@@ -218,7 +267,7 @@ class CompileService:
         return ErrorInfo(INTERNAL, "compiling it failed (the server's log says why)")
 
     def _overloaded(self) -> ErrorInfo:
-        reason = f"the server is at its limit: {len(self._queue)} grammars wait to be compiled"
+        reason = f"the server is at its limit: {self.num_queued} grammars wait to be compiled"
         return ErrorInfo(OVERLOADED, reason, retryable=True)
 
     def _too_late(self) -> ErrorInfo:

@@ -5,7 +5,6 @@ CPU, or the file's own bytes; only the two readers know file formats and llama.c
 is imported when a tensor is asked for: the native executor does without it on a GGUF file.
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,10 +14,11 @@ import numpy as np
 
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.gguf_config import config_from_gguf
+from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
-from srt.model.gguf_file import GGUFFile, GGUFTensor
+from srt.model.gguf_file import BLOCK_TYPES, GGUFFile
 
 if TYPE_CHECKING:
     import torch
@@ -26,29 +26,9 @@ if TYPE_CHECKING:
 # numpy's dequantisation is fastest, and shares two threads best, on rows of about this many blocks.
 _BLOCKS_PER_ROW = 256
 
-ROPE_DIVISORS = "rope_freqs.weight"
-
 # ggml's ids of the types that are plain numbers.
 F32, F16, BF16 = 0, 1, 30
 _SAFETENSORS_TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
-
-_GGUF_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_GGUF_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GGUF_LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class RawTensor(NamedTuple):
@@ -108,15 +88,16 @@ def open_checkpoint(files: ModelFiles) -> Checkpoint:
 
 
 class GGUFCheckpoint:
-    """A GGUF file of architecture llama. `read_rows` dequantises to float32, `raw` does not."""
-
-    interleaved_rope = True
+    """A GGUF file. `read_rows` dequantises to float32, `raw` does not."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.path = file.path
         self.config = config_from_gguf(file)
-        self._tensors = {_hf_name(name): tensor for name, tensor in file.tensors.items()}
-        self._rope_divisors = self._tensors.pop(ROPE_DIVISORS, None)
+        arch = file.metadata["general.architecture"]
+        self.interleaved_rope = arch == "llama"
+        self._tensors = {hf_name(arch, name): tensor for name, tensor in file.tensors.items()}
+        divisors = [self._tensors.pop(name, None) for name in (*ROPE_DIVISORS, ROPE_BEYOND)]
+        self._rope_divisors = divisors[0] or divisors[1]
 
     def names(self) -> Iterable[str]:
         return self._tensors
@@ -134,34 +115,23 @@ class GGUFCheckpoint:
         tensor = self._tensors[name]
         row_bytes = len(tensor.data) // tensor.shape[0]
         data = tensor.data[start * row_bytes : stop * row_bytes]
-        values = _dequantise(data, tensor)
+        values = dequantise(data, tensor.ggml_type)
         return torch.from_numpy(values).reshape(stop - start, *tensor.shape[1:])
 
     def rope_divisors(self) -> np.ndarray | None:
         tensor = self._rope_divisors
-        return None if tensor is None else _dequantise(tensor.data, tensor)
+        return None if tensor is None else dequantise(tensor.data, tensor.ggml_type)
 
 
-def _hf_name(gguf_name: str) -> str:
-    match = _GGUF_LAYER_NAME.fullmatch(gguf_name)
-    if match is None or match[2] not in _GGUF_LAYER:
-        return _GGUF_TOP.get(gguf_name, gguf_name)
-    return f"model.layers.{match[1]}.{_GGUF_LAYER[match[2]]}.{match[3]}"
-
-
-def _dequantise(data: np.ndarray, tensor: GGUFTensor) -> np.ndarray:
-    """Whole blocks of a tensor -> float32 [n]. gguf is imported here: only torch needs it."""
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+def dequantise(data: np.ndarray, ggml_type: int) -> np.ndarray:
+    """Whole blocks, uint8 [n], as their values in float32. gguf is imported here: the native
+    executor does without it on most files."""
+    from gguf import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    kind = GGMLQuantizationType(tensor.ggml_type)
-    block_bytes = GGML_QUANT_SIZES[kind][1]
-    blocks = len(data) // block_bytes
-    row = block_bytes * np.gcd(blocks, _BLOCKS_PER_ROW)
-    try:
-        values = dequantize(data.reshape(-1, row), kind)
-    except NotImplementedError as error:
-        raise ConfigError(f"tensor {tensor.name}: {error}") from error
+    block_bytes = BLOCK_TYPES[ggml_type].num_bytes
+    row = block_bytes * np.gcd(len(data) // block_bytes, _BLOCKS_PER_ROW)
+    values = dequantize(data.reshape(-1, row), GGMLQuantizationType(ggml_type))
     # torch refuses read-only memory, which is what unquantised tensors are: views of the file.
     return np.require(values.reshape(-1), np.float32, ["C", "W"])
 

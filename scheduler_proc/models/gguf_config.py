@@ -1,23 +1,62 @@
 """The shape of a model, read from a GGUF file's metadata.
 
-Called by the checkpoint reader. Keys: ggml-org/llama.cpp, gguf-py/gguf/constants.py. What cannot be
-computed exactly is a ConfigError here, as in `config`.
+Called by the checkpoint reader. Keys: ggml-org/llama.cpp, gguf-py/gguf/constants.py; defaults of
+keys that a file leaves out: src/llama-model.cpp there. What cannot be computed exactly is a
+ConfigError here, as in `config`.
 """
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct, field
 
-from scheduler_proc.models.config import DecoderConfig, Rope, convert, require
+from scheduler_proc.models.config import (
+    DecoderConfig,
+    LinearRope,
+    Rope,
+    YarnRope,
+    convert,
+    require,
+)
 from srt.errors import ConfigError
+from srt.model.context import gguf_context_len
 from srt.model.gguf_file import GGUFFile
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3")
 
-class _GGUFKeys(Struct):
-    """The `llama.*` metadata that matters, without the prefix."""
+# Keys that change what is computed, and the values with which they do not.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "expert_count": (0,),
+    "logit_scale": (),
+    "residual_scale": (),
+    "embedding_scale": (),
+    "use_parallel_residual": (False,),
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.output_scale": (),
+    "attention.shared_kv_layers": (0,),
+    "attention.temperature_length": (0,),
+    "attention.temperature_scale": (0.0,),
+    "rope.dimension_sections": (),
+    "rope.scaling.alpha": (0.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "rope.scaling.yarn_log_multiplier": (0.0,),
+}
+# Gemma's largest models divide scores by other than the root of a head's size, and llama.cpp knows
+# them by their number of layers.
+_SCALED_BY_HIDDEN = {"gemma2": 46, "gemma3": 62}
+# In every group of so many layers, all but the last have a window.
+_WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6}
+
+
+class _Keys(Struct):
+    """The metadata `<architecture>.*` that matters, without the prefix."""
 
     layers: int = field(name="block_count")
-    context_len: int = field(name="context_length")
     hidden: int = field(name="embedding_length")
     intermediate: int = field(name="feed_forward_length")
     heads: int = field(name="attention.head_count")
@@ -25,27 +64,44 @@ class _GGUFKeys(Struct):
     kv_heads: int | None = field(name="attention.head_count_kv", default=None)
     key_len: int | None = field(name="attention.key_length", default=None)
     value_len: int | None = field(name="attention.value_length", default=None)
-    sliding_window: int | None = field(name="attention.sliding_window", default=None)
+    attn_scale: float | None = field(name="attention.scale", default=None)
+    window: int | None = field(name="attention.sliding_window", default=None)
+    window_period: int | list[bool] | None = field(
+        name="attention.sliding_window_pattern", default=None
+    )
+    attn_softcap: float | None = field(name="attn_logit_softcapping", default=None)
+    logit_softcap: float | None = field(name="final_logit_softcapping", default=None)
     rope_theta: float = field(name="rope.freq_base", default=10000.0)
+    local_theta: float | None = field(name="rope.freq_base_swa", default=None)
     rope_dims: int | None = field(name="rope.dimension_count", default=None)
-    rope_scaling: str = field(name="rope.scaling.type", default="none")
-    scale_linear: float = field(name="rope.scale_linear", default=1.0)
-    experts: int = field(name="expert_count", default=0)
-    logit_scale: float | None = field(name="logit_scale", default=None)
+    scaling: str | None = field(name="rope.scaling.type", default=None)
+    factor: float | None = field(name="rope.scaling.factor", default=None)
+    scale_linear: float | None = field(name="rope.scale_linear", default=None)
+    amplitude: float = field(name="rope.scaling.attn_factor", default=1.0)
+    original_len: int | None = field(name="rope.scaling.original_context_length", default=None)
+    beta_fast: float = field(name="rope.scaling.yarn_beta_fast", default=32.0)
+    beta_slow: float = field(name="rope.scaling.yarn_beta_slow", default=1.0)
+
+    @property
+    def head_dim(self) -> int:
+        return self.key_len or self.hidden // max(self.heads, 1)
 
 
 def config_from_gguf(file: GGUFFile) -> DecoderConfig:
-    """Read a GGUF file's metadata; ties and biases show in which tensors it has."""
-    architecture = file.metadata.get("general.architecture")
-    if architecture != "llama":
+    """Read a GGUF file's metadata; ties, biases and fused projections show in its tensors.
+
+    Raises ConfigError naming what is not supported.
+    """
+    arch = file.metadata.get("general.architecture")
+    if arch not in ARCHITECTURES:
         raise ConfigError(
-            f"{file.path}: GGUF architecture {architecture!r} is not supported ('llama' is)"
+            f"{file.path}: GGUF architecture {arch!r} is not supported "
+            f"({', '.join(ARCHITECTURES)} are)"
         )
-    prefix = "llama."
+    prefix = f"{arch}."
     found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
-    keys = convert(found, _GGUFKeys, file.path)
-    head_dim = keys.key_len or keys.hidden // max(keys.heads, 1)
-    _check_gguf(keys, head_dim, file.path)
+    keys = convert(found, _Keys, file.path)
+    _check(found, keys, file.path)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ConfigError(f"{file.path}: tensor token_embd.weight is missing")
@@ -54,32 +110,93 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
         layers=keys.layers,
         heads=keys.heads,
         kv_heads=keys.kv_heads or keys.heads,
-        head_dim=head_dim,
+        head_dim=keys.head_dim,
         intermediate=keys.intermediate,
         vocab_size=embedding.shape[0],
-        context_len=keys.context_len,
+        context_len=gguf_context_len(file),
         rms_eps=keys.rms_eps,
-        rope=Rope(keys.rope_theta),
         tie_embeddings="output.weight" not in file.tensors,
-        qkv_bias="blk.0.attn_q.bias" in file.tensors,
+        qkv_bias=not {"blk.0.attn_q.bias", "blk.0.attn_qkv.bias"}.isdisjoint(file.tensors),
         o_bias="blk.0.attn_output.bias" in file.tensors,
-        mlp_bias="blk.0.ffn_gate.bias" in file.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in file.tensors,
+        head_norms="blk.0.attn_q_norm.weight" in file.tensors,
+        fused_projections=arch == "phi3",
+        **_attention(arch, keys, file.path),
+        **_ropes(arch, keys, gguf_context_len(file), file.path),
+        **_gemma(arch, keys),
     )
 
 
-def _check_gguf(keys: _GGUFKeys, head_dim: int, path: Path) -> None:
-    require(keys.experts == 0, f"{path}: mixture-of-experts models are not supported")
-    require(keys.logit_scale is None, f"{path}: logit_scale is not supported")
+def _check(found: Mapping[str, Any], keys: _Keys, path: Path) -> None:
+    for name, neutral in _NEUTRAL.items():
+        value = found.get(name)
+        require(value is None or value in neutral, f"{path}: {name} = {value} is not supported")
     require(
-        keys.rope_scaling == "none" and keys.scale_linear in (0.0, 1.0),
-        f"{path}: rope scaling {keys.rope_scaling!r} is not supported ('none' and 'llama3' are)",
+        keys.value_len in (None, keys.head_dim),
+        f"{path}: values of other than the head dimension ({keys.head_dim}) are not supported",
     )
-    require(
-        keys.rope_dims in (None, head_dim) and keys.value_len in (None, head_dim),
-        f"{path}: rope and values must span the whole head dimension ({head_dim})",
-    )
-    window = keys.sliding_window
-    require(
-        not window or window >= keys.context_len,
-        f"{path}: sliding-window attention (window {window}) is not supported",
-    )
+
+
+def _attention(arch: str, keys: _Keys, path: Path) -> dict[str, Any]:
+    """Scale, soft cap and windows."""
+    scale, softcap, window = keys.attn_scale, keys.attn_softcap, keys.window
+    if arch == "gemma2":
+        softcap = 50.0 if softcap is None else softcap
+        window = 4096 if window is None else window
+    if scale is None and keys.layers == _SCALED_BY_HIDDEN.get(arch):
+        scale = (keys.hidden / keys.heads) ** -0.5
+    fields = {"query_scale": scale, "attn_softcap": softcap or None}
+    windowed = _windowed(arch, keys) if window else ()
+    return {**fields, "window": window, "windowed": windowed} if any(windowed) else fields
+
+
+def _windowed(arch: str, keys: _Keys) -> tuple[bool, ...]:
+    period = _WINDOW_PERIODS.get(arch, 0) if keys.window_period is None else keys.window_period
+    if isinstance(period, list):
+        return tuple(period)
+    return tuple(period == 0 or i % period < period - 1 for i in range(keys.layers))
+
+
+def _ropes(arch: str, keys: _Keys, context_len: int, path: Path) -> dict[str, Any]:
+    """The rotary embedding, and that of layers with a window where they have their own."""
+    if arch == "llama":
+        require(
+            keys.rope_dims in (None, keys.head_dim),
+            f"{path}: rope must span the whole head dimension ({keys.head_dim})",
+        )
+    dims = None if keys.rope_dims == keys.head_dim else keys.rope_dims
+    fields = {"rope": _rope(keys, dims, context_len, path)}
+    if arch == "gemma3":
+        fields["local_rope"] = Rope(keys.local_theta or 10000.0, dims)
+    return fields
+
+
+def _rope(keys: _Keys, dims: int | None, context_len: int, path: Path) -> Rope:
+    factor = keys.factor or keys.scale_linear or 1.0
+    # A factor without a kind is a linear one. The factors of LongRoPE are tensors.
+    kind = keys.scaling or ("none" if factor == 1.0 else "linear")
+    require(factor >= 1.0, f"{path}: rope.scaling.factor {factor} is below 1")
+    amplitude = keys.amplitude
+    if kind in ("none", "longrope"):
+        return Rope(keys.rope_theta, dims, amplitude=amplitude)
+    if kind == "linear":
+        return Rope(keys.rope_theta, dims, LinearRope(factor), amplitude)
+    require(kind == "yarn", f"{path}: rope scaling {kind!r} is not supported")
+    original = keys.original_len or context_len
+    yarn = YarnRope(factor, original, keys.beta_fast, keys.beta_slow)
+    return Rope(keys.rope_theta, dims, yarn, amplitude * (0.1 * math.log(factor) + 1.0))
+
+
+def _gemma(arch: str, keys: _Keys) -> dict[str, Any]:
+    """What the Gemmas compute besides. Their files hold norms as they are applied."""
+    softcap = keys.logit_softcap
+    if arch not in ("gemma2", "gemma3"):
+        return {"logit_softcap": softcap or None}
+    if arch == "gemma2" and softcap is None:
+        softcap = 30.0
+    return {
+        "activation": "gelu_tanh",
+        "sandwich_norms": True,
+        "embed_scale": keys.hidden**0.5,
+        "logit_softcap": softcap or None,
+    }

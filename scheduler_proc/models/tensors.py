@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from scheduler_proc.models.checkpoint import ROPE_DIVISORS, Checkpoint
+from scheduler_proc.models.checkpoint import Checkpoint
 from scheduler_proc.models.config import DecoderConfig
 from srt.errors import ConfigError
 
@@ -117,7 +117,7 @@ def check_tensors(checkpoint: Checkpoint) -> None:
     divisors = checkpoint.rope_divisors()
     if divisors is not None:
         expected = (checkpoint.config.rope_dims(checkpoint.config.rope) // 2,)
-        _check_shape(checkpoint, ROPE_DIVISORS, divisors.shape, expected)
+        _check_shape(checkpoint, "of rope divisors", divisors.shape, expected)
 
 
 def _shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -12,6 +12,9 @@ from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.loader import load_weights
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
+
+if TYPE_CHECKING:
+    from scheduler_proc.models.transformers_model.model import TransformersModel
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ def load_model(
         model = _of_transformers(files, device, choose_dtype)
     except ConfigError as error:
         raise ConfigError(f"{refusal}; {error}") from error
-    log.warning("transformers computes the model: %s", refusal)
+    log.warning("transformers' %s computes the model", model.name)
     return model
 
 
@@ -90,7 +93,7 @@ def _refusal(files: ModelFiles) -> ConfigError | None:
 
 def _of_transformers(
     files: ModelFiles, device: torch.device, choose_dtype: ChooseDtype
-) -> TorchModel:
+) -> "TransformersModel":
     if files.kind != "hf":
         raise ConfigError("--model-impl transformers: needs a model directory, not a GGUF file")
     try:

@@ -7,8 +7,9 @@ prompt (`n` > 1) stand next to each other, prompt after prompt.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -139,6 +140,47 @@ async def submit_all(
     and an abort of a request's rid all its samples.
     """
     started = time.monotonic()
+    requests = [_named(request) for request in requests]
+    with _announced(gateway, requests, name):
+        prompts = await _admitted(gateway, requests, rename_param)
+    generations = [sample for samples in prompts for sample in samples]
+    batch = Batch(gateway, generations, started, len(prompts[0]))
+    for request, samples in zip(requests, prompts, strict=True):
+        if request.rid is not None and len(samples) > 1:
+            batch.name(request.rid, samples)
+    if name is not None:
+        batch.name(name, generations)
+    return batch
+
+
+def _named(request: Request) -> Request:
+    """`request` with a rid, if its admission may take long: its grammar is compiled first."""
+    if request.rid is not None or request.sampling.constraint is None:
+        return request
+    return msgspec.structs.replace(request, rid=uuid.uuid4().hex)
+
+
+@contextmanager
+def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) -> Iterator[None]:
+    """Let an abort find the requests by their rids while they wait for admission."""
+    rids = {r.rid: r for r in requests if r.rid is not None and r.rid not in gateway.live}
+    gateway.live.update(rids)
+    is_new = name is not None and name not in gateway.groups
+    if name is not None and is_new:
+        gateway.groups[name] = list(rids)
+    try:
+        yield
+    finally:
+        for rid in rids:
+            del gateway.live[rid]
+        if name is not None and is_new:
+            del gateway.groups[name]
+
+
+async def _admitted(
+    gateway: Gateway, requests: Sequence[Request], rename_param: RenameParam
+) -> list[Sequence[Generation]]:
+    """The samples of each request. If one is refused, none is left."""
     async with AsyncExitStack() as admitted:
         prompts: list[Sequence[Generation]] = []
         for index, request in enumerate(requests):
@@ -150,14 +192,7 @@ async def submit_all(
                 admitted.push_async_callback(sample.aclose)
             prompts.append(samples)
         admitted.pop_all()
-    generations = [sample for samples in prompts for sample in samples]
-    batch = Batch(gateway, generations, started, len(prompts[0]))
-    for request, samples in zip(requests, prompts, strict=True):
-        if request.rid is not None and len(samples) > 1:
-            batch.name(request.rid, samples)
-    if name is not None:
-        batch.name(name, generations)
-    return batch
+    return prompts
 
 
 def renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:

@@ -6,17 +6,17 @@
 import time
 from typing import Any
 
-from litestar import Request
+import litestar
 from litestar.datastructures import State
 from msgspec import Struct, field
 
 from srt.errors import RequestError
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.metrics import GatewayMetrics
-from srt.generation import Client, Generation, ScoreRequest
+from srt.generation import Client, Generation, Request, ScoreRequest
 from srt.model.vocab import Vocab
 
-HttpRequest = Request[Any, Any, State]
+HttpRequest = litestar.Request[Any, Any, State]
 
 
 class GatewayInfo(Struct, frozen=True):
@@ -48,15 +48,18 @@ class ProfileStart(Struct, frozen=True):
 
 
 class Gateway(Struct, eq=False):
-    """The state of one gateway process. `live` holds, by rid, what can be aborted: the admitted
-    requests, and scores; `groups` the rids that a name stands for which a client gave to several.
-    `vocab` is the served model's. `profile` is the one that has been started."""
+    """The state of one gateway process.
+
+    `live` holds, by rid, what can be aborted: the admitted requests, those that wait for admission,
+    and scores; `groups` the rids behind a name that a client gave to several. `vocab` is the served
+    model's. `profile` is the one that has been started.
+    """
 
     client: Client
     info: GatewayInfo
     vocab: Vocab
     metrics: GatewayMetrics
-    live: dict[str, Generation | ScoreRequest] = {}
+    live: dict[str, Generation | Request | ScoreRequest] = {}
     groups: dict[str, list[str]] = {}
     profile: ProfileStart | None = None
     created: int = field(default_factory=lambda: int(time.time()))

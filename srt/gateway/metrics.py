@@ -17,6 +17,7 @@ GAUGES = {
     "num_running_reqs": "Requests in the running batch.",
     "num_queue_reqs": "Requests waiting to be scheduled.",
     "num_used_tokens": "KV slots that running requests hold.",
+    "num_grammar_queue_reqs": "Requests waiting for their constraint to be compiled.",
     "max_total_tokens": "KV slots in the pool.",
     "token_usage": "Fraction of the KV slots in use.",
     "cache_hit_rate": "Cached prompt tokens per prompt token.",
@@ -34,6 +35,14 @@ COUNTERS = {
     "forward_steps_total": "Forward passes.",
     "forward_seconds_total": "Time in forward passes.",
     "exposed_seconds_total": "Time between forward passes in which there was work.",
+    "num_grammar_compiled_total": "Constraints compiled.",
+    "num_grammar_cache_hit_total": "Constraints found compiled.",
+    "num_grammar_invalid_total": "Constraints that could not be compiled.",
+    "num_grammar_timed_out_total": "Compilations over the time limit.",
+    "num_grammar_failed_total": "Compilations over the memory limit, or crashed.",
+    "num_grammar_refused_total": "Requests refused because too many constraints waited.",
+    "num_grammar_cancelled_total": "Requests that were gone before their constraint was compiled.",
+    "grammar_compilation_seconds_total": "Time in compilations that came to an end.",
 }
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)

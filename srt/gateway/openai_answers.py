@@ -23,7 +23,7 @@ from srt.gateway.wire_openai import (
     Usage,
 )
 from srt.generation import GenerateOutput
-from srt.messages import JUMP_WINDOW_TOKENS
+from srt.messages import JUMP_WINDOW_TOKENS, sample_rid
 from srt.sampling_params import SamplingParams
 
 
@@ -67,7 +67,7 @@ class Envelope(Struct, frozen=True):
         """Named by the caller's rid, or by the first request's with the route's prefix."""
         name = batch.generations[0].rid
         if batch.samples > 1:
-            name = name.rpartition("/")[0]  # the rid that the samples share
+            name = name.removesuffix(sample_rid("", 0))  # the rid that the samples share
         return cls(rid or prefix + name, model, int(time.time()))
 
 

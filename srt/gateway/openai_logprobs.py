@@ -32,17 +32,17 @@ class Position(NamedTuple):
 
 def output_positions(output: GenerateOutput, start: int, stop: int, num_top: int) -> list[Position]:
     """The generated tokens [start, stop), each with its `num_top` likeliest."""
-    logprobs = output.output_logprobs or []
-    tops: Sequence[Ranked] = output.output_top_logprobs or [()] * len(logprobs)
-    rows = zip(output.output_ids, logprobs, tops, strict=False)
-    return [Position(token, lp, top[:num_top]) for token, lp, top in list(rows)[start:stop]]
+    logprobs = (output.output_logprobs or [])[start:stop]
+    tops: Sequence[Ranked] = (output.output_top_logprobs or [])[start:stop]
+    rows = zip(output.output_ids[start:stop], logprobs, tops or [()] * len(logprobs), strict=True)
+    return [Position(token, lp, top[:num_top]) for token, lp, top in rows]
 
 
 def prompt_positions(output: GenerateOutput, num_top: int) -> list[Position]:
     """The prompt's tokens, each with its `num_top` likeliest."""
     pairs = output.prompt_logprobs or []
     tops: Sequence[Ranked | None] = output.prompt_top_logprobs or [None] * len(pairs)
-    rows = zip(pairs, tops, strict=False)
+    rows = zip(pairs, tops, strict=True)
     return [Position(token, lp, (top or ())[:num_top]) for (lp, token), top in rows]
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from srt.errors import ConfigError
+from srt.model.gguf_file import GGUFFile
 
 
 class _Rope(Struct):
@@ -25,6 +26,13 @@ class _Keys(Struct):
     rope_scaling: _Rope | None = None
     # Phi-3's files may leave out the default of its class.
     original_max_position_embeddings: int | None = 4096
+
+
+class _GGUFKeys(Struct):
+    context_len: int = field(name="context_length")
+    scaling: str | None = field(name="rope.scaling.type", default=None)
+    factor: float | None = field(name="rope.scaling.factor", default=None)
+    original_len: int | None = field(name="rope.scaling.original_context_length", default=None)
 
 
 def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
@@ -48,3 +56,19 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
         original = rope.original_max_position_embeddings or max_positions
         return max(max_positions, int(rope.factor * original))
     return max_positions
+
+
+def gguf_context_len(file: GGUFFile) -> int:
+    """The same of a GGUF file's metadata. Raises ConfigError for keys that are missing or bad."""
+    prefix = f"{file.metadata.get('general.architecture')}."
+    found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
+    try:
+        keys = msgspec.convert(found, _GGUFKeys)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file.path}: {error}") from error
+    original = keys.original_len or keys.context_len
+    if "rope_factors_long.weight" in file.tensors:
+        return min(keys.context_len, original)
+    if keys.scaling == "yarn" and keys.factor:
+        return max(keys.context_len, int(keys.factor * original))
+    return keys.context_len

@@ -17,10 +17,45 @@ from srt.errors import ConfigError
 # Metadata value type -> struct code.
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
-# ggml type id -> (elements per block, bytes per block)
-_BLOCKS = {
-    0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
-    10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 30: (1, 2),
+
+
+class BlockType(NamedTuple):
+    """A ggml type: its values lie in blocks of `num_values`, each of `num_bytes` bytes."""
+
+    name: str
+    num_values: int
+    num_bytes: int
+
+
+def _block_types(num_values: int, sizes: dict[int, tuple[str, int]]) -> dict[int, BlockType]:
+    return {i: BlockType(name, num_values, size) for i, (name, size) in sizes.items()}
+
+
+# By ggml's id.
+BLOCK_TYPES = {
+    **_block_types(1, {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2)}),
+    **_block_types(
+        32,
+        {
+            2: ("Q4_0", 18), 3: ("Q4_1", 20), 6: ("Q5_0", 22), 7: ("Q5_1", 24), 8: ("Q8_0", 34),
+            20: ("IQ4_NL", 18),
+        },
+    ),
+    **_block_types(
+        256,
+        {
+            10: ("Q2_K", 84), 11: ("Q3_K", 110), 12: ("Q4_K", 144), 13: ("Q5_K", 176),
+            14: ("Q6_K", 210), 16: ("IQ2_XXS", 66), 17: ("IQ2_XS", 74), 18: ("IQ3_XXS", 98),
+            19: ("IQ1_S", 50), 21: ("IQ3_S", 110), 22: ("IQ2_S", 82), 23: ("IQ4_XS", 136),
+            29: ("IQ1_M", 56), 34: ("TQ1_0", 54), 35: ("TQ2_0", 66),
+        },
+    ),
+}  # fmt: skip
+# Types that no weights are read from, or that ggml has given up.
+_OTHER_TYPES = {
+    4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64",
+    28: "F64", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
+    38: "IQ4_NL_8_8", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
 
 
@@ -99,7 +134,10 @@ class GGUFFile:
 
 
 def _num_bytes(name: str, shape: tuple[int, ...], ggml_type: int) -> int:
-    if ggml_type not in _BLOCKS:
-        raise ValueError(f"tensor {name} has the unsupported ggml type {ggml_type}")
-    per_block, block_bytes = _BLOCKS[ggml_type]
-    return int(np.prod(shape, dtype=np.int64)) // per_block * block_bytes
+    if ggml_type not in BLOCK_TYPES:
+        kind = _OTHER_TYPES.get(ggml_type, ggml_type)
+        raise ValueError(f"tensor {name} has the unsupported ggml type {kind}")
+    kind, num_values, block_bytes = BLOCK_TYPES[ggml_type]
+    if (shape[-1] if shape else 1) % num_values:
+        raise ValueError(f"tensor {name} has rows of {shape[-1]} values in blocks of {kind}")
+    return int(np.prod(shape, dtype=np.int64)) // num_values * block_bytes

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from srt.errors import ConfigError
-from srt.model.context import hf_context_len
+from srt.model.context import gguf_context_len, hf_context_len
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
-from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, gguf_value
+from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
 from srt.model.hf_files import HFFiles, token_text
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -108,7 +108,6 @@ def _spm_or_byte(token: str) -> bytes:
 
 def _from_gguf(name: str, file: GGUFFile) -> Vocab:
     tokens = GGUFTokens(file)
-    arch = gguf_value(file, "general.architecture")
     embedding = file.tensors.get("token_embd.weight")
     size = embedding.shape[0] if embedding else len(tokens.texts)
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
@@ -119,7 +118,7 @@ def _from_gguf(name: str, file: GGUFFile) -> Vocab:
         eos_ids=tuple(i for i in tokens.eos_ids() if i < size),
         bos_id=tokens.bos_id,
         add_bos=tokens.add_bos,
-        context_len=int(gguf_value(file, f"{arch}.context_length")),
+        context_len=gguf_context_len(file),
         chat_template=file.metadata.get("tokenizer.chat_template"),
         tool_template=file.metadata.get("tokenizer.chat_template.tool_use"),
         add_eos=tokens.add_eos,

@@ -18,15 +18,32 @@ from litestar.handlers import HTTPRouteHandler
 from bench.workloads import WORKLOADS
 from srt import messages
 from srt.args import _parser
-from srt.gateway import health, native, openai, operations, score
+from srt.gateway import docs
 from srt.gateway.errors import _STATUS
-from srt.gateway.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, describe
+from srt.gateway.fields import (
+    CHAT,
+    COMPLETION,
+    NATIVE,
+    NATIVE_SAMPLING,
+    NO_EXTRAS,
+    RESPONSES,
+    Kind,
+    describe,
+)
 from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
+from srt.gateway.routes import HANDLERS
 from srt.gateway.wire_constraint import StructuredOutputs
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.gateway.wire_openai import ChatRequest, CompletionRequest, Message, StreamOptions
-from srt.gateway.wire_score import SCORE_KIND, ScoreBody
+from srt.gateway.wire_operations import ABORT_KIND, AbortRequest
+from srt.gateway.wire_responses import InputItem, ResponsesRequest
+from srt.gateway.wire_score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
+from srt.gateway.wire_tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.sampling_params import (
+    MAX_BAD_WORDS,
+    MAX_BIASED_TOKENS,
+    MAX_SAMPLES,
+    MAX_STOP_REGEXES,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
@@ -61,7 +78,7 @@ _SAMPLING_NOTES = {
     "min_p": "in [0, 1]; 0 is off",
     "seed": "0 to 2**63 - 1; the same seed draws the same numbers, whatever else is in the batch",
     "stop": f"up to {MAX_STOP_STRINGS} strings of up to {MAX_STOP_STRING_CHARS} characters; "
-    "never part of the text",
+    "part of the text with `no_stop_trim` only",
     "stop_token_ids": f"up to {MAX_STOP_TOKEN_IDS} ids that end the text",
     "ignore_eos": "go on after the model's end token",
     "skip_special_tokens": "leave special tokens out of the text",
@@ -75,6 +92,16 @@ _SAMPLING_NOTES = {
     "appends it at once",
     "token_healing": "the prompt's last tokens are written anew if a longer one begins with them",
     "constraint_after": "the text is free up to and including the first occurrence of this",
+    "frequency_penalty": "-2 to 2; taken from a token's logit for each time it was generated",
+    "presence_penalty": "-2 to 2; taken once from the logit of each generated token",
+    "repetition_penalty": "above 0, up to 2; divides positive logits, multiplies negative ones, of "
+    "all tokens of prompt and output; 1 is off",
+    "logit_bias": f"by id, what is added to the logit; up to {MAX_BIASED_TOKENS} ids",
+    "allowed_token_ids": "the only ids that may be generated; `None`: all",
+    "bad_words": f"up to {MAX_BAD_WORDS} texts that must not be generated",
+    "n": f"completions of the prompt, which is computed once; up to {MAX_SAMPLES}",
+    "stop_regex": f"up to {MAX_STOP_REGEXES} patterns whose first match ends the output",
+    "no_stop_trim": "what stopped the output, a string or a match, stays in the text",
 }
 
 _SOCKETS: list[tuple[str, Any]] = [
@@ -119,13 +146,7 @@ def _code_list(values: Iterable[Any]) -> str:
 
 def routes() -> str:
     """Every route of the gateway, with the first sentence of its handler."""
-    handlers: list[HTTPRouteHandler] = [
-        *native.ROUTES,
-        *score.ROUTES,
-        *openai.ROUTES,
-        *operations.ROUTES,
-        *health.ROUTES,
-    ]
+    handlers: list[HTTPRouteHandler] = [*HANDLERS, *docs.ROUTES]
     rows = []
     for handler in handlers:
         methods = ", ".join(sorted(str(method) for method in handler.http_methods))
@@ -197,10 +218,16 @@ TABLES: dict[str, Callable[[], str]] = {
     "routes": routes,
     "generate-fields": lambda: fields(NativeRequest, NATIVE),
     "score-fields": lambda: fields(ScoreBody, SCORE_KIND),
+    "label-fields": lambda: fields(LabelBody, LABEL_KIND),
+    "tokenize-fields": lambda: fields(TokenizeBody, TOKENIZE),
+    "detokenize-fields": lambda: fields(DetokenizeBody, NO_EXTRAS),
+    "abort-fields": lambda: fields(AbortRequest, ABORT_KIND),
     "sampling-fields": lambda: fields(NativeSampling, NATIVE_SAMPLING),
     "completion-fields": lambda: fields(CompletionRequest, COMPLETION),
     "chat-fields": lambda: fields(ChatRequest, CHAT),
     "message-fields": lambda: fields(Message, CHAT.nested["messages"]),
+    "responses-fields": lambda: fields(ResponsesRequest, RESPONSES),
+    "input-fields": lambda: fields(InputItem, RESPONSES.nested["input"]),
     "stream-options-fields": lambda: fields(StreamOptions, CHAT.nested["stream_options"]),
     "structured-outputs-fields": lambda: fields(
         StructuredOutputs, CHAT.nested["structured_outputs"]

@@ -113,7 +113,7 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     ),
     "negative seed": (sampled(seed=-1), 400, "sampling_params.seed"),
     "fractional seed": (sampled(seed=1.5), 400, "sampling_params.seed"),
-    "n 2": (sampled(n=2), 400, "sampling_params.n"),
+    "n 129": (sampled(n=129), 400, "sampling_params.n"),
     "regex": (sampled(regex="[0-9"), 400, "sampling_params.regex"),
     "json_schema": (sampled(json_schema="{"), 400, "sampling_params.json_schema"),
     # bodies
@@ -153,15 +153,23 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     ),
     "tools": (chat(tools=[{"type": "function"}]), 400, "tools[0].function"),
     "response_format": (chat(response_format={"type": "xml"}), 400, "response_format.type"),
-    "logit_bias": (completion(logit_bias={"50": 100}), 400, "logit_bias"),
+    "logit_bias": (completion(logit_bias={"50": 1e5}), 400, "logit_bias"),
+    "token of logit_bias": (completion(logit_bias={"49152": 1}), 400, "logit_bias"),
+    "key of logit_bias": (completion(logit_bias={"Paris": 1}), 400, "logit_bias"),
+    "n 0": (completion(n=0), 400, "n"),
+    "best_of below n": (completion(n=3, best_of=2), 400, "best_of"),
+    "21 logprobs": (completion(logprobs=21), 400, "logprobs"),
+    "suffix": (completion(suffix="b"), 400, "suffix"),
+    "allowed token": (completion(allowed_token_ids=[49152]), 400, "allowed_token_ids"),
+    "stop_regex": (completion(stop_regex="("), 400, "stop_regex"),
     "unknown stream option": (
         completion(stream=True, stream_options={"usage": True}),
         400,
         "stream_options.usage",
     ),
     "stream_options as text": (completion(stream_options="usage"), 400, "stream_options"),
-    "echo": (completion(echo=True), 400, "echo"),
-    "penalty": (completion(frequency_penalty=0.5), 400, "frequency_penalty"),
+    "echo": (completion(echo="yes"), 400, "echo"),
+    "penalty": (completion(frequency_penalty=2.5), 400, "frequency_penalty"),
     "no prompt field": (("/v1/completions", {"max_tokens": 1}), 400, "prompt"),
     "prompts of two kinds": (completion(prompt=["Hi", [1]]), 400, "prompt"),
     # the other routes
@@ -348,7 +356,7 @@ async def test_a_client_refuses_by_name_and_at_once(server: Server, face: str) -
 
 def test_many_bad_requests_at_once_beside_a_good_one(server: Server, http: httpx.Client) -> None:
     """Refusals do not queue behind the model: all come while a stream runs."""
-    bodies = [msgspec.json.encode(BAD[case][0][1]) for case in ("top_p 0", "n 2", "empty text")]
+    bodies = [msgspec.json.encode(BAD[case][0][1]) for case in ("top_p 0", "n 129", "empty text")]
     statuses: list[int] = []
 
     def send(body: bytes) -> None:

@@ -1,6 +1,7 @@
 """A real server's compile worker: what it answers, and what its trouble costs the others."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -8,10 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from srt.client import AsyncClient
 from srt.errors import RequestError
+from srt.messages import Finish
 from tests.e2e.server import Server, gone, running_server
 
 LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
@@ -81,13 +84,15 @@ async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
             for i in range(3)
         ]
         aborted = asyncio.ensure_future(
-            client.submit(text="Hi", sampling=constrained("x"), rid="mine")
+            client.generate(text="Hi", sampling=constrained("x") | {"n": 2}, rid="mine")
         )
         await asyncio.sleep(0.3)
         assert not any(task.done() for task in (*parked, aborted))
+        assert (await client.stats())["num_grammar_queue_reqs"] == 4
         await client.abort("mine")
-        with pytest.raises(RequestError, match="aborted before it began"):
-            await aborted
+        for sample in await aborted:
+            assert sample.finish == Finish("abort") and sample.text == ""
+            assert sample.prompt_tokens > 0 == sample.completion_tokens
         os.kill(compiler, signal.SIGKILL)
         outputs = await asyncio.wait_for(asyncio.gather(*parked), 30)
         for i, output in enumerate(outputs):
@@ -108,6 +113,80 @@ async def test_a_compilation_that_hangs_is_ended_and_others_go_on(server: Server
         with pytest.raises(RequestError, match="regex: compiling it took longer than 4 s"):
             await asyncio.wait_for(hanging, 30)
         assert gone([child], 5) and server.pids()["compiler"] == compiler
+
+
+async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
+    """When the last of two who wait for it goes."""
+    async with AsyncClient(server.ring) as client:
+        sampling = constrained("c?" + SLOW)
+        calls = [asyncio.ensure_future(client.generate("Hi", sampling=sampling)) for _ in range(2)]
+        child = await stopped_child(server)
+        calls[0].cancel()
+        output = await client.generate("Today is", sampling=constrained("[d-f]{5}"))
+        assert re.fullmatch("[d-f]{5}", output.text)  # the compiler has heard of the first
+        assert not gone([child], 0.1)
+        calls[1].cancel()
+        assert await asyncio.to_thread(gone, [child], 5)
+    await asyncio.to_thread(server.wait_idle)
+
+
+@pytest.mark.parametrize("way", ["ring", "http"])
+async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) -> None:
+    async with AsyncClient(server.ring if way == "ring" else server.url) as client:
+        rid = f"parked-{way}"
+        sampling = constrained(f"{way}{SLOW}")
+        call = asyncio.ensure_future(client.generate("Hi", sampling=sampling, rid=rid))
+        child = await stopped_child(server)
+        await client.abort(rid)
+        output = await asyncio.wait_for(call, 3)
+        assert output.finish is not None and output.finish.type == "abort"
+        assert output.text == "" and output.completion_tokens == 0
+        assert await asyncio.to_thread(gone, [child], 5)
+
+
+async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> None:
+    """Children that never end by themselves take all slots; more wait."""
+    async with AsyncClient(server.ring) as client:
+        before = await client.stats()
+        slow = [
+            asyncio.ensure_future(client.generate("Hi", sampling=constrained(f"s{i}" + SLOW)))
+            for i in range(6)
+        ]
+        stopping = asyncio.ensure_future(stop_children(server))
+        outputs = await asyncio.wait_for(
+            asyncio.gather(
+                *(client.generate("Hi", sampling=constrained(f"[a-c]{{{i}}}")) for i in (3, 4))
+            ),
+            20,
+        )
+        assert [len(output.text) for output in outputs] == [3, 4]
+        assert not all(call.done() for call in slow)
+        for call in slow:
+            call.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        stopping.cancel()
+        async with asyncio.timeout(20):  # the statistics follow within a second or two
+            while True:
+                stats = await client.stats()
+                if stats["num_grammar_compiled_total"] >= before["num_grammar_compiled_total"] + 2:
+                    break
+                await asyncio.sleep(0.1)
+        assert stats["num_grammar_queue_reqs"] == 0
+    metrics = httpx.get(server.url + "/metrics", timeout=10).text
+    assert "srt_num_grammar_compiled_total" in metrics
+    assert "srt_num_grammar_cancelled_total" in metrics
+
+
+async def stop_children(server: Server) -> None:
+    """Stop every child of the compiler that takes longer than a quick one."""
+    pid = server.pids()["compiler"]
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    while True:
+        known = set(children.read_text().split())
+        await asyncio.sleep(0.3)
+        for child in known & set(children.read_text().split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGSTOP)
 
 
 async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:

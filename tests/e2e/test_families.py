@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.e2e.server import running_server
-from tests.scheduler_proc.families import random_family
+from tests.scheduler_proc.families import one_torch_thread, random_family
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seven wizards vex bold knights. "
@@ -33,8 +33,18 @@ def save_tokenizer(path: Path) -> Any:
     trainer = BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=["<s>"], show_progress=False)
     tokenizer.train_from_iterator([TEXT], trainer)
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(path)
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    make_tokenizer(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(path)
     return AutoTokenizer.from_pretrained(path)
+
+
+def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
+    """What transformers generates greedily."""
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
+    with one_torch_thread(), torch.inference_mode():
+        out = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS)
+    text: str = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+    return text
 
 
 @pytest.mark.parametrize(
@@ -49,15 +59,10 @@ def test_greedy_text_is_that_of_transformers(
     model = random_family(family, vocab_size=VOCAB_SIZE)
     model.save_pretrained(path)
     tokenizer = save_tokenizer(path)
-    expected = []
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
-        with torch.inference_mode():
-            out = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS)
-        expected.append(tokenizer.decode(out[0, ids.shape[1] :]))
+    expected = [continuation(model, tokenizer, prompt) for prompt in PROMPTS]
     limits: dict[str, Any] = {"temperature": 0, "max_new_tokens": NEW_TOKENS}
-    server_options = ("--model", str(path), "--max-total-tokens", "2048", *options)
-    with running_server(tmp_path, *server_options) as server:
+    server_options = ("--model", str(path), "--threads", "1", "--max-total-tokens", "2048")
+    with running_server(tmp_path, *server_options, *options) as server:
 
         def ask(text: Any) -> Any:
             body = {"text": text, "sampling_params": limits}
@@ -67,7 +72,6 @@ def test_greedy_text_is_that_of_transformers(
         together = ask(list(PROMPTS))
         server.wait_idle()
         log = server.log()
-    print(expected)
     assert [answer["text"] for answer in alone] == expected
     assert [answer["text"] for answer in together] == expected
     assert alone[2]["meta_info"]["cached_tokens"] > 20

@@ -85,6 +85,21 @@ async def test_parallel_calls(oai: openai.AsyncOpenAI) -> None:
     assert len({call.id for call in calls}) == len(calls)
 
 
+async def test_each_sample_calls_for_itself(oai: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"tool_choice": "required", "n": 3, "temperature": 1, "seed": 5}
+    answer = await ask(oai, **asked)
+    for choice in answer.choices:
+        (call,) = choice.message.tool_calls
+        check_call(call)
+    ids = [choice.message.tool_calls[0].id for choice in answer.choices]
+    assert len(set(ids)) == 3
+    arguments = ["", "", ""]
+    async for chunk in await ask(oai, **asked, stream=True):
+        for piece in chunk.choices[0].delta.tool_calls or []:
+            arguments[chunk.choices[0].index] += piece.function.arguments
+    assert arguments == [c.message.tool_calls[0].function.arguments for c in answer.choices]
+
+
 async def test_the_stream_helper(oai: openai.AsyncOpenAI) -> None:
     """The package adds the pieces up by itself."""
     strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}

@@ -1,5 +1,7 @@
 """Small random checkpoints of every family, made by transformers."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -130,7 +132,8 @@ def random_family(name: str, **overrides: Any) -> Any:
     model_type, changes = FAMILIES[name]
     config = AutoConfig.for_model(model_type, **{**SIZES, **changes, **overrides})
     torch.manual_seed(0)
-    model: Any = AutoModelForCausalLM.from_config(config)
+    make_model: Any = AutoModelForCausalLM.from_config
+    model = make_model(config)
     model.eval()
     center = 0.0 if model_type.startswith("gemma") else 1.0
     with torch.no_grad():
@@ -140,3 +143,14 @@ def random_family(name: str, **overrides: Any) -> Any:
             elif "norm" in parameter_name:
                 parameter.uniform_(center - 0.5, center + 0.5)
     return model
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Operations on such models are so small that threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,6 +11,7 @@ from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.stats import StatsLog
+from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -41,6 +42,7 @@ class LoopOnly(SchedulerActor):
         self._compute = ThreadPoolExecutor(1)
         self._trace = TraceRecorder("", driver.config)
         self._stats_log = StatsLog(driver.core)
+        self._clock = StepClock()
         self._wake = asyncio.Event()
         self._pending_flushes = {}
 

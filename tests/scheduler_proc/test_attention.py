@@ -20,6 +20,7 @@ def naive(
     qo: np.ndarray,
     kv: np.ndarray,
     idx: np.ndarray,
+    *,
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,

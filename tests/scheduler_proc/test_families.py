@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
+from scheduler_proc.models.decoder import Decoder
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 from tests.scheduler_proc.checkpoints import save_directory
-from tests.scheduler_proc.families import FAMILIES, ON_NATIVE, random_family
+from tests.scheduler_proc.families import FAMILIES, ON_NATIVE, one_torch_thread, random_family
 from tests.scheduler_proc.native_ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, make_batch
 
@@ -51,6 +52,12 @@ class Case(NamedTuple):
     model: Any
     sequences: Sequence[np.ndarray]
     logits: Sequence[torch.Tensor]  # of every position
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -185,8 +192,8 @@ def test_an_option_changes_what_is_computed(
     step = make_batch([Row(np.random.default_rng(0).integers(0, 131, 80), range(80))])
     with torch.inference_mode():
         before = executor.model.logits(executor.forward(step))
-        model = executor.model
-        executor.model = type(model)(replace(model.config, **change), model.weights)
+        model: Any = executor.model
+        executor.model = Decoder(replace(model.config, **change), model.weights)
         after = executor.model.logits(executor.forward(step))
     assert (before - after).abs().max() > 0.05
 

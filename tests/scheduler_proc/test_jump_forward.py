@@ -7,6 +7,7 @@ what the automaton forces.
 
 import random
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from srt.messages import Finish
+from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.byte_language import (
     Longest,
     grammar_of,
@@ -22,7 +24,7 @@ from tests.scheduler_proc.byte_language import (
     vocab,
 )
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.fake_executor import VOCAB, ids_of
+from tests.scheduler_proc.fake_executor import VOCAB, detail_at, hash_of, ids_of
 from tests.scheduler_proc.fake_grammar import EOS
 
 PATTERNS = (
@@ -34,6 +36,9 @@ PATTERNS = (
     r"(a|ab|abc){3}:(é|è) nab",
     r'""":::[^x]{2}(\{\}){4}',
 )
+PENALTIES = SamplingParams(
+    frequency_penalty=1.5, repetition_penalty=1.25, logit_bias=dict.fromkeys(b"abcn ", 15.0)
+)
 
 
 def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: object) -> Driver:
@@ -43,12 +48,36 @@ def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: object) -
     return driver
 
 
-def alone(prompt: list[int], pattern: str, max_new: int, scored: bool) -> list[int]:
-    driver = make()
-    start = len(prompt) if scored else None
-    driver.add("r", prompt, max_new, eos=[EOS], logprob_start=start, grammar=started(pattern))
-    driver.run()
-    return driver.outputs["r"]
+class Asked(NamedTuple):
+    """One req. The fake model's likeliest tokens repeat, so that penalties show."""
+
+    prompt: list[int]
+    pattern: str
+    max_new: int
+    logprob_start: int | None = None
+    top_logprobs: int = 0
+    sampling: SamplingParams = SamplingParams()
+
+    def enter(self, driver: Driver, rid: str) -> None:
+        wishes = {"logprob_start": self.logprob_start, "top_logprobs": self.top_logprobs}
+        grammar = started(self.pattern)
+        driver.add(
+            rid,
+            self.prompt,
+            self.max_new,
+            eos=[EOS],
+            grammar=grammar,
+            sampling=self.sampling,
+            **wishes,
+        )
+
+    def alone(self) -> list[int]:
+        """Its output in a pool of its own."""
+        driver = make()
+        start = None if self.logprob_start is None else len(self.prompt)
+        self._replace(logprob_start=start, top_logprobs=0).enter(driver, "r")
+        driver.run()
+        return driver.outputs["r"]
 
 
 def started(pattern: str) -> Grammar:
@@ -129,7 +158,7 @@ class Traffic:
     def __init__(self, seed: int, driver: Driver) -> None:
         self.rng = random.Random(seed)
         self.driver = driver
-        self.asked: dict[str, tuple[list[int], str, int, bool]] = {}
+        self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
 
     def turn(self) -> None:
@@ -141,12 +170,14 @@ class Traffic:
     def arrive(self) -> None:
         rng, rid = self.rng, f"r{len(self.asked)}"
         prompt = [rng.randint(0, 2) for _ in range(rng.randint(1, 30))]
-        pattern, max_new = rng.choice(PATTERNS), rng.choice([1, 3, 10, 40, 40])
-        scored = rng.random() < 0.3
-        self.asked[rid] = (prompt, pattern, max_new, scored)
-        start = rng.randint(0, len(prompt)) if scored else None
-        grammar = started(pattern)
-        self.driver.add(rid, prompt, max_new, eos=[EOS], logprob_start=start, grammar=grammar)
+        asked = Asked(prompt, rng.choice(PATTERNS), rng.choice([1, 3, 10, 40, 40]))
+        if rng.random() < 0.3:
+            start, num_top = rng.randint(0, len(prompt)), rng.choice([0, 2])
+            asked = asked._replace(logprob_start=start, top_logprobs=num_top)
+        if rng.random() < 0.4:
+            asked = asked._replace(sampling=PENALTIES)
+        self.asked[rid] = asked
+        asked.enter(self.driver, rid)
 
     def meddle(self) -> None:
         live = [rid for rid in self.asked if rid not in self.driver.finishes]
@@ -157,16 +188,21 @@ class Traffic:
 
     def check(self) -> None:
         assert set(self.driver.finishes) == set(self.asked)
-        for rid, (prompt, pattern, max_new, scored) in self.asked.items():
+        for rid, asked in self.asked.items():
             output, finish = self.driver.outputs.get(rid, []), self.driver.finishes[rid]
+            details = self.driver.details.get(rid, [])
+            if asked.top_logprobs > 0:
+                known = asked.prompt + output
+                hashes = [hash_of(known[:i]) for i in range(len(asked.prompt), len(known))]
+                assert details == [detail_at(h, asked.top_logprobs, []) for h in hashes]
             if finish.type == "abort":
                 assert rid in self.aborted or finish.error is not None
                 continue
-            assert output == alone(prompt, pattern, max_new, scored), pattern
+            assert output == asked.alone(), asked
             if finish.type == "stop":
-                assert re.fullmatch(pattern, text_of(output).decode(), re.ASCII)
+                assert re.fullmatch(asked.pattern, text_of(output).decode(), re.ASCII)
             else:
-                assert len(output) == max_new
+                assert len(output) == asked.max_new
 
 
 def drive(seed: int, steps: int, lag: int, pool: int) -> Driver:
@@ -185,7 +221,7 @@ def drive(seed: int, steps: int, lag: int, pool: int) -> Driver:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_random_traffic_with_jumps(lag: int) -> None:
-    driver = drive(seed=5 + lag, steps=400, lag=lag, pool=75)
+    driver = drive(seed=20 + lag, steps=400, lag=lag, pool=73)
     assert driver.core.counters.jump_forward_tokens > 0
     assert driver.core.counters.retracted > 0
 

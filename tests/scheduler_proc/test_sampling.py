@@ -1,18 +1,20 @@
 """The sampler: exact distributions, determinism, row independence, fall-backs."""
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
-from scheduler_proc.sampling import sample
-from tests.scheduler_proc.ragged import int32, sampling_fields
-
-DRAWS = 20_000
+from scheduler_proc.penalties import LogitChanges
+from scheduler_proc.sampling import restricted, sample
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.ragged import indptr, int32, sampling_fields
 
 
 def sample_batch(count: int, **fields: Any) -> ForwardBatch:
@@ -22,7 +24,13 @@ def sample_batch(count: int, **fields: Any) -> ForwardBatch:
     )
 
 
-def exact(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> Any:
+def exact(
+    logits: np.ndarray,
+    temperature: float = 1.0,
+    top_k: int = -1,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> np.ndarray:
     """The distribution [V] that the parameters define, by a direct sort in float64."""
     scaled = logits.astype(np.float64) / temperature
     probs = np.exp(scaled - scaled.max())
@@ -35,33 +43,118 @@ def exact(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_
         enough = int(np.searchsorted(probs[order].cumsum(), np.float32(top_p))) + 1
         probs[order[enough:]] = 0.0
     probs[probs < np.float32(min_p) * probs.max()] = 0.0
-    return probs / probs.sum()
+    result: np.ndarray = probs / probs.sum()
+    return result
+
+
+# Changes of single logits: id -> (repeat, add); those of the largest and the smallest are in it.
+CHANGES: dict[str, dict[int, tuple[float, float]]] = {
+    "as it is": {},
+    "penalties": {i: (1.3, -0.5 * (i % 3)) for i in range(12)},
+    "bias": {3: (1.0, 2.5), 8: (1.0, -100.0), 20: (1.0, 0.25)},
+    "both": {i: (0.8 if i % 2 else 1.5, 1.0 - 0.25 * (i % 5)) for i in range(0, 24, 3)},
+}
+
+
+def adjust_fields(changes: Sequence[dict[int, tuple[float, float]]]) -> dict[str, np.ndarray]:
+    """The `adjust_` arrays for a row for each of `changes`."""
+    pairs = np.array([pair for row in changes for pair in row.values()], np.float32).reshape(-1, 2)
+    return {
+        "adjust_indptr": indptr([len(row) for row in changes]),
+        "adjust_ids": int32([token for row in changes for token in row]),
+        "adjust_repeat": pairs[:, 0].copy(),
+        "adjust_add": pairs[:, 1].copy(),
+    }
+
+
+def changed(logits: np.ndarray, changes: dict[int, tuple[float, float]]) -> np.ndarray:
+    """One row's logits with its changes, token by token."""
+    result = logits.copy()
+    for token, (repeat, add) in changes.items():
+        value = result[token]
+        result[token] = (value / repeat if value > 0 else value * repeat) + add
+    return result
 
 
 def spread_logits(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(vocab) * scale).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p", "min_p"),
-    list(product([0.7, 1.5], [-1, 5], [1.0, 0.8], [0.0, 0.1])),
-)
-def test_draws_follow_the_exact_distribution(
-    temperature: float, top_k: int, top_p: float, min_p: float
-) -> None:
+def check_draws(draws: int, name: str, **params: Any) -> None:
+    """Chi-square of so many draws against the exact distribution; what has none never comes."""
     logits = spread_logits(24, seed=1)
-    want = exact(logits, temperature, top_k, top_p, min_p)
-    uniform = np.random.default_rng(2).random(DRAWS)
-    batch = sample_batch(
-        DRAWS, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, uniform=uniform
-    )
-    ids, _ = sample(torch.from_numpy(logits).expand(DRAWS, -1), batch)
+    want = exact(changed(logits, CHANGES[name]), **params)
+    fields = adjust_fields([CHANGES[name]] * draws) if CHANGES[name] else {}
+    uniform = np.random.default_rng(2).random(draws)
+    batch = sample_batch(draws, uniform=uniform, **params, **fields)
+    ids, _ = sample(torch.from_numpy(logits).expand(draws, -1), batch)
     counts = np.bincount(ids, minlength=24)
     assert counts[want == 0.0].sum() == 0
-    expected = want[want > 0.0] * DRAWS
+    expected = want[want > 0.0] * draws
     statistic = ((counts[want > 0.0] - expected) ** 2 / expected).sum()
     freedom = len(expected) - 1
     assert statistic < freedom + 5.0 * np.sqrt(2.0 * max(freedom, 1))
+
+
+PARAMS = [
+    {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for temperature, top_k, top_p, min_p in product([0.7, 1.5], [-1, 5], [1.0, 0.8], [0.0, 0.1])
+]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("params", PARAMS[::3])
+def test_draws_follow_the_exact_distribution(name: str, params: dict[str, Any]) -> None:
+    check_draws(4000, name, **params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("params", PARAMS)
+def test_many_draws_follow_the_exact_distribution(name: str, params: dict[str, Any]) -> None:
+    check_draws(20_000, name, **params)
+
+
+def test_changes_come_before_masks_and_change_their_own_row_only() -> None:
+    """An id that a mask or a suppression takes away stays away, whatever is added to it."""
+    logits = torch.from_numpy(np.stack([spread_logits(40, seed) for seed in range(4)]))
+    before = logits.clone()
+    changes = [{5: (1.0, 100.0)}, {}, {39: (2.0, 1.0), 0: (0.5, -1.0)}, {7: (1.0, 100.0)}]
+    batch = sample_batch(4, **adjust_fields(changes))
+    batch.suppressed = [SuppressedIds(0, int32([5]))]
+    batch.masks, batch.mask_rows = (
+        np.array([[2**32 - 1 - 2**7, 255]], np.uint32),
+        int32([-1] * 3 + [0]),
+    )
+    got = restricted(logits, batch).numpy()
+    for row, change in enumerate(changes):
+        want = changed(before[row].numpy(), change)
+        gone = {0: [5], 3: [7]}.get(row, [])
+        want[gone] = -np.inf
+        np.testing.assert_allclose(got[row], want, rtol=1e-6)
+    assert torch.equal(logits, before)
+    ids, _ = sample(logits, batch)
+    assert ids[0] != 5 and ids[3] != 7
+    assert restricted(logits, sample_batch(4)) is logits
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.0001, 1.3, 2.0])
+def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
+    """Float32, to a unit in the last place; tokens that repeat count once."""
+    rng = np.random.default_rng(6)
+    logits = torch.from_numpy((rng.standard_normal((5, 300)) * 4).astype(np.float32))
+    tokens = rng.integers(0, 300, (5, 200))
+    want = RepetitionPenaltyLogitsProcessor(penalty)(torch.from_numpy(tokens), logits.clone())
+    rows = [
+        LogitChanges(SamplingParams(repetition_penalty=penalty), int32(row[:120])) for row in tokens
+    ]
+    for changes, row in zip(rows, tokens, strict=True):
+        for token in row[120:].tolist():
+            changes.count(token, 1)
+    pairs = [zip(c.repeat.tolist(), c.add.tolist(), strict=True) for c in rows]
+    by_token = [dict(zip(c.ids.tolist(), p, strict=True)) for c, p in zip(rows, pairs, strict=True)]
+    got = restricted(logits, sample_batch(5, **adjust_fields(by_token)))
+    torch.testing.assert_close(got, want, rtol=1.2e-7, atol=0.0)
 
 
 @pytest.mark.parametrize("fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}])
@@ -72,8 +165,7 @@ def test_the_draw_inverts_the_distribution(fields: dict[str, float]) -> None:
     uniform = (np.arange(count) + 0.5) / count
     batch = sample_batch(count, temperature=1.0, uniform=uniform, **fields)
     ids, _ = sample(torch.from_numpy(logits).expand(count, -1), batch)
-    params = {"top_k": -1, "top_p": 1.0, "min_p": 0.0, **fields}
-    want = exact(logits, temperature=1.0, **params)  # type: ignore[arg-type]
+    want = exact(logits, **fields)  # type: ignore[arg-type]
     assert np.abs(np.bincount(ids, minlength=40) - want * count).max() <= 1.0
     again, _ = sample(torch.from_numpy(logits).expand(count, -1), batch)
     np.testing.assert_array_equal(ids, again)
@@ -101,11 +193,25 @@ def mixed_batch(count: int, vocab: int) -> tuple[torch.Tensor, dict[str, np.ndar
     return logits, fields
 
 
+def random_changes(count: int, vocab: int) -> list[dict[int, tuple[float, float]]]:
+    """For every other row up to 50 tokens."""
+    rng = np.random.default_rng(7)
+    return [
+        {
+            token: (rng.uniform(0.7, 1.5), rng.normal())
+            for token in rng.choice(vocab, 50 * (r % 2), replace=False).tolist()
+        }
+        for r in range(count)
+    ]
+
+
 def test_a_row_does_not_depend_on_the_others() -> None:
     logits, fields = mixed_batch(96, 3000)
-    ids, logprobs = sample(logits, sample_batch(96, **fields))
+    changes = random_changes(96, 3000)
+    ids, logprobs = sample(logits, sample_batch(96, **fields, **adjust_fields(changes)))
     for r in range(96):
         alone = {name: column[r] for name, column in fields.items()}
+        alone |= adjust_fields(changes[r : r + 1])
         one_id, one_logprob = sample(logits[r : r + 1], sample_batch(1, **alone))
         assert one_id[0] == ids[r], {name: column[r] for name, column in fields.items()}
         np.testing.assert_allclose(one_logprob[0], logprobs[r], atol=1e-5)
@@ -124,7 +230,7 @@ def test_top_p_beyond_the_candidates_falls_back_to_a_full_sort() -> None:
     logits[4000] = 0.1
     batch = sample_batch(3, temperature=1.0, top_p=0.9, uniform=[0.0, 0.5, np.nextafter(1.0, 0.0)])
     ids, _ = sample(torch.from_numpy(logits).expand(3, -1), batch)
-    kept = np.flatnonzero(exact(logits, temperature=1.0, top_k=-1, top_p=0.9, min_p=0.0))
+    kept = np.flatnonzero(exact(logits, top_p=0.9))
     assert len(kept) > 4 * sampling._TOP_CANDIDATES
     # Ranked: token 4000, then its equals by id; the last rank kept is the largest id.
     assert ids[0] == 4000

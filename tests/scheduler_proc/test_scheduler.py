@@ -9,10 +9,12 @@ import pytest
 from scheduler_proc.batch import StepResult
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
+from scheduler_proc.scheduler import DECODE_RUN
 from scheduler_proc.trace import TraceRecorder, replay
 from srt.messages import ClientGone, Finish
+from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 
 
@@ -51,6 +53,24 @@ def test_a_prompt_is_shared_as_soon_as_its_chunk_is_computed() -> None:
     driver.run()
     assert driver.cached == {"a": 0, "b": 70}
     assert driver.core.counters.computed_prompt_tokens == 90 + 1
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("scored", [False, True])
+def test_samples_of_a_prompt_share_it(lag: int, scored: bool) -> None:
+    """n = 8 of a prompt of 1,000 tokens, of which the first also wants its log-probabilities: it
+    is computed once, and each of the others extends its last token only."""
+    driver = small(lag=lag, max_total_tokens=8192, chunked_prefill_size=300)
+    prompt = list(range(1000))
+    for i in range(8):
+        driver.add(f"r{i}", prompt, max_new=20, logprob_start=0 if scored and i == 0 else None)
+    used = 0
+    while driver.step():
+        used = max(used, 8192 - driver.core.pool.free_size)
+    assert driver.core.counters.computed_prompt_tokens == 1000 + 7
+    assert [driver.cached[f"r{i}"] for i in range(8)] == [0] + [999] * 7
+    assert used <= 1000 + 8 * (20 + DECODE_RUN)
+    assert all(driver.outputs[f"r{i}"] == reference_output(prompt, 20) for i in range(8))
 
 
 def test_retraction_loses_nothing_and_the_most_advanced_goes_on() -> None:
@@ -197,6 +217,39 @@ def test_prompt_logprobs_cap_the_prefix_match() -> None:
     assert driver.prompt_logprobs["from 10"] == whole[9:]
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_details_come_with_their_tokens(lag: int) -> None:
+    """In chunks, beside reqs that ask for others or for none; position 0 has none."""
+    driver = small(lag=lag)
+    prompt, asked = list(range(100, 180)), {"top": (3, []), "ids": (0, [9, 9, 4]), "both": (1, [5])}
+    for rid, (num_top, ids) in asked.items():
+        driver.add(rid, prompt, 4, logprob_start=0, top_logprobs=num_top, logprob_ids=ids)
+    driver.add("plain", prompt, 4, logprob_start=0)
+    driver.add("not scored", prompt, 4, top_logprobs=3)
+    driver.run()
+    output = reference_output(prompt, 4)
+    for rid, (num_top, ids) in asked.items():
+        first, *rest = driver.prompt_details[rid] + driver.details[rid]
+        assert first.top_ids == [0] * num_top and len(first.id_logprobs) == len(ids)
+        assert all(math.isnan(value) for value in first.top_logprobs + first.id_logprobs)
+        known = prompt + output
+        assert rest == [detail_at(hash_of(known[:i]), num_top, ids) for i in range(1, 84)]
+    assert driver.details["plain"] == driver.prompt_details["plain"] == []
+    assert driver.details["not scored"] == []
+
+
+def test_the_detokenizer_is_told_how_to_stop_and_what_was_asked() -> None:
+    driver = small()
+    sampling = SamplingParams(stop_regex=["a+"], no_stop_trim=True)
+    driver.add("r", [1], 1, sampling=sampling, logprob_start=1, top_logprobs=4, logprob_ids=[8])
+    driver.abort("r")
+    batch = driver.core.take_output()
+    assert batch is not None
+    start = batch.starts[0]
+    assert (start.stop_regex, start.no_stop_trim) == (["a+"], True)
+    assert (start.top_logprobs, start.logprob_token_ids) == (4, [8])
+
+
 def test_a_failed_step_ends_its_reqs_only() -> None:
     driver = small()
     driver.add("bad", [1, 2, 3], max_new=5)
@@ -232,14 +285,17 @@ def test_a_new_epoch_forgets_requests_and_keeps_the_cache() -> None:
 
 
 def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
-    """Random policy, aborts, a lost client: the replay makes the same plans and ends alike."""
+    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends
+    alike."""
     driver = small(lag=1, schedule_policy="random", max_total_tokens=150, random_seed=3)
     recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
     record(driver, recorder)
     rng = np.random.default_rng(0)
     for i in range(40):
-        client = b"c%d" % (i % 3)
-        driver.add(f"r{i}", rng.integers(0, 3, 20).tolist(), max_new=40, client=client)
+        client, sampling = b"c%d" % (i % 3), SamplingParams(frequency_penalty=i % 2)
+        asked = {"sampling": sampling, "logprob_start": 3, "top_logprobs": i % 3}
+        prompt = rng.integers(0, 3, 20).tolist()
+        driver.add(f"r{i}", prompt, max_new=40, client=client, **asked)
         for _ in range(rng.integers(0, 4)):
             driver.step()
         if i == 20:

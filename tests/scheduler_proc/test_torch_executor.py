@@ -13,6 +13,7 @@ from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
+from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.checkpoints import (
     LLAMA3_ROPE,
     gguf_tensors,
@@ -20,7 +21,8 @@ from tests.scheduler_proc.checkpoints import (
     save_directory,
     write_gguf,
 )
-from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.ragged import Row, chunked_logprobs, int32, make_batch
 
 POOL = 640
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -128,6 +130,69 @@ def test_prompt_logprobs_over_several_head_chunks(small: tuple[ModelFiles, Any])
     assert len(together.next_ids) == 0
     alone = [executor.run(make_batch([row])).prompt_logprobs for row in rows]
     np.testing.assert_allclose(together.prompt_logprobs, np.concatenate(alone), atol=1e-4)
+
+
+def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any]) -> None:
+    """For samples and known tokens, over several head chunks, whatever changes the logits."""
+    files, model = small
+    executor, ids = load(files), random_ids(120)
+    first, second = Row(ids, range(120), targets=ids[1:]), Row(ids[:40], range(120, 160))
+    third = Row(random_ids(200, 1), range(200, 400), targets=random_ids(200, 1)[1:])
+    batch = make_batch([first, second, third], want_logprob=True)
+    batch.detail_rows = int32([0, 1, 3, 121, 3 + 119 + 150])
+    batch.detail_top, batch.detail_indptr = int32([3, 0, 131, 2, 1]), int32([0, 1, 3, 3, 3, 4])
+    batch.detail_ids = int32([5, 130, 0, 77])
+    batch.adjust_indptr, batch.adjust_ids = int32([0, 2, 2, 3]), int32([5, 9, 3])
+    batch.adjust_repeat = np.array([2.0, 1.0, 1.0], np.float32)
+    batch.adjust_add = np.array([1.0, 200.0, 200.0], np.float32)
+    result = executor.run(batch)
+    assert result.next_ids.tolist() == [9, int(hf_logits(model, ids[:40])[-1].argmax()), 3]
+    longer = random_ids(200, 1)
+    known = hf_logits(model, ids).log_softmax(-1).numpy()
+    # Positions 0 and 118 of the first row's targets, 150 of the third's.
+    rows = [known[119], hf_logits(model, ids[:40]).log_softmax(-1).numpy()[39], known[0]]
+    rows += [known[118], hf_logits(model, longer).log_softmax(-1).numpy()[150]]
+    best = [np.argsort(-r)[:k] for r, k in zip(rows, batch.detail_top.tolist(), strict=True)]
+    assert result.top_ids is not None
+    assert result.top_logprobs is not None and result.id_logprobs is not None
+    assert result.top_ids.tolist() == np.concatenate(best).tolist()
+    want = np.concatenate([row[ids] for row, ids in zip(rows, best, strict=True)])
+    np.testing.assert_allclose(result.top_logprobs, want, atol=1e-3)
+    want = [rows[0][5], rows[1][130], rows[1][0], rows[4][77]]
+    np.testing.assert_allclose(result.id_logprobs, want, atol=1e-3)
+    np.testing.assert_allclose(result.logprobs[0], rows[0][9], atol=1e-3)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_penalised_outputs_are_those_of_transformers(
+    small: tuple[ModelFiles, Any], lag: int
+) -> None:
+    """Through the whole core: prompt and output count, in chunks, retracted and at lag 1."""
+    files, model = small
+    driver = Driver(
+        lag, executor=load(files), max_total_tokens=90, vocab_size=131, chunked_prefill_size=16
+    )
+    driver.core.new_token_ratio.value = 0.0
+    prompts = {f"r{i}": random_ids(10 + 4 * i, seed=i) for i in range(3)}
+    penalties = {"r0": 1.0, "r1": 1.3, "r2": 0.9}
+    for rid, prompt in prompts.items():
+        sampling = SamplingParams(repetition_penalty=penalties[rid])
+        driver.add(rid, prompt.tolist(), 30, sampling=sampling)
+    driver.run()
+    assert driver.core.counters.retracted > 0
+    for rid, prompt in prompts.items():
+        ids = torch.from_numpy(prompt)[None]
+        want = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=30,
+            eos_token_id=-1,
+            pad_token_id=0,
+            repetition_penalty=penalties[rid],
+        )[0, len(prompt) :]
+        assert driver.outputs[rid] == want.tolist()
+    assert len(set(map(tuple, driver.outputs.values()))) == 3
 
 
 def generate(model: Any, prompt: np.ndarray, count: int) -> list[int]:

@@ -1,4 +1,6 @@
-"""The options about constrained output: their bounds, and what stands when none is given."""
+"""Options: their bounds, and what stands when none is given."""
+
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,15 @@ from srt.errors import ConfigError
         ("--grammar-compile-timeout", "12.5"),  # the client would have given up before
         ("--grammar-compile-timeout", "nan"),
         ("--grammar-compile-memory", "15"),
+        ("--max-connections", "0"),
+        ("--stream-interval", "0"),
+        ("--api-key", ","),
+        ("--api-key", "two words"),
+        ("--api-key", "schlüssel"),
+        ("--api-key-file", "/nonexistent"),
+        ("--api-key-file", "/dev/null"),
+        ("--cors-allow-origins", "app.example"),
+        ("--cors-allow-origins", "https://app.example/path"),
     ],
 )
 def test_bounds_name_their_option(option: str, value: str) -> None:
@@ -30,3 +41,26 @@ def test_an_unknown_back_end_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit):
         parse_args(["--grammar-backend", "outlines"])
     assert "fsm" in capsys.readouterr().err
+
+
+def test_keys_of_both_options(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("three\n\n  four \none\n")
+    args = parse_args(["--api-key", "one,two,", "--api-key-file", str(keys)])
+    assert args.api_keys() == ("one", "two", "three", "four")
+    assert "two" not in str(args.public())
+    assert parse_args([]).api_keys() == ()
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=f"--api-key-file: cannot read {keys}"):
+        parse_args(["--api-key-file", str(keys)])
+
+
+def test_origins() -> None:
+    args = parse_args(["--cors-allow-origins", "https://a.example, http://localhost:3000"])
+    assert args.cors_origins() == ("https://a.example", "http://localhost:3000")
+    assert parse_args(["--cors-allow-origins", "*"]).cors_origins() == ("*",)
+    assert parse_args([]).cors_origins() == ()

@@ -10,13 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from srt.errors import OVERLOADED, ConfigError, RequestError
+from srt.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
 from srt.gateway import body as body_module
 from srt.gateway import health as health_module
 from srt.gateway import ring_state
 from srt.gateway import server as server_module
 from srt.gateway.app import create_app
 from srt.gateway.server import BoundedProtocol, GatewayServer
+from srt.generation import Request
 from srt.messages import RingEvent
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway_setup import INFO, VOCAB, error_of, in_process, served
@@ -135,6 +136,48 @@ async def test_abort_finds_samples_and_batches_by_the_name_they_were_given() -> 
         await asyncio.gather(*waiting)
         for name in ("one", "one/0", "two", "x1"):
             assert await aborted(rid=name) == []
+
+
+class Parking(FakeClient):
+    """A client whose requests wait for their admission until they are aborted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parked: dict[str, asyncio.Future[None]] = {}
+
+    async def submit_samples(self, request: Request) -> Any:
+        rid = request.rid or "no rid"
+        self.parked[rid] = asyncio.get_running_loop().create_future()
+        self.changed.set()
+        await self.parked[rid]
+
+    async def abort(self, rid: str) -> None:
+        self.parked[rid].set_exception(RequestError("the request was aborted", code=CONFLICT))
+
+
+@pytest.mark.parametrize(
+    ("body", "abort", "rids"),
+    [
+        ({"text": "a", "rid": "x"}, {"rid": "x"}, ["x"]),
+        ({"text": "a", "rid": "x", "sampling_params": {"n": 2}}, {"rid": "x"}, ["x"]),
+        ({"text": ["a", "b"], "rid": "x"}, {"rid": "x"}, ["x_0", "x_1"]),
+        ({"text": "a", "sampling_params": {"regex": "b"}}, {"abort_all": True}, None),
+    ],
+)
+async def test_abort_finds_what_waits_for_admission(
+    body: dict[str, Any], abort: dict[str, Any], rids: list[str] | None
+) -> None:
+    client = Parking()
+    client.parked["x_1"] = asyncio.get_running_loop().create_future()  # comes after x_0
+    async with served(client) as server, httpx.AsyncClient(base_url=server.url) as http:
+        waiting = asyncio.ensure_future(http.post("/generate", json=body))
+        async with asyncio.timeout(5):
+            await client.changed.wait()
+        aborted = (await http.post("/abort_request", json=abort)).json()["aborted"]
+        response = await waiting
+        assert (await http.post("/abort_request", json=abort)).json() == {"aborted": []}
+    assert aborted == rids if rids else len(aborted) == 1
+    assert (response.status_code, error_of(response)["code"]) == (409, "conflict")
 
 
 async def test_a_connection_without_a_head_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

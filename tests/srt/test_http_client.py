@@ -1,12 +1,15 @@
 """The HTTP transport against the gateway itself."""
 
+from typing import Any
+
 import httpx
+import msgspec
 import pytest
 
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
-from srt.generation import Client, Request
+from srt.generation import Client, Request, TokenizeRequest
 from srt.http_client import HttpClient
-from srt.messages import ChatMessage, Finish, ToolCall, ToolSpec
+from srt.messages import ChatMessage, ChatOptions, Finish, ToolCall, ToolSpec
 from srt.sampling_params import SamplingParams
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import served
@@ -52,6 +55,188 @@ async def test_messages_use_the_chat_route() -> None:
     assert fake.requests[0].sampling == sampling
     assert (output.text, output.finish) == ("Hello, wörld", Finish("stop", 2))
     assert (output.prompt_tokens, output.cached_tokens, output.completion_tokens) == (1, 3, 3)
+    assert output.output_ids == [100, 101, 102]
+
+
+async def test_all_sampling_fields_go_through_both_routes() -> None:
+    fake = FakeClient()
+    sampling = SamplingParams(
+        min_new_tokens=2,
+        min_p=0.1,
+        stop_token_ids=[7],
+        skip_special_tokens=False,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        repetition_penalty=1.5,
+        logit_bias={5: 1.5, 999: -100.0},
+        allowed_token_ids=[1, 2],
+        bad_words=["no"],
+        stop_regex=["a+", "b"],
+        no_stop_trim=True,
+        token_healing=True,
+        jump_forward="off",
+    )
+    async with served(fake) as server, HttpClient(server.url) as client:
+        await client.submit(Request(text="a", sampling=sampling))
+        await client.submit(Request(messages=[ChatMessage("user", "hi")], sampling=sampling))
+    assert [request.sampling for request in fake.requests] == [sampling, sampling]
+
+
+async def test_how_the_template_writes_a_chat_goes_through() -> None:
+    fake = FakeClient()
+    messages = [ChatMessage("user", "hi"), ChatMessage("assistant", "ho")]
+    options = [
+        ChatOptions(template_args='{"a":[1]}', add_generation_prompt=False),
+        ChatOptions(continue_final=True, add_generation_prompt=False),
+        ChatOptions(),
+    ]
+    tools = [ToolSpec("f")]
+    async with served(fake) as server, HttpClient(server.url) as client:
+        for chat in options:
+            await client.submit(Request(messages=messages, chat=chat, tools=tools))
+            asked = TokenizeRequest(messages=messages, chat=chat, tools=tools)
+            assert await client.tokenize(asked) == [2, 2]
+            assert fake.requests[-1].chat == chat and fake.tokenized[-1] == asked
+
+
+async def test_log_probabilities_with_all_details() -> None:
+    """Of texts; and of chats, which are tokenized for it."""
+    fake = FakeClient()
+    asked = Request(
+        text="a b",
+        return_logprob=True,
+        logprob_start_len=0,
+        top_logprobs=2,
+        logprob_token_ids=[7, 9],
+        sampling=SamplingParams(max_new_tokens=2),
+    )
+    chat = msgspec.structs.replace(asked, text=None, messages=[ChatMessage("user", "hi")])
+    async with served(fake) as server, HttpClient(server.url) as client:
+        for request in (asked, chat):
+            output = await (await client.submit(request)).result()
+            top = [(-0.5, 100), (-1.5, 101)]
+            assert output.output_logprobs == [-0.5, -0.5]
+            assert output.output_top_logprobs == [top, top]
+            assert output.prompt_top_logprobs == [None, top]
+            assert output.output_id_logprobs == [[-7.0, -9.0]] * 2
+            assert output.prompt_id_logprobs == [None, [-7.0, -9.0]]
+        plain = await (await client.submit(Request(text="a", return_logprob=True))).result()
+    assert fake.requests[1].input_ids == [2]
+    assert (plain.output_top_logprobs, plain.prompt_id_logprobs) == (None, None)
+
+
+async def test_tokenize() -> None:
+    fake = FakeClient()
+    async with served(fake) as server, HttpClient(server.url) as client:
+        assert await client.tokenize(TokenizeRequest(text="a bc")) == [1, 1, 2]
+        plain = TokenizeRequest(text="a bc", add_special_tokens=False)
+        assert await client.tokenize(plain) == [1, 2]
+        with pytest.raises(RequestError, match="refused"):
+            await client.tokenize(TokenizeRequest(text="refused"))
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+THREE = SamplingParams(n=3)
+PROMPTS: list[dict[str, Any]] = [{"text": "a b"}, {"messages": [ChatMessage("user", "hi")]}]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+async def test_samples_share_a_stream(prompt: dict[str, Any]) -> None:
+    fake = FakeClient()
+    fake.sample_pieces = {"q/0": ["One"], "q/1": ["T", "w", "o"], "q/2": ["Three", "!"]}
+    async with served(fake) as server, HttpClient(server.url) as http:
+        client: Client = http
+        samples = await client.submit_samples(Request(**prompt, sampling=THREE, rid="q"))
+        outputs = [await sample.result() for sample in reversed(samples)][::-1]
+    assert [sample.rid for sample in samples] == ["q/0", "q/1", "q/2"]
+    assert [output.rid for output in outputs] == ["q/0", "q/1", "q/2"]
+    assert [output.text for output in outputs] == ["One", "Two", "Three!"]
+    assert [output.output_ids for output in outputs] == [[100], [100, 101, 102], [100, 101]]
+    assert [output.completion_tokens for output in outputs] == [1, 3, 2]
+    assert all(output.finish == Finish("stop", 2) for output in outputs)
+    assert all(output.cached_tokens == 3 for output in outputs)
+    assert [r.sampling.n for r in fake.requests] == [3] and fake.aborted == []
+
+
+async def test_a_sample_is_read_while_others_wait() -> None:
+    fake = FakeClient()
+    fake.hold.clear()
+    async with served(fake) as server, HttpClient(server.url) as client:
+        samples = await client.submit_samples(Request(text="a", sampling=THREE))
+        deltas = []
+        async for output in samples[1]:
+            deltas.append(output.delta)
+            if output.text == "Hello, ":
+                fake.hold.set()
+        assert "".join(deltas) == "Hello, wörld"
+        assert output.delta == "wörld" and output.finish is not None
+        texts = [(await samples[i].result()).text for i in (0, 2)]
+    assert texts == ["Hello, wörld"] * 2
+
+
+async def test_closing_a_sample_ends_that_one() -> None:
+    """And closing the last one that runs ends the stream."""
+    fake = FakeClient()
+    fake.hold.clear()
+    async with served(fake) as server, HttpClient(server.url) as client:
+        samples = await client.submit_samples(Request(text="a", sampling=THREE, rid="q"))
+        await samples[1].aclose()
+        await samples[1].aclose()
+        assert fake.aborted == ["q/1"]
+        with pytest.raises(RequestError, match="closed"):
+            await samples[1].result()
+        await samples[0].aclose()
+        await samples[2].aclose()
+        await fake.wait_aborted(4)
+        assert not client._samples[0].is_running
+    assert fake.aborted[:2] == ["q/1", "q/0"] and set(fake.aborted) == {"q/0", "q/1", "q/2"}
+
+
+async def test_an_abort_ends_all_samples_or_one() -> None:
+    fake = FakeClient()
+    fake.hold.clear()
+    async with served(fake) as server, HttpClient(server.url) as client:
+        await client.submit_samples(Request(text="a", sampling=THREE, rid="q"))
+        await client.abort("q/2")
+        assert fake.aborted == ["q/2"]
+        await client.abort("q")
+        assert set(fake.aborted[1:]) >= {"q/0", "q/1", "q/2"}
+
+
+async def test_samples_fail_together() -> None:
+    fake = FakeClient()
+    fake.error = RingError("died")
+    async with served(fake) as server, HttpClient(server.url) as client:
+        samples = await client.submit_samples(Request(text="a", sampling=THREE))
+        for sample in samples:
+            with pytest.raises(RingError, match="died"):
+                await sample.result()
+        fake.error, fake.refusals[1] = None, RequestError("full", code=OVERLOADED, retryable=True)
+        with pytest.raises(RequestError, match="full"):
+            await client.submit_samples(Request(text="a", sampling=THREE))
+
+
+async def test_a_closed_client_ends_its_samples() -> None:
+    fake = FakeClient()
+    fake.hold.clear()
+    async with served(fake) as server:
+        async with HttpClient(server.url) as client:
+            samples = await client.submit_samples(Request(text="a", sampling=THREE))
+        with pytest.raises(RingError):
+            await samples[0].result()
+        await fake.wait_aborted(3)
+
+
+async def test_several_samples_need_their_own_call() -> None:
+    async with HttpClient("http://unused") as client:
+        with pytest.raises(RequestError) as several:
+            await client.submit(Request(text="a", sampling=THREE))
+        with pytest.raises(RequestError) as none:
+            await client.submit_samples(Request(text="a", sampling=SamplingParams(n=0)))
+        with pytest.raises(RequestError) as many:
+            await client.submit_samples(Request(text="a", sampling=SamplingParams(n=10**9)))
+    assert {e.value.info.param for e in (several, none, many)} == {"n"}
 
 
 async def test_constraints_and_tools_go_through() -> None:
@@ -139,14 +324,23 @@ async def test_operations_and_the_key() -> None:
     assert locked.value.info.code == "unauthorized"
 
 
-async def test_what_the_transport_cannot_do_is_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"text": "a", "sampling": SamplingParams(max_new_tokens=None)}, "max_new_tokens"),
+        ({"text": "a", "tools": [ToolSpec("f")]}, "tools"),
+        ({"text": "a", "chat": ChatOptions(continue_final=True)}, "chat"),
+        ({"messages": [], "chat": ChatOptions(template_args="[")}, "chat.template_args"),
+        ({"messages": [], "chat": ChatOptions(template_args="[]")}, "chat.template_args"),
+    ],
+)
+async def test_what_the_transport_cannot_do_is_refused_by_name(
+    fields: dict[str, Any], param: str
+) -> None:
     async with HttpClient("http://unused") as client:
-        with pytest.raises(RequestError) as logprobs:
-            await client.submit(Request(messages=[ChatMessage("user", "a")], return_logprob=True))
-        with pytest.raises(RequestError) as room:
-            await client.submit(Request(text="a", sampling=SamplingParams(max_new_tokens=None)))
-    assert logprobs.value.info.param == "return_logprob"
-    assert room.value.info.param == "max_new_tokens"
+        with pytest.raises(RequestError) as caught:
+            await client.submit(Request(**fields))
+    assert caught.value.info.param == param
 
 
 async def test_no_server_and_foreign_errors() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from srt.errors import RequestError
-from srt.messages import ChatMessage, ToolCall, ToolSpec
-from srt.request_fields import checked_request
+from srt.generation import TokenizeRequest
+from srt.messages import ChatMessage, ChatOptions, ToolCall, ToolSpec
+from srt.request_fields import checked_request, checked_tokenize
 from srt.sampling_params import SamplingParams
 
 SCHEMA = {"type": "object", "properties": {"é": {"type": "null"}}}
@@ -48,6 +49,37 @@ def test_messages_with_calls() -> None:
     assert checked_request({"messages": expected}).messages == expected
 
 
+def test_how_a_chat_is_written() -> None:
+    for given in ({"template_args": {"é": [1]}}, ChatOptions('{"é":[1]}')):
+        chat = checked_request({"messages": [MESSAGE], "chat": given}).chat
+        assert chat == ChatOptions('{"é":[1]}')
+    assert checked_request({"messages": [MESSAGE], "chat": {"continue_final": True}}).chat == (
+        ChatOptions(continue_final=True)
+    )
+
+
+def test_tokens_may_be_named_as_json_does() -> None:
+    checked = checked_request(
+        {"text": "a", "sampling": {"logit_bias": {"5": 1, 6: 2.5}}, "logprob_token_ids": (7,)}
+    )
+    assert checked.sampling.logit_bias == {5: 1.0, 6: 2.5} and checked.logprob_token_ids == [7]
+
+
+def test_what_is_to_be_tokenized() -> None:
+    assert checked_tokenize({"text": "a", "add_special_tokens": False}) == TokenizeRequest(
+        text="a", add_special_tokens=False
+    )
+    chat = {"messages": [MESSAGE], "tools": [{"name": "f"}], "chat": {"continue_final": True}}
+    assert checked_tokenize(chat) == TokenizeRequest(
+        messages=[ChatMessage("user", "hi")],
+        tools=[ToolSpec("f")],
+        chat=ChatOptions(continue_final=True),
+    )
+    for fields in ({"text": 5}, {"add_special_tokens": 1}, {"colour": 1}, {"chat": {"colour": 1}}):
+        with pytest.raises(RequestError):
+            checked_tokenize(fields)
+
+
 @pytest.mark.parametrize(
     ("request_fields", "param"),
     [
@@ -55,6 +87,17 @@ def test_messages_with_calls() -> None:
         ({"sampling": {"json_schema": 5}}, "json_schema"),
         ({"sampling": {"choices": "abc"}}, "choices"),
         ({"sampling": {"json_whitespace": "some"}}, "json_whitespace"),
+        ({"sampling": {"logit_bias": {"a": 1}}}, "logit_bias"),
+        ({"sampling": {"logit_bias": {5: float("nan")}}}, "logit_bias"),
+        ({"sampling": {"n": "2"}}, "n"),
+        ({"sampling": {"stop_regex": "a"}}, "stop_regex"),
+        ({"top_logprobs": "2"}, "top_logprobs"),
+        ({"logprob_token_ids": "ab"}, "logprob_token_ids"),
+        ({"chat": 5}, "chat"),
+        ({"chat": {"continue_final": 1}}, "chat.continue_final"),
+        ({"chat": {"template_args": 5}}, "chat.template_args"),
+        ({"chat": {"template_args": {"a": {1}}}}, "chat.template_args"),
+        ({"chat": {"colour": 1}}, "chat.colour"),
         ({"tools": {"name": "f"}}, "tools"),
         ({"tools": ["f"]}, "tools[0]"),
         ({"tools": [{"description": "x"}]}, "tools[0]"),

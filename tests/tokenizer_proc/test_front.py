@@ -16,6 +16,7 @@ from srt.messages import (
     Admitted,
     ChatMessage,
     ChatOptions,
+    CompileCounts,
     Control,
     ControlReq,
     Credit,
@@ -34,6 +35,7 @@ from srt.sampling_params import SamplingParams, sub_seed
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.front import Front
+from tokenizer_proc.parking import Parked
 
 EPOCH, CONTEXT, EOS = 3, 100, 257
 A, B = b"client-a", b"client-b"
@@ -449,6 +451,17 @@ def test_abort_goes_on_for_requests_in_flight_only() -> None:
     assert front.abort(B, AbortReq("r", EPOCH)) is None
     assert front.abort(A, AbortReq("x", EPOCH)) is None
     assert front.abort(A, AbortReq("r", EPOCH - 1)) is None
+
+
+def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
+    front = make_front()
+    req = ControlReq("c", EPOCH, "stats")
+    counts = {"num_grammar_queue_reqs": 0}
+    assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
+    front.count(CompileCounts({"num_grammar_compiled_total": 2}))
+    assert isinstance(front.generate(A, request(sampling={"regex": "a"}), now=0.0), Parked)
+    counts = {"num_grammar_queue_reqs": 1, "num_grammar_compiled_total": 2}
+    assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
 
 
 def test_control() -> None:

@@ -20,13 +20,12 @@ from srt.errors import ConfigError
 
 NAME = "srt_ragged"
 
-# Arguments of layers that change nothing here: positions have been applied, nothing is returned
-# or cached, no token is padding.
+# Arguments of layers that change nothing here: positions have been applied to q and k, nothing is
+# dropped out, what else is to be cached or returned is not asked for.
 _HARMLESS = frozenset(
     (
-        *("position_ids", "cache_position", "position_embeddings", "use_cache", "dropout"),
-        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),
-        *("deterministic", "target_dtype", "layer_idx"),
+        *("position_ids", "dropout", "use_cache"),
+        *("output_attentions", "output_hidden_states", "output_router_logits"),
     )
 )
 

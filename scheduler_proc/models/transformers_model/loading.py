@@ -5,6 +5,7 @@ let pass (tensors that are missing or left over) is an error here.
 """
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def read_config(path: Path) -> Any:
             path, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # each family's class checks its keys in its own way
-        raise ConfigError(f"{file}: {_first_line(error)}") from error
+        raise ConfigError(f"{file}: {_in_short(error)}") from error
     _check_architecture(config, file)
     if getattr(config, "quantization_config", None) is not None:
         raise ConfigError(f"{file}: quantised safetensors are not supported (use GGUF)")
@@ -51,6 +52,11 @@ def _check_architecture(config: Any, file: Path) -> None:
     name = architecture(config) if config.architectures or not known else known[0]
     if name not in known or name.endswith("ForConditionalGeneration"):
         raise ConfigError(f"{file}: {name} is not a causal language model of text in transformers")
+
+
+def refusal(name: str, reason: str) -> str:
+    """The message that the class `name` of transformers cannot be used, and why."""
+    return f"transformers' {name} cannot be served: {reason}"
 
 
 def architecture(config: Any) -> str:
@@ -84,9 +90,11 @@ def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
     except KeyError as error:
         if error.args != (NAME,):
             raise
-        raise ConfigError(f"{architecture(config)}: it has no attention but its own") from error
+        raise ConfigError(
+            refusal(architecture(config), "it has no attention but its own")
+        ) from error
     except (OSError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"{path}: {_first_line(error)}") from error
+        raise ConfigError(f"{path}: {_in_short(error)}") from error
     if info["missing_keys"]:
         raise ConfigError(f"{path}: tensor {min(info['missing_keys'])} is missing")
     surplus = [key for key in info["unexpected_keys"] if not key.endswith(_DERIVED)]
@@ -95,5 +103,8 @@ def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
     return causal.eval()
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def _in_short(error: Exception) -> str:
+    """What transformers says, on one line; it would tell users how to run a model's code."""
+    if "trust_remote_code" in str(error):
+        return "the model needs code of its own, which is never run"
+    return textwrap.shorten(str(error), 300)

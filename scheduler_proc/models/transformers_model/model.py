@@ -15,10 +15,10 @@ from scheduler_proc.models.transformers_model.attention import (
 )
 from scheduler_proc.models.transformers_model.checks import MAX_TOKENS, check_and_split
 from scheduler_proc.models.transformers_model.loading import (
-    architecture,
     context_len,
     load_causal,
     read_config,
+    refusal,
 )
 from scheduler_proc.models.transformers_model.split import SplitModel
 from srt.errors import ConfigError
@@ -26,8 +26,12 @@ from srt.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TransformersModel:
-    """A model in two parts and the attention calls that it makes; a TorchModel."""
+    """A model in two parts and the attention calls that it makes; a TorchModel.
 
+    `name` is its class in transformers.
+    """
+
+    name: str
     split: SplitModel
     specs: list[LayerSpec]
     vocab_size: int
@@ -70,19 +74,20 @@ def load_transformers_model(
     dtype = choose_dtype(stored)
     causal = load_causal(path, config, dtype).to(device)
     vocab_size, length = int(config.vocab_size), context_len(path, config)
+    name = type(causal).__name__
     try:
         with torch.inference_mode():
             split, specs = check_and_split(causal, vocab_size, length or MAX_TOKENS)
     except Exception as error:  # a class may fail in any way on attention that is not its own
-        raise ConfigError(f"{architecture(config)}: {_reason(error)}") from error
+        raise ConfigError(refusal(name, _reason(error))) from error
     if length is None:
         raise ConfigError(f"{path / 'config.json'}: max_position_embeddings is missing")
-    return TransformersModel(split, specs, vocab_size, length, dtype, device)
+    return TransformersModel(name, split, specs, vocab_size, length, dtype, device)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     if CausalMask.__name__ in str(error):
-        return "it computes with its attention mask (position biases, sparse attention)"
+        return "it computes with its attention mask, as for ALiBi or sparse attention"
     return f"it cannot do with our attention ({type(error).__name__}: {error})"

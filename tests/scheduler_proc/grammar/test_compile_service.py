@@ -14,7 +14,7 @@ from scheduler_proc.grammar.job import Outcome
 from scheduler_proc.grammar.service import CompileService, Rules
 from srt.constraint import Constraint
 from srt.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
-from srt.messages import CompileReply, CompileReq
+from srt.messages import CompileCancel, CompileReply, CompileReq
 
 OK = Outcome("ok")
 
@@ -28,12 +28,13 @@ class Bench:
         workers: int = 2,
         max_wait_s: float = 100.0,
         folder_bytes: int = 100_000,
+        quantum_s: float = 100.0,
     ) -> None:
         self.folder = ArtefactFolder(directory, folder_bytes)
         self.replies: list[CompileReply] = []
         self.running: dict[str, asyncio.Future[Outcome]] = {}
         self.runs: list[str] = []
-        rules = Rules(workers, seconds=10.0, mib=64, max_wait_s=max_wait_s)
+        rules = Rules(workers, 10.0, 64, max_wait_s, quantum_s)
         self.service = CompileService(
             self.folder, lambda c: f"key-{c.source}", self._run, self.replies.append, rules
         )
@@ -51,6 +52,10 @@ class Bench:
 
     async def ask(self, request_id: int, source: str, epoch: int = 1) -> None:
         self.service.ask(CompileReq(request_id, epoch, Constraint("regex", source)))
+        await settle()
+
+    async def cancel(self, request_id: int, epoch: int = 1) -> None:
+        self.service.cancel(CompileCancel(request_id, epoch))
         await settle()
 
     async def end(self, source: str, outcome: Outcome = OK) -> None:
@@ -228,6 +233,61 @@ async def test_a_new_epoch_forgets_what_was_queued_before(bench: Bench) -> None:
     replies = [reply for reply in bench.take() if reply.epoch == 2]
     assert replies == [CompileReply(11, 2, "key-a"), CompileReply(10, 2, "key-d")]
     assert bench.runs == ["a", "b", "d"]
+
+
+# ---- nobody waits any more, and somebody else does -----------------------------------------------
+
+
+async def test_what_nobody_waits_for_is_not_compiled(bench: Bench) -> None:
+    for i, source in enumerate("abc"):
+        await bench.ask(i, source)
+    await bench.ask(3, "a")
+    await bench.cancel(0)
+    assert not bench.running["a"].done()  # somebody else asked for it
+    await bench.cancel(2)
+    assert bench.service.num_queued == 0
+    await bench.cancel(3)
+    assert bench.running["a"].cancelled() and bench.service.num_running == 1
+    await bench.ask(4, "a")
+    assert bench.runs == ["a", "b", "a"]
+    await bench.end("a")
+    await bench.end("b")
+    assert bench.take() == [CompileReply(4, 1, "key-a"), CompileReply(1, 1, "key-b")]
+    assert bench.service.counters.cancelled == 3
+
+
+async def test_a_cancelled_one_lets_the_next_begin(bench: Bench) -> None:
+    for i, source in enumerate("abc"):
+        await bench.ask(i, source)
+    await bench.cancel(0)
+    assert bench.runs == ["a", "b", "c"]
+
+
+async def test_strange_cancels_are_ignored(bench: Bench) -> None:
+    await bench.ask(1, "a")
+    await bench.cancel(2)
+    await bench.cancel(1, epoch=2)
+    await bench.end("a")
+    await bench.cancel(1)
+    assert bench.take() == [CompileReply(1, 1, "key-a")]
+    assert bench.service.counters.cancelled == 0
+
+
+async def test_long_ones_make_way_for_new_ones(tmp_path: Path) -> None:
+    """Without anything else happening. They begin again, and are answered like all others."""
+    bench = Bench(tmp_path, workers=1, quantum_s=0.01)
+    for i, source in enumerate(("long", "longer", "longest", "quick")):
+        await bench.ask(i, source)
+    async with asyncio.timeout(10):
+        while bench.runs[-1] != "quick":
+            await asyncio.sleep(0.001)
+    assert bench.runs == ["long", "longer", "longest", "quick"]
+    assert bench.service.num_running == 2 and bench.service.num_queued == 2
+    for source in ("quick", "long", "longer", "longest"):
+        await bench.end(source)
+    assert bench.runs[4:] == ["longer", "longest"]
+    assert [reply.id for reply in bench.take()] == [3, 0, 1, 2]
+    assert bench.service.num_running == 0
 
 
 async def test_closing_cancels(bench: Bench) -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 from srt.errors import ConfigError
-from srt.model.gguf_file import GGUFFile
+from srt.model.gguf_file import BLOCK_TYPES, GGUFFile
 from tests.model_files import write_gguf
 
 
@@ -36,3 +37,47 @@ def test_a_cut_file_is_a_config_error(tmp_path: Path, keep: int) -> None:
     cut.write_bytes(files.path.read_bytes()[:keep])
     with pytest.raises(ConfigError, match=r"cut\.gguf"):
         GGUFFile(cut)
+
+
+def test_types_are_those_of_the_package() -> None:
+    """All that it dequantises, but two that none of our models come in."""
+    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    assert {i: (kind.num_values, kind.num_bytes) for i, kind in BLOCK_TYPES.items()} == {
+        i: sizes[i] for i in BLOCK_TYPES
+    }
+    plain = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
+    left_out = {GGMLQuantizationType.MXFP4, GGMLQuantizationType.NVFP4}
+    assert set(BLOCK_TYPES) == plain.union(gguf.quants._type_traits) - left_out
+    for i, kind in BLOCK_TYPES.items():
+        assert kind.name == GGMLQuantizationType(i).name
+
+
+def write_tensor(path: Path, array: np.ndarray, kind: GGMLQuantizationType) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("token_embd.weight", array, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", ["Q8_1", "Q8_K", "I32"])
+def test_unsupported_types_are_named(tmp_path: Path, kind: str) -> None:
+    ggml_type = GGMLQuantizationType[kind]
+    size = gguf.GGML_QUANT_SIZES[ggml_type][1]
+    path = write_tensor(tmp_path / "m.gguf", np.zeros((4, size), np.uint8), ggml_type)
+    with pytest.raises(
+        ConfigError, match=f"token_embd.weight has the unsupported ggml type {kind}"
+    ):
+        GGUFFile(path)
+
+
+def test_a_block_does_not_reach_over_rows(tmp_path: Path) -> None:
+    path = write_tensor(tmp_path / "m.gguf", np.zeros((4, 34), np.uint8), GGMLQuantizationType.Q8_0)
+    content = path.read_bytes()
+    dims = (32).to_bytes(8, "little") + (4).to_bytes(8, "little")
+    assert content.count(dims) == 1
+    path.write_bytes(content.replace(dims, (16).to_bytes(8, "little") + (8).to_bytes(8, "little")))
+    with pytest.raises(ConfigError, match="rows of 16 values in blocks of Q8_0"):
+        GGUFFile(path)
