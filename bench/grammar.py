@@ -62,7 +62,8 @@ class Worker:
         self.compiler.warm_up()
         self._directory = directory
         self._folder = ArtefactFolder(directory, 2**29)
-        rules = Rules(workers=1, seconds=_LIMITS.seconds, mib=1024, max_wait_s=60.0)
+        seconds = _LIMITS.seconds
+        rules = Rules(workers=1, seconds=seconds, mib=1024, max_wait_s=60.0, quantum_s=seconds)
         self._service = CompileService(self._folder, self._key, self._run, self._on_reply, rules)
         self._reply: asyncio.Future[CompileReply] | None = None
 

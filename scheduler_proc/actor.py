@@ -180,7 +180,11 @@ class SchedulerActor(Actor):
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
         if not self.args.disable_jump_forward:
-            self._core.retokeniser = Retokeniser(vocab, load_plain_tokenizer(files))
+            encoder = load_plain_tokenizer(files)
+            if encoder.cuts_words:
+                self._core.retokeniser = Retokeniser(vocab, encoder)
+            else:
+                log.warning("jump-forward is off: the tokenizer does not encode word by word")
         return TokenVocabulary.from_vocab(vocab)
 
     def _on_control(self, control: Control) -> None:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 from jinja2 import meta, nodes
@@ -27,37 +27,56 @@ MAX_RENDERED_CHARS = 4 * 1024 * 1024
 NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
 
-class ChatTemplate:
-    """Renders chats for one model. `source` None: the model has no template and takes no chats."""
+class _Compiled(NamedTuple):
+    """A template, and whether it writes tools, and calls in our format, by itself."""
 
-    def __init__(self, source: str | None, *, bos_token: str = "", eos_token: str = "") -> None:
+    template: jinja2.Template
+    takes_tools: bool
+
+
+class ChatTemplate:
+    """Renders chats for one model. `source` None: the model has no template and takes no chats.
+
+    `tool_source` is the template for chats with tools, if the model has one of its own; one that
+    writes calls in another format than ours is not used.
+    """
+
+    def __init__(
+        self,
+        source: str | None,
+        *,
+        tool_source: str | None = None,
+        bos_token: str = "",
+        eos_token: str = "",
+    ) -> None:
         self._names = {"bos_token": bos_token, "eos_token": eos_token}
-        self._template: jinja2.Template | None = None
-        self._takes_tools = False
         self._why_not = "this model has no chat template: send a text prompt instead"
-        if source is not None:
-            self._compile(source)
+        self._default = None if source is None else self._compiled(source)
+        with_tools = None if tool_source is None else self._compiled(tool_source)
+        self._with_tools = with_tools if with_tools and with_tools.takes_tools else self._default
 
     @classmethod
     def from_vocab(cls, vocab: Vocab) -> "ChatTemplate":
         """The template of a model, with its BOS and EOS tokens as template variables."""
         bos = "" if vocab.bos_id is None else vocab.token_bytes[vocab.bos_id].decode()
         eos = vocab.token_bytes[vocab.eos_ids[0]].decode() if vocab.eos_ids else ""
-        return cls(vocab.chat_template, bos_token=bos, eos_token=eos)
+        source, tool_source = vocab.chat_template, vocab.tool_template
+        return cls(source, tool_source=tool_source, bos_token=bos, eos_token=eos)
 
     @property
     def server_names(self) -> frozenset[str]:
         """The variables that a request may not set."""
         return frozenset({"messages", "add_generation_prompt", "tools", *self._names, *_FUNCTIONS})
 
-    def _compile(self, source: str) -> None:
+    def _compiled(self, source: str) -> _Compiled | None:
         # A broken template must not keep a model from serving plain prompts.
         environment = _environment()
         try:
-            self._takes_tools = _writes_tools(environment, source)
-            self._template = environment.from_string(source)
+            takes_tools = _writes_tools(environment, source)
+            return _Compiled(environment.from_string(source), takes_tools)
         except jinja2.TemplateError as error:
             self._why_not = f"this model's chat template cannot be compiled: {error}"
+            return None
 
     def render(
         self,
@@ -70,11 +89,12 @@ class ChatTemplate:
         """The prompt for a chat that may call `tools`; `template_args` are further variables, none
         of `server_names`. Raises RequestError when the template refuses it, and when it is longer
         than `max_chars`."""
-        if self._template is None:
+        compiled = self._with_tools if tools else self._default
+        if compiled is None:
             raise RequestError(self._why_not, param="messages")
-        if not self._takes_tools:
+        if not compiled.takes_tools:
             messages = with_tools_as_text(messages, tools, HERMES)
-        shown = [tool_object(tool) for tool in tools] if self._takes_tools else []
+        shown = [tool_object(tool) for tool in tools] if compiled.takes_tools else []
         names = {
             "messages": [message_object(m, arguments_as_text=False) for m in messages],
             "add_generation_prompt": add_generation_prompt,
@@ -84,7 +104,7 @@ class ChatTemplate:
             **template_args,
         }
         try:
-            return _bounded(self._template, names, max_chars)
+            return _bounded(compiled.template, names, max_chars)
         except RequestError:
             raise
         except Exception as error:  # a template may fail in any way that Python can

@@ -24,6 +24,7 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.checkpoint import Checkpoint
 from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.recode import for_kernels
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import (
     EMBED,
@@ -34,6 +35,7 @@ from scheduler_proc.models.tensors import (
     layer_spec,
 )
 from srt.errors import ConfigError
+from srt.model.gguf_file import BLOCK_TYPES
 
 QUANTIZATIONS = ("none", "q8", "q4")
 
@@ -59,20 +61,23 @@ class Choice(NamedTuple):
     exact: bool = False
     tiles: bool = False
 
-    def format(self, name: str, source: Source, inputs: int) -> Format:
-        """What tensor `name` becomes. Raises ConfigError if it cannot be."""
-        chosen = self._format(name, source, inputs)
+    def format(self, name: str, source: Source, inputs: int, ggml_type: int) -> Format:
+        """What tensor `name`, of `ggml_type` in the file and read as `source`, becomes.
+
+        Raises ConfigError if it cannot be.
+        """
+        chosen = self._format(name, source, inputs, ggml_type)
         return chosen.tiled if self.tiles else chosen
 
-    def _format(self, name: str, source: Source, inputs: int) -> Format:
+    def _format(self, name: str, source: Source, inputs: int, ggml_type: int) -> Format:
         if self.exact:
             return Format.F32
         if self.quantization == "none":
             return _OWN_FORMATS[source]
-        if source not in _PLAIN:
+        if ggml_type not in _PLAIN:
             raise ConfigError(
-                f"--quantization {self.quantization}: tensor {name} is {source.name} in the file "
-                "already"
+                f"--quantization {self.quantization}: tensor {name} is "
+                f"{BLOCK_TYPES[ggml_type].name} in the file already"
             )
         if inputs % 32:
             raise ConfigError(
@@ -179,15 +184,10 @@ class _Packer:
         return matrix
 
     def _matrix(self, name: str, rows: int, inputs: int, order: np.ndarray | None = None) -> Matrix:
-        raw = self._checkpoint.raw(name)
-        try:
-            source = Source(raw.ggml_type)
-        except ValueError:
-            raise ConfigError(
-                f"{self._checkpoint.path}: tensor {name} has ggml type {raw.ggml_type}, which the "
-                "native executor does not support"
-            ) from None
-        chosen = self._choice.format(name, source, inputs)
+        stored = self._checkpoint.raw(name)
+        raw = for_kernels(stored)
+        source = Source(raw.ggml_type)
+        chosen = self._choice.format(name, source, inputs, stored.ggml_type)
         data = self._library.pack(source, raw.data, rows, inputs, chosen, order, self._arena)
         return Matrix(chosen, rows, inputs, address(self._keep(data)))
 

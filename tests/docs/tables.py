@@ -112,7 +112,7 @@ _SOCKETS: list[tuple[str, Any]] = [
     ("client → detokenizer", messages.BackMessage),
     ("detokenizer → client", messages.BackReply),
     ("detokenizer → tokenizer", messages.Credit),
-    ("tokenizer → compiler", messages.CompileReq),
+    ("tokenizer → compiler", messages.CompilerRequest),
     ("compiler → tokenizer", messages.CompilerMessage),
     ("supervisor → everyone", messages.RingEvent),
     ("part → supervisor", messages.Heartbeat),

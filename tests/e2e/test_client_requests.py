@@ -128,6 +128,45 @@ async def test_the_prompts_log_probabilities_are_for_all_samples(server: Server)
             assert rows == [rows[0]] * 3
 
 
+DETAILS: dict[str, Any] = {
+    "return_logprob": True,
+    "logprob_start_len": 0,
+    "top_logprobs": 3,
+    "logprob_token_ids": [7042, 0],
+}
+
+
+@pytest.mark.parametrize("prompt", [{"text": PROMPT}, {"messages": CHAT}], ids=["text", "chat"])
+async def test_details_by_both_ways(server: Server, prompt: dict[str, Any]) -> None:
+    """The chosen token of a greedy answer is the likeliest; named ones are where they belong."""
+    async with both(server) as clients:
+        outputs = [await c.generate(**prompt, sampling=GREEDY, **DETAILS) for c in clients]
+    for output in outputs:
+        tops, named = output.output_top_logprobs, output.output_id_logprobs
+        assert tops is not None and named is not None and output.output_logprobs is not None
+        assert [row[0][1] for row in tops] == output.output_ids
+        assert [row[0][0] for row in tops] == pytest.approx(output.output_logprobs, abs=1e-5)
+        assert [len(row) for row in tops] == [3] * 6 and [len(row) for row in named] == [2] * 6
+        assert all(row == sorted(row, reverse=True) for row in tops)
+        for row, values in zip(tops, named, strict=True):
+            known = {token: value for value, token in row}
+            for token, value in zip(DETAILS["logprob_token_ids"], values, strict=True):
+                assert value <= row[0][0] + 1e-5
+                assert token not in known or value == pytest.approx(known[token], abs=1e-5)
+        prompt_tops, prompt_named = output.prompt_top_logprobs, output.prompt_id_logprobs
+        assert prompt_tops is not None and prompt_named is not None
+        assert len(prompt_tops) == len(prompt_named) == output.prompt_tokens
+        assert prompt_tops[0] is None and prompt_named[0] is None
+        assert all(row and len(row) == 3 for row in prompt_tops[1:])
+    ring, http = outputs
+    assert (ring.text, ring.output_ids) == (http.text, http.output_ids)
+    for one, other in zip(
+        ring.output_top_logprobs or [], http.output_top_logprobs or [], strict=True
+    ):
+        assert [token for _, token in one] == [token for _, token in other]
+        assert [v for v, _ in one] == pytest.approx([v for v, _ in other], abs=1e-3)
+
+
 # ---- chats and tokens ----------------------------------------------------------------------------
 
 OPEN: list[Any] = [*CHAT, {"role": "assistant", "content": "Hello, my name is"}]

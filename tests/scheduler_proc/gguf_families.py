@@ -5,7 +5,7 @@ Llamas, norms of Gemmas) and the metadata are written down here.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,15 @@ def write_family(
     path: Path,
     tensors: Mapping[str, np.ndarray] | None = None,
     quants: Mapping[str, GGMLQuantizationType] | None = None,
+    tokenizer: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     **keys: Any,
 ) -> ModelFiles:
     """A GGUF file of `model`. `tensors` replace its own; those in `quants` are blocks of that type
-    already. `keys` add to or replace the metadata, without it where they are None."""
+    already. `tokenizer` writes the metadata of one. `keys` add to or replace that of the
+    architecture; there is none where they are None."""
     arch = arch_of(model)
     writer = gguf.GGUFWriter(path, arch)
+    tokenizer(writer)
     for key, value in {**metadata(model), **keys}.items():
         if value is not None:
             add_value(writer, f"{arch}.{key}", value)

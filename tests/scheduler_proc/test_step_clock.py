@@ -1,3 +1,5 @@
+"""The clock of the steps: what counts as time in which requests waited for the scheduler."""
+
 from scheduler_proc.step_clock import StepClock
 
 

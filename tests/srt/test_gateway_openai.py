@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import openai
 import pytest
 
+from srt.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
 from srt.gateway.fields import (
     CHAT,
     COMPLETION,
@@ -18,7 +20,7 @@ from srt.gateway.wire_openai import ChatRequest, CompletionRequest
 from srt.gateway.wire_responses import ResponsesRequest
 from srt.messages import ChatMessage, ChatOptions, Finish
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import error_of, in_process, sse_payloads
+from tests.srt.gateway_setup import error_of, in_process, served, sse_payloads
 
 CHAT_BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -363,6 +365,37 @@ async def test_chat_errors_name_the_field(body: dict[str, Any], param: str) -> N
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
     assert client.generations == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RequestError("busy", code=OVERLOADED, retryable=True), openai.RateLimitError),
+        (RequestError("too long", code=CONTEXT_LENGTH, param="text"), openai.BadRequestError),
+        (RequestError("draining", code=UNAVAILABLE), openai.InternalServerError),
+        (ValueError("a defect"), openai.InternalServerError),
+    ],
+)
+async def test_the_openai_package_knows_our_errors(
+    error: Exception, kind: type[openai.APIStatusError]
+) -> None:
+    client = FakeClient()
+    client.refusals = {0: error}
+    async with (
+        served(client, api_keys=("sesame",)) as server,
+        openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="sesame", max_retries=0) as package,
+    ):
+        with pytest.raises(kind) as caught:
+            await package.completions.create(model="tiny", prompt="a")
+        stranger = package.with_options(api_key="other")
+        with pytest.raises(openai.AuthenticationError) as refused:
+            await stranger.completions.create(model="tiny", prompt="a")
+    if isinstance(error, RequestError):
+        assert caught.value.code == error.info.code and error.info.message in caught.value.message
+        assert caught.value.param == ("prompt" if error.info.param else None)
+    else:
+        assert caught.value.code == "internal" and "a defect" not in caught.value.message
+    assert refused.value.code == "unauthorized"
 
 
 @pytest.mark.parametrize(

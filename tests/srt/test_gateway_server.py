@@ -13,7 +13,7 @@ import pytest
 from srt.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
 from srt.gateway import body as body_module
 from srt.gateway import health as health_module
-from srt.gateway import ring_state
+from srt.gateway import ring_state, unread
 from srt.gateway import server as server_module
 from srt.gateway.app import create_app
 from srt.gateway.server import BoundedProtocol, GatewayServer
@@ -250,6 +250,23 @@ async def test_an_early_answer_is_not_lost_to_a_reset(path: str, status: int) ->
                 response = await http.request(method, path, content=content, headers=headers)
             assert response.status_code == status
             error_of(response)
+
+
+@pytest.mark.parametrize(("name", "value"), [("MAX_UNREAD_BYTES", 10), ("UNREAD_TIMEOUT_S", 0.1)])
+async def test_an_early_answer_waits_for_no_endless_body(
+    name: str, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unread, name, value)
+    async with served(FakeClient()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            b"POST /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"Content-Length: 1000\r\n\r\n" + b" " * 20
+        )
+        async with asyncio.timeout(3):
+            answer = await reader.readuntil(b"}}")
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 404")
 
 
 async def test_a_peer_that_waits_to_send_is_answered_at_once() -> None:

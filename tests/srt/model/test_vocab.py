@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import gguf
 import pytest
 from tokenizers import decoders, processors
 
 from srt.errors import ConfigError
 from srt.model.files import resolve_model
+from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.model_files import (
     CORPUS,
@@ -17,6 +19,7 @@ from tests.model_files import (
     write_gguf,
     write_json,
 )
+from tests.spm_files import write_spm_gguf
 
 TEXTS = [*CORPUS, "日本 é\n\tx", "👍🏽 ok"]
 
@@ -106,13 +109,56 @@ def test_bos_is_added_as_tokenizer_json_says(tmp_path: Path) -> None:
     assert not load_vocab(off).add_bos
 
 
-def test_chat_template_file_wins(tmp_path: Path) -> None:
-    templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
+def test_eos_is_added_as_tokenizer_json_says(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    assert not load_vocab(save_directory(tmp_path, tokenizer)).add_eos
+    special = [("<bos>", 0), ("<eos>", 1)]
+    template = processors.TemplateProcessing("<bos> $A <eos>", special_tokens=special)
+    tokenizer.post_processor = template
+    files = save_directory(tmp_path, tokenizer)
+    assert load_vocab(files).add_eos
+    for text in ("the cat", "the cat<eos>", ""):
+        ids = load_tokenizer(files).encode(text).tolist()
+        assert ids == tokenizer.encode(text.removesuffix("<eos>")).ids
+    config = {"add_eos_token": False, "add_bos_token": False}
+    files = save_directory(tmp_path, tokenizer, tokenizer_config=config)
+    plain = tokenizer.encode("the cat", add_special_tokens=False).ids
+    assert load_tokenizer(files).encode("the cat").tolist() == plain
+
+
+def test_chat_templates_of_files_win(tmp_path: Path) -> None:
+    templates = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
     config = {"chat_template": templates}
     files = save_directory(tmp_path, byte_level_tokenizer(), tokenizer_config=config)
-    assert load_vocab(files).chat_template == "D"
+    vocab = load_vocab(files)
+    assert (vocab.chat_template, vocab.tool_template) == ("D", "T")
     (tmp_path / "chat_template.jinja").write_text("J")
-    assert load_vocab(files).chat_template == "J"
+    vocab = load_vocab(files)
+    assert (vocab.chat_template, vocab.tool_template) == ("J", None)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("U")
+    vocab = load_vocab(files)
+    assert (vocab.chat_template, vocab.tool_template) == ("J", "U")
+
+
+@pytest.mark.parametrize("given", ["D", {"default": "D"}])
+def test_a_chat_template_alone(tmp_path: Path, given: object) -> None:
+    config = {"chat_template": given}
+    files = save_directory(tmp_path, byte_level_tokenizer(), tokenizer_config=config)
+    vocab = load_vocab(files)
+    assert (vocab.chat_template, vocab.tool_template) == ("D", None)
+
+
+def test_chat_templates_of_gguf_files(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_chat_template("D")
+    assert load_vocab(write_spm_gguf(path, writer=writer)).chat_template == "D"
+    writer = gguf.GGUFWriter(path, "llama")
+    named = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    writer.add_chat_template(named)
+    vocab = load_vocab(write_spm_gguf(path, writer=writer))
+    assert (vocab.chat_template, vocab.tool_template) == ("D", "T")
 
 
 def test_missing_context_length_is_named(tmp_path: Path) -> None:

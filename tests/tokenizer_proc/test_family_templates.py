@@ -1,0 +1,174 @@
+"""Chat templates with the constructs of those of the families, against transformers' rendering."""
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from srt.errors import RequestError
+from srt.messages import ChatMessage, ToolSpec
+from tokenizer_proc.chat_template import ChatTemplate
+
+LLAMA_3 = """\
+{{- bos_token }}
+{%- if not date is defined %}{% set date = strftime_now("%Y") %}{% endif %}
+{%- if messages[0]["role"] == "system" %}
+    {%- set system = messages[0]["content"] | trim %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set system, rest = "", messages %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Year " + date[:2] + "..\\n" + system + "<|eot_id|>" }}
+{%- for m in rest %}
+    {{- "<|start_header_id|>" + m.role + "<|end_header_id|>\\n\\n" }}
+    {{- m.content | trim + "<|eot_id|>" }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- "<|start_header_id|>assistant<|end_header_id|>\\n\\n" }}
+{%- endif %}
+"""
+CHAT_ML = """\
+{%- set ns = namespace(last=messages | length - 1, several=false) %}
+{%- for m in messages[::-1] %}
+    {%- set index = messages | length - 1 - loop.index0 %}
+    {%- if m.role == "user" and not ns.several %}
+        {%- set ns.several, ns.last = true, index %}
+    {%- endif %}
+{%- endfor %}
+{%- for m in messages %}
+{{- "<|im_start|>" + m.role + "\\n" }}
+{%- if m.role == "assistant" and "</think>" in m.content and loop.index0 < ns.last %}
+    {{- m.content.split("</think>")[-1].lstrip("\\n") }}
+{%- else %}
+    {%- generation %}{{ m.content }}{% endgeneration %}
+{%- endif %}
+{{- "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\\n" }}{% endif %}
+"""
+MISTRAL = """\
+{{ bos_token }}{% for m in messages %}\
+{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+{{ raise_exception('roles must alternate') }}{% endif %}\
+{% if m['role'] == 'user' %}{{ '[INST] ' + m['content'] + ' [/INST]' }}\
+{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}\
+{% else %}{{ raise_exception('only user and assistant') }}{% endif %}{% endfor %}"""
+GEMMA = """\
+{{ bos_token }}
+{%- if messages[0].role == 'system' -%}
+    {%- set first = messages[0].content + '\\n\\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first = '' -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+{%- for m in loop_messages -%}
+    {%- set role = 'model' if m.role == 'assistant' else m.role -%}
+    {{ '<start_of_turn>' + role + '\\n' + (first if loop.first else '') }}
+    {%- if m.content is string -%}{{ m.content | trim }}
+    {%- elif m.content is iterable -%}
+        {%- for item in m.content -%}{{ item.text | trim }}{%- endfor -%}
+    {%- endif -%}
+    {{ '<end_of_turn>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<start_of_turn>model\\n' }}{%- endif -%}
+"""
+PHI_3 = """\
+{% for m in messages %}
+{% if m['role'] in ['system', 'user'] and m['content'] %}
+{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}
+{% elif m['role'] == 'assistant' %}
+{{ '<|assistant|>\n' + m['content'] + '<|end|>\n' }}
+{% else %}
+{% continue %}
+{% endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '<|assistant|>\n' }}
+{% else %}
+{{ eos_token }}
+{% endif %}
+"""
+FAMILIES = {
+    "llama-3": LLAMA_3,
+    "chatml": CHAT_ML,
+    "mistral": MISTRAL,
+    "gemma": GEMMA,
+    "phi-3": PHI_3,
+}
+HELLO, ANSWER = ChatMessage("user", " Hello <b> é "), ChatMessage("assistant", "Hi.")
+SYSTEM = ChatMessage("system", "Be brief.")
+THOUGHT = ChatMessage("assistant", "<think>\nhm\n</think>\n\nWell.")
+CHATS = {
+    "one turn": [HELLO],
+    "system": [SYSTEM, HELLO],
+    "turns": [HELLO, ANSWER, ChatMessage("user", "日本?"), ANSWER],
+    "thoughts": [HELLO, THOUGHT, HELLO, THOUGHT],
+    "empty": [ChatMessage("user", "")],
+    "twice": [HELLO, HELLO],
+}
+
+
+def of_transformers(template: Any, chat: list[ChatMessage], **options: Any) -> str:
+    tokenizer: Any = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE()), bos_token="<s>", eos_token="</s>"
+    )
+    tokenizer.chat_template = template
+    messages = [{"role": m.role, "content": m.content} for m in chat]
+    rendered: str = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+    return rendered
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("prompt", [False, True])
+def test_as_transformers_renders_it(family: str, chat: str, prompt: bool) -> None:
+    source, messages = FAMILIES[family], CHATS[chat]
+    ours = ChatTemplate(source, bos_token="<s>", eos_token="</s>")
+    try:
+        expected = of_transformers(source, messages, add_generation_prompt=prompt)
+    except Exception as error:
+        assert family == "mistral", error
+        with pytest.raises(RequestError, match=str(error)):
+            ours.render(messages, prompt)
+    else:
+        assert ours.render(messages, prompt) == expected
+
+
+def test_which_chats_mistral_refuses() -> None:
+    """So that the test above compares both."""
+    template = ChatTemplate(MISTRAL)
+    for name, reason in (("twice", "alternate"), ("system", "alternate")):
+        with pytest.raises(RequestError, match=reason):
+            template.render(CHATS[name])
+    assert template.render(CHATS["turns"])
+
+
+# ---- templates for tools -------------------------------------------------------------------------
+
+DEFAULT = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+TOOL_USE = (
+    "{% for t in tools %}{{ t | tojson }}{% endfor %}<tool_call>"
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}"
+)
+NOW = ToolSpec("now")
+
+
+def test_a_template_for_tools_is_for_chats_with_tools() -> None:
+    ours = ChatTemplate(DEFAULT, tool_source=TOOL_USE)
+    theirs = {"default": DEFAULT, "tool_use": TOOL_USE}
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    assert ours.render([HELLO]) == of_transformers(theirs, [HELLO])
+    assert ours.render([HELLO], tools=[NOW]) == of_transformers(theirs, [HELLO], tools=tools)
+    alone = ChatTemplate(None, tool_source=TOOL_USE)
+    assert alone.render([HELLO], tools=[NOW]) == ours.render([HELLO], tools=[NOW])
+    with pytest.raises(RequestError, match="no chat template"):
+        alone.render([HELLO])
+
+
+@pytest.mark.parametrize("source", [TOOL_USE.replace("tool_call", "CALL"), "{% for %}"])
+def test_one_of_another_format_or_a_broken_one_is_not_used(source: str) -> None:
+    ours = ChatTemplate(DEFAULT, tool_source=source)
+    assert ours.render([HELLO], tools=[NOW]) == ChatTemplate(DEFAULT).render([HELLO], tools=[NOW])
