@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from srt.errors import RequestError
 from srt.model.tokenizer import Tokenizer
 
-# A text begins otherwise than it goes on with some tokenizers, so words are encoded behind this.
-_BEFORE = "\n"
-
 
 def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """All that must not be output, each once. RequestError for a word without tokens."""
@@ -20,18 +17,8 @@ def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     for i, word in enumerate(words):
         bare = word.lstrip() or word
         for text in (bare, " " + bare):
-            ids = _inside(text, tokenizer)
+            ids = tokenizer.encode_inside(text).tolist()
             if not ids:
                 raise RequestError(f"bad_words[{i}] has no tokens", param="bad_words")
             found[tuple(ids)] = None
     return [list(ids) for ids in found]
-
-
-def _inside(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of `text` inside of a longer one."""
-    before, ids, alone = (
-        tokenizer.encode(t, add_special_tokens=False).tolist()
-        for t in (_BEFORE, _BEFORE + text, text)
-    )
-    found: list[int] = ids[len(before) :] if ids[: len(before)] == before else alone
-    return found  # alone where it would merge with what is before

@@ -114,6 +114,11 @@ class PromptReader:
         self._check_chars(len(text), param)
         return self._tokenizer.encode(text, add_special_tokens)
 
+    def encode_inside(self, text: str, param: str) -> np.ndarray:
+        """The same where `text` continues other text."""
+        self._check_chars(len(text), param)
+        return self._tokenizer.encode_inside(text)
+
     def checked_ids(self, data: bytes, param: str) -> np.ndarray:
         """The ids (int32 [n]) that the field `param` holds."""
         if len(data) % 4:

@@ -113,7 +113,7 @@ class ScoreReader:
         elif req.text is not None:
             ids = self._reader.encode(req.text + text, where)
         else:
-            alone = self._reader.encode(text, where, add_special_tokens=False)
+            alone = self._reader.encode_inside(text, where)
             ids = np.concatenate((prefix, alone))
         if len(ids) == 0:
             raise RequestError(f"{where} must hold at least one token", param=where)

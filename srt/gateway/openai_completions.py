@@ -193,7 +193,7 @@ class _Writer:
         if not self._body.echo:
             return text, None
         given, ids = self._prompt.text, self._prompt.input_ids or ()
-        prompt = self._vocab.decode(ids, self._body.skip_special_tokens) if given is None else given
+        prompt = self._vocab.decode_prompt(ids, self._body.skip_special_tokens) if given is None else given
         logprobs = None
         if self._body.logprobs is not None:
             positions = prompt_positions(output, self._num_top)

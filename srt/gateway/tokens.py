@@ -115,7 +115,7 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
         raise RequestError("tokens must not mix ids and lists of ids", param="tokens")
     for row in lists or [body.tokens]:
         _check_ids(row, gateway.vocab.vocab_size)
-    texts = [gateway.vocab.decode(row, body.skip_special_tokens) for row in lists or [body.tokens]]
+    texts = [gateway.vocab.decode_prompt(row, body.skip_special_tokens) for row in lists or [body.tokens]]
     text = texts if lists else texts[0]
     return json_reply(Text(text=text, prompt=text))
 

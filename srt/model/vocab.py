@@ -58,11 +58,14 @@ class Vocab:
         return [b"" if i in hidden else data for i, data in enumerate(self.token_bytes)]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """The whole text that `ids` are made of, without the space that prompts get in front;
-        bytes that are not UTF-8 become U+FFFD."""
+        """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
         hidden: frozenset[int] = self.special_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes[i] for i in ids if i not in hidden)
-        text = data.decode("utf-8", errors="replace")
+        return data.decode("utf-8", errors="replace")
+
+    def decode_prompt(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """The same without the space that the tokenizer has put in front of a prompt."""
+        text = self.decode(ids, skip_special_tokens)
         return text.removeprefix(" ") if self.space_prefix else text
 
 

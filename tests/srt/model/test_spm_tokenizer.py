@@ -94,7 +94,7 @@ def test_ids_are_those_of_the_algorithm(
 def test_decoding_gives_the_text_back(
     tokenizer: Tokenizer, plain: PlainTokenizer, vocab: Vocab, text: str
 ) -> None:
-    assert vocab.decode(tokenizer.encode(text)) == text
+    assert vocab.decode_prompt(tokenizer.encode(text)) == text
     assert b"".join(vocab.token_bytes[i] for i in plain.split(text).ids) == text.encode()
 
 
@@ -144,6 +144,12 @@ def test_ids_are_those_of_transformers(tmp_path: Path, arch: str) -> None:
     check()
 
 
+@given(TEXT)
+@settings(max_examples=100, deadline=None)
+def test_text_inside_of_other_text(tokenizer: Tokenizer, plain: PlainTokenizer, text: str) -> None:
+    assert tokenizer.encode_inside(text).tolist() == plain.split(text).ids
+
+
 def test_special_and_user_defined_tokens(tokenizer: Tokenizer, vocab: Vocab) -> None:
     """Each stretch of text between special tokens gets a space in front, as in llama.cpp."""
     ids = tokenizer.encode("<|user|>the<a tool>the<|end|>the")
@@ -169,7 +175,7 @@ def test_special_tokens_of_phi_3_take_the_white_space_behind_them(tmp_path: Path
     tokenizer, vocab = load_tokenizer(files), load_vocab(files)
     same = tokenizer.encode("<|user|>the cat<|end|>the cat").tolist()
     assert tokenizer.encode("<|user|>\n the cat<|end|> \nthe cat").tolist() == same
-    assert vocab.decode(tokenizer.encode("<s> a"), False) == "<s>  a"
+    assert vocab.decode_prompt(tokenizer.encode("<s> a"), False) == "<s>  a"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +212,7 @@ def test_a_vocabulary_without_bytes_has_an_unknown_token(tmp_path: Path) -> None
     vocab, tokenizer = load_vocab(files), load_tokenizer(files)
     ids = tokenizer.encode("the 🐈🐈 the")
     assert ids.tolist().count(0) == 1
-    assert vocab.decode(ids) == "the  the"
+    assert vocab.decode_prompt(ids) == "the  the"
 
 
 def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
@@ -223,7 +229,7 @@ def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
     vocab = load_vocab(files)
     ids = load_tokenizer(files).encode("cat cat", add_special_tokens=False)
     assert b"t " in [vocab.token_bytes[i] for i in ids]
-    assert vocab.decode(ids) == "cat cat"
+    assert vocab.decode_prompt(ids) == "cat cat"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_spm_directory(tmp_path: Path) -> None:
     vocab = load_vocab(save_directory(tmp_path, tokenizer))
     for text in TEXTS:
         ids = tokenizer.encode(text).ids
-        assert vocab.decode(ids) == tokenizer.decode(ids) == text
+        assert vocab.decode_prompt(ids) == tokenizer.decode(ids) == text
         assert b"".join(vocab.token_bytes[i] for i in ids) == b" " + text.encode()
 
 
