@@ -55,6 +55,8 @@ class Request:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes)
+        has_details = start.top_logprobs > 0 or len(start.logprob_token_ids) > 0
+        self._wants_details = start.return_logprob and has_details
         self._unsent = self._nothing()
         self._jump_tokens = 0
         self._forward_passes = 0
@@ -159,7 +161,7 @@ class Request:
         self._unsent = self._nothing()
 
     def _nothing(self) -> _Unsent:
-        num_top, num_ids = self._start.top_logprobs, len(self._start.logprob_token_ids)
-        if not (self._start.return_logprob and (num_top or num_ids)):
+        if not self._wants_details:
             return _Unsent(None, None)
+        num_top, num_ids = self._start.top_logprobs, len(self._start.logprob_token_ids)
         return _Unsent(DetailRows(num_top, num_ids), DetailRows(num_top, num_ids))

@@ -13,11 +13,13 @@ automata and application to regular expressions", SPIRE 2000, for positions besi
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from srt.regex.stops import Place, StopNFA, build_stops
 
-# Nodes in all states that are kept: a few MiB. Then they are made anew.
+# Nodes in all states that are kept, moves, and what these are made of: some ten MiB. Then they are
+# made anew.
 MAX_KEPT_NODES = 50_000
 MAX_KEPT_CHARS = 10_000
 
@@ -61,7 +63,7 @@ class StopAutomaton:
         self._nfa = build_stops(patterns)
         self._bounds = _class_bounds(self._nfa)
         self._classes: dict[str, int] = {}
-        self._targets: dict[int, dict[int, _Nodes]] = {}  # by class, by node
+        self._targets: dict[int, dict[int, frozenset[int]]] = {}  # by class, by node
         self._fresh = {place: _first_nodes(self._nfa, place) for place in Place}
         self._states: dict[tuple[_Attempts, Place], State] = {}
         self._num_kept = 0
@@ -75,6 +77,9 @@ class StopAutomaton:
         move = state.moves.get(kind)
         if move is None:
             move = state.moves[kind] = self._step(state, kind)
+            self._num_kept += 1 + len(move.survivors or ())
+            if self._num_kept > MAX_KEPT_NODES:
+                self._forget()
         return move
 
     def _class(self, char: str) -> int:
@@ -96,6 +101,7 @@ class StopAutomaton:
                 targets = known.get(node)
                 if targets is None:
                     targets = known[node] = self._follow(node, kind)
+                    self._num_kept += 1
                 for to in targets:
                     if to in seen:
                         continue
@@ -111,13 +117,14 @@ class StopAutomaton:
         after = self._state(tuple(attempts), self._place(kind))
         return Move(after, None if are_same else tuple(survivors), accepted)
 
-    def _follow(self, node: int, kind: int) -> _Nodes:
-        """Where a node leads to with a character of this class."""
+    def _follow(self, node: int, kind: int) -> frozenset[int]:
+        """Where a node leads to with a character of this class; a set that is shared."""
         ranges, target = self._nfa.reads[node]
         point = self._bounds[kind]
-        if not any(low <= point <= high for low, high in ranges):
-            return ()
-        return tuple(self._nfa.closure(target, self._place(kind)))
+        index = bisect_right(ranges, point, key=itemgetter(0)) - 1  # they are sorted
+        if index < 0 or point > ranges[index][1]:
+            return frozenset()
+        return self._nfa.closure(target, self._place(kind))
 
     def _place(self, kind: int) -> Place:
         return Place.LINE if self._bounds[kind] == _NEWLINE else Place.INSIDE
@@ -126,8 +133,6 @@ class StopAutomaton:
         known = self._states.get((attempts, place))
         if known is None:
             self._num_kept += 1 + sum(map(len, attempts))
-            if self._num_kept > MAX_KEPT_NODES:
-                self._forget()
             known = self._states[attempts, place] = State(attempts, place)
         return known
 

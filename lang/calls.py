@@ -20,6 +20,7 @@ from lang.patterns import PatternWatch
 from lang.sampling import Sampling
 from lang.trace import Call, call_on
 from srt.reasoning import ReasoningSplitter
+from srt.sampling_params import sub_seed
 
 if TYPE_CHECKING:
     from lang.interpreter import Interpreter
@@ -109,7 +110,8 @@ async def _several(state: "Interpreter", sampling: Sampling) -> list[Completion]
     """`n` completions of one prompt, side by side; the first failure ends the others."""
     await prefetch(state)
     prompt = state.prompt()
-    seeds = [None if sampling.seed is None else sampling.seed + i for i in range(sampling.n)]
+    seed = sampling.seed
+    seeds = [None if seed is None else sub_seed(seed, i) for i in range(sampling.n)]
     each = [msgspec.structs.replace(sampling, n=1, seed=seed) for seed in seeds]
     tasks = [asyncio.ensure_future(_whole(state, prompt, one)) for one in each]
     try:

@@ -35,10 +35,10 @@ class TokenRules:
     def __init__(self, wire: TokenizedReq, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._bad = BadSequences(wire.bad_ids) if wire.bad_ids else None
-        self._allowed_ids = wire.sampling.allowed_token_ids
-        self._allowed_mask: np.ndarray | None = None  # made when it is needed first
+        allowed = wire.sampling.allowed_token_ids
+        self._allowed = None if allowed is None else _mask_of(allowed, vocab_size)
         self._healed_ids: list[int] = unpack_ids(wire.healed_ids).tolist()
-        self.forbid_something = self._bad is not None or self._allowed_ids is not None
+        self.forbid_something = self._bad is not None or self._allowed is not None
         self.need_output = self._bad is not None and self._bad.reach > 0
 
     def limits(self, output: np.ndarray, grammar: Grammar | None, stops: np.ndarray) -> Limits:
@@ -48,7 +48,7 @@ class TokenRules:
         grammar cannot go on, NoTokenLeft if nothing is left.
         """
         bad = self._bad_ids(output)
-        if grammar is None and self._allowed_ids is None:
+        if grammar is None and self._allowed is None:
             return self._suppressed(stops, bad)
         mask = self._mask(output, grammar, bad)
         if len(stops) > 0:
@@ -70,12 +70,12 @@ class TokenRules:
     def _mask(self, output: np.ndarray, grammar: Grammar | None, bad: np.ndarray) -> np.ndarray:
         """What the grammar and allowed_token_ids both allow and `bad` does not. What the prompt
         had is never ruled out where token healing writes it again."""
-        mask = allowed = self._allowed()
+        mask = self._allowed
         if grammar is not None:
             mask = np.empty((self._vocab_size + 31) // 32, np.uint32)
             grammar.fill(mask)
         assert mask is not None
-        left = mask if allowed is None else mask & allowed
+        left = mask if self._allowed is None else mask & self._allowed
         left = _without(left, bad) if len(bad) > 0 else left
         if self.forbid_something and len(output) < len(self._healed_ids):
             left = left | mask & _mask_of(self._healed_next(output.tolist()), self._vocab_size)
@@ -84,11 +84,6 @@ class TokenRules:
                 "allowed_token_ids, bad_words and the constraint together leave no token at all"
             )
         return left
-
-    def _allowed(self) -> np.ndarray | None:
-        if self._allowed_mask is None and self._allowed_ids is not None:
-            self._allowed_mask = _mask_of(self._allowed_ids, self._vocab_size)
-        return self._allowed_mask
 
     def _bad_ids(self, output: np.ndarray) -> np.ndarray:
         if self._bad is None:

@@ -7,6 +7,7 @@ Lengths of a req, all in tokens:  shared_len <= computed_len <= kv_len <= seq_le
 """
 
 import numpy as np
+from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
@@ -36,7 +37,8 @@ class Req:
         self.grammar = grammar
         self.client = wire.client
         self.rid = wire.rid
-        self.sampling: SamplingParams = wire.sampling
+        # The rules keep the ids, which may be the whole vocabulary, as a mask.
+        self.sampling: SamplingParams = replace(wire.sampling, allowed_token_ids=None)
         self.max_new_tokens = wire.sampling.max_new_tokens or 0
         self.eos_ids = frozenset(wire.eos_ids)
         self.stop_ids = self.eos_ids | frozenset(wire.sampling.stop_token_ids)

@@ -173,6 +173,11 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         if self.allowed_token_ids is not None:
             _check(len(self.allowed_token_ids) > 0, "allowed_token_ids", "must not be empty")
             _check(
+                len(self.allowed_token_ids) <= vocab_size,
+                "allowed_token_ids",
+                f"takes at most {vocab_size} ids, as many as there are",
+            )
+            _check(
                 all(0 <= i < vocab_size for i in self.allowed_token_ids),
                 "allowed_token_ids",
                 f"must be in [0, {vocab_size})",

@@ -29,12 +29,11 @@ class _Compilation:
 
     id: int
     constraint: Constraint
-    waiting: dict[_Name, None] = field(default_factory=dict)  # in order of arrival
+    waiting: dict["_Waiter", None] = field(default_factory=dict)  # in order of arrival
 
 
-@dataclass
+@dataclass(eq=False)
 class _Waiter:
-    name: _Name
     admission: Admission
     compilation: _Compilation
     deadline: float
@@ -45,7 +44,7 @@ class Parking:
 
     def __init__(self, wait_s: float) -> None:
         self._wait_s = wait_s
-        self._waiters: dict[_Name, _Waiter] = {}  # in the order of their deadlines
+        self._waiters: dict[_Waiter, None] = {}  # in the order of their deadlines
         self._samples: dict[_Name, tuple[_Waiter, int]] = {}  # with their numbers
         self._by_constraint: dict[Constraint, _Compilation] = {}
         self._by_id: dict[int, _Compilation] = {}
@@ -63,12 +62,10 @@ class Parking:
             self._last_id += 1
             compilation = _Compilation(self._last_id, constraint)
             self._by_constraint[constraint] = self._by_id[compilation.id] = compilation
-        client = admission.parts[0].client
-        name = (client, admission.admitted.rid)
-        waiter = _Waiter(name, admission, compilation, now + self._wait_s)
-        compilation.waiting[name] = None
-        self._waiters[name] = waiter
-        self._samples |= {(client, p.rid): (waiter, i) for i, p in enumerate(admission.parts)}
+        waiter = _Waiter(admission, compilation, now + self._wait_s)
+        compilation.waiting[waiter] = self._waiters[waiter] = None
+        for number, part in enumerate(admission.parts):
+            self._samples[part.client, part.rid] = waiter, number
         return Parked(None if asked else _question(compilation, admission.admitted.epoch))
 
     def holds(self, client: bytes, rid: str) -> bool:
@@ -93,13 +90,13 @@ class Parking:
         compilation = self._by_id.get(compilation_id)
         if compilation is None:
             return []
-        waiters = [self._waiters[name] for name in compilation.waiting]
+        waiters = list(compilation.waiting)
         return [(self._remove(waiter, answered=True), compilation.constraint) for waiter in waiters]
 
     def take_expired(self, now: float) -> list[Admission]:
         """Remove those that have waited for too long."""
         expired = []
-        for waiter in self._waiters.values():
+        for waiter in self._waiters:
             if waiter.deadline > now:
                 break
             expired.append(waiter)
@@ -125,10 +122,10 @@ class Parking:
     def _remove(self, waiter: _Waiter, *, answered: bool) -> Admission:
         """Let a request go; a question that nobody waits for any more is forgotten."""
         compilation = waiter.compilation
-        del self._waiters[waiter.name]
+        del self._waiters[waiter]
         for part in waiter.admission.parts:
             del self._samples[part.client, part.rid]
-        del compilation.waiting[waiter.name]
+        del compilation.waiting[waiter]
         if not compilation.waiting:
             del self._by_constraint[compilation.constraint], self._by_id[compilation.id]
             if not answered:

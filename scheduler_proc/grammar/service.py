@@ -172,7 +172,8 @@ class CompileService:
             self._lanes.add(pending)
         if req.epoch != pending.epoch:  # those who asked in the epoch before have gone
             pending.asking, pending.epoch = [], req.epoch
-        pending.asking.append(req.id)
+        if req.id not in pending.asking:  # a front asks again when the compiler has started
+            pending.asking.append(req.id)
         return True
 
     def _schedule(self) -> None:

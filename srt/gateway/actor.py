@@ -48,6 +48,7 @@ class GatewayActor(Actor):
             api_keys=self.args.api_keys(),
             reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
             stream_interval=self.args.stream_interval,
+            max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
             server_args=self.args.public(),
         )

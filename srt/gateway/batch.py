@@ -126,6 +126,14 @@ def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[Generate
     return asyncio.ensure_future(advance())
 
 
+def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:
+    """Raise RequestError if several prompts, given in the field `name`, want more than `limit`
+    samples together, which could never be in flight at once."""
+    if num_prompts > 1 and num_prompts * samples > limit:
+        asked = f"{num_prompts} prompts" + (f", {samples} times each" if samples > 1 else "")
+        raise RequestError(f"{name} asks for {asked}; the limit is {limit} in all", param=name)
+
+
 async def submit_all(
     gateway: Gateway,
     requests: Sequence[Request],
@@ -163,16 +171,18 @@ def _named(request: Request) -> Request:
 @contextmanager
 def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) -> Iterator[None]:
     """Let an abort find the requests by their rids while they wait for admission."""
-    rids = {r.rid: r for r in requests if r.rid is not None and r.rid not in gateway.live}
-    gateway.live.update(rids)
+    announced = {r.rid: r for r in requests if r.rid is not None and r.rid not in gateway.live}
+    gateway.live.update(announced)
     is_new = name is not None and name not in gateway.groups
     if name is not None and is_new:
-        gateway.groups[name] = list(rids)
+        gateway.groups[name] = list(announced)
     try:
         yield
     finally:
-        for rid in rids:
-            del gateway.live[rid]
+        for rid, request in announced.items():
+            # Another request may have been admitted under the rid of one that was still to come.
+            if gateway.live.get(rid) is request:
+                del gateway.live[rid]
         if name is not None and is_new:
             del gateway.groups[name]
 

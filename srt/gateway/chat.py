@@ -88,6 +88,13 @@ def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
     return Chat(request, reading, names | ({given.kind: given.path} if given else {}))
 
 
+# The body's names of what says how the template writes messages.
+OPTION_NAMES = {
+    "chat.template_args": "chat_template_kwargs",
+    "chat.continue_final": "continue_final_message",
+}
+
+
 def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
     """How the template is to write the messages."""
     begins = body.add_generation_prompt

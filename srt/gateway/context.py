@@ -22,10 +22,11 @@ HttpRequest = litestar.Request[Any, Any, State]
 class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
-    `context_len` and `max_total_tokens` are in tokens. `server_args` is shown by /server_info
-    and must hold no secrets. Without `api_keys` every route is open. `reasoning` says that the
-    model's answers begin with its reasoning, which chats keep apart. `stream_interval` is how many
-    tokens an event of a stream stands for. `cors_origins` are the web origins that may call.
+    `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
+    counted one by one. `server_args` is shown by /server_info and must hold no secrets. Without
+    `api_keys` every route is open. `reasoning` says that the model's answers begin with its
+    reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
+    stands for. `cors_origins` are the web origins that may call.
     """
 
     model_name: str
@@ -36,6 +37,7 @@ class GatewayInfo(Struct, frozen=True):
     api_keys: tuple[str, ...] = ()
     reasoning: bool = False
     stream_interval: int = 1
+    max_requests: int = 1024
     cors_origins: tuple[str, ...] = ()
     server_args: dict[str, Any] = {}
 

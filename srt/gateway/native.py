@@ -38,8 +38,9 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
     body = await read_body(request, NativeRequest, REQUEST_KIND)
-    prompts = prompts_of(body)
-    admission = _admit(gateway_of(request), body, prompts)
+    gateway = gateway_of(request)
+    prompts = prompts_of(body, gateway.info.max_requests)
+    admission = _admit(gateway, body, prompts)
     if body.stream:
         batch, answers = await while_connected(request.receive, admission)
         head = {PROMPT_TOKENS_HEADER: str(batch.prompt_tokens)}

@@ -1,16 +1,18 @@
 """Words the answers of /generate: snapshots as SGLang's response fields."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from srt.gateway.openai_answers import NewTokens
 from srt.gateway.wire_native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.generation import GenerateOutput, Request
 from srt.messages import Finish
 from srt.model.vocab import Vocab
 
-Rows = list[list[LogprobEntry] | None]
+T = TypeVar("T")
 
 
 class NativeAnswers:
@@ -28,15 +30,18 @@ class NativeAnswers:
         prompt_ids: Sequence[list[int]],
         texts: Vocab | None,
     ) -> None:
-        self._requests = requests
         self._samples = samples
         self._prompt_ids = prompt_ids
-        self._texts = texts
+        self._logprobs: list[_Logprobs | None] = []
+        for request in requests:
+            inputs = [_Column(), _Column(), _Column()]  # the samples share them
+            self._logprobs += [
+                _Logprobs(request, texts, inputs) if request.return_logprob else None
+                for _ in range(samples)
+            ]
 
     def response(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
         """The answer number `index`, so far."""
-        prompt = index // self._samples
-        request = self._requests[prompt]
         meta = MetaInfo(
             id=output.rid,
             finish_reason=_finish_reason(output.finish, output.completion_tokens),
@@ -48,53 +53,82 @@ class NativeAnswers:
             forward_passes=output.forward_passes,
             healed_tokens=output.healed_tokens,
         )
-        if request.return_logprob:
-            meta = self._with_logprobs(meta, request, output)
+        logprobs = self._logprobs[index]
         return NativeResponse(
             text=output.text,
             output_ids=output.output_ids,
-            meta_info=meta,
-            prompt_token_ids=self._prompt_ids[prompt] if self._prompt_ids else UNSET,
+            meta_info=meta if logprobs is None else logprobs.added_to(meta, output),
+            prompt_token_ids=self._prompt_ids[index // self._samples]
+            if self._prompt_ids
+            else UNSET,
         )
 
-    def _with_logprobs(self, meta: MetaInfo, request: Request, output: GenerateOutput) -> MetaInfo:
+
+class _Column:
+    """A list of log-probabilities that every event of a stream has as a whole: the entries of the
+    rows that cannot change any more are made once."""
+
+    def __init__(self) -> None:
+        self._settled: list[Any] = []
+
+    def entries(self, rows: Sequence[T], settled: int, entry: Callable[[T], Any]) -> list[Any]:
+        """The entries of all rows, of which the first `settled` will not change."""
+        self._settled += [entry(row) for row in rows[len(self._settled) : settled]]
+        return self._settled + [entry(row) for row in rows[len(self._settled) :]]
+
+
+class _Logprobs:
+    """The log-probabilities of one answer. `inputs` are the columns of the prompt's."""
+
+    def __init__(self, request: Request, texts: Vocab | None, inputs: list[_Column]) -> None:
+        self._request = request
+        self._texts = texts
+        self._new = NewTokens(request.sampling)
+        self._inputs = inputs
+        self._outputs = [_Column(), _Column(), _Column()]
+
+    def added_to(self, meta: MetaInfo, output: GenerateOutput) -> MetaInfo:
+        """`meta` with all that is known of them."""
+        _, settled = self._new.take(output)
         inputs = output.prompt_logprobs or []
-        outputs = zip(output.output_logprobs or [], output.output_ids, strict=False)
+        outputs = list(zip(output.output_logprobs or [], output.output_ids, strict=False))
         known = [logprob for logprob, _ in inputs if logprob is not None]
         meta = replace(
             meta,
-            input_token_logprobs=[self._entry(*pair) for pair in inputs],
-            output_token_logprobs=[self._entry(*pair) for pair in outputs],
+            input_token_logprobs=self._inputs[0].entries(inputs, len(inputs), self._chosen),
+            output_token_logprobs=self._outputs[0].entries(outputs, settled, self._chosen),
             normalized_prompt_logprob=sum(known) / len(known) if known else None,
         )
-        if request.top_logprobs:
+        if self._request.top_logprobs:
+            in_top, out_top = output.prompt_top_logprobs or [], output.output_top_logprobs or []
             meta = replace(
                 meta,
-                input_top_logprobs=self._rows(output.prompt_top_logprobs),
-                output_top_logprobs=self._rows(output.output_top_logprobs),
+                input_top_logprobs=self._inputs[1].entries(in_top, len(in_top), self._top),
+                output_top_logprobs=self._outputs[1].entries(out_top, settled, self._top),
             )
-        ids = request.logprob_token_ids
-        if ids:
+        if self._request.logprob_token_ids:
+            in_ids, out_ids = output.prompt_id_logprobs or [], output.output_id_logprobs or []
             meta = replace(
                 meta,
-                input_token_ids_logprobs=self._rows(_paired(output.prompt_id_logprobs, ids)),
-                output_token_ids_logprobs=self._rows(_paired(output.output_id_logprobs, ids)),
+                input_token_ids_logprobs=self._inputs[2].entries(in_ids, len(in_ids), self._named),
+                output_token_ids_logprobs=self._outputs[2].entries(out_ids, settled, self._named),
             )
         return meta
 
-    def _rows(self, rows: Sequence[list[tuple[float, int]] | None] | None) -> Rows:
-        return [None if row is None else [self._entry(*pair) for pair in row] for row in rows or []]
+    def _chosen(self, pair: tuple[float | None, int]) -> LogprobEntry:
+        return self._entry(*pair)
+
+    def _top(self, row: list[tuple[float, int]] | None) -> list[LogprobEntry] | None:
+        return None if row is None else [self._entry(*pair) for pair in row]
+
+    def _named(self, row: list[float] | None) -> list[LogprobEntry] | None:
+        ids = self._request.logprob_token_ids
+        return None if row is None else [self._entry(*p) for p in zip(row, ids, strict=True)]
 
     def _entry(self, logprob: float | None, token: int) -> LogprobEntry:
         if self._texts is None:
             return (logprob, token, None)
         return (logprob, token, self._texts.decode([token], skip_special_tokens=False))
-
-
-def _paired(
-    rows: Sequence[list[float] | None] | None, ids: Sequence[int]
-) -> list[list[tuple[float, int]] | None]:
-    return [None if row is None else list(zip(row, ids, strict=True)) for row in rows or []]
 
 
 def _finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:

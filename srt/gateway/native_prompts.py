@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from srt.errors import RequestError
-from srt.gateway.batch import renamed
+from srt.gateway.batch import check_size, renamed
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.generation import Request
 from srt.sampling_params import SamplingParams
@@ -41,8 +41,9 @@ class Prompts(NamedTuple):
         return self.is_list or self.samples > 1
 
 
-def prompts_of(body: NativeRequest) -> Prompts:
-    """The prompts of a body. Raises RequestError naming the field that is wrong."""
+def prompts_of(body: NativeRequest, max_requests: int) -> Prompts:
+    """The prompts of a body, at most `max_requests` with their samples. Raises RequestError naming
+    the field that is wrong."""
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("exactly one of text and input_ids must be given", param="text")
     name = "text" if body.text is not None else "input_ids"
@@ -57,6 +58,8 @@ def prompts_of(body: NativeRequest) -> Prompts:
         raise RequestError(f"{name} must not be empty", param=name)
     count = len(values)
     samplings = _per_prompt(body.sampling_params, count, "sampling_params")
+    samples = _samples(samplings)
+    check_size(count, samples, max_requests, name)
     shared = _per_prompt_fields(body, samplings)
     rids = _rids(body.rid, count, is_list)
     requests = [
@@ -71,7 +74,7 @@ def prompts_of(body: NativeRequest) -> Prompts:
         for i, value in enumerate(values)
     ]
     intervals = [sampling.stream_interval for sampling in samplings]
-    return Prompts(requests, is_list, _samples(samplings), intervals)
+    return Prompts(requests, is_list, samples, intervals)
 
 
 def _per_prompt_fields(

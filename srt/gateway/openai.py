@@ -8,15 +8,13 @@ from typing import Any
 from litestar import get, post
 from litestar.types import ASGIApp
 
-from srt.errors import RequestError
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.body import read_body
-from srt.gateway.chat import chat_of
+from srt.gateway.chat import OPTION_NAMES, chat_of
 from srt.gateway.chat_answers import ChatFace
 from srt.gateway.constraint_fields import openai_constraint
-from srt.gateway.context import Gateway, GatewayInfo, HttpRequest, gateway_of
+from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of
 from srt.gateway.disconnect import while_connected
-from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.fields import CHAT, COMPLETION
 from srt.gateway.openai_answers import Envelope, Face, check_details, chunks, whole
 from srt.gateway.openai_completions import CompletionFace, completion_requests
@@ -48,6 +46,7 @@ _CHAT_NAMES = {
     "text": "messages",
     "input_ids": "messages",
     "min_new_tokens": "min_tokens",
+    **OPTION_NAMES,
 }
 # Makes the face of an answer of its batch and, if they are wanted, the ids of its prompts.
 FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
@@ -67,14 +66,14 @@ async def completions(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several, `n` times each."""
     body = await read_body(request, CompletionRequest, COMPLETION)
     given = openai_constraint(body)
-    prompts = completion_requests(body, given)
-    vocab = gateway_of(request).vocab
+    gateway = gateway_of(request)
+    prompts = completion_requests(body, given, gateway.info.max_requests)
     names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
     if body.best_of is not None:
         names = names | {"n": "best_of"}
 
     def face(_: Batch, prompt_ids: Sequence[list[int]]) -> Face:
-        return CompletionFace(body, vocab, prompts, prompt_ids)
+        return CompletionFace(body, gateway.vocab, prompts, prompt_ids)
 
     return await _answer(request, body, prompts, face, names)
 
@@ -157,13 +156,6 @@ def _rename_param(
     if is_list and (renamed is None or renamed == "prompt"):
         return f"prompt[{index}]"
     return renamed
-
-
-def check_model(model: str | None, info: GatewayInfo) -> None:
-    """Raise RequestError (404) unless `model` is the served name or path, or not given."""
-    if model not in (None, info.model_name, info.model_path):
-        message = f"The model `{model}` does not exist here: this server has `{info.model_name}`"
-        raise RequestError(message, param="model", code=MODEL_NOT_FOUND)
 
 
 def _card(gateway: Gateway) -> ModelCard:

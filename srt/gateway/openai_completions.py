@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from srt.errors import RequestError
+from srt.gateway.batch import check_size
 from srt.gateway.constraint_fields import Given, constrained
 from srt.gateway.openai_answers import NewTokens, ended, finish_word, matched
 from srt.gateway.openai_logprobs import (
@@ -28,8 +29,11 @@ from srt.generation import GenerateOutput, Request
 from srt.model.vocab import Vocab
 
 
-def completion_requests(body: CompletionRequest, given: Given | None) -> list[Request]:
-    """A request for each prompt. RequestError for fields that do not go together."""
+def completion_requests(
+    body: CompletionRequest, given: Given | None, max_requests: int
+) -> list[Request]:
+    """A request for each prompt, at most `max_requests` with their samples. RequestError for
+    fields that do not go together."""
     _check(body)
     sampling = constrained(body.sampling(body.max_tokens), body, given, body.constraint_after or "")
     sampling = msgspec.structs.replace(sampling, n=body.best_of or body.n)
@@ -37,6 +41,7 @@ def completion_requests(body: CompletionRequest, given: Given | None) -> list[Re
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
     if body.prompt == []:
         raise RequestError("prompt must not be empty", param="prompt")
+    check_size(len(values), sampling.n, max_requests, "prompt")
     if len({type(value) for value in values}) > 1:
         raise RequestError("prompt must not mix texts and token ids", param="prompt")
     wants_prompt = _scores_echo(body) or body.prompt_logprobs is not None
@@ -163,7 +168,8 @@ class _Writer:
             self._held += output.delta
             return
         choice = self.write(output)
-        if choice.text or choice.finish_reason or choice.token_ids or _has_tokens(choice.logprobs):
+        tokens = choice.token_ids or choice.prompt_token_ids or _has_tokens(choice.logprobs)
+        if choice.text or choice.finish_reason or tokens:
             yield choice
 
     def write(self, output: GenerateOutput) -> CompletionChoice:
@@ -193,7 +199,8 @@ class _Writer:
         if not self._body.echo:
             return text, None
         given, ids = self._prompt.text, self._prompt.input_ids or ()
-        prompt = self._vocab.decode_prompt(ids, self._body.skip_special_tokens) if given is None else given
+        skip = self._body.skip_special_tokens
+        prompt = self._vocab.decode_prompt(ids, skip) if given is None else given
         logprobs = None
         if self._body.logprobs is not None:
             positions = prompt_positions(output, self._num_top)

@@ -15,10 +15,9 @@ from srt.errors import RequestError
 from srt.gateway.batch import Batch, renamed, submit_all
 from srt.gateway.body import read_body
 from srt.gateway.chat import Chat, chat_of
-from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.fields import RESPONSES
-from srt.gateway.openai import check_model
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.responses_answers import ResponseWriter, response_events

@@ -57,11 +57,11 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
         cache_salt=body.cache_salt,
         rid=rid,
     )
-    is_new = gateway.live.setdefault(rid, score) is score
+    gateway.live.setdefault(rid, score)
     try:
         return await gateway.client.score(score)
     finally:
-        if is_new:
+        if gateway.live.get(rid) is score:
             del gateway.live[rid]
 
 

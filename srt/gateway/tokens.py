@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from srt.errors import RequestError
 from srt.gateway.batch import renamed
 from srt.gateway.body import read_body
-from srt.gateway.chat import chat_options
+from srt.gateway.chat import OPTION_NAMES, chat_options
 from srt.gateway.chat_messages import chat_messages
 from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.disconnect import while_connected
@@ -89,7 +89,8 @@ async def _tokenized(
 ) -> list[list[int]]:
     def name(param: str | None, index: int) -> str | None:
         at = f"[{index}]" if isinstance(body.prompt, list) else ""
-        return f"prompt{at}" if param == "text" else param
+        names = {"text": f"prompt{at}", **OPTION_NAMES}
+        return names.get(param, param) if param else None
 
     rows = []
     for index, request in enumerate(requests):
@@ -115,7 +116,8 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
         raise RequestError("tokens must not mix ids and lists of ids", param="tokens")
     for row in lists or [body.tokens]:
         _check_ids(row, gateway.vocab.vocab_size)
-    texts = [gateway.vocab.decode_prompt(row, body.skip_special_tokens) for row in lists or [body.tokens]]
+    decode, skip = gateway.vocab.decode_prompt, body.skip_special_tokens
+    texts = [decode(row, skip) for row in lists or [body.tokens]]
     text = texts if lists else texts[0]
     return json_reply(Text(text=text, prompt=text))
 

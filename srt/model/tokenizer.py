@@ -23,19 +23,14 @@ from srt.model.vocab import load_vocab
 
 class Tokenizer:
     """Encodes text for one model. `bos_id` is put before each prompt and `eos_id` after it, unless
-    they are None. `space_prefix`: the encoder puts a space before it."""
+    they are None."""
 
     def __init__(
-        self,
-        encoder: tokenizers.Tokenizer,
-        bos_id: int | None,
-        eos_id: int | None = None,
-        space_prefix: bool = False,
+        self, encoder: tokenizers.Tokenizer, bos_id: int | None, eos_id: int | None = None
     ) -> None:
         self._encoder = encoder
         self._bos_id = bos_id
         self._eos_id = eos_id
-        self._space_prefix = space_prefix
 
     def encode(self, text: str, add_special_tokens: bool = True) -> np.ndarray:
         """The ids of `text`, int32 [n]. Special tokens written in the text become their ids.
@@ -53,14 +48,16 @@ class Tokenizer:
         return np.array(ids, dtype=np.int32)
 
     def encode_inside(self, text: str) -> np.ndarray:
-        """The ids of `text` where it continues other text, int32 [n]: nothing in front of it."""
-        alone = self.encode(text, add_special_tokens=False)
-        if not self._space_prefix:
-            return alone
-        before, both = (self.encode(t, add_special_tokens=False) for t in ("\n", "\n" + text))
+        """The ids of `text` where it continues other text, int32 [n].
+
+        Some tokenizers put a space before a text, so it is encoded behind a line break, or alone
+        where it would merge with that.
+        """
+        before, ids, alone = (
+            self.encode(t, add_special_tokens=False) for t in ("\n", "\n" + text, text)
+        )
         count = len(before)
-        # Alone where it would merge with what is before.
-        return both[count:] if np.array_equal(both[:count], before) else alone
+        return ids[count:] if np.array_equal(ids[:count], before) else alone
 
 
 class Pieces(NamedTuple):
@@ -102,8 +99,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     else:
         encoder = _built(files)
     eos_id = vocab.eos_ids[0] if vocab.add_eos and vocab.eos_ids else None
-    bos_id = vocab.bos_id if vocab.add_bos else None
-    return Tokenizer(encoder, bos_id, eos_id, vocab.space_prefix)
+    return Tokenizer(encoder, vocab.bos_id if vocab.add_bos else None, eos_id)
 
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:

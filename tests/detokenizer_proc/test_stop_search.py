@@ -115,3 +115,17 @@ def test_work_per_character_is_bounded() -> None:
         automaton = search._automaton
         assert automaton._num_kept <= stop_automaton.MAX_KEPT_NODES
         assert len(search._starts) <= MAX_STOP_NODES
+
+
+def test_what_is_kept_counts_all_that_characters_can_add() -> None:
+    """One state, and a move of its own for every class of characters."""
+    pattern = r"(?u)(\w?){100}\d"
+    search = PatternSearch((pattern,))
+    automaton = search._automaton
+    for code in range(0x20, 0xD800):
+        list(search.feed(chr(code)))
+    states = automaton._states.values()
+    num_moves = sum(len(state.moves) for state in states)
+    num_targets = sum(map(len, automaton._targets.values()))
+    assert num_moves > 100 and num_targets > 1000
+    assert num_moves + num_targets <= automaton._num_kept <= stop_automaton.MAX_KEPT_NODES

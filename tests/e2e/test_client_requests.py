@@ -189,15 +189,18 @@ async def test_a_chat_goes_on_in_its_last_message(server: Server) -> None:
 
 
 async def test_tokenize_by_both_ways(server: Server) -> None:
+    names = ("chat.template_args", "chat_template_kwargs")
     async with both(server) as clients:
-        for client in clients:
+        for client, name in zip(clients, names, strict=True):
             assert await client.tokenize(PROMPT) == [504, 3575, 282, 4649, 314]
             assert await client.tokenize("") == []
             with pytest.raises(RequestError):
                 await client.tokenize()
-            with pytest.raises(RequestError) as caught:
-                await client.tokenize(messages=OPEN, chat={"template_args": {"messages": 1}})
-            assert caught.value.info.param in ("chat.template_args", "chat_template_kwargs")
+            chat = {"template_args": {"messages": 1}}
+            for call in (client.tokenize, client.generate):
+                with pytest.raises(RequestError, match=f"^{name}: 'messages' is set") as caught:
+                    await call(messages=OPEN, chat=chat)
+                assert caught.value.info.param == name
 
 
 # ---- what ends a text ----------------------------------------------------------------------------

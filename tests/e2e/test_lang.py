@@ -173,7 +173,7 @@ def test_a_stream(backend: RuntimeEndpoint) -> None:
 def test_a_refused_parameter_is_named(backend: RuntimeEndpoint) -> None:
     for gen, name in (
         (sgl.gen("a", top_p=0.0), "top_p"),
-        (sgl.gen("a", top_logprobs_num=3), "top_logprobs_num"),
+        (sgl.gen("a", return_text_in_logprobs=True), "return_text_in_logprobs"),
     ):
         state = sgl.function(lambda s, g=gen: s.__iadd__("x" + g)).run(backend=backend)
         error = state.error()

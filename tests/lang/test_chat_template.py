@@ -12,6 +12,7 @@ from lang.chat_template import (
 )
 from lang.errors import UnsupportedError
 from lang.sampling import PLAIN, Sampling
+from srt.errors import RequestError
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,14 @@ def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
     params = _params(sampling)
     assert (params["max_new_tokens"], params["min_new_tokens"]) == (3, 1)
     assert (params["stop"], params["regex"], params["seed"]) == (["a"], "x", 4)
-    with pytest.raises(UnsupportedError, match="top_logprobs_num"):
-        _params(Sampling(top_logprobs_num=2))
+    biased = _params(Sampling(logit_bias={"7": 2.0}, stop_regex=("x",), repetition_penalty=1.5))
+    assert (biased["logit_bias"], biased["stop_regex"]) == ({7: 2.0}, ["x"])
+    assert biased["repetition_penalty"] == 1.5 and "n" not in biased
+    with pytest.raises(RequestError, match="logit_bias"):
+        _params(Sampling(logit_bias={"the": 2.0}))
+    with pytest.raises(UnsupportedError, match="return_text_in_logprobs"):
+        _params(Sampling(return_text_in_logprobs=True))
+    asked = _request(Prompt("x"), Sampling(return_logprob=True, top_logprobs_num=2))
+    assert asked["top_logprobs"] == 2
     with pytest.raises(UnsupportedError, match="image"):
         _request(Prompt("x", images=(Image(b""),)), PLAIN)

@@ -11,6 +11,7 @@ import pytest
 
 import lang as sgl
 from lang.errors import ProgramError, UnsupportedError
+from srt.sampling_params import sub_seed
 from tests.lang.fakes import FakeBackend
 
 
@@ -67,7 +68,7 @@ def test_several_completions() -> None:
     backend = FakeBackend(lambda prompt, sampling: next(texts))
     state = run(lambda s: s.__iadd__("p" + sgl.gen("x", n=3, seed=5)), backend)
     assert state["x"] == ["a", "b", "c"] and state.text() == "pa"
-    assert [(s.n, s.seed) for s in backend.samplings] == [(1, 5), (1, 6), (1, 7)]
+    assert [(s.n, s.seed) for s in backend.samplings] == [(1, sub_seed(5, i)) for i in range(3)]
     meta = state.get_meta_info("x")
     assert meta is not None and len(meta["n"]) == 3
 

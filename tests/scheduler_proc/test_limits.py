@@ -1,6 +1,7 @@
 """Allowed ids, bad words and blocked stops: which tokens a req may sample, and what else depends on
 them in the scheduler."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,16 @@ def test_what_the_prompt_had_may_be_written_again_by_token_healing(fields: dict[
     if "sampling" in fields:
         assert behind == [ord("x")] * 5
     assert ord("a") not in behind
+
+
+def test_a_req_keeps_a_mask_of_the_allowed_ids_and_not_their_list() -> None:
+    ids = list(range(1000))
+    wire = TokenizedReq(b"c", "r", 0, pack_ids(PROMPT), SamplingParams(allowed_token_ids=ids))
+    references = sys.getrefcount(ids)
+    req = Req(0, wire, seed=0, now=0.0, vocab_size=1000)
+    assert sys.getrefcount(ids) == references
+    mask = req.limits().mask
+    assert mask is not None and ids_of(mask) == set(ids)
 
 
 def test_masks_have_the_vocabulary_s_width() -> None:

@@ -161,6 +161,15 @@ async def test_token_ids(stream: bool) -> None:
     assert flat(ids) == [100, 101, 102]
 
 
+async def test_a_stream_without_text_yet_tells_the_prompts_ids() -> None:
+    """The first ids of a constrained answer are held back, and its first piece has no text."""
+    asked = {"return_token_ids": True, "stream": True, "prompt": "ab abc", "regex": "a"}
+    chunks = await post("/v1/completions", asked, FakeClient(("", "a", "b")))
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    assert [c["prompt_token_ids"] for c in choices if "prompt_token_ids" in c] == [[1, 2, 3]]
+    assert flat(choice["token_ids"] for choice in choices) == [100, 101, 102]
+
+
 async def test_prompt_logprobs() -> None:
     client = FakeClient()
     answer = await post("/v1/completions", {"prompt": "a b", "prompt_logprobs": 1}, client)

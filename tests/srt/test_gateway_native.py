@@ -1,11 +1,13 @@
 """/generate and the server's operations, as SGLang's clients use them."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
-from srt.messages import Finish
+from srt.gateway.native_answers import NativeAnswers
+from srt.generation import GenerateOutput, Request
+from srt.messages import JUMP_WINDOW_TOKENS, Finish
 from srt.sampling_params import SamplingParams
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process, sse_payloads
@@ -183,6 +185,63 @@ async def test_all_kinds_of_logprobs_with_text() -> None:
     assert meta["input_token_ids_logprobs"] == [None, named]
     assert meta["output_token_ids_logprobs"] == [named]
     assert meta["normalized_prompt_logprob"] == -0.25
+
+
+class Asked:
+    """The texts of tokens, and which were asked for."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        self.tokens += ids
+        return f"t{ids[0]}"
+
+
+def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
+    """Every event has all log-probabilities: a long answer must not cost its square."""
+    request = Request(
+        text="a",
+        sampling=SamplingParams(regex="a*"),
+        return_logprob=True,
+        logprob_start_len=0,
+        top_logprobs=1,
+        logprob_token_ids=[7],
+    )
+    texts, steps = Asked(), 40
+    answers = NativeAnswers([request], 1, [], cast(Any, texts))
+    for step in range(1, steps + 1):
+        # A step replaces the tokens that a jump may replace, and adds one.
+        kept = max(0, step - 1 - JUMP_WINDOW_TOKENS)
+        ids = [*range(kept), *range(1000 * step + kept, 1000 * step + step)]
+        values = [-i / 1000 for i in ids]
+        output = GenerateOutput(
+            rid="r",
+            text="",
+            delta="",
+            output_ids=ids,
+            prompt_tokens=2,
+            cached_tokens=0,
+            completion_tokens=step,
+            finish=Finish("stop") if step == steps else None,
+            output_logprobs=values,
+            prompt_logprobs=[(None, 1), (-0.5, 2)],
+            output_top_logprobs=[[(value, i)] for value, i in zip(values, ids, strict=True)],
+            prompt_top_logprobs=[None, [(-0.25, 3)]],
+            output_id_logprobs=[[value] for value in values],
+            prompt_id_logprobs=[None, [-0.75]],
+        )
+        # What was settled before is what it was: the ids of kept tokens are those of then.
+        meta = answers.response(0, output, 0.0).meta_info
+        told = [(value, i, f"t{i}") for value, i in zip(values, ids, strict=True)]
+        assert meta.output_token_logprobs == told
+        assert meta.output_top_logprobs == [[entry] for entry in told]
+        assert meta.output_token_ids_logprobs == [[(value, 7, "t7")] for value in values]
+        assert meta.input_token_logprobs == [(None, 1, "t1"), (-0.5, 2, "t2")]
+        assert meta.input_top_logprobs == [None, [(-0.25, 3, "t3")]]
+        assert meta.input_token_ids_logprobs == [None, [(-0.75, 7, "t7")]]
+    assert len(texts.tokens) <= 4 + 3 * steps * (JUMP_WINDOW_TOKENS + 2)
+    assert texts.tokens.count(3) == 1  # of the prompt
 
 
 async def test_what_was_not_asked_for_is_left_out() -> None:

@@ -331,6 +331,28 @@ async def test_completion_errors_name_the_field(body: dict[str, Any], param: str
     assert error_of(response)["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 9}, "prompt"),
+        ("/v1/completions", {"prompt": ["a"] * 3, "n": 3}, "prompt"),
+        ("/v1/completions", {"prompt": [[1], [2], [3]], "best_of": 3}, "prompt"),
+        ("/generate", {"text": ["a"] * 9}, "text"),
+        ("/generate", {"input_ids": [[1]] * 3, "sampling_params": {"n": 3}}, "input_ids"),
+    ],
+)
+async def test_more_than_can_ever_be_in_flight(
+    route: str, body: dict[str, Any], param: str
+) -> None:
+    """To try again later would not help, so this is no overload."""
+    client = FakeClient()
+    async with in_process(client, max_requests=8) as http:
+        response = await http.post(route, json=body)
+    error = error_of(response)
+    assert (response.status_code, error["param"], error["retryable"]) == (400, param, False)
+    assert client.requests == []
+
+
 CHAT_ERRORS = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),

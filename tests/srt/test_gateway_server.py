@@ -180,6 +180,34 @@ async def test_abort_finds_what_waits_for_admission(
     assert (response.status_code, error_of(response)["code"]) == (409, "conflict")
 
 
+class ParkingFirst(Parking):
+    """A client that admits all requests at once but the one with the rid "p0"."""
+
+    async def submit_samples(self, request: Request) -> Any:
+        if request.rid == "p0":
+            with suppress(RequestError):
+                await super().submit_samples(request)
+        return await FakeClient.submit_samples(self, request)
+
+
+async def test_another_request_takes_the_rid_of_one_that_is_still_to_come() -> None:
+    """It is admitted and ends first; the batch is then admitted as a whole all the same."""
+    client = ParkingFirst()
+    async with in_process(client) as http:
+        body = {"text": ["a", "b"], "rid": ["p0", "p1"]}
+        waiting = asyncio.ensure_future(http.post("/generate", json=body))
+        async with asyncio.timeout(5):
+            await client.changed.wait()
+        other = await http.post("/generate", json={"text": "c", "rid": "p1"})
+        await client.abort("p0")
+        answers = (await waiting).json()
+        after = await http.post("/abort_request", json={"abort_all": True})
+    assert other.status_code == 200
+    assert [answer["meta_info"]["id"] for answer in answers] == ["p0", "p1"]
+    assert after.json() == {"aborted": []}
+    assert all(generation.closed for generation in client.generations)
+
+
 async def test_a_connection_without_a_head_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.1)
     async with served(FakeClient()) as server:

@@ -259,6 +259,18 @@ def test_draining_lets_parked_requests_finish() -> None:
     assert admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
 
 
+def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
+    """A place is taken by each sample's own rid, so both may be parked."""
+    front = make_front()
+    several = asked(front, constrained("r", n=2))
+    single = asked(front, constrained("r", "b"))
+    assert list(admitted_by(front.compiled(CompileReply(single.id, EPOCH, "k")))) == [(A, "r")]
+    assert isinstance(front.abort(A, AbortReq("r", EPOCH)), Abort)
+    admitted = admitted_by(front.compiled(CompileReply(several.id, EPOCH, "key")))
+    assert list(admitted) == [(A, "r/0"), (A, "r/1")]
+    assert front.in_flight == 3 and front.unanswered() == [] == front.expire(1e9)
+
+
 # ---- in any order ----------------------------------------------------------------------------
 
 ACTIONS = st.lists(
@@ -271,22 +283,30 @@ ACTIONS = st.lists(
 )
 
 
+def part_rids(rid: str) -> list[str]:
+    """Requests with an odd rid want two samples."""
+    return [rid] if int(rid) % 2 == 0 else [f"{rid}/0", f"{rid}/1"]
+
+
 @given(ACTIONS)
 def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
-    """A model of the front in terms of sets: who is parked, who runs, and for what."""
-    front, epoch, now = make_front(max_requests=3), EPOCH, 0.0
+    """A model of the front in terms of sets: which samples are parked, which run, and for what."""
+    front, epoch, now = make_front(max_requests=4), EPOCH, 0.0
     parked: dict[str, str] = {}  # rid -> pattern
+    waiting: dict[str, set[str]] = {}  # rid -> its samples that were not aborted
     running: set[str] = set()
     questions: dict[str, CompileReq] = {}
     for kind, number, pattern in actions:
         rid, now = str(number), now + 1.0
+        parts = part_rids(rid)
         if kind == "generate":
-            answer = front.generate(A, replace(constrained(rid, pattern), epoch=epoch), now)
-            is_free = rid not in parked and rid not in running
-            if is_free and len(parked) + len(running) < 3:
+            req = replace(constrained(rid, pattern, n=len(parts)), epoch=epoch)
+            answer = front.generate(A, req, now)
+            held = running.union(*waiting.values())
+            if held.isdisjoint(parts) and len(held) + len(parts) <= 4 and rid not in parked:
                 assert isinstance(answer, Parked)
                 assert (answer.question is None) == (pattern in parked.values())
-                parked[rid] = pattern
+                parked[rid], waiting[rid] = pattern, set(parts)
                 if answer.question is not None:
                     questions[pattern] = answer.question
             else:
@@ -294,34 +314,44 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
         elif kind in ("reply", "fail") and pattern in questions:
             error = ErrorInfo(BAD_REQUEST, "no") if kind == "fail" else None
             reply = CompileReply(questions.pop(pattern).id, epoch, "key", error)
-            done = {waiting for waiting, wanted in parked.items() if wanted == pattern}
+            done = {waiter for waiter, wanted in parked.items() if wanted == pattern}
             answers = front.compiled(reply)
-            assert {name[1] for name in (refused_by if error else admitted_by)(answers)} == done
-            running |= set() if error else done
-            parked = {waiting: p for waiting, p in parked.items() if waiting not in done}
+            if error:
+                assert {name[1] for name in refused_by(answers)} == done
+            else:
+                admitted = set().union(*(waiting[waiter] for waiter in done))
+                assert {name[1] for name in admitted_by(answers)} == admitted
+                running |= admitted
+            for waiter in done:
+                del parked[waiter], waiting[waiter]
         elif kind == "abort":
-            answered = front.abort(A, AbortReq(rid, epoch))
-            assert isinstance(answered, Admission) == (rid in parked)
-            assert isinstance(answered, Abort) == (rid in running)
-            parked.pop(rid, None)
+            part = parts[int(now) % len(parts)]
+            answered = front.abort(A, AbortReq(part, epoch))
+            assert isinstance(answered, Abort) == (part in running)
+            assert isinstance(answered, Admission) == (waiting.get(rid) == {part})
+            waiting.get(rid, set()).discard(part)
+            if rid in waiting and not waiting[rid]:
+                del parked[rid], waiting[rid]
         elif kind == "expire":
             now += WAIT_S
             assert {name[1] for name in refused_by(front.expire(now))} == set(parked)
             parked.clear()
-        elif kind == "credit" and rid in running:
-            front.credit(Credit(A, rid, epoch))
-            running.remove(rid)
+            waiting.clear()
+        elif kind == "credit" and running.intersection(parts):
+            part = min(running.intersection(parts))
+            front.credit(Credit(A, part, epoch))
+            running.remove(part)
         elif kind == "reset":
             epoch += 1
             front.reset(epoch)
             parked.clear()
+            waiting.clear()
             running.clear()
         unwanted = {q.id for p, q in questions.items() if p not in parked.values()}
         # An epoch's end says it all: the compiler hears of nothing else then.
-        assert {cancel.id for cancel in front.cancelled()} == (
-            set() if kind == "reset" else unwanted
-        )
+        told = set() if kind == "reset" else unwanted
+        assert {cancel.id for cancel in front.cancelled()} == told
         questions = {p: question for p, question in questions.items() if p in parked.values()}
-        assert front.in_flight == len(parked) + len(running)
+        assert front.in_flight == len(running) + sum(map(len, waiting.values()))
         assert front.tokens_in_flight == 5 * front.in_flight
         assert {q.constraint.source for q in front.unanswered()} == set(parked.values())

@@ -263,6 +263,16 @@ async def test_a_cancelled_one_lets_the_next_begin(bench: Bench) -> None:
     assert bench.runs == ["a", "b", "c"]
 
 
+async def test_what_is_asked_twice_is_answered_and_cancelled_once(bench: Bench) -> None:
+    for source in "ab":
+        for _ in range(2):
+            await bench.ask(ord(source), source)
+    await bench.cancel(ord("a"))
+    assert bench.service.num_running == 1
+    await bench.end("b")
+    assert bench.take() == [CompileReply(ord("b"), 1, "key-b")]
+
+
 async def test_strange_cancels_are_ignored(bench: Bench) -> None:
     await bench.ask(1, "a")
     await bench.cancel(2)
