@@ -136,9 +136,10 @@ class Request:
         unsent, self._unsent = self._unsent, self._nothing()
         if self.finish:
             self.close()
+        # More names than these, and CPython builds a dict for each call.
         return Output(
-            rid=self.rid,
-            text="".join(unsent.text),
+            self.rid,
+            "".join(unsent.text),
             ids=bytes(unsent.ids),
             logprobs=bytes(unsent.logprobs),
             prompt_tokens=self._start.prompt_tokens,

@@ -21,6 +21,7 @@ MAX_STOP_REGEXES = 32
 MAX_STOP_REGEX_CHARS = 256
 MAX_BIASED_TOKENS = 4096
 MAX_LOGIT_BIAS = 1e4
+MAX_ALLOWED_IDS = 2**20  # over all samples, each of which carries its own
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 GREEDY_TEMPERATURE = 1e-6
@@ -175,7 +176,12 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
             _check(
                 len(self.allowed_token_ids) <= vocab_size,
                 "allowed_token_ids",
-                f"takes at most {vocab_size} ids, as many as there are",
+                f"takes at most {vocab_size} ids",
+            )
+            _check(
+                self.n * len(self.allowed_token_ids) <= MAX_ALLOWED_IDS,
+                "allowed_token_ids",
+                f"times n takes at most {MAX_ALLOWED_IDS} ids",
             )
             _check(
                 all(0 <= i < vocab_size for i in self.allowed_token_ids),

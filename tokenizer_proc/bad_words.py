@@ -10,15 +10,24 @@ from collections.abc import Sequence
 from srt.errors import RequestError
 from srt.model.tokenizer import Tokenizer
 
+# The scheduler keeps them all, and may look at all for every token that it samples.
+MAX_BAD_TOKENS = 4096
+
 
 def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """All that must not be output, each once. RequestError for a word without tokens."""
+    """All that must not be output, each once. RequestError for a word without tokens, and for more
+    than MAX_BAD_TOKENS in all."""
     found: dict[tuple[int, ...], None] = {}
+    num_tokens = 0
     for i, word in enumerate(words):
         bare = word.lstrip() or word
         for text in (bare, " " + bare):
             ids = tokenizer.encode_inside(text).tolist()
             if not ids:
                 raise RequestError(f"bad_words[{i}] has no tokens", param="bad_words")
+            num_tokens += len(ids)
+            if num_tokens > MAX_BAD_TOKENS:
+                limit = f"bad_words take more than {MAX_BAD_TOKENS} tokens, the limit"
+                raise RequestError(limit, param="bad_words")
             found[tuple(ids)] = None
     return [list(ids) for ids in found]

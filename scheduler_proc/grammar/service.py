@@ -226,6 +226,8 @@ class CompileService:
             log.exception("a grammar could not be compiled")
             outcome = Outcome("crash", str(error))
         seconds = monotonic() - started
+        if pending.task is not asyncio.current_task():
+            return  # stopped, and something failed on the way out: it is not waited for any more
         self._lanes.remove(pending)
         self._settle(pending, self._conclude(pending, outcome, seconds))
 

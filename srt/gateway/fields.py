@@ -48,6 +48,8 @@ class FieldRow(NamedTuple):
     note: str
 
 
+MAX_OBJECTS = 16384  # in a list: to check more would hold up all other requests
+
 _NOT_SUPPORTED = "not supported by this server"
 _MEDIA = "text only"
 _OLD_TOOLS = "use tools and tool_choice"
@@ -220,9 +222,12 @@ def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:
 
     A list's objects are taken one by one; no kind has lists in lists, so the depth of this is that
     of the kinds, whatever the client sent. Raises RequestError, naming the field with its path,
-    when an unsupported field has a value that asks for something.
+    when an unsupported field has a value that asks for something, or a list is too long.
     """
     if isinstance(value, list):
+        if len(value) > MAX_OBJECTS:
+            where = path or "the body"
+            raise RequestError(f"{where} takes at most {MAX_OBJECTS} items", param=path or None)
         return [
             honoured_only(item, kind, f"{path}[{i}]") if isinstance(item, dict) else item
             for i, item in enumerate(value)

@@ -49,6 +49,10 @@ async def score_choices(request: HttpRequest) -> ASGIApp:
 
 async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
     """The client's answer; /abort_request finds the score by its rid in the meantime."""
+    count, limit = len(body.continuations), gateway.info.max_requests
+    if count > limit:
+        reason = f"continuations must be 1 to {limit}, not {count}"
+        raise RequestError(reason, param="continuations")
     rid = body.rid or uuid.uuid4().hex
     score = ScoreRequest(
         continuations=body.continuations,

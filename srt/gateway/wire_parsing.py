@@ -6,11 +6,14 @@ from msgspec import Meta, Struct
 
 from srt.gateway.wire_tools import ToolIn
 
+# To look for calls takes time that grows with the square of the text.
+MAX_TEXT_CHARS = 256 * 1024
+
 
 class ParseCallBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """The body of /parse_function_call."""
 
-    text: Annotated[str, Meta(description="What a model wrote.")]
+    text: Annotated[str, Meta(description="What a model wrote.", max_length=MAX_TEXT_CHARS)]
     tools: Annotated[list[ToolIn], Meta(description="Functions that it may have called.")]
     tool_call_parser: Annotated[
         Literal["hermes", "qwen", "qwen25"] | None,

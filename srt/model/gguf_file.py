@@ -80,6 +80,8 @@ class GGUFFile:
             self.metadata, self.tensors = self._parse()
         except (struct.error, KeyError, UnicodeDecodeError, ValueError) as error:
             raise ConfigError(f"{path}: not a readable GGUF file ({error})") from error
+        if self.metadata.get("split.count", 1) > 1:
+            raise ConfigError(f"{path}: one of several parts; merge them with llama-gguf-split")
 
     def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
         if self._map[:4] != b"GGUF":

@@ -99,12 +99,16 @@ class GGUFTokens:
         self.is_spm = model == "llama"
         self.texts: list[str] = self.required("tokens")
         self.types = self._types()
-        self.bos_id: int | None = self.get("bos_token_id", 1 if self.is_spm else None)
-        self.unknown_id: int | None = self.get("unknown_token_id")
+        self.bos_id = self._id("bos_token_id", 1 if self.is_spm else None)
+        self.unknown_id = self._id("unknown_token_id")
         self.space_prefix = self.is_spm and bool(self.get("add_space_prefix", True))
         adds_bos = True if self.is_spm else self.pre_kind().add_bos
         self.add_bos = bool(self.get("add_bos_token", adds_bos))
         self.add_eos = bool(self.get("add_eos_token", False))
+        if self.add_bos and self.bos_id is None:
+            raise ConfigError(f"{file.path}: tokenizer.ggml.bos_token_id is missing")
+        if self.add_eos and not self.eos_ids():
+            raise ConfigError(f"{file.path}: tokenizer.ggml.eos_token_id is missing")
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of `tokenizer.ggml.<key>`."""
@@ -126,9 +130,8 @@ class GGUFTokens:
 
     def eos_ids(self) -> list[int]:
         """The ids that end an output, the tokenizer's own EOS first."""
-        named = [self.get(key) for key in _EOS_KEYS]
-        if self.is_spm and named[0] is None:
-            named[0] = 2
+        defaults = (2 if self.is_spm else None, None, None)
+        named = [self._id(*pair) for pair in zip(_EOS_KEYS, defaults, strict=True)]
         ends = [i for i, text in enumerate(self.texts) if self._is_end(text, self.types[i])]
         return [i for i in dict.fromkeys([*named, *ends]) if i is not None]
 
@@ -155,8 +158,23 @@ class GGUFTokens:
         """Whether special tokens take the white space behind them: those of Phi-3 do."""
         return self.is_spm and self._file.metadata.get("general.architecture") == "phi3"
 
+    def _id(self, key: str, default: int | None = None) -> int | None:
+        """A token id, which must be one of the vocabulary."""
+        found: int | None = self.get(key, default)
+        if found is not None and found >= len(self.texts):
+            raise ConfigError(
+                f"{self._file.path}: tokenizer.ggml.{key} is {found}, and there are "
+                f"{len(self.texts)} tokens"
+            )
+        return found
+
     def _types(self) -> list[int]:
-        types: list[int] = self.get("token_type") or [TokenType.NORMAL] * len(self.texts)
+        # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be told.
+        types: list[int] = (
+            self.required("token_type")
+            if self.is_spm
+            else self.get("token_type", [TokenType.NORMAL] * len(self.texts))
+        )
         if len(types) != len(self.texts):
             raise ConfigError(f"{self._file.path}: {len(types)} types for {len(self.texts)} tokens")
         return [

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import httpx
 import pytest
 import torch
 
@@ -16,9 +17,10 @@ from srt.messages import ChatMessage
 from srt.model.files import ModelFiles
 from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
+from tests.e2e.server import running_server
 from tests.scheduler_proc.families import one_torch_thread, random_family
 from tests.scheduler_proc.gguf_families import write_family
-from tests.spm_files import add_spm_tokenizer, pieces_and_types
+from tests.spm_files import SPM_SPACE, add_spm_tokenizer, pieces_and_types, scores
 
 PATTERN = r'\{"name": "[a-z]{3}", "size": [0-9]{2}, "place": "(on|under) the mat"\}'
 ITEMS = {"enum": ["the cat", "größer", "これは猫です", 12]}
@@ -133,3 +135,26 @@ def test_scores_of_text_behind_ids(served: Served) -> None:
     by_text = served.engine.score(PROMPT, [" the mat"])
     by_ids = served.engine.score(None, [" the mat"], input_ids=ids)
     assert by_text.choices == by_ids.choices
+
+
+def test_jump_forward_is_off_where_words_are_not_encoded_one_by_one(tmp_path: Path) -> None:
+    tokens, types = pieces_and_types()
+    model = random_family("llama", vocab_size=len(tokens) + 1)
+
+    def tokenizer(writer: gguf.GGUFWriter) -> None:
+        add_spm_tokenizer(
+            writer,
+            tokens=[*tokens, f"t{SPM_SPACE}"],
+            token_type=[*map(int, types), 1],
+            scores=[*scores(), -1.0],
+        )
+
+    files = write_family(model, tmp_path / "m.gguf", tokenizer=tokenizer)
+    sampling = {"regex": PATTERN, "max_new_tokens": 200, "seed": 0}
+    with running_server(tmp_path, "--model", str(files.path), "--threads", "1") as server:
+        body = {"text": PROMPT, "sampling_params": sampling}
+        answer = httpx.post(server.url + "/generate", json=body, timeout=60).json()
+        log = server.log()
+    assert re.fullmatch(PATTERN, answer["text"])
+    assert answer["meta_info"]["jump_forward_tokens"] == 0
+    assert log.count("jump-forward is off: the tokenizer does not encode word by word") == 1

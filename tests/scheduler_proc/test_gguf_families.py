@@ -11,6 +11,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from msgspec.structs import asdict, replace
 
+from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.config import DecoderConfig, LinearRope, Rope
@@ -18,8 +19,9 @@ from scheduler_proc.models.loader import load_weights
 from srt.errors import ConfigError
 from srt.model.gguf_file import BLOCK_TYPES
 from tests.scheduler_proc.checkpoints import save_directory
-from tests.scheduler_proc.families import FAMILIES, YARN, random_family
+from tests.scheduler_proc.families import FAMILIES, ON_NATIVE, YARN, random_family
 from tests.scheduler_proc.gguf_families import converted_tensors, write_family
+from tests.scheduler_proc.native_ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, make_batch
 
 # GGUF has no word for a ramp that is not of whole pairs.
@@ -47,6 +49,20 @@ def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     with torch.inference_mode():
         expected = model(torch.from_numpy(ids)[None]).logits[0]
     torch.testing.assert_close(logits_of(executor, ids), expected, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", ON_NATIVE)
+def test_the_native_executor_computes_the_same(tmp_path: Path, name: str) -> None:
+    load_or_skip()
+    model = random_model(name)
+    files = write_family(model, tmp_path / "m.gguf")
+    executor = NativeExecutor(files, max_total_tokens=100, num_threads=2, exact=True)
+    ids = np.random.default_rng(0).integers(0, 131, 90)
+    found = executor.run(make_batch([Row(ids, range(90), ids[1:], samples=False)])).prompt_logprobs
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(ids)[None]).logits[0, :-1]
+    expected = logits.log_softmax(-1).gather(1, torch.from_numpy(ids[1:])[:, None])[:, 0]
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

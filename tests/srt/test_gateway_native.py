@@ -209,11 +209,12 @@ def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
         logprob_token_ids=[7],
     )
     texts, steps = Asked(), 40
+    ids: list[int] = []
     answers = NativeAnswers([request], 1, [], cast(Any, texts))
     for step in range(1, steps + 1):
         # A step replaces the tokens that a jump may replace, and adds one.
         kept = max(0, step - 1 - JUMP_WINDOW_TOKENS)
-        ids = [*range(kept), *range(1000 * step + kept, 1000 * step + step)]
+        ids = [*ids[:kept], *range(1000 * step + kept, 1000 * step + step)]
         values = [-i / 1000 for i in ids]
         output = GenerateOutput(
             rid="r",
@@ -231,7 +232,6 @@ def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
             output_id_logprobs=[[value] for value in values],
             prompt_id_logprobs=[None, [-0.75]],
         )
-        # What was settled before is what it was: the ids of kept tokens are those of then.
         meta = answers.response(0, output, 0.0).meta_info
         told = [(value, i, f"t{i}") for value, i in zip(values, ids, strict=True)]
         assert meta.output_token_logprobs == told

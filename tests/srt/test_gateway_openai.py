@@ -9,6 +9,7 @@ from srt.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
 from srt.gateway.fields import (
     CHAT,
     COMPLETION,
+    MAX_OBJECTS,
     NATIVE,
     NATIVE_SAMPLING,
     RESPONSES,
@@ -308,6 +309,7 @@ COMPLETION_ERRORS = [
     ({"prompt": "a", "presence_penalty": -3}, "presence_penalty"),
     ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty"),
     ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids"),
+    ({"prompt": "a", "allowed_token_ids": [5] * 1001}, "allowed_token_ids"),
     ({"prompt": "a", "bad_words": [""]}, "bad_words"),
     ({"prompt": "a", "stop_regex": ["x" * 257]}, "stop_regex"),
     ({"prompt": "a", "stream_options": {"include_usage": True}}, "stream_options"),
@@ -356,6 +358,7 @@ async def test_more_than_can_ever_be_in_flight(
 CHAT_ERRORS = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "user", "content": ""}] * (MAX_OBJECTS + 1)}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "king", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": "a", "name": "Bo"}]}, "messages[0].name"),

@@ -71,6 +71,7 @@ async def test_every_score_has_a_rid_of_its_own() -> None:
         ({"text": "a", "continuations": ["b", [-1]]}, "continuations[1][0]"),
         ({"text": ["a"], "continuations": ["b"]}, "text"),
         ({"input_ids": ["a"], "continuations": ["b"]}, "input_ids[0]"),
+        ({"text": "a", "continuations": ["b"] * 1025}, "continuations"),
         (BODY | {"choices": ["b"]}, "choices"),
         (BODY | {"rid": ""}, "rid"),
     ],

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from srt.gateway.wire_parsing import MAX_TEXT_CHARS
 from srt.generation import TokenizeRequest
 from srt.messages import ChatMessage, ChatOptions, ToolSpec
 from tests.fakes import FakeClient
@@ -150,7 +151,10 @@ async def test_parse_function_call(text: str, normal: str, calls: list[Any]) -> 
             assert answer.json() == {"normal_text": normal, "calls": calls}
         unknown = body | {"tool_call_parser": "pythonic"}
         response = await http.post("/parse_function_call", json=unknown)
+        endless = {"text": "x" * (MAX_TEXT_CHARS + 1), "tools": [TOOL]}
+        too_long = await http.post("/parse_function_call", json=endless)
     assert error_of(response)["param"] == "tool_call_parser"
+    assert (too_long.status_code, error_of(too_long)["param"]) == (400, "text")
 
 
 @pytest.mark.parametrize(

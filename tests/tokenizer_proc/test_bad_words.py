@@ -8,7 +8,7 @@ from srt.errors import RequestError
 from srt.model.files import resolve_model
 from srt.model.tokenizer import Tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
-from tokenizer_proc.bad_words import bad_ids
+from tokenizer_proc.bad_words import MAX_BAD_TOKENS, bad_ids
 
 
 def spm_tokenizer() -> Tokenizer:
@@ -47,4 +47,14 @@ def test_a_word_without_tokens() -> None:
     model = models.BPE({"a": 0}, [])
     with pytest.raises(RequestError) as caught:
         bad_ids(["a", "b"], Tokenizer(tokenizers.Tokenizer(model), None))
+    assert caught.value.info.param == "bad_words"
+
+
+def test_all_words_together_are_bounded() -> None:
+    model = models.BPE({"a": 0, " ": 1}, [])
+    tokenizer = Tokenizer(tokenizers.Tokenizer(model), None)
+    words = ["a" * 127] * (MAX_BAD_TOKENS // 255)  # 127 alone, 128 behind a space
+    assert len(bad_ids(words, tokenizer)) == 2
+    with pytest.raises(RequestError, match="more than 4096 tokens") as caught:
+        bad_ids([*words, "a" * 127], tokenizer)
     assert caught.value.info.param == "bad_words"

@@ -233,6 +233,8 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
         ({"sampling": {"temperature": math.nan}}, "temperature"),
         ({"sampling": {"stop_token_ids": [258]}}, "stop_token_ids"),
         ({"sampling": {"min_new_tokens": 9}}, "min_new_tokens"),
+        ({"sampling": {"allowed_token_ids": [1] * 259}}, "allowed_token_ids"),
+        ({"sampling": {"allowed_token_ids": [258]}}, "allowed_token_ids"),
         ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
         ({"return_logprob": True, "logprob_start_len": 6}, "logprob_start_len"),
         ({"return_logprob": True, "top_logprobs": 65}, "top_logprobs"),

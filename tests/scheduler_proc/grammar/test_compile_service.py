@@ -263,6 +263,31 @@ async def test_a_cancelled_one_lets_the_next_begin(bench: Bench) -> None:
     assert bench.runs == ["a", "b", "c"]
 
 
+async def test_a_cancelled_one_may_fail_on_its_way_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the child's file cannot be removed: nobody waits for it, and the service goes on."""
+    whole = bench._run
+
+    async def failing(key: str, constraint: Constraint) -> Outcome:
+        try:
+            return await whole(key, constraint)
+        except asyncio.CancelledError:
+            raise OSError("no such file") from None
+
+    monkeypatch.setattr(bench.service, "_run", failing)
+    await bench.ask(1, "a")
+    await bench.cancel(1)
+    assert bench.take() == [] and bench.service.num_running == 0
+    await bench.ask(2, "a")
+    await bench.end("a")
+    assert bench.take() == [CompileReply(2, 1, "key-a")]
+    watch = asyncio.ensure_future(bench.service.watch())
+    await settle()
+    assert not watch.done()
+    watch.cancel()
+
+
 async def test_what_is_asked_twice_is_answered_and_cancelled_once(bench: Bench) -> None:
     for source in "ab":
         for _ in range(2):

@@ -70,7 +70,9 @@ def trained() -> tuple[list[str], list[str]]:
     return sorted(vocab, key=vocab.__getitem__), [" ".join(merge) for merge in model["merges"]]
 
 
-def write_bpe(path: Path, pre: str | None, extra: Sequence[str] = (), **keys: bool) -> ModelFiles:
+def write_bpe(
+    path: Path, pre: str | None, extra: Sequence[str] = (), has_bos: bool = True, **keys: bool
+) -> ModelFiles:
     tokens, merges = trained()
     tokens = [*tokens, *extra]
     writer = gguf.GGUFWriter(path, "llama")
@@ -81,7 +83,8 @@ def write_bpe(path: Path, pre: str | None, extra: Sequence[str] = (), **keys: bo
     writer.add_token_list([*SPECIAL, *tokens])
     writer.add_token_types([3] * len(SPECIAL) + [1] * len(tokens))
     writer.add_token_merges(merges)
-    writer.add_bos_token_id(0)
+    if has_bos:
+        writer.add_bos_token_id(0)
     for key, value in keys.items():
         writer.add_bool(f"tokenizer.ggml.{key}", value)
     writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
@@ -181,6 +184,13 @@ def test_bos_by_kind_unless_the_file_says(
     ids = load_tokenizer(files).encode("the").tolist()
     assert ids[: len(ids) - 1] == ([] if first is None else [first])
     assert load_vocab(files).eos_ids == (1,)
+
+
+def test_a_file_that_wants_bos_must_name_it(tmp_path: Path) -> None:
+    assert load_vocab(write_bpe(tmp_path / "a.gguf", "qwen2", has_bos=False)).bos_id is None
+    for path, pre, keys in (("b", "tekken", {}), ("c", "qwen2", {"add_bos_token": True})):
+        with pytest.raises(ConfigError, match="bos_token_id is missing"):
+            load_vocab(write_bpe(tmp_path / f"{path}.gguf", pre, has_bos=False, **keys))
 
 
 def test_a_whole_word_that_is_a_token(tmp_path: Path) -> None:

@@ -87,21 +87,21 @@ def gemma() -> Any:
     return tokenizer
 
 
-def byte_level(kind: str) -> dict[str, Any]:
+def byte_level() -> dict[str, Any]:
     tokens, merges = trained()
     pairs = [tuple(merge.split(" ")) for merge in merges]
     return {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": pairs}
 
 
 def qwen() -> Any:
-    tokenizer = Qwen2Tokenizer(**byte_level("qwen2"))
+    tokenizer = Qwen2Tokenizer(**byte_level())
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|end|>"]})
     tokenizer.eos_token = "<|end|>"
     return tokenizer
 
 
 def llama_3() -> Any:
-    tokenizer = Tokenizer(models.BPE(**byte_level("llama-bpe"), ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE(**byte_level(), ignore_merges=True))
     pattern = Regex(PRE_KINDS["llama-bpe"].patterns[0])
     byte_level_step = cuts.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = cuts.Sequence([cuts.Split(pattern, "isolated"), byte_level_step])

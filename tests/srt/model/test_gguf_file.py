@@ -62,6 +62,17 @@ def write_tensor(path: Path, array: np.ndarray, kind: GGMLQuantizationType) -> P
     return path
 
 
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ConfigError, match="one of several parts"):
+        GGUFFile(tmp_path / "m.gguf")
+
+
 @pytest.mark.parametrize("kind", ["Q8_1", "Q8_K", "I32"])
 def test_unsupported_types_are_named(tmp_path: Path, kind: str) -> None:
     ggml_type = GGMLQuantizationType[kind]

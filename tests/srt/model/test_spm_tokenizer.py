@@ -236,9 +236,13 @@ def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"scores": None}, "key tokenizer.ggml.scores is missing"),
+        ({"token_type": None}, "key tokenizer.ggml.token_type is missing"),
         ({"scores": [0.0, 1.0]}, "2 scores for"),
         ({"token_type": [1, 1]}, "2 types for"),
         ({"model": "t5"}, "tokenizer 't5' is not supported"),
+        ({"bos_token_id": 9999}, "bos_token_id is 9999, and there are 50. tokens"),
+        ({"eot_token_id": 600}, "eot_token_id is 600"),
+        ({"unknown_token_id": 2**31}, "unknown_token_id is 2147483648"),
     ],
 )
 def test_metadata_that_does_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
