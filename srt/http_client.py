@@ -27,6 +27,9 @@ from srt.messages import ChatOptions, RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0
+# The longest silence of a server that is to answer at once, and of one that computes or is busy.
+CALL_TIMEOUT_S = 60.0
+SILENCE_TIMEOUT_S = 600.0
 
 
 class HttpClient:
@@ -47,7 +50,7 @@ class HttpClient:
         self._http = httpx.AsyncClient(
             base_url=self.url,
             headers=headers,
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S),
+            timeout=_timeout(SILENCE_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             transport=transport,
         )
@@ -117,10 +120,13 @@ class HttpClient:
                 return response
             await response.aread()
         except httpx.HTTPError as exc:
-            raise RingError(f"cannot reach {self.url}: {exc or type(exc).__name__}") from exc
+            raise RingError(f"cannot reach {self.url}: {str(exc) or type(exc).__name__}") from exc
         raise error_of(response)
 
-    async def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+    async def _call(
+        self, method: str, path: str, read_s: float | None = None, **options: Any
+    ) -> httpx.Response:
+        options["timeout"] = _timeout(CALL_TIMEOUT_S if read_s is None else read_s)
         return await self._send(self._http.build_request(method, path, **options))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
@@ -130,13 +136,15 @@ class HttpClient:
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         body = msgspec.structs.asdict(request)
-        return parse_score((await self._call("POST", "/score_choices", json=body)).json())
+        answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, json=body)
+        return parse_score(answer.json())
 
     async def abort(self, rid: str) -> None:
         await self._call("POST", "/abort_request", json={"rid": rid})
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
-        await self._call("POST", "/flush_cache", params={"timeout": timeout_s})
+        read_s = timeout_s + CALL_TIMEOUT_S
+        await self._call("POST", "/flush_cache", read_s, params={"timeout": timeout_s})
 
     async def stats(self) -> dict[str, Any]:
         states = (await self._call("GET", "/server_info")).json().get("internal_states")
@@ -144,3 +152,7 @@ class HttpClient:
             raise RingError("the server's scheduler did not answer")
         stats: dict[str, Any] = states[0]
         return stats
+
+
+def _timeout(read_s: float) -> httpx.Timeout:
+    return httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)

@@ -23,6 +23,7 @@ Abort = Callable[[str], Awaitable[None]]
 
 _DATA = b"data: "
 _CUT = "the server closed the stream before the end"
+_STRANGE = "the server sent an event that cannot be read"
 
 
 class HttpGeneration:
@@ -52,7 +53,7 @@ class HttpGeneration:
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         async for payload in self._events:
             last = self._last
-            self._last = self._parse(payload, [last]).get(0, last)
+            self._last = _parsed(self._parse, payload, [last]).get(0, last)
             # The finished snapshot is held until the stream ends: a chat's usage follows it.
             if self._last.finish is None and _is_news(self._last, last):
                 yield self._last
@@ -94,7 +95,7 @@ class HttpSamples:
         try:
             async for payload in _payloads(self._response):
                 last = [generation.last for generation in self.generations]
-                for index, output in self._parse(payload, last).items():
+                for index, output in _parsed(self._parse, payload, last).items():
                     self.generations[index].take(output)
         except RequestError as failure:
             error = failure
@@ -234,6 +235,16 @@ async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
                     raise error_from(payload["error"], 500)
                 yield payload
     except (httpx.HTTPError, httpx.StreamError) as exc:
-        raise RingError(f"lost the server: {exc or type(exc).__name__}") from exc
+        raise RingError(f"lost the server: {str(exc) or type(exc).__name__}") from exc
+    except msgspec.DecodeError as exc:
+        raise RingError(_STRANGE) from exc
     finally:
         await response.aclose()
+
+
+def _parsed(parse: Parse, payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
+    """What an event says. Raises RingError for one that no server of ours sends."""
+    try:
+        return parse(payload, last)
+    except (LookupError, TypeError, AttributeError) as exc:
+        raise RingError(_STRANGE) from exc

@@ -126,7 +126,7 @@ class OpenAIHttp:
             request = self._http.build_request("POST", self.base_url + path, json=body)
             return await self._http.send(request, stream=True)
         except (httpx.ConnectError, httpx.ConnectTimeout) as exc:
-            message = f"cannot reach {self.base_url}: {exc or type(exc).__name__}"
+            message = f"cannot reach {self.base_url}: {str(exc) or type(exc).__name__}"
             return RequestError(message, code=UNAVAILABLE, retryable=True)
         except httpx.HTTPError as exc:
             raise self._lost(exc) from exc
@@ -136,7 +136,7 @@ class OpenAIHttp:
         if isinstance(exc, httpx.TimeoutException):
             message = f"{self.base_url} was silent for {self._timeout_s:g} s"
             return RequestError(message, code=REQUEST_TIMEOUT, retryable=True)
-        message = f"lost {self.base_url}: {exc or type(exc).__name__}"
+        message = f"lost {self.base_url}: {str(exc) or type(exc).__name__}"
         return RequestError(message, code=UNAVAILABLE, retryable=True)
 
 

@@ -1,5 +1,6 @@
 """The HTTP transport against the gateway itself."""
 
+import asyncio
 from typing import Any
 
 import httpx
@@ -372,3 +373,43 @@ async def test_line_separators_that_json_may_hold_do_not_end_a_line() -> None:
     async with served(FakeClient((text,))) as server, HttpClient(server.url) as client:
         output = await (await client.submit(Request(text="a"))).result()
     assert output.text == text
+
+
+@pytest.mark.parametrize("event", [b"data: {broken", b"data: {}", b'data: {"meta_info": 3}'])
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_strange_event_ends_the_request_with_the_servers_error(
+    event: bytes, n: int
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=event + b"\n\n")
+
+    async with HttpClient("http://strange", transport=httpx.MockTransport(answer)) as client:
+        request = Request(text="a", sampling=SamplingParams(n=n))
+        for generation in await client.submit_samples(request):
+            with pytest.raises(RingError, match="cannot be read"):
+                await generation.result()
+
+
+async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes connections and requests and never answers."""
+    monkeypatch.setattr("srt.http_client.CALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("srt.http_client.SILENCE_TIMEOUT_S", 0.1)
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with HttpClient(f"http://127.0.0.1:{port}") as client:
+        calls = (
+            client.submit(Request(text="a")),
+            client.stats(),
+            client.abort("a"),
+            client.tokenize(TokenizeRequest(text="a")),
+        )
+        for call in calls:
+            with pytest.raises(RingError, match="ReadTimeout"):
+                await asyncio.wait_for(call, 20)
+    server.close()
+    await server.wait_closed()
