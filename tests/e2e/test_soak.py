@@ -17,9 +17,9 @@ from srt.client import AsyncClient
 from srt.errors import CONTEXT_LENGTH, RequestError
 from tests.e2e.server import Server, running_server
 
-POOL = 1536
+POOL = 1024
 IN_FLIGHT = 24
-ARGS = ("--max-total-tokens", str(POOL), "--max-running-requests", "12", "--check-invariants")
+ARGS = ("--max-total-tokens", str(POOL), "--max-running-requests", "24", "--check-invariants")
 SHARED = ["You are a helpful assistant. " * k for k in (1, 4, 10)]
 PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -112,7 +112,7 @@ class Soak:
         request = request_of(self._rng)
         request["sampling"] |= {"max_new_tokens": 300, "ignore_eos": True}
         generations = await self._client.submit_samples(**request)
-        await asyncio.sleep(self._rng.random() * 0.3)
+        await asyncio.sleep(self._rng.random() * 2.0)
         for generation in generations:
             await generation.aclose()
         self.ends["aborted"] += 1
