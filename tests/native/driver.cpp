@@ -1,5 +1,6 @@
 // Drives the whole C ABI of the native kernels, as a program that a sanitizer can watch:
-// `driver STEPS` runs that many random steps per model, at every level of this CPU.
+// `driver STEPS [LEVEL]` runs that many random steps per model, at that level or at all that this CPU
+// runs.
 // tests/scheduler_proc/test_kernel_sanitizers.py builds and runs it.
 //
 // Every array has exactly the size that the header asks for, and lies on the heap: what is read or
@@ -46,6 +47,8 @@ namespace driver {
 namespace {
 
 // ---- whole steps --------------------------------------------------------------------------------
+
+constexpr int kFewestSteps = 20;  // before that the first prompt may not be computed
 
 void step(Instance &at, Batch &batch, bool share) {
   const srt_batch c = batch.c(share);
@@ -274,7 +277,7 @@ struct Ops {
     check_refused(srt_op_gate_up(many.get(), &gate, &other, x.data(), m, nullptr) == -1, "formats");
   }
 
-  void attention(Batch batch, int head_dim, int32_t kv_format, int window) {
+  void attention(Batch batch, int head_dim, int32_t kv_format, int32_t weights, int window) {
     std::vector<uint8_t> pools[2];
     for (std::vector<uint8_t> &pool : pools) {
       pool.resize(pool_bytes(kv_format, head_dim));
@@ -287,6 +290,7 @@ struct Ops {
     model.heads = kHeads, model.kv_heads = kKvHeads, model.head_dim = head_dim;
     model.kv_format = kv_format, model.attn_scale = .1f;
     srt_layer layer{};
+    layer.q.format = weights;
     layer.k_pool = pools[0].data(), layer.v_pool = pools[1].data(), layer.window = window;
     const size_t n = batch.input_ids.size() * kHeads * head_dim;
     const std::vector<float> q = random_floats(n);
@@ -353,7 +357,8 @@ void run_ops(const char *isa) {
   const Batch mixed = traffic.next();
   for (int head_dim : {16, 32, 64, 80, 96, 128, 256})
     for (int32_t kv_format : {SRT_F16, SRT_F32})
-      ops.attention(mixed, head_dim, kv_format, one_of({0, 100}));
+      for (int32_t weights : {SRT_Q4, SRT_Q4_TILES})
+        ops.attention(mixed, head_dim, kv_format, weights, one_of({0, 100}));
   for (int head_dim : {16, 32, 80}) ops.rows(37, kHeads, head_dim);
   for (int vocab : {kVocab, 3001}) ops.sample(vocab, true), ops.sample(vocab, false);
   for (int words : {1, 300000}) ops.read(words);
@@ -408,10 +413,19 @@ void run_level(const char *isa, int number, int steps) {
 
 int main(int argc, char **argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
+  const std::string wanted = argc > 2 ? argv[2] : "";
+  driver::doing = "arguments";
+  driver::check(steps >= driver::kFewestSteps, "steps enough for something to be sampled");
   driver::run_library();
   driver::run_packing();
   driver::run_masks();
-  int number = 0;
-  for (const char *isa : {"portable", "avx2", "avx512", "amx"})
-    if (srt_isa_available(isa)) driver::run_level(isa, number++, steps);
+  int number = -1;
+  for (const std::string isa : {"portable", "avx2", "avx512", "amx"}) {
+    number++;
+    if (!wanted.empty() && isa != wanted) continue;
+    if (srt_isa_available(isa.c_str()))
+      driver::run_level(isa.c_str(), number, steps);
+    else
+      std::printf("%s: not on this CPU\n", isa.c_str());
+  }
 }

@@ -18,12 +18,23 @@ from tests.scheduler_proc.ragged import indptr, int32
 _KV_FORMATS = {"float16": Format.F16, "float32": Format.F32}
 
 
+_LOG2E = np.float32(1.44269504)
+
+
+def rounded_to_bfloat16(x: np.ndarray) -> np.ndarray:
+    """float32 values of which bfloat16 keeps all, rounded to nearest even."""
+    bits = x.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    return rounded.astype(np.uint32).view(np.float32)
+
+
 class Shape(NamedTuple):
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 64
     kv_dtype: str = "float16"
     window: int = 0
+    tiles: bool = True  # whether the layer's weights are in tiles
 
 
 class Piece(NamedTuple):
@@ -76,7 +87,7 @@ class Sequences(NamedTuple):
         return np.split(out, qo[1:-1])
 
     def _model(self) -> library.Model:
-        heads, kv_heads, head_dim, kv_dtype, _ = self.shape
+        heads, kv_heads, head_dim, kv_dtype, *_ = self.shape
         return library.Model(
             heads=heads,
             kv_heads=kv_heads,
@@ -88,21 +99,27 @@ class Sequences(NamedTuple):
 
     def _layer(self) -> library.Layer:
         k_pool, v_pool = library.address(self.keys), library.address(self.values)
-        return library.Layer(k_pool=k_pool, v_pool=v_pool, window=self.shape.window)
+        q = library.Matrix(format=Format.Q4_TILES if self.shape.tiles else Format.Q4)
+        return library.Layer(k_pool=k_pool, v_pool=v_pool, window=self.shape.window, q=q)
 
-    def reference(self, piece: Piece) -> np.ndarray:
-        """The piece's outputs in float64."""
+    def reference(self, piece: Piece, in_bfloat16: bool = False) -> np.ndarray:
+        """The piece's outputs in float64, or of what bfloat16 makes of queries (times scale and
+        log2(e)), keys and values."""
         slots = self.slots[piece.sequence][: piece.end]
         group = self.shape.heads // self.shape.kv_heads
-        k, v = (np.repeat(a[slots].astype(np.float64), group, 1) for a in (self.keys, self.values))
-        q = self.queries[piece.sequence][piece.start : piece.end].astype(np.float64)
-        scores = np.einsum("thd,lhd->htl", q, k) * self.shape.head_dim**-0.5
+        k, v = (np.repeat(a[slots].astype(np.float32), group, 1) for a in (self.keys, self.values))
+        q = self.queries[piece.sequence][piece.start : piece.end]
+        q = q * np.float32(np.float32(self.shape.head_dim**-0.5) * _LOG2E)
+        if in_bfloat16:
+            q, k, v = (rounded_to_bfloat16(x) for x in (q, k, v))
+        q, k, v = (x.astype(np.float64) for x in (q, k, v))
+        scores = np.einsum("thd,lhd->htl", q, k)
         token, key = np.ogrid[piece.start : piece.end, : piece.end]
         hidden = key > token
         if self.shape.window:
             hidden |= key <= token - self.shape.window
         scores = np.where(hidden, -np.inf, scores)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = np.exp2(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         out: np.ndarray = np.einsum("htl,lhd->thd", weights, v)
         return out

@@ -193,6 +193,7 @@ void Engine::attend(Member &member, const srt_layer &layer) {
   const AttentionPlan &plan = plan_of(layer);
   const AttentionCall call{model_.heads,     model_.kv_heads,
                            model_.head_dim,  model_.kv_format,
+                           is_tiled(layer.q.format),
                            layer.k_pool,     layer.v_pool,
                            qkv_.get(),       size_t(qkv_size()),
                            attended_.get(),  size_t(q_size()),

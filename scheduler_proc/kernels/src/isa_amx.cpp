@@ -1,4 +1,5 @@
-// The amx level: linear layers of weights in tiles on AMX's bfloat16 products, all else as avx512.
+// The amx level: linear layers of weights in tiles, and attention of such layers over a pool of
+// halves, on AMX's bfloat16 products; all else as avx512.
 //
 // A group of weights, 16 channels x 32 inputs, is made one tile of bfloat16 and multiplied with
 // tiles of activations, 32 inputs x up to 16 rows. An output's sum stays in its tile from the first
@@ -6,6 +7,7 @@
 // operations and their sum to what there was, for every row in the same way. So a row's result does
 // not depend on how many rows there are.
 #include "linear_amx.inl"
+#include "attention_amx.inl"
 
 namespace srt {
 
@@ -21,10 +23,16 @@ static void linear_of_any_format(const LinearTask &task, int first, int last, in
   (tiled ? linear : avx512::table.linear)(task, first, last, first_row, last_row, scratch);
 }
 
+static void attend_any(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
+  const bool in_tiles = call.in_bfloat16 && call.kv_format == SRT_F16;
+  (in_tiles ? attend : avx512::table.attend)(call, unit, scratch);
+}
+
 static Kernels make_table() {
   Kernels made = avx512::table;
   made.name = "amx";
   made.linear = linear_of_any_format;
+  made.attend = attend_any;
   made.tile = tile;
   made.release = release;
   return made;

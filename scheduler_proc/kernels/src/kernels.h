@@ -84,6 +84,7 @@ struct AttentionUnit {
 
 struct AttentionCall {
   int32_t heads, kv_heads, head_dim, kv_format;
+  bool in_bfloat16;             // halves may be multiplied so, as the layer's weights are
   const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]
   const float *q;               // [tokens, ldq], already times the attention scale and log2(e)
   size_t ldq;
@@ -103,8 +104,12 @@ constexpr int first_chunk_of(const Query &query) { return query.lower / kChunk; 
 constexpr int last_chunk_of(const Query &query) { return (query.limit + kChunk - 1) / kChunk; }
 // Scratch memory per thread of `attend`.
 constexpr size_t attention_scratch_floats(int heads, int head_dim) {
-  const int rows = heads > kUnitRows ? heads : kUnitRows;
-  return size_t(rows) * (kChunk + 2 * record_floats(head_dim)) + size_t(2) * 64 * head_dim;
+  const int most = heads > kUnitRows ? heads : kUnitRows;
+  const int rows = (most + 2 * kTileRows) / kTileRows * kTileRows;  // tiles of rows, and one more
+  const int wide = (head_dim + kGroup - 1) / kGroup * kGroup;       // whole groups of dimensions
+  const int queries = heads * kTileRows > rows ? heads * kTileRows : rows;  // in tiles of bfloat16
+  return size_t(rows) * (kChunk + 2 * record_floats(head_dim) + 4 * kTileRows) +
+         size_t(queries) * wide / 2 + size_t(kChunk) * head_dim;
 }
 bool supports_head_dim(int head_dim);
 
@@ -114,8 +119,8 @@ struct Kernels {
   // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
-  // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` calls
-  // `release` before it does something else than steps. Both are null at levels without tiles.
+  // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` or `attend`
+  // calls `release` before it does something else than steps. Both are null at levels without tiles.
   void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
   void (*release)();
 

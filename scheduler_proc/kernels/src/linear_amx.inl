@@ -9,6 +9,7 @@
 #include "simd_avx512.h"
 
 #include "linear_output.inl"
+#include "tile_registers.h"
 
 namespace srt::amx {
 
@@ -17,7 +18,6 @@ using namespace avx512;
 // Truncation takes half a unit in the last place on average, which is between 2^-9 and 2^-8 of x.
 constexpr float kEnlarge = 1.f + 0x1.63p-9f;
 
-constexpr int kTileBytes = 1024;
 constexpr int kAhead = 8;   // groups, of prefetching
 constexpr int kLag = 1;     // groups, of the products behind the weights
 constexpr int kRecent = 4;  // groups that are kept where none is needed again
@@ -135,62 +135,29 @@ SRT_INLINE void dequantize(const uint8_t *codes, const Scales &scales, uint8_t *
     dequantize_6(codes, scales, out);
 }
 
-// ---- tile registers -----------------------------------------------------------------------------
-
-// 0 to 3: products of two channel blocks and two row tiles; 4, 5: weights; 6, 7: activations.
-struct alignas(64) Configuration {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-static thread_local int configured = 0;  // columns that this thread's tiles have
-
-static void configure(int columns) {
-  if (columns == configured) return;
-  Configuration to;
-  for (int t = 0; t < 8; t++) {
-    to.rows[t] = 16;
-    to.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? 64 : 4 * columns);
-  }
-  _tile_loadconfig(&to);
-  configured = columns;
-}
-
-static void release() {
-  if (configured) _tile_release();
-  configured = 0;
-}
+// ---- products of tiles --------------------------------------------------------------------------
 
 // One group: N channel blocks times T row tiles. `x` are the group's tiles of activations.
 template <int N, int T>
 SRT_INLINE void multiply(const uint8_t *w, const bf16 *const (&x)[T], int stride) {
-  _tile_loadd(4, w, 64);
-  if constexpr (N == 2) _tile_loadd(5, w + kTileBytes, 64);
-  _tile_loadd(6, x[0], stride);
+  SRT_TILE_LOAD(4, w, 64);
+  if constexpr (N == 2) SRT_TILE_LOAD(5, w + kTileBytes, 64);
+  SRT_TILE_LOAD(6, x[0], stride);
   _tile_dpbf16ps(0, 4, 6);
   if constexpr (N == 2) _tile_dpbf16ps(1, 5, 6);
   if constexpr (T == 2) {
-    _tile_loadd(7, x[1], stride);
+    SRT_TILE_LOAD(7, x[1], stride);
     _tile_dpbf16ps(2, 4, 7);
     if constexpr (N == 2) _tile_dpbf16ps(3, 5, 7);
   }
 }
 
 template <int N, int T>
-SRT_INLINE void clear_products() {
-  _tile_zero(0);
-  if constexpr (N == 2) _tile_zero(1);
-  if constexpr (T == 2) _tile_zero(2);
-  if constexpr (N * T == 4) _tile_zero(3);
-}
-
-template <int N, int T>
 SRT_INLINE void store_products(float *to, int stride) {
-  _tile_stored(0, to, stride);
-  if constexpr (N == 2) _tile_stored(1, to + 256, stride);
-  if constexpr (T == 2) _tile_stored(2, to + 256 * N, stride);
-  if constexpr (N * T == 4) _tile_stored(3, to + 768, stride);
+  SRT_TILE_STORE(0, to, stride);
+  if constexpr (N == 2) SRT_TILE_STORE(1, to + 256, stride);
+  if constexpr (T == 2) SRT_TILE_STORE(2, to + 256 * N, stride);
+  if constexpr (N * T == 4) SRT_TILE_STORE(3, to + 768, stride);
 }
 
 // ---- outputs ------------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
               *batch);
     std::vector<float> partials(size_t(plan.num_records) * srt::record_floats(model->head_dim));
     const srt::AttentionCall call{model->heads,        model->kv_heads, model->head_dim,
-                                  model->kv_format,    layer->k_pool,   layer->v_pool,
+                                  model->kv_format,    srt::is_tiled(layer->q.format),
+                                  layer->k_pool,       layer->v_pool,
                                   scaled.data(),       size_t(width),   out,
                                   size_t(width),       plan.queries.data(), partials.data()};
     on_all(pool, [&](Member &member) {
@@ -158,6 +159,7 @@ int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer
       member.share(static_cast<int>(plan.folds.size()), [&](int i) {
         pool->kernels.fold(call, plan.queries[plan.folds[i]]);
       });
+      if (pool->kernels.release) pool->kernels.release();
     });
     return 0;
   });

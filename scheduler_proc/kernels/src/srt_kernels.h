@@ -187,7 +187,8 @@ SRT_EXPORT int32_t srt_op_linear(srt_pool *pool, const srt_matrix *w, const floa
 /* y [m, gate.n] = silu(x @ gate.T) * (x @ up.T) */
 SRT_EXPORT int32_t srt_op_gate_up(srt_pool *pool, const srt_matrix *gate, const srt_matrix *up,
                                   const float *x, int32_t m, float *y);
-/* q [T, heads, head_dim] attends causally to the pools: out [T, heads, head_dim]. */
+/* q [T, heads, head_dim] attends causally to the pools: out [T, heads, head_dim]. Of the layer's
+ * weights only the format of q counts: with one in tiles attention is as in such a layer. */
 SRT_EXPORT int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer *layer,
                                     const srt_batch *batch, const float *q, float *out);
 /* x [m, k] -> y [m, k]: x / rms(x) * weight */
