@@ -7,6 +7,7 @@ engine's own threads while a step runs. Does not import torch when the model is 
 import os
 from collections.abc import Iterable
 from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from scheduler_proc.kernels.library import (
     huge_memory,
     load,
     pointer,
+    populate,
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, native_attn_scale, pack_model, pool_shape
@@ -59,9 +61,9 @@ class NativeExecutor:
         self.context_len = config.context_len
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
+        self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         choice = Choice(quantization, exact, tiles=self._library.has_tiles(isa))
         self._weights = pack_model(checkpoint, self._library, choice)
-        self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         self._pool.attach(self._weights.layers)
         model = Model(
             num_layers=config.layers,
@@ -246,15 +248,18 @@ def _kv_dtype(name: str, exact: bool) -> str:
 
 
 class _KVMemory:
-    """The pool: [layers, K and V, slots, kv_heads, head_dim], touched only when written.
+    """The pool: [layers, K and V, slots, kv_heads, head_dim].
 
-    Huge pages, where the system grants them on request: slots of a request may lie anywhere.
+    Huge pages, where the system grants them on request: slots of a request may lie anywhere. Its
+    pages are asked for while the model is loaded, so that the first prompts do not wait for them.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.format, element = KV_DTYPES[dtype]
         self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
-        self.values = huge_memory(self.num_bytes).view(element).reshape(shape)
+        memory = huge_memory(self.num_bytes)
+        self.values = memory.view(element).reshape(shape)
+        Thread(target=populate, args=(memory,), name="kv-pages", daemon=True).start()
 
     def attach(self, layers: Any) -> None:
         """Tell each layer where its part is."""

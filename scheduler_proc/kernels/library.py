@@ -7,6 +7,8 @@ needs.
 
 import ctypes
 import mmap
+import os
+import sys
 import threading
 from collections.abc import Sequence
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
@@ -329,9 +331,34 @@ class Arena:
             return self._piece[start : start + size]
 
 
+_MADV_POPULATE_WRITE = 23
+_POPULATED_AT_ONCE = 1 << 24  # bytes
+_LEFT_FREE = 1 << 30  # bytes
+
+
 def huge_memory(size: int) -> np.ndarray:
     """`size` bytes of anonymous memory on huge pages if possible, touched only when used."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
+
+
+def populate(memory: np.ndarray) -> None:
+    """Have the system find the pages of `memory` now, not when each is first written.
+
+    Leaves what is in it alone, also what others write meanwhile. Returns early where the system
+    cannot do this (Linux before 5.14) or has little memory left.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    # Not mmap.madvise, which keeps the interpreter's lock.
+    madvise = ctypes.CDLL(None).madvise
+    first = address(memory) // mmap.PAGESIZE * mmap.PAGESIZE
+    end = address(memory) + memory.nbytes
+    for start in range(first, end, _POPULATED_AT_ONCE):
+        length = min(_POPULATED_AT_ONCE, end - start)
+        if os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE < _LEFT_FREE:
+            return
+        if madvise(c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
+            return

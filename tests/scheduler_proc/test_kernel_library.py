@@ -3,7 +3,9 @@
 import ctypes
 import os
 import re
+import resource
 import subprocess
+import sys
 from ctypes import POINTER
 from pathlib import Path
 from typing import Any
@@ -193,3 +195,25 @@ class TestNative:
             native.created(native.c.srt_pool_create(1, b"abacus"))
         with pytest.raises(RuntimeError, match=r"\w+"):
             native.check(native.c.srt_pack(99, None, 16, 32, None, Format.F32, None))
+
+
+class TestPopulate:
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
+    def test_pages_are_there_and_values_stay(self) -> None:
+        memory = library.huge_memory(64 * 4096)
+        memory[::4096] = 7
+        library.populate(memory)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        assert memory.sum() == 64 * 7
+        memory[1::4096] = 1
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 64
+
+    def test_stops_where_little_memory_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(library, "_LEFT_FREE", 1 << 62)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: FailingLibrary())
+        library.populate(library.huge_memory(4096))
+
+
+class FailingLibrary:
+    def madvise(self, *arguments: object) -> int:
+        raise AssertionError("asked for memory")

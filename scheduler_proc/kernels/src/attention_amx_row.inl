@@ -23,6 +23,7 @@ struct TileRows : TileAttention<V> {
     float *scores;      // [heads of the unit][kChunk], then weights: see `weigh`
     float *records;     // [heads of the unit]
     float *states;      // [heads of the unit]
+    float *maxima;      // [heads of the unit]
     float *products;    // [2][tiles][2] tiles of scores
     char *queries;      // [kv heads of the unit][tiles][kGroups] tiles
     char *stages[2];    // tiles of 32 keys or values
@@ -36,12 +37,14 @@ struct TileRows : TileAttention<V> {
 
   static View make_view(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
     View view{call, unit, call.queries[unit.first_query], size_t(call.kv_heads) * kDim,
-              call.heads / call.kv_heads, 0, scratch, nullptr, nullptr, nullptr, nullptr, {}};
+              call.heads / call.kv_heads, 0, scratch, nullptr, nullptr, nullptr, nullptr, nullptr,
+              {}};
     view.tiles = tile_rows(view.group) / kTileRows;
     const int rows = tile_rows(view.heads()) + kTileRows;  // tiles read past the last head
     view.records = view.scores + size_t(rows) * kChunk;
     view.states = view.records + size_t(rows) * kRecord;
-    view.products = view.states + size_t(rows) * kRecord;
+    view.maxima = view.states + size_t(rows) * kRecord;
+    view.products = view.maxima + rows;
     view.queries = reinterpret_cast<char *>(view.products + view.tiles * 4 * kTileFloats);
     view.stages[0] = view.queries + size_t(view.kv_heads()) * view.tiles * kHeadBytes;
     view.stages[1] = view.stages[0] + kStageBytes;
@@ -194,8 +197,9 @@ struct TileRows : TileAttention<V> {
       const char *values = pass.stage(i);
       float *out = view.records + size_t(head) * kRecord;
       SRT_TILE_LOAD(7, weights.at(pass.group(i)), weights.stride);
-      for (int c = 0; c < V; c += 2, values += 2 * kTileBytes, out += 2 * kColumns) {
-        const bool two = c + 1 < V;
+      for (int c = 0; c < Base::kColumnTiles;
+           c += 2, values += 2 * kTileBytes, out += 2 * kColumns) {
+        const bool two = c + 1 < Base::kColumnTiles;
         if (is_first) {
           _tile_zero(2);
           _tile_zero(3);
@@ -224,6 +228,7 @@ struct TileRows : TileAttention<V> {
   }
 
   static void chunk_values(const Pass &pass, Ahead ahead) {
+    for (char *stage : pass.view.stages) Base::write_ones(stage);  // keys were there
     for (int i = 0; i <= pass.all; i++) {
       if (i < pass.all) stage_values(pass, i, ahead);
       if (i >= 1) multiply_values(pass, i - 1);
@@ -247,13 +252,14 @@ struct TileRows : TileAttention<V> {
       if (chunk == unit.first_chunk) Ahead(view, call.k_pool, slots + lo, n - lo).all();
       const Pass pass(view, slots, lo, n);
       chunk_scores(pass, Ahead(view, call.v_pool, slots + lo, n - lo));
-      float *totals = view.records + kDim;
       for (int h = 0; h < heads; h++)
-        Base::weigh(view.scores + size_t(h) * kChunk, lo, n, totals + size_t(h) * kRecord);
+        view.maxima[h] = Base::weigh(view.scores + size_t(h) * kChunk, lo, n);
       chunk_values(pass, Ahead(view, call.k_pool, slots + n, std::min(kChunk, left)));
-      for (int h = 0; h < heads; h++)
-        Base::keep(call, query, chunk, head + h, view.records + size_t(h) * kRecord,
-                   view.states + size_t(h) * kRecord);
+      for (int h = 0; h < heads; h++) {
+        float *record = view.records + size_t(h) * kRecord;
+        record[kDim] = view.maxima[h];
+        Base::keep(call, query, chunk, head + h, record, view.states + size_t(h) * kRecord);
+      }
     }
     for (int h = 0; h < heads; h++)
       Base::finish(call, query, head + h, view.states + size_t(h) * kRecord);

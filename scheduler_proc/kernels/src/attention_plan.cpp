@@ -17,7 +17,8 @@ namespace {
 // rows on that pays is an estimate, not measured: it depends on how fast the caches are.
 constexpr int kMinSharing = 3;
 constexpr int kSharedChunks = 2;    // of one unit: small enough to balance the threads
-constexpr int kPiecesPerThread = 4;  // into which long contexts are split
+constexpr int kPiecesPerThread = 4;  // into which long contexts and many rows are split
+constexpr int kLeastRows = 96;       // of a unit of many: gathering keys costs all units the same
 
 // Relative costs, in keys x query rows: estimates, used to order units only.
 constexpr int kGatherRows = 12;  // gathering a chunk costs as much as this many rows of it
@@ -32,8 +33,11 @@ int compare_chunk(const int32_t *a, const int32_t *b, int chunk) {
                      kChunk * sizeof(int32_t));
 }
 
-int tokens_per_unit(const AttentionShape &shape) {
-  return std::max(1, kUnitRows / (shape.heads / shape.kv_heads));
+// Of a block kernel's unit: as many rows as may be, unless threads would have little to do.
+int tokens_per_unit(const AttentionShape &shape, int tokens) {
+  const int group = shape.heads / shape.kv_heads;
+  const int wanted = tokens * shape.heads / (shape.threads * kPiecesPerThread);
+  return std::max(1, std::clamp(wanted, kLeastRows, kUnitRows) / group);
 }
 
 }  // namespace
@@ -67,7 +71,8 @@ void AttentionPlan::make(const AttentionShape &shape, const srt_batch &batch) {
 
 // The queries from `at` to the end are one row's.
 void AttentionPlan::add_extend(const AttentionShape &shape, const int32_t *slots, int at) {
-  const int end = static_cast<int>(queries.size()), step = tokens_per_unit(shape);
+  const int end = static_cast<int>(queries.size());
+  const int step = tokens_per_unit(shape, end - at);
   for (int first = at; first < end; first += step) {
     const int last = std::min(end, first + step);
     const int from = first_chunk_of(queries[first]), to = last_chunk_of(queries[last - 1]);
@@ -122,7 +127,7 @@ void AttentionPlan::keep_partials(const AttentionShape &shape, Query &query, int
 
 // Chunks [chunk, end) are read once for decodes [first, last).
 void AttentionPlan::add_shared(const AttentionShape &shape, int first, int last, int chunk, int end) {
-  const int step = tokens_per_unit(shape), group = shape.heads / shape.kv_heads;
+  const int step = tokens_per_unit(shape, last - first), group = shape.heads / shape.kv_heads;
   for (int from = first; from < last; from += step) {
     const int to = std::min(last, from + step), at = static_cast<int>(queries.size());
     for (int i = from; i < to; i++) {

@@ -1,39 +1,14 @@
-// What the two attention kernels of attention_amx.inl share: numbers in bfloat16, products of tiles,
-// and the layout of keys, values and weights.
-#include "simd_avx512.h"
+// What the two attention kernels of attention_amx.inl share: products of tiles, and the layout of
+// keys, values and weights.
+#include "tile_values.inl"
 
 #include "attention_fold.inl"
-#include "tile_registers.h"
 
 namespace srt::amx {
-
-using namespace avx512;
 
 constexpr int kColumns = 16, kTileFloats = kTileRows * kColumns;  // of a tile of products
 
 constexpr int tile_rows(int rows) { return (rows + kTileRows - 1) / kTileRows * kTileRows; }
-
-// ---- bfloat16 -----------------------------------------------------------------------------------
-
-// Rounded to nearest even: a's, then b's.
-SRT_INLINE I to_bf16(F a, F b) {
-  const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
-  return reinterpret_cast<const I &>(both);
-}
-
-// Element i of a beside element i of b.
-SRT_INLINE I interleave(I both) {
-  alignas(64) static constexpr uint16_t order[32] = {
-      0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
-      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  return _mm512_permutexvar_epi16(_mm512_load_si512(order), both);
-}
-
-// Sixteen rows of 32 as the columns of a tile.
-SRT_INLINE void store_transposed(char *to, F (&rows)[16]) {
-  transpose(rows);
-  for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + 64 * i, rows[i]);
-}
 
 // ---- products of tiles --------------------------------------------------------------------------
 
@@ -89,13 +64,16 @@ SRT_INLINE void blocks_product(Operand a, int rows, Operand b, int columns, int 
 
 // ---- what both kernels share --------------------------------------------------------------------
 
-// Heads of 16 * V elements.
+// Heads of 16 * V elements. Values have one more column tile, whose second column is all ones: it
+// sums the weights, just as they were rounded, to where a record has their sum.
 template <int V>
 struct TileAttention {
   static constexpr int kDim = 16 * V, kRecord = record_floats(kDim);
+  static constexpr int kColumnTiles = V + 1;
+  static_assert(kRecord == 16 * kColumnTiles, "a record is a row of the products with values");
   static constexpr int kGroups = (V + 1) / 2;  // of 32 dimensions, the last perhaps half empty
   static constexpr size_t kHeadBytes = size_t(kGroups) * kTileBytes;  // of sixteen keys or queries
-  static constexpr size_t kValueBytes = size_t(V) * kTileBytes;       // of 32 values
+  static constexpr size_t kValueBytes = size_t(kColumnTiles) * kTileBytes;  // of 32 values
 
   // Group g of a head's elements.
   template <class T>
@@ -108,6 +86,12 @@ struct TileAttention {
     return {reinterpret_cast<const char *>(row), 4 * kTileRows * kChunk, 64, 4 * kChunk};
   }
   static Operand values_of(const char *values) { return {values, kTileBytes, kValueBytes, 64}; }
+
+  // The last column tile of a group of values.
+  SRT_INLINE void write_ones(char *values) {
+    const I ones = _mm512_maskz_set1_epi32(2, kOnes);
+    for (int j = 0; j < 16; j++) _mm512_storeu_si512(values + V * kTileBytes + 64 * j, ones);
+  }
 
   // Values [t, t + 32) as the right operand. Those that are not among [from, to) are zero. `most`:
   // the largest magnitude's bits so far. Calls each() for each of the 32.
@@ -126,24 +110,37 @@ struct TileAttention {
         F left = load(x + 16 * d), right = load(y + 16 * d);
         if (!first) left = zero();
         if (!second) right = zero();
-        most = _mm512_max_epu32(most, _mm512_castps_si512(abs(left)));
-        most = _mm512_max_epu32(most, _mm512_castps_si512(abs(right)));
-        _mm512_storeu_si512(out + d * kTileBytes + 64 * j, interleave(to_bf16(left, right)));
+        const I both = to_bf16(left, right);
+        most = _mm512_max_epu16(most, _mm512_and_si512(both, _mm512_set1_epi16(0x7fff)));
+        _mm512_storeu_si512(out + d * kTileBytes + 64 * j, interleave(both));
       });
     }
   }
 
-  // Scores of a row to weights, in place; their maximum and sum to totals[0] and [1].
-  SRT_FLATTEN void weigh(float *scores, int lo, int hi, float *totals) {
-    F p[kChunk / 16];
-    softmax_chunk(scores, lo, hi, totals[0], totals[1], [&](auto i, F weight) { p[i] = weight; });
+  // Scores [lo, hi) of a row to weights, in place, zero elsewhere; returns the scores' maximum.
+  // Scores come in units of log2 (the queries are scaled so).
+  SRT_FLATTEN float weigh(float *scores, int lo, int hi) {
+    constexpr int kCount = kChunk / 16;
+    F x[kCount];
+    repeat<kCount>([&](auto i) { x[i] = load(scores + 16 * i); });
+    if (lo > 0 || hi < kChunk)
+      repeat<kCount>([&](auto i) {
+        x[i] = first_lanes(hi - 16 * i, x[i], set1(kLowest));
+        x[i] = first_lanes(lo - 16 * i, set1(kLowest), x[i]);
+      });
+    F most = x[0];
+    repeat<kCount - 1>([&](auto i) { most = max(most, x[i + 1]); });
+    const float maximum = largest(most);
+    const F top = set1(maximum);
     char *to = reinterpret_cast<char *>(scores);
-    repeat<kChunk / kGroup>([&](auto g) {
-      _mm512_storeu_si512(to + 64 * g, to_bf16(p[2 * g], p[2 * g + 1]));
+    repeat<kCount / 2>([&](auto g) {
+      const F a = rough_exp2(sub(x[2 * g], top)), b = rough_exp2(sub(x[2 * g + 1], top));
+      _mm512_storeu_si512(to + 64 * g, to_bf16(a, b));
     });
+    return maximum;
   }
 
-  // Where the result of (query, head) in a chunk goes: see AttentionCall.
+  // Where the record of (query, head) in a chunk goes: see AttentionCall.
   SRT_INLINE void keep(const AttentionCall &call, const Query &query, int chunk, int head,
                        const float *record, float *state) {
     if (query.partials >= 0)

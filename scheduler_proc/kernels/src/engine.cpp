@@ -41,7 +41,7 @@ bool uses_format(const srt_model &model, Wanted wanted) {
 }
 
 LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
-  return {{&w, nullptr}, {}, y, ldy, output};
+  return {{&w, nullptr}, {}, y, ldy, output, nullptr};
 }
 
 }  // namespace
@@ -95,6 +95,7 @@ void Engine::reserve(const srt_batch &batch) {
   attended_.need(rows * q_size(), growths_);
   gated_.need(rows * model_.intermediate, growths_);
   up_.need(rows * model_.intermediate, growths_);
+  if (uses_tiles_) gated_tiles_.need(tiled_elements(rows, model_.intermediate), growths_);
   cos_sin_.need(rows * model_.head_dim, growths_);
   for (const AttentionPlan &plan : plans_)
     partials_.need(size_t(plan.num_records) * record_floats(model_.head_dim), growths_);
@@ -212,9 +213,20 @@ void Engine::mlp_block(Member &member, const srt_layer &layer) {
   const int rows = batch_->num_tokens, width = model_.intermediate;
   float *x = x_.get(), *gated = gated_.get(), *up = up_.get();
   const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
+  LinearTask both{{&layer.gate, &layer.up}, {}, gated, size_t(width), Output::kSiluMul, nullptr};
+  LinearTask down = task(layer.down, x, model_.hidden, Output::kAdd);
+  if (layer.gate.format == layer.up.format && is_tiled(layer.up.format) &&
+      is_tiled(layer.down.format)) {
+    both.output = Output::kSiluTiles;
+    both.tiles = gated_tiles_.get();
+    project(member, rows, model_.hidden, layer.mlp_norm, hidden_row, {both}, kGateUp);
+    down.x.tiles = gated_tiles_.get();
+    down.x.columns = tile_columns(rows);
+    linear_phase(member, kernels_, &down, 1, rows, scratch_[member.thread()].get(), [] {});
+    return tick(member, kDown);
+  }
   if (layer.gate.format == layer.up.format) {
-    project(member, rows, model_.hidden, layer.mlp_norm, hidden_row,
-            {{{&layer.gate, &layer.up}, {}, gated, size_t(width), Output::kSiluMul}}, kGateUp);
+    project(member, rows, model_.hidden, layer.mlp_norm, hidden_row, {both}, kGateUp);
   } else {
     project(member, rows, model_.hidden, layer.mlp_norm, hidden_row,
             {task(layer.gate, gated, width, Output::kStore),
@@ -226,7 +238,7 @@ void Engine::mlp_block(Member &member, const srt_layer &layer) {
     });
   }
   project(member, rows, width, nullptr, [&](int row) { return gated + size_t(row) * width; },
-          {task(layer.down, x, model_.hidden, Output::kAdd)}, kDown);
+          {down}, kDown);
 }
 
 // ---- logits -------------------------------------------------------------------------------------

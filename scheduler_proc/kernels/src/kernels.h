@@ -36,7 +36,11 @@ enum class Output {
   kStore,
   kAdd,      // onto y: the residual
   kSiluMul,  // silu(x @ w[0].T) * (x @ w[1].T)
+  kSiluTiles,  // the same as the next layer's activations, from weights in tiles for such weights
 };
+constexpr bool is_gated(Output output) {
+  return output == Output::kSiluMul || output == Output::kSiluTiles;
+}
 
 // y [rows, ldy] is written in whole channel blocks: ldy >= padded(n).
 struct LinearTask {
@@ -45,6 +49,7 @@ struct LinearTask {
   float *y;
   size_t ldy;
   Output output;
+  bf16 *tiles;  // kSiluTiles: what Activations has; not y
 };
 
 // From this many rows on, quantised blocks are unpacked before use.
@@ -99,17 +104,27 @@ constexpr float kLog2E = 1.44269504f;
 
 constexpr int record_floats(int head_dim) { return head_dim + 16; }
 // Query rows (tokens x heads of a group) that a unit takes at once.
-constexpr int kUnitRows = 96;
+constexpr int kUnitRows = 192;
 constexpr int first_chunk_of(const Query &query) { return query.lower / kChunk; }
 constexpr int last_chunk_of(const Query &query) { return (query.limit + kChunk - 1) / kChunk; }
-// Scratch memory per thread of `attend`.
+// Scratch memory per thread of `attend`: of what takes rows in tiles, in pairs of tiles, and of what
+// takes them otherwise.
+constexpr size_t tile_attention_floats(int rows, int head_dim) {
+  const size_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows), pair = 2 * kTileRows;
+  const size_t tile = 256, groups = (head_dim + kGroup - 1) / kGroup, columns = head_dim / 16 + 1;
+  const size_t steps = kChunk / kGroup;
+  return (pairs + 1) * pair * record_floats(head_dim) + kChunk * pair +
+         tile * (steps * (2 + 2 * groups + columns) + 2 * pairs * groups);
+}
 constexpr size_t attention_scratch_floats(int heads, int head_dim) {
   const int most = heads > kUnitRows ? heads : kUnitRows;
   const int rows = (most + 2 * kTileRows) / kTileRows * kTileRows;  // tiles of rows, and one more
   const int wide = (head_dim + kGroup - 1) / kGroup * kGroup;       // whole groups of dimensions
   const int queries = heads * kTileRows > rows ? heads * kTileRows : rows;  // in tiles of bfloat16
-  return size_t(rows) * (kChunk + 2 * record_floats(head_dim) + 4 * kTileRows) +
-         size_t(queries) * wide / 2 + size_t(kChunk) * head_dim;
+  const size_t others = size_t(rows) * (kChunk + 2 * record_floats(head_dim) + 1 + 4 * kTileRows) +
+                        size_t(queries) * wide / 2 + size_t(kChunk) * head_dim;
+  const size_t tiles = tile_attention_floats(most, head_dim);
+  return others > tiles ? others : tiles;
 }
 bool supports_head_dim(int head_dim);
 

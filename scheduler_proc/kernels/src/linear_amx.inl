@@ -6,14 +6,11 @@
 // place of the file's.
 #include <algorithm>
 
-#include "simd_avx512.h"
+#include "tile_values.inl"
 
 #include "linear_output.inl"
-#include "tile_registers.h"
 
 namespace srt::amx {
-
-using namespace avx512;
 
 // Truncation takes half a unit in the last place on average, which is between 2^-9 and 2^-8 of x.
 constexpr float kEnlarge = 1.f + 0x1.63p-9f;
@@ -137,16 +134,23 @@ SRT_INLINE void dequantize(const uint8_t *codes, const Scales &scales, uint8_t *
 
 // ---- products of tiles --------------------------------------------------------------------------
 
-// One group: N channel blocks times T row tiles. `x` are the group's tiles of activations.
-template <int N, int T>
+// One group: N channel blocks times T row tiles. `x` are the group's tiles of activations; if they
+// are `kPassing`, they should not push the weights out of the first level of the caches.
+template <int N, int T, bool kPassing>
 SRT_INLINE void multiply(const uint8_t *w, const bf16 *const (&x)[T], int stride) {
   SRT_TILE_LOAD(4, w, 64);
   if constexpr (N == 2) SRT_TILE_LOAD(5, w + kTileBytes, 64);
-  SRT_TILE_LOAD(6, x[0], stride);
+  if constexpr (kPassing)
+    SRT_TILE_LOAD_PASSING(6, x[0], stride);
+  else
+    SRT_TILE_LOAD(6, x[0], stride);
   _tile_dpbf16ps(0, 4, 6);
   if constexpr (N == 2) _tile_dpbf16ps(1, 5, 6);
   if constexpr (T == 2) {
-    SRT_TILE_LOAD(7, x[1], stride);
+    if constexpr (kPassing)
+      SRT_TILE_LOAD_PASSING(7, x[1], stride);
+    else
+      SRT_TILE_LOAD(7, x[1], stride);
     _tile_dpbf16ps(2, 4, 7);
     if constexpr (N == 2) _tile_dpbf16ps(3, 5, 7);
   }
@@ -162,13 +166,46 @@ SRT_INLINE void store_products(float *to, int stride) {
 
 // ---- outputs ------------------------------------------------------------------------------------
 
+// x / (1 + e^-x), for what is then rounded to bfloat16.
+SRT_INLINE F rough_silu(F x) {
+  const F power = mul(x, set1(-kLog2E));
+  return mul(x, _mm512_rcp14_ps(add(set1(1.f), rough_exp2(min(power, set1(126.f))))));
+}
+
 // One row's products, which lie side by side.
 template <int N>
 SRT_INLINE void write_row(const LinearTask &task, int pair, int row, const float *products) {
   F acc[1][N];
   repeat<N>([&](auto n) { acc[0][n] = load(products + 256 * n); });
   add_bias(task, pair, acc);
+  if constexpr (N == 2)
+    if (task.output == Output::kSiluTiles) {
+      const I gated = to_bf16(mul(rough_silu(acc[0][0]), acc[0][1]), zero());
+      return _mm256_storeu_si256(reinterpret_cast<__m256i *>(task.tiles + size_t(pair) * kBlock),
+                                 _mm512_castsi512_si256(gated));
+    }
   write_tile(task, pair, size_t(row), acc);
+}
+
+// The products of one block of both matrices as activations of the next layer: channels are what
+// that takes for inputs, so nothing needs transposing.
+SRT_INLINE void write_activations(const LinearTask &task, int block, int row,
+                                  const float *products) {
+  const int columns = task.x.columns;
+  const __mmask16 lanes = static_cast<__mmask16>((1u << columns) - 1);
+  bf16 *out = task.tiles + size_t(row) * task.w[0]->n + size_t(block) * kBlock * columns;
+  const auto gated = [&](int channel) {
+    F x[2];
+    repeat<2>([&](auto n) {
+      x[n] = load(products + 256 * n + 16 * channel);
+      if (const float *bias = task.w[n]->bias) x[n] = add(x[n], set1(bias[block * kBlock + channel]));
+    });
+    return mul(rough_silu(x[0]), x[1]);
+  };
+  repeat<kBlock / 2>([&](auto p) {
+    const I pair = interleave(to_bf16(gated(2 * p), gated(2 * p + 1)));
+    _mm512_mask_storeu_epi32(out + size_t(p) * 2 * columns, lanes, pair);
+  });
 }
 
 // Rows of y from the channels of a block, [16 channels][16 rows].
@@ -195,6 +232,8 @@ template <int N>
 SRT_FLATTEN void write_rows(const LinearTask &task, int pair, int row, int count,
                             const float *products) {
   if (task.x.columns == 1) return write_row<N>(task, pair, row, products);
+  if constexpr (N == 2)
+    if (task.output == Output::kSiluTiles) return write_activations(task, pair, row, products);
   F r[16];
   if (task.output == Output::kSiluMul) {
     F up[16];
@@ -279,7 +318,7 @@ SRT_FLATTEN void row_tiles(const Unit<N> &unit, int row, int last_row) {
   repeat<T>([&](auto t) { x[t] = input.tiles + (size_t(row) + t * kTileRows) * k; });
   clear_products<N, T>();
   const auto products = [&](int g) {
-    multiply<N, T>(tiles_of(g), x, stride);
+    multiply<N, T, !kFirst>(tiles_of(g), x, stride);
     repeat<T>([&](auto t) { x[t] += group; });
   };
   if constexpr (kFirst) {
@@ -318,7 +357,7 @@ static void pair_of_blocks(const LinearTask &task, int pair, int first_row, int 
   const int groups = a.k / kGroup;
   auto *products = reinterpret_cast<float *>(scratch);
   uint8_t *tiles = scratch + 4 * kTileBytes;
-  if (task.output == Output::kSiluMul) {
+  if (is_gated(task.output)) {
     const auto *up = static_cast<const uint8_t *>(task.w[1]->data);
     const uint8_t *const w[2] = {base + pair * bytes, up + pair * bytes};
     all_rows<kFormat, 2>({task, pair, groups, w, bytes, tiles, products}, first_row, last_row);

@@ -27,7 +27,7 @@ SRT_INLINE void write_tile(const LinearTask &task, int pair, size_t row, F (&acc
 
 template <int R, int N>
 SRT_INLINE void add_bias(const LinearTask &task, int pair, F (&acc)[R][N]) {
-  const bool gated = task.output == Output::kSiluMul;
+  const bool gated = is_gated(task.output);
   repeat<N>([&](auto n) {
     const float *bias = task.w[gated ? n : 0]->bias;
     if (bias == nullptr) return;

@@ -7,19 +7,25 @@ namespace srt {
 
 namespace {
 
-constexpr int kPanelRows = 256;  // whose activations stay in a core's cache while channels go by
+// Rows and inputs of a panel, whose activations stay in a core's cache while channels go by.
+constexpr int kPanelRows = 512, kPanelInputs = 256 * 1536;
 constexpr int kPiecesPerThread = 6;
 constexpr int kMaxPairs = 8;
 
 int pairs_of(const LinearTask &task) {
   const int blocks = blocks_of(task.w[0]->n);
-  return task.output == Output::kSiluMul ? blocks : (blocks + 1) / 2;
+  return is_gated(task.output) ? blocks : (blocks + 1) / 2;
+}
+
+int panels_of(int rows, int inputs) {
+  const int most = std::clamp(kPanelInputs / inputs, 2 * kTileRows, kPanelRows);
+  return (rows + most - 1) / most;
 }
 
 }  // namespace
 
 LinearPieces::LinearPieces(const LinearTask *tasks, int num_tasks, int rows, int threads)
-    : tasks_(tasks), rows_(rows), panels_((rows + kPanelRows - 1) / kPanelRows) {
+    : tasks_(tasks), rows_(rows), panels_(panels_of(rows, tasks[0].w[0]->k)) {
   int pairs = 0;
   for (int i = 0; i < num_tasks; i++) pairs += pairs_of(tasks[i]);
   step_ = std::max(1, std::min(kMaxPairs, pairs / (threads * kPiecesPerThread)));

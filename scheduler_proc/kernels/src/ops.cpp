@@ -58,7 +58,7 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
   quantized.need(m, k, w->format == SRT_Q6, tiles, growths);
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
-  const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output};
+  const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output, nullptr};
   on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);

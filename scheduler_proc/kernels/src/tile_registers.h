@@ -36,6 +36,12 @@ extern "C" void __tsan_write_range(void *begin, unsigned long size);
     srt::amx::note_access<false>(tile, from, stride);          \
     _tile_loadd(tile, from, stride);                           \
   } while (0)
+// For what passes through the caches while other things should stay in the first level.
+#define SRT_TILE_LOAD_PASSING(tile, from, stride)              \
+  do {                                                         \
+    srt::amx::note_access<false>(tile, from, stride);          \
+    _tile_stream_loadd(tile, from, stride);                    \
+  } while (0)
 #define SRT_TILE_STORE(tile, to, stride)                       \
   do {                                                         \
     srt::amx::note_access<true>(tile, to, stride);             \
