@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
@@ -9,12 +11,11 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from bench.event_stream import CONNECT_TIMEOUT_S, StreamError, post_events
 from bench.text import TextSource
 from bench.workloads import Node, Workload
 
-CONNECT_TIMEOUT_S = 10.0
 PROBE_TOKENS = 400
-_DATA = "data: "
 
 
 class Record(Struct):
@@ -50,10 +51,11 @@ class LoadGenerator:
         *,
         ignore_eos: bool = True,
     ) -> None:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._url = url.rstrip("/")
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/"),
-            headers=headers,
+            base_url=self._url,
+            headers=self._headers,
             timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
         )
@@ -132,14 +134,15 @@ class LoadGenerator:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+        events = post_events(
+            f"{self._url}/v1/completions", self._headers, msgspec.json.encode(body)
+        )
         try:
-            async with self._http.stream("POST", "/v1/completions", json=body) as reply:
-                if reply.is_success:
-                    await _read_stream(reply, record)
-                else:
-                    text = (await reply.aread()).decode(errors="replace")
-                    record.error = f"HTTP {reply.status_code}: {text[:300]}"
-        except httpx.HTTPError as exc:
+            async with aclosing(events):
+                await _read_stream(events, record)
+        except StreamError as exc:
+            record.error = str(exc)
+        except OSError as exc:
             record.error = f"{type(exc).__name__}: {exc}"
         record.ended = time.perf_counter()
         return record
@@ -155,11 +158,11 @@ class LoadGenerator:
         return tokens
 
 
-async def _read_stream(reply: httpx.Response, record: Record) -> None:
-    async for line in reply.aiter_lines():
-        if not line.startswith(_DATA) or line == "data: [DONE]":
+async def _read_stream(events: AsyncIterator[bytes], record: Record) -> None:
+    async for data in events:
+        if data == b"[DONE]":
             continue
-        chunk = msgspec.json.decode(line[len(_DATA) :])
+        chunk = msgspec.json.decode(data)
         if "error" in chunk:
             record.error = str(chunk["error"])
             return

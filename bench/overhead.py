@@ -4,12 +4,17 @@ For each batch size, in turns: the native engine alone on decode steps, and a se
 requests at once over HTTP, streamed and not. A served step is the difference between the times
 that long and short answers to the same prompts take, so that admission and prefill cancel out; the
 engine's is at the context in the middle. "exposed" is the server's own count of the time between
-steps in which there was work, over the time in steps. The load generator's CPU time, of the long
-answers, is on the same cores and part of the price.
+steps in which there was work, over the time in steps.
+
+The last columns are the CPU time, in microseconds per generated token, of all that is not the
+model, which shares its cores: the scheduler's own threads, detokenizer, gateway, the other
+processes of the server, and the load generator. They too are differences between long and short
+answers.
 """
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.cpu_time import added, cpu_seconds
 from bench.kernel_steps import SLOTS, Step, fill_pool
 from bench.load import LoadGenerator
 from bench.peers.catalogue import Srt
@@ -30,15 +36,25 @@ from srt.model.files import DEFAULT_MODEL, resolve_model
 PROMPT_WORDS = 48
 SHORT, LONG = 32, 224  # tokens of an answer
 ENGINE_STEPS = 60
-COLUMNS = ("batch", "answers", "step, ms", "engine, ms", "served / engine", "exposed", "client cpu")
+MODULES = {"scheduler_proc": "sched", "detokenizer_proc": "detok", "srt.gateway": "gateway"}
+PARTS = (*MODULES.values(), "others", "client")
+COLUMNS = ("batch", "answers", "step, ms", "engine, ms", "served / engine", "exposed", *PARTS)
 
 
 class Served(NamedTuple):
-    """One turn on the server: seconds per step, share exposed, client CPU share of the time."""
+    """One turn on the server: seconds per step, share exposed, and CPU seconds per token of each
+    of PARTS."""
 
     step_s: float
     exposed: float
-    client_cpu: float
+    cpu_s: dict[str, float]
+
+
+class Run(NamedTuple):
+    """So many answers at once: wall seconds, and CPU seconds of each of PARTS."""
+
+    wall_s: float
+    cpu_s: dict[str, float]
 
 
 def engine_step_s(rows: int) -> float:
@@ -65,18 +81,24 @@ class Client:
     async def served(self) -> Served:
         """The figures of one turn."""
         await self._answers(SHORT)  # warms the connections, and the cache for the prompts
-        short_s, _ = await self._answers(SHORT)
+        short = await self._answers(SHORT)
         before = await self._clocks()
-        long_s, cpu_s = await self._answers(LONG)
+        long = await self._answers(LONG)
         after = await self._clocks()
         computed, exposed = (b - a for a, b in zip(before, after, strict=True))
-        return Served((long_s - short_s) / (LONG - SHORT), exposed / computed, cpu_s / long_s)
+        steps = LONG - SHORT
+        cpu_s = {p: (long.cpu_s[p] - short.cpu_s[p]) / (steps * self._rows) for p in PARTS}
+        return Served((long.wall_s - short.wall_s) / steps, exposed / computed, cpu_s)
 
-    async def _answers(self, tokens: int) -> tuple[float, float]:
-        """The wall and CPU seconds until all answers of so many tokens are here."""
-        began, cpu = time.perf_counter(), time.process_time()
+    async def _answers(self, tokens: int) -> Run:
+        """All answers of so many tokens, to their ends."""
+        began, cpu, others = time.perf_counter(), time.process_time(), cpu_seconds(os.getpid())
         await asyncio.gather(*(self._answer(i, tokens) for i in range(self._rows)))
-        return time.perf_counter() - began, time.process_time() - cpu
+        parts = dict.fromkeys(PARTS, 0.0)
+        for module, seconds in added(others, cpu_seconds(os.getpid())).items():
+            parts[MODULES.get(module, "others")] += seconds
+        parts["client"] = time.process_time() - cpu
+        return Run(time.perf_counter() - began, parts)
 
     async def _answer(self, index: int, tokens: int) -> None:
         prompt = f"Story {index}: " + "once " * PROMPT_WORDS
@@ -123,7 +145,7 @@ def table(batches: list[int], repeat: int, log: Path) -> str:
                     f"{1e3 * middle(engine for engine, _ in turns):.2f}",
                     f"{middle(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]",
                     f"{100 * middle(served.exposed for _, served in turns):.1f} %",
-                    f"{100 * middle(served.client_cpu for _, served in turns):.0f} %",
+                    *(f"{1e6 * middle(s.cpu_s[part] for _, s in turns):.0f}" for part in PARTS),
                 ]
             )
             print(*lines[-1], flush=True)

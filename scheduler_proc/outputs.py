@@ -1,4 +1,10 @@
-"""Collects what the scheduler has to tell the detokenizer until the actor takes it as one batch."""
+"""Collects what the scheduler has to tell the detokenizer until the actor takes it as one batch.
+
+Tokens that nobody looks at before the end are held back and told HELD_TOKENS at a time: a step
+then costs the detokenizer nothing.
+"""
+
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +21,16 @@ from srt.messages import (
     pack_ids,
 )
 
+HELD_TOKENS = 64  # of a req that is not watched, at most
+
+
+@dataclass(slots=True)
+class _Held:
+    """Sampled tokens of one req that have not been told, and their log-probabilities."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
 
 class OutputBuffer:
     """Starts come before tokens, tokens before ends; each req starts and ends exactly once."""
@@ -23,6 +39,12 @@ class OutputBuffer:
         self.clear()
 
     def clear(self) -> None:
+        """Forget everything, what is held back included."""
+        self._held: dict[int, _Held] = {}  # by handle
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start an empty batch."""
         self._starts: list[ReqStart] = []
         self._prompt_logprobs: list[PromptLogprobs] = []
         self._handles: list[int] = []
@@ -37,11 +59,20 @@ class OutputBuffer:
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
     ) -> None:
         self._start(req)
-        self._add_detail(detail)
-        self._handles.append(req.handle)
-        self._counts.append(1)
-        self._ids.append(token)
-        self._logprobs.append(logprob)
+        if req.is_watched:
+            self._add_detail(detail)
+            self._handles.append(req.handle)
+            self._counts.append(1)
+            self._ids.append(token)
+            self._logprobs.append(logprob)
+            return
+        held = self._held.get(req.handle)
+        if held is None:
+            held = self._held[req.handle] = _Held()
+        held.ids.append(token)
+        held.logprobs.append(logprob)
+        if len(held.ids) == HELD_TOKENS:
+            self._release(req)
 
     def jump(
         self,
@@ -55,6 +86,7 @@ class OutputBuffer:
         """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
         `logprobs` and `detail` are theirs."""
         self._start(req)
+        self._release(req)
         self._add_detail(detail)
         self._jumps[len(self._handles)] = (drop, skip)
         self._handles.append(req.handle)
@@ -74,6 +106,7 @@ class OutputBuffer:
 
     def end(self, req: Req, finish: Finish) -> None:
         self._start(req)
+        self._release(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
     def take(self, epoch: int) -> TokenBatch | None:
@@ -93,8 +126,17 @@ class OutputBuffer:
             jumps=[(column, drop, skip) for column, (drop, skip) in self._jumps.items()],
             details=self._details,
         )
-        self.clear()
+        self._begin()
         return batch
+
+    def _release(self, req: Req) -> None:
+        """Tell what is held back of the req, if anything."""
+        held = self._held.pop(req.handle, None)
+        if held is not None:
+            self._handles.append(req.handle)
+            self._counts.append(len(held.ids))
+            self._ids += held.ids
+            self._logprobs += held.logprobs
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """Of the column that comes next."""

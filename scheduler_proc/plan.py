@@ -104,19 +104,18 @@ class Plan:
         input_ids = np.empty(self.num_tokens, np.int32)
         for row, at in zip(rows, qo_indptr.tolist(), strict=False):
             _fill_input_ids(row, at, input_ids, late_tokens)
-        slots = self.table.slots
-        shifts = np.repeat(starts - qo_indptr[:-1], extend_lens)
+        slots, order = self.table.slots, np.arange(self.num_tokens, dtype=np.int32)
+        kv_indices = np.concatenate(
+            [slots[row.req.row, : row.start + row.extend_len] for row in rows]
+        )
         batch = ForwardBatch(
             input_ids=input_ids,
-            positions=np.arange(self.num_tokens, dtype=np.int32) + shifts,
-            out_slots=np.concatenate(
-                [slots[row.req.row, row.start : row.start + row.extend_len] for row in rows]
-            ),
+            positions=order + np.repeat(starts - qo_indptr[:-1], extend_lens),
+            # The last of each row's slots are those of its new tokens.
+            out_slots=kv_indices[order + np.repeat(kv_indptr[1:] - qo_indptr[1:], extend_lens)],
             qo_indptr=qo_indptr,
             kv_indptr=kv_indptr,
-            kv_indices=np.concatenate(
-                [slots[row.req.row, : row.start + row.extend_len] for row in rows]
-            ),
+            kv_indices=kv_indices,
             **self._sampling_arrays(qo_indptr),
             **self._logprob_arrays(qo_indptr),
             **self._detail_arrays(),
@@ -182,7 +181,8 @@ class Plan:
 def _fill_input_ids(row: Row, at: int, out: np.ndarray, late: list[tuple[int, int]]) -> None:
     req, stop = row.req, row.start + row.extend_len
     known = min(stop, req.num_tokens)
-    out[at : at + known - row.start] = req.tokens[row.start : known]
+    if known > row.start:
+        out[at : at + known - row.start] = req.tokens[row.start : known]
     if known < stop:
         out[at + row.extend_len - 1] = 0
         late.append((at + row.extend_len - 1, req.pending_sample))

@@ -57,6 +57,9 @@ class Req:
         self.logprob_ids = np.array(wire.logprob_token_ids, np.int32)
         has_details = self.top_logprobs > 0 or len(self.logprob_ids) > 0
         self.wants_details = wire.return_logprob and has_details
+        # Each token is looked at: by the client, or by the detokenizer for what stops the text.
+        has_stops = bool(params.stop or params.stop_regex)
+        self.is_watched = wire.stream or has_stops or self.wants_details
         self.salt = wire.cache_salt
         self._seed_hash = _splitmix64(seed)
         self.arrival_s = now

@@ -370,11 +370,13 @@ class Scheduler:
         that are never retracted, so something always gets done."""
         decoding = [req for req in self.running.values() if req.wants_decode]
         decoding.sort(key=lambda req: (-req.num_outputs, req.handle))
-        prefilling = [r for r in self.running.values() if r.is_prefilling and r.pending == 0]
         for i, req in enumerate(decoding):
             if not req.is_resident:
                 continue
-            victims = decoding[i + 1 :] + prefilling
+            victims = []
+            if len(req.spare) < req.extend_left:  # else it needs no memory
+                prefilling = [r for r in self.running.values() if r.is_prefilling]
+                victims = decoding[i + 1 :] + [r for r in prefilling if r.pending == 0]
             if req.pending > 0 and req.needs_newest_token:
                 if self._reserve_slots(req, 1, victims):
                     plan.deferred.append(req)

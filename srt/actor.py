@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 import uvloop
 import zmq
-import zmq.asyncio
 
 from srt.args import ServerArgs
 from srt.errors import ConfigError
 from srt.log import set_up_logging
 from srt.messages import Heartbeat, Message, RingEvent, decoder
 from srt.ring import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
+from srt.ring_socket import RingContext, RingSocket
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,9 @@ class Actor:
         self.arguments = arguments
         self.epoch = epoch
         self.args: ServerArgs = ring.read_args()
-        self.context = zmq.asyncio.Context()
+        self.context = RingContext()
         self.info: dict[str, Any] = {}
+        self._last_beat: Heartbeat | None = None
         self._tasks: list[Coroutine[Any, Any, None]] = []
         self._stopping = asyncio.Event()
 
@@ -76,31 +77,30 @@ class Actor:
 
     # ---- for subclasses ------------------------------------------------------------------------
 
-    def bind(self, kind: int, address: str) -> zmq.asyncio.Socket:
+    def bind(self, kind: int, address: str) -> RingSocket:
         return bind(self.context, kind, address)
 
-    def connect(self, kind: int, address: str) -> zmq.asyncio.Socket:
+    def connect(self, kind: int, address: str) -> RingSocket:
         return connect(self.context, kind, address)
 
-    def receive(self, socket: zmq.asyncio.Socket, union: Any, handler: Handler) -> None:
+    def receive(self, socket: RingSocket, union: Any, handler: Handler) -> None:
         """Call `handler(message)` for everything that arrives from inside the ring."""
         decode = decoder(union).decode
 
         async def loop() -> None:
             while True:
-                handler(decode(await socket.recv()))
+                (data,) = await socket.receive()
+                handler(decode(data))
 
         self._tasks.append(loop())
 
-    def receive_from_clients(
-        self, socket: zmq.asyncio.Socket, union: Any, handler: PeerHandler
-    ) -> None:
+    def receive_from_clients(self, socket: RingSocket, union: Any, handler: PeerHandler) -> None:
         """Call `handler(client, message)`; what does not decode is logged and dropped."""
         decode = decoder(union).decode
 
         async def loop() -> None:
             while True:
-                client, *frames = await socket.recv_multipart()
+                client, *frames = await socket.receive()
                 try:
                     message = decode(frames[-1]) if len(frames) == 1 else None
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -116,7 +116,7 @@ class Actor:
         """Run `coroutine` beside the handlers, for as long as the actor lives."""
         self._tasks.append(coroutine)
 
-    def send(self, socket: zmq.asyncio.Socket, message: Message) -> None:
+    def send(self, socket: RingSocket, message: Message) -> None:
         """Send to the next part. Its queue holds thousands of messages: a full one means that it
         hangs, and then only a new epoch helps."""
         if not send_now(socket, message):
@@ -147,11 +147,11 @@ class Actor:
         for task in pending:
             task.cancel()
         await self.stop()
-        self.context.destroy(linger=0)
+        self.context.destroy()
         for task in done - {stopping}:
             task.result()  # re-raise what ended it
 
-    def _on_event(self, event: RingEvent, ctl: zmq.asyncio.Socket) -> None:
+    def _on_event(self, event: RingEvent, ctl: RingSocket) -> None:
         if event.epoch > self.epoch:
             self.epoch = event.epoch
             self.new_epoch(event.epoch)
@@ -159,14 +159,16 @@ class Actor:
         if event.draining:
             self.drain()
 
-    async def _beat(self, ctl: zmq.asyncio.Socket) -> None:
+    async def _beat(self, ctl: RingSocket) -> None:
         while True:
             self._send_beat(ctl)
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
-    def _send_beat(self, ctl: zmq.asyncio.Socket) -> None:
+    def _send_beat(self, ctl: RingSocket) -> None:
+        """Only what is new: every message wakes another process, which a step then waits for."""
         beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info)
-        send_now(ctl, beat)
+        if beat != self._last_beat and send_now(ctl, beat):
+            self._last_beat = beat
 
 
 def run_actor(actor: type[Actor]) -> None:

@@ -4,24 +4,23 @@ All sockets are `ipc://` files in a directory of mode 0700, so the file system d
 talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
 """
 
-import asyncio
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from srt.args import ServerArgs
 from srt.errors import ConfigError
 from srt.messages import Message, encode
+from srt.ring_socket import RingContext, RingSocket
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 10_000  # per socket and peer
-EVENT_INTERVAL_S = 0.25  # a RingEvent at least this often
-HEARTBEAT_INTERVAL_S = 0.25
+EVENT_INTERVAL_S = 1.0  # a RingEvent at least this often
+HEARTBEAT_INTERVAL_S = 0.25  # a change is told within this time
 RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
@@ -127,42 +126,35 @@ def ring_at(url: str) -> Ring:
     return Ring(path)
 
 
-def open_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
+def open_socket(context: RingContext, kind: int) -> RingSocket:
     """A socket with the limits that every socket of the ring has."""
-    socket: zmq.asyncio.Socket = context.socket(kind)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    socket.setsockopt(zmq.SNDHWM, QUEUE_MESSAGES)
-    socket.setsockopt(zmq.RCVHWM, QUEUE_MESSAGES)
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
     if kind == zmq.ROUTER:
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects keeps its identity
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects keeps its identity
     if kind == zmq.SUB:
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        socket.set(zmq.SUBSCRIBE, b"")
     return socket
 
 
-def bind(context: zmq.asyncio.Context, kind: int, address: str) -> zmq.asyncio.Socket:
+def bind(context: RingContext, kind: int, address: str) -> RingSocket:
     socket = open_socket(context, kind)
     socket.bind(address)
     return socket
 
 
-def connect(context: zmq.asyncio.Context, kind: int, address: str) -> zmq.asyncio.Socket:
+def connect(context: RingContext, kind: int, address: str) -> RingSocket:
     socket = open_socket(context, kind)
     socket.connect(address)
     return socket
 
 
-def send_now(socket: zmq.asyncio.Socket, message: Message, to: bytes | None = None) -> bool:
+def send_now(socket: RingSocket, message: Message, to: bytes | None = None) -> bool:
     """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
     or its queue is full; the caller decides what that means."""
-    frames = [encode(message)] if to is None else [to, encode(message)]
-    # pyzmq resolves a NOBLOCK send at once, with the result or the error.
-    sent = cast("asyncio.Future[Any]", socket.send_multipart(frames, flags=zmq.NOBLOCK))
-    error = sent.exception()
-    if error is None:
-        return True
-    if isinstance(error, zmq.ZMQError) and error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
-        return False
-    raise error
+    data = encode(message)
+    return socket.send(data) if to is None else socket.send(to, data)

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from srt.errors import RequestError, RingError
 from srt.generation import (
@@ -52,6 +51,7 @@ from srt.messages import (
 from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
 from srt.ring_generation import RingGeneration, RingSamples
 from srt.ring_score import RingScore, ScorePart
+from srt.ring_socket import RingContext, RingSocket
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class RingClient:
 
     def __init__(self, url: str) -> None:
         self._ring = ring_at(url)
-        self._context = zmq.asyncio.Context()
+        self._context = RingContext()
         # On the wire each submission has an id of its own, so that what still comes of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
@@ -134,7 +134,7 @@ class RingClient:
         for reader in readers:
             reader.cancel()
         for socket in sockets:
-            socket.close(linger=0)
+            socket.close()
         send_now(self._back, Hello())
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -158,7 +158,7 @@ class RingClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._event = None  # later calls find no server
         self._fail_all(RingError("the client was closed"))
-        self._context.destroy(linger=0)
+        self._context.destroy()
 
     async def submit(self, request: Request) -> Generation:
         """Hand in a request for one completion; returns once the front has admitted it."""
@@ -322,9 +322,9 @@ class RingClient:
 
     # ---- the ring's side -----------------------------------------------------------------------
 
-    def _dealer(self, address: str, identity: bytes) -> zmq.asyncio.Socket:
+    def _dealer(self, address: str, identity: bytes) -> RingSocket:
         socket = open_socket(self._context, zmq.DEALER)
-        socket.setsockopt(zmq.IDENTITY, identity)
+        socket.set(zmq.IDENTITY, identity)
         socket.connect(address)
         return socket
 
@@ -348,13 +348,13 @@ class RingClient:
         while True:
             try:
                 async with asyncio.timeout(RING_LOST_S):
-                    event = decode(await self._events.recv())
+                    (data,) = await self._events.receive()
             except TimeoutError:
                 self._event = None
                 send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
                 self._reincarnate("the server cannot be reached")
                 continue
-            self._on_event(event)
+            self._on_event(decode(data))
 
     def _on_event(self, event: RingEvent) -> None:
         lost = self._event is not None and event.epoch != self._event.epoch
@@ -376,10 +376,11 @@ class RingClient:
             send_now(self._back, Hello())
             await asyncio.sleep(LEASE_INTERVAL_S)
 
-    async def _read_front(self, front: zmq.asyncio.Socket) -> None:
+    async def _read_front(self, front: RingSocket) -> None:
         decode = decoder(FrontReply).decode
         while True:
-            reply = decode(await front.recv())
+            (data,) = await front.receive()
+            reply = decode(data)
             waiting = self._answers.get(reply.rid) or self._controls.get(reply.rid)
             if waiting is None or waiting.done():
                 continue
@@ -388,10 +389,11 @@ class RingClient:
             else:
                 waiting.set_result(reply)
 
-    async def _read_back(self, back: zmq.asyncio.Socket) -> None:
+    async def _read_back(self, back: RingSocket) -> None:
         decode = decoder(BackReply).decode
         while True:
-            reply = decode(await back.recv())
+            (data,) = await back.receive()
+            reply = decode(data)
             if isinstance(reply, Welcome):
                 self._epoch = reply.epoch
                 self._set_usable()

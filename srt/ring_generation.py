@@ -16,6 +16,7 @@ from srt.messages import (
     GenerateReq,
     LogprobDetail,
     Output,
+    id_list,
     sample_rid,
     unpack_floats,
     unpack_ids,
@@ -181,7 +182,7 @@ class RingGeneration:
     def take(self, output: Output) -> None:
         """Add what is new."""
         self._text += output.text
-        _take(self._ids, output.dropped, unpack_ids(output.ids).tolist())
+        _take(self._ids, output.dropped, id_list(output.ids))
         self._cached_tokens = output.cached_tokens
         self._jump_tokens = output.jump_tokens
         self._forward_passes = output.forward_passes

@@ -20,13 +20,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
-import zmq.asyncio
 
 from srt.actor import EXIT_CONFIG
 from srt.args import ServerArgs
 from srt.listener import bind_listener, url_of
 from srt.messages import Heartbeat, RingEvent, decoder
-from srt.ring import EVENT_INTERVAL_S, RING_PARTS, Ring, bind, create_ring, send_now
+from srt.ring import (
+    EVENT_INTERVAL_S,
+    HEARTBEAT_INTERVAL_S,
+    RING_PARTS,
+    Ring,
+    bind,
+    create_ring,
+    send_now,
+)
+from srt.ring_socket import RingContext, RingSocket
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +87,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._forced = asyncio.Event()
-        self._context = zmq.asyncio.Context()
+        self._context = RingContext()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -104,9 +112,11 @@ class Supervisor:
     async def run(self, on_ready: Any = None) -> int:
         """Bring the server up, keep it up until a signal, bring it down."""
         self._handle_signals()
-        events = bind(self._context, zmq.PUB, self.ring.events)
+        events = bind(self._context, zmq.XPUB, self.ring.events)
+        events.set(zmq.XPUB_VERBOSE, 1)
         ctl = bind(self._context, zmq.PULL, self.ring.ctl)
         self._spawn(self._publish(events))
+        self._spawn(self._greet(events))
         self._spawn(self._listen(ctl))
         try:
             for child in self._children.values():
@@ -194,21 +204,24 @@ class Supervisor:
 
     # ---- what is heard and said ----------------------------------------------------------------
 
-    async def _listen(self, ctl: zmq.asyncio.Socket) -> None:
+    async def _listen(self, ctl: RingSocket) -> None:
         decode = decoder(Heartbeat).decode
         while True:
-            beat = decode(await ctl.recv())
+            (data,) = await ctl.receive()
+            beat = decode(data)
             child = self._children.get(beat.part)
             if child is None or child.process is None or child.process.pid != beat.pid:
                 continue
+            before = self._event()
             child.beat = beat
             child.info = beat.info
             if child.state == "starting":
                 child.state, child.has_served = "ready", True
-            self._changed.set()
+            if self._event() != before:  # most beats bring nothing new
+                self._changed.set()
 
-    async def _publish(self, events: zmq.asyncio.Socket) -> None:
-        """Every change at once, and everything again at each interval, for late subscribers."""
+    async def _publish(self, events: RingSocket) -> None:
+        """Every change at once, and everything again at each interval: silence is a death."""
         last: RingEvent | None = None
         while True:
             event = self._event()
@@ -220,6 +233,12 @@ class Supervisor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(EVENT_INTERVAL_S):
                     await self._changed.wait()
+
+    async def _greet(self, events: RingSocket) -> None:
+        """Have the state published when somebody subscribes."""
+        while True:
+            await events.receive()
+            self._changed.set()
 
     def _event(self) -> RingEvent:
         parts = {child.part: child.state for child in self._children.values()}
@@ -249,7 +268,7 @@ class Supervisor:
         deadline = time.monotonic() + self._args.drain_timeout
         log.info("stopping: up to %.0f s for requests in flight", self._args.drain_timeout)
         # Two beat intervals, so that counts from before the refusal do not mislead.
-        settled = time.monotonic() + 2 * EVENT_INTERVAL_S
+        settled = time.monotonic() + 2 * HEARTBEAT_INTERVAL_S
         while time.monotonic() < deadline and not self._forced.is_set():
             if time.monotonic() > settled and self._in_flight() == 0:
                 return
@@ -268,7 +287,7 @@ class Supervisor:
         await self._terminate(ring)
         for task in self._tasks:
             task.cancel()
-        self._context.destroy(linger=0)
+        self._context.destroy()
         if self._listener is not None:
             self._listener.close()
         os.close(self._death_pipe[1])

@@ -29,7 +29,13 @@ MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
 UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
-ZMQ_FILES = ("srt/ring.py", "srt/ring_client.py", "srt/actor.py", "srt/supervisor.py")
+ZMQ_FILES = (
+    "srt/ring.py",
+    "srt/ring_socket.py",
+    "srt/ring_client.py",
+    "srt/actor.py",
+    "srt/supervisor.py",
+)
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
 

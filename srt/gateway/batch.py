@@ -8,9 +8,9 @@ prompt (`n` > 1) stand next to each other, prompt after prompt.
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
-from typing import Any
+from contextlib import AsyncExitStack, aclosing, contextmanager
 
 import msgspec
 
@@ -77,23 +77,10 @@ class Batch:
         given = intervals or [None] * len(self.generations)
         pairs = zip(self.generations, given, strict=True)
         iterators = [_spaced(g, interval or default) for g, interval in pairs]
-        pending: dict[asyncio.Task[Any], int] = {
-            _next_task(iterator): index for index, iterator in enumerate(iterators)
-        }
-        try:
-            while pending:
-                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    index, output = pending.pop(task), task.result()
-                    if output is None:
-                        continue
-                    self._timers[index].on_snapshot(output)
-                    yield index, output
-                    pending[_next_task(iterators[index])] = index
-        finally:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+        async with aclosing(_merged(iterators)) as merged:
+            async for index, output in merged:
+                self._timers[index].on_snapshot(output)
+                yield index, output
 
     async def aclose(self) -> None:
         """Abort what has not finished. Idempotent."""
@@ -106,9 +93,13 @@ class Batch:
                 stack.push_async_callback(generation.aclose)
 
 
-async def _spaced(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
+def _spaced(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
     """The snapshots of `generation` that are `interval` tokens apart, the first and the last; the
     `delta` of each is what the one before it did not have."""
+    return aiter(generation) if interval == 1 else _with_gaps(generation, interval)
+
+
+async def _with_gaps(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
     told, held = 0, ""
     async for output in generation:
         held += output.delta
@@ -117,6 +108,45 @@ async def _spaced(generation: Generation, interval: int) -> AsyncIterator[Genera
         told = output.completion_tokens
         yield msgspec.structs.replace(output, delta=held)
         held = ""
+
+
+async def _merged(
+    iterators: Sequence[AsyncIterator[GenerateOutput]],
+) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
+    """What all of them give, as it comes, with the index of the one that gave it."""
+    if len(iterators) == 1:  # most streams: no task for each token
+        async for output in iterators[0]:
+            yield 0, output
+        return
+    came = asyncio.Event()
+    done: deque[asyncio.Task[GenerateOutput | None]] = deque()
+    pending: dict[asyncio.Task[GenerateOutput | None], int] = {}
+
+    def on_done(task: asyncio.Task[GenerateOutput | None]) -> None:
+        done.append(task)
+        came.set()
+
+    def ask(index: int) -> None:
+        task = _next_task(iterators[index])
+        pending[task] = index
+        task.add_done_callback(on_done)
+
+    try:
+        for index in range(len(iterators)):
+            ask(index)
+        while pending:
+            await came.wait()
+            came.clear()
+            while done:
+                task = done.popleft()
+                index, latest = pending.pop(task), task.result()
+                if latest is not None:
+                    yield index, latest
+                    ask(index)
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
 
 
 def _next_task(iterator: AsyncIterator[GenerateOutput]) -> asyncio.Task[GenerateOutput | None]:

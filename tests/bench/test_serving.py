@@ -180,6 +180,6 @@ async def test_refused_requests_are_counted() -> None:
 async def test_a_server_that_is_not_there() -> None:
     async with LoadGenerator("http://127.0.0.1:1", "m") as load:
         record = await asyncio.wait_for(load.complete("a", 1), 10)
-        assert record.error is not None and "ConnectError" in record.error
+        assert record.error is not None and "ConnectionRefusedError" in record.error
         with pytest.raises(RuntimeError, match="probe"):
             await load.tokens_per_word(TextSource(0))

@@ -129,7 +129,7 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
         transport = client._transport
         for task in (*transport._tasks, *transport._readers):
             task.cancel()
-        transport._context.destroy(linger=0)
+        transport._context.destroy()
         transport._tasks = []
         transport._event = None
     for task in tasks[:10]:

@@ -5,11 +5,12 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from srt.args import ServerArgs
-from srt.messages import Heartbeat
+from srt.messages import Heartbeat, encode
 from srt.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Child, Supervisor
 
 
@@ -38,7 +39,7 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench = Bench(tmp_path / "ring", monkeypatch)
     yield bench
-    bench.supervisor._context.destroy(linger=0)
+    bench.supervisor._context.destroy()
     shutil.rmtree(tmp_path / "ring")
 
 
@@ -68,3 +69,31 @@ def test_readiness(bench: Bench) -> None:
     assert not supervisor.all_ready
     supervisor._children["compiler"].state = "ready"
     assert supervisor.all_ready
+
+
+async def test_only_news_are_published(bench: Bench) -> None:
+    """Most beats bring none: they may not wake every process of the ring."""
+    supervisor = bench.supervisor
+    beats: asyncio.Queue[Heartbeat] = asyncio.Queue()
+
+    class Ctl:
+        async def receive(self) -> list[bytes]:
+            return [encode(await beats.get())]
+
+    listening = asyncio.ensure_future(supervisor._listen(Ctl()))  # type: ignore[arg-type]
+    child = supervisor._children["scheduler"]
+    child.process = SimpleNamespace(pid=7)  # type: ignore[assignment]
+
+    async def published(beat: Heartbeat) -> bool:
+        supervisor._changed.clear()
+        beats.put_nowait(beat)
+        async with asyncio.timeout(5):
+            while child.beat != beat:
+                await asyncio.wait([listening], timeout=0.001)
+        return supervisor._changed.is_set()
+
+    assert await published(Heartbeat("scheduler", 7, 1))  # it is ready
+    assert not await published(Heartbeat("scheduler", 7, 1, in_flight=1))
+    child.state = "starting"
+    assert await published(Heartbeat("scheduler", 7, 1))
+    listening.cancel()

@@ -1,0 +1,121 @@
+"""ZeroMQ sockets in an event loop, for messages that come one at a time, hundreds a second.
+
+pyzmq's asyncio sockets serve every use: they make a future for each send and ask the socket for
+its events several times per message, which costs more than all else that is done with a message.
+Here a send is a plain call that never waits, and a receiver waits for the descriptor only when
+nothing is there. `srt.ring` opens them.
+"""
+
+import asyncio
+
+import zmq
+
+_MORE = zmq.NOBLOCK | zmq.SNDMORE
+_POLLIN = int(zmq.POLLIN)
+
+
+class RingContext:
+    """Makes sockets and closes them. For one event loop."""
+
+    def __init__(self) -> None:
+        self._context = zmq.Context()
+        self._sockets: set[RingSocket] = set()
+
+    def socket(self, kind: int) -> "RingSocket":
+        """A socket without options, neither bound nor connected."""
+        socket = RingSocket(self._context.socket(kind))
+        self._sockets = {s for s in self._sockets if not s.closed} | {socket}
+        return socket
+
+    def destroy(self) -> None:
+        """Close all sockets; what they have not sent is dropped."""
+        for socket in self._sockets:
+            socket.close()
+        self._context.destroy(linger=0)
+
+
+class RingSocket:
+    """One socket. At most one task receives."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._socket = socket
+        self._waiter: asyncio.Future[None] | None = None  # of the task that receives
+        self._loop: asyncio.AbstractEventLoop | None = None  # that watches the descriptor
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.closed
+
+    def set(self, option: int, value: int | bytes) -> None:
+        self._socket.setsockopt(option, value)
+
+    def bind(self, address: str) -> None:
+        self._socket.bind(address)
+
+    def connect(self, address: str) -> None:
+        self._socket.connect(address)
+
+    def close(self) -> None:
+        """Close it; what it has not sent is dropped. Idempotent."""
+        self._unwatch()
+        self._socket.close(linger=0)
+
+    def send(self, *frames: bytes) -> bool:
+        """Send one message without waiting. False if the peer cannot be reached, or its queue is
+        full."""
+        try:
+            for frame in frames[:-1]:
+                self._socket.send(frame, _MORE)
+            self._socket.send(frames[-1], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        finally:
+            self._look_again()
+        return True
+
+    async def receive(self) -> list[bytes]:
+        """The frames of the next message. Messages that are there already are given without
+        letting other tasks run."""
+        while True:
+            try:
+                return self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                await self._readable()
+
+    async def _readable(self) -> None:
+        """Until there may be something to receive. Nothing was when this is called."""
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            loop.add_reader(self._socket.FD, self._on_signal)
+        self._waiter = loop.create_future()
+        try:
+            await self._waiter
+        except BaseException:
+            self._unwatch()
+            raise
+        finally:
+            self._waiter = None
+
+    def _on_signal(self) -> None:
+        """The descriptor stays readable until somebody uses the socket."""
+        if self._waiter is None:
+            self._unwatch()
+        elif not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _look_again(self) -> None:
+        """After a send, which takes the descriptor's signal even if that was for a message."""
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            events = self._socket.getsockopt(zmq.EVENTS)
+            assert isinstance(events, int)
+            if events & _POLLIN:
+                waiter.set_result(None)
+
+    def _unwatch(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket.FD)
+            self._loop = None

@@ -1,0 +1,58 @@
+"""CPU time of other processes, as /proc has it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench.cpu_time import added, cpu_seconds, descendants, module_of
+
+# The first thread works for 0.1 s, another one for 0.3 s and goes on living.
+BUSY = """
+import sys, threading, time
+
+def work(seconds):
+    while time.thread_time() < seconds:
+        pass
+
+def other():
+    work(0.3)
+    finished.set()
+    sys.stdin.read()
+
+finished = threading.Event()
+threading.Thread(target=other, daemon=True).start()
+work(0.1)
+finished.wait()
+print("done", flush=True)
+finished.clear()
+finished.wait()
+"""
+
+
+@contextmanager
+def busy() -> Iterator[int]:
+    """The process id of a child that has done its work."""
+    command = [sys.executable, "-c", BUSY, "-m", "busy"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"done\n"
+        yield child.pid
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_childs_time_is_found_under_its_module() -> None:
+    before = cpu_seconds(os.getpid())
+    with busy() as pid:
+        assert pid in list(descendants(os.getpid())) and module_of(pid) == "busy"
+        assert added(before, cpu_seconds(os.getpid()))["busy"] >= 0.4
+    assert pid not in list(descendants(os.getpid()))
+
+
+def test_the_models_threads_are_left_out() -> None:
+    with busy():
+        everything = cpu_seconds(os.getpid())["busy"]
+        assert 0.1 <= cpu_seconds(os.getpid(), engine_module="busy")["busy"] <= everything - 0.3

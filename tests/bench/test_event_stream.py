@@ -1,0 +1,90 @@
+"""The load generator's reader of event streams, against a server that answers with given bytes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.event_stream import Dechunker, StreamError, post_events
+
+EVENTS = b'data: {"n": 1}\n\nevent: x\r\ndata: two\r\n\r\n: a comment\ndata: [DONE]\n\n'
+PAYLOADS = [b'{"n": 1}', b"two", b"[DONE]"]
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def chunked(pieces: list[bytes]) -> bytes:
+    chunks = [b"%x;note\r\n" % len(piece) + piece + b"\r\n" for piece in pieces if piece]
+    return b"".join(chunks) + b"0\r\n\r\n"
+
+
+@asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server's URL, and the requests that it has read."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        asked.append(head + await reader.readexactly(size))
+        for byte in answer:
+            writer.write(bytes([byte]))
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/completions", asked
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def read(url: str) -> list[bytes]:
+    async with aclosing(post_events(url, {"authorization": "Bearer k"}, b"{}")) as events:
+        return [data async for data in events]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked([EVENTS[:9], EVENTS[9:]]),
+        OK + b"content-length: %d\r\n\r\n" % len(EVENTS) + EVENTS,
+        OK + b"connection: close\r\n\r\n" + EVENTS,
+    ],
+)
+async def test_bodies_of_each_kind(answer: bytes) -> None:
+    async with answering(answer) as (url, asked):
+        assert await read(url) == PAYLOADS
+    head, body = asked[0].split(b"\r\n\r\n")
+    assert body == b"{}" and head.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert b"authorization: Bearer k" in head
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 429 Too Many\r\ncontent-length: 4\r\n\r\nbusy", "HTTP 429: busy"),
+        (b"nonsense\r\n\r\n", "no head"),
+        (b"", "no head"),
+        (OK + b"transfer-encoding: chunked\r\n\r\n5\r\nda", "ended inside"),
+        (OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n", "not chunked"),
+        (OK + b"content-length: 5\r\n\r\nda", "ended inside"),
+    ],
+)
+async def test_answers_that_fail(answer: bytes, message: str) -> None:
+    async with answering(answer) as (url, _):
+        with pytest.raises(StreamError, match=message):
+            await read(url)
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 200)))
+def test_chunks_cut_anywhere(pieces: list[bytes], cuts: list[int]) -> None:
+    wire, dechunker = chunked(pieces), Dechunker()
+    places = sorted({0, len(wire), *(cut for cut in cuts if cut < len(wire))})
+    spans = pairwise(places)
+    body = b"".join(dechunker.feed(wire[start:stop]) for start, stop in spans)
+    assert body == b"".join(pieces) and dechunker.has_ended

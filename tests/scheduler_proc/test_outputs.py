@@ -1,0 +1,142 @@
+"""What the detokenizer is told, and when: tokens that nobody watches come in bunches."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
+from scheduler_proc.req import Req
+from srt.messages import (
+    Finish,
+    LogprobDetail,
+    TokenBatch,
+    TokenizedReq,
+    pack_ids,
+    unpack_floats,
+    unpack_ids,
+)
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import reference_output
+
+VOCAB = 1000
+WATCHED: list[dict[str, Any]] = [
+    {"stream": True},
+    {"sampling": SamplingParams(stop=["x"], max_new_tokens=500)},
+    {"sampling": SamplingParams(stop_regex=["x"], max_new_tokens=500)},
+    {"return_logprob": True, "top_logprobs": 2},
+    {"return_logprob": True, "logprob_token_ids": [3]},
+]
+
+
+def req_of(handle: int = 0, **fields: Any) -> Req:
+    sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
+    wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
+    return Req(handle, wire, 0, 0.0, VOCAB)
+
+
+def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
+    """(handle, ids) in their order."""
+    if batch is None:
+        return []
+    ids, told = unpack_ids(batch.ids).tolist(), []
+    for handle, count in zip(batch.handles, batch.counts, strict=True):
+        told.append((handle, ids[:count]))
+        ids = ids[count:]
+    assert ids == []
+    return told
+
+
+def test_a_whole_answer_is_told_in_bunches() -> None:
+    """Its start at once, then nothing for a while; the rest with its end."""
+    outputs, req = OutputBuffer(), req_of(return_logprob=True)
+    count = 2 * HELD_TOKENS + 5
+    batches = []
+    for i in range(count):
+        outputs.token(req, i, -float(i))
+        if i == count - 1:
+            outputs.end(req, Finish("length"))
+        batches.append(outputs.take(0))
+    told = [i for i, batch in enumerate(batches) if batch is not None]
+    assert told == [0, HELD_TOKENS - 1, 2 * HELD_TOKENS - 1, count - 1]
+    first, *rest = [batch for batch in batches if batch is not None]
+    assert [start.rid for start in first.starts] == ["0"] and first.handles == []
+    assert [batch.counts for batch in rest] == [[HELD_TOKENS], [HELD_TOKENS], [5]]
+    assert [i for batch in rest for i in unpack_ids(batch.ids).tolist()] == [*range(count)]
+    assert [x for b in rest for x in unpack_floats(b.logprobs)] == [-i for i in range(count)]
+    assert [len(batch.ends) for batch in rest] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("fields", WATCHED)
+def test_what_is_watched_is_told_at_each_step(fields: dict[str, Any]) -> None:
+    outputs, req = OutputBuffer(), req_of(**fields)
+    for i in range(3):
+        outputs.token(req, i, -1.0, LogprobDetail() if req.wants_details else None)
+        batch = outputs.take(0)
+        assert columns(batch) == [(0, [i])]
+        assert batch is not None and (0 in batch.details) == req.wants_details
+
+
+def test_an_abort_tells_what_was_held() -> None:
+    driver = Driver(max_total_tokens=200)
+    driver.add("r", [1, 2, 3], max_new=50)
+    for _ in range(6):
+        driver.step()
+    assert "r" not in driver.outputs
+    driver.abort("r")
+    driver.step()
+    assert driver.outputs["r"] == reference_output([1, 2, 3], 6)
+    assert driver.finishes["r"].type == "abort"
+
+
+def test_a_new_epoch_forgets_what_was_held() -> None:
+    outputs, req = OutputBuffer(), req_of()
+    outputs.token(req, 7, math.nan)
+    outputs.clear()
+    outputs.end(req, Finish("abort"))
+    batch = outputs.take(0)
+    assert columns(batch) == [] and batch is not None and len(batch.ends) == 1
+
+
+@given(st.data())
+def test_bunches_add_up_to_what_happened(data: st.DataObject) -> None:
+    """Tokens and jumps of several reqs, taken at any time: each ends up with the same ids."""
+    reqs = [req_of(i, stream=i % 2 == 0) for i in range(4)]
+    outputs, expected = OutputBuffer(), {req.handle: list[int]() for req in reqs}
+    got = {req.handle: list[int]() for req in reqs}
+    live = list(reqs)
+
+    def take() -> None:
+        batch = outputs.take(0)
+        drops = {column: drop for column, drop, _ in batch.jumps} if batch else {}
+        for column, (handle, ids) in enumerate(columns(batch)):
+            assert drops.get(column, 0) <= len(got[handle])
+            del got[handle][len(got[handle]) - drops.get(column, 0) :]
+            got[handle] += ids
+        for end in batch.ends if batch else []:
+            assert got[end.handle] == expected[end.handle]
+
+    for _ in range(data.draw(st.integers(0, 300))):
+        action = data.draw(st.sampled_from(["token"] * 20 + ["jump", "take", "take", "end"]))
+        if action == "take" or not live:
+            take()
+            continue
+        req = data.draw(st.sampled_from(live))
+        known = expected[req.handle]
+        if action == "token":
+            outputs.token(req, len(known), math.nan)
+            known.append(len(known))
+        elif action == "jump":
+            drop = data.draw(st.integers(0, min(3, len(known))))
+            outputs.jump(req, drop, 0, [900, 901], [math.nan] * 2)
+            known[len(known) - drop :] = [900, 901]
+        else:
+            outputs.end(req, Finish("length"))
+            live.remove(req)
+    for req in live:
+        outputs.end(req, Finish("length"))
+    take()
+    assert got == expected
