@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 import srt.sampling_params
 from srt.engine import Engine
+from srt.errors import RequestError
 from srt.generation import GenerateOutput, Request
 from srt.many import generate_many
 from srt.messages import ChatOptions
@@ -40,7 +41,8 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
 
     def fields(self) -> dict[str, Any]:
         """As a field of `srt.SamplingParams`. Raises ValueError unless one is given."""
-        given = {name: getattr(self, name) for name in _CONSTRAINTS if getattr(self, name)}
+        values = {name: getattr(self, name) for name in _CONSTRAINTS}
+        given = {name: value for name, value in values.items() if value not in (None, False)}
         if len(given) != 1:
             raise ValueError(f"structured_outputs takes exactly one of {', '.join(_CONSTRAINTS)}")
         ((name, value),) = given.items()
@@ -81,7 +83,10 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputsParams | None = None
 
     def request(self) -> dict[str, Any]:
-        """The fields of an `srt` request that ask for the same."""
+        """The fields of an `srt` request that ask for the same. Raises RequestError."""
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(self, name) or 0) < 0:
+                raise RequestError(f"{name} must be 0 or more", param=name)
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         sampling = {
             "n": self.n,
@@ -248,14 +253,10 @@ class LLM:
 
     async def _ids_of(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """A prompt's text, if it has one, and its ids."""
-        text: Any = prompt
-        if isinstance(prompt, Mapping):
-            if "prompt_token_ids" in prompt:
-                return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-            text = prompt["prompt"]
-        if isinstance(text, str):
-            return text, await self.engine.client.tokenize(text)
-        return None, list(text)
+        text, ids = _text_and_ids(prompt)
+        if ids is None:
+            ids = await self.engine.client.tokenize(text)
+        return text, ids
 
     # ---- results -------------------------------------------------------------------------------
 
@@ -329,6 +330,20 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     if several and all(isinstance(token, int) for token in several):
         return [several]
     return several
+
+
+def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """What a prompt has of both, one at least. Raises RequestError."""
+    if isinstance(prompt, str):
+        return prompt, None
+    if not isinstance(prompt, Mapping):
+        return None, list(prompt)
+    for key in sorted(prompt.keys() - {"prompt", "prompt_token_ids"}):
+        raise RequestError(f"a prompt's {key!r} is not supported", param=key)
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is None and ids is None:
+        raise RequestError("a prompt needs prompt or prompt_token_ids", param="prompt")
+    return text, None if ids is None else list(ids)
 
 
 def _each(

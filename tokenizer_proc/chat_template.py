@@ -38,7 +38,8 @@ class ChatTemplate:
     """Renders chats for one model. `source` None: the model has no template and takes no chats.
 
     `tool_source` is the template for chats with tools, if the model has one of its own; one that
-    writes calls in another format than ours is not used.
+    writes calls in another format than ours is not used. `tokens` are special tokens by the names
+    that templates know them by: `bos_token`, `pad_token` and so on.
     """
 
     def __init__(
@@ -46,10 +47,9 @@ class ChatTemplate:
         source: str | None,
         *,
         tool_source: str | None = None,
-        bos_token: str = "",
-        eos_token: str = "",
+        **tokens: str,
     ) -> None:
-        self._names = {"bos_token": bos_token, "eos_token": eos_token}
+        self._names = {"bos_token": "", "eos_token": "", **tokens}
         self._why_not = "this model has no chat template: send a text prompt instead"
         self._default = None if source is None else self._compiled(source)
         with_tools = None if tool_source is None else self._compiled(tool_source)
@@ -57,11 +57,8 @@ class ChatTemplate:
 
     @classmethod
     def from_vocab(cls, vocab: Vocab) -> "ChatTemplate":
-        """The template of a model, with its BOS and EOS tokens as template variables."""
-        bos = "" if vocab.bos_id is None else vocab.token_bytes[vocab.bos_id].decode()
-        eos = vocab.token_bytes[vocab.eos_ids[0]].decode() if vocab.eos_ids else ""
-        source, tool_source = vocab.chat_template, vocab.tool_template
-        return cls(source, tool_source=tool_source, bos_token=bos, eos_token=eos)
+        """The template of a model, with its special tokens as template variables."""
+        return cls(vocab.chat_template, tool_source=vocab.tool_template, **vocab.named_tokens)
 
     @property
     def server_names(self) -> frozenset[str]:

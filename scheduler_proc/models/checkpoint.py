@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.gguf_config import config_from_gguf
@@ -23,11 +25,15 @@ from srt.model.gguf_file import BLOCK_TYPES, GGUFFile
 if TYPE_CHECKING:
     import torch
 
+EMBED, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 # numpy's dequantisation is fastest, and shares two threads best, on rows of about this many blocks.
 _BLOCKS_PER_ROW = 256
 
 # ggml's ids of the types that are plain numbers.
 F32, F16, BF16 = 0, 1, 30
+# Rows of two matrices that are compared at a time.
+_COMPARED_ROWS = 4096
 _SAFETENSORS_TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 
 
@@ -147,9 +153,28 @@ class SafetensorsCheckpoint:
         self.path = path
         self.config = config_from_json(path / "config.json")
         self._files = {}
-        for file in _safetensors_files(path):
+        for file in safetensors_files(path):
             handle = _open_safetensors(safe_open, path / file)
             self._files.update(dict.fromkeys(handle.keys(), handle))
+        if self.config.tie_embeddings and self._has_own_head():
+            self.config = replace(self.config, tie_embeddings=False)
+
+    def _has_own_head(self) -> bool:
+        """Whether there is a head that is not the embedding, whatever the configuration says. As
+        transformers sees it: files of tied weights may have them twice, and a training that has
+        untied them may have left the configuration as it was."""
+        if not {EMBED, HEAD} <= self._files.keys():
+            return False
+        if self.shape(EMBED) != self.shape(HEAD):
+            return True
+        for start in range(0, self.shape(HEAD)[0], _COMPARED_ROWS):
+            head, embed = (
+                self.read_rows(name, start, start + _COMPARED_ROWS).float()
+                for name in (HEAD, EMBED)
+            )
+            if not head.equal(embed):
+                return True
+        return False
 
     def names(self) -> Iterable[str]:
         return self._files
@@ -175,14 +200,24 @@ class SafetensorsCheckpoint:
         return None
 
 
-def _safetensors_files(path: Path) -> list[str]:
+class _Index(Struct):
+    weight_map: dict[str, str]
+
+
+def safetensors_files(path: Path) -> list[str]:
+    """The names of the files that hold the weights of a model directory. Raises ConfigError for
+    an index that is not one, or that leads out of the directory."""
     index = path / "model.safetensors.index.json"
     if not index.is_file():
         return ["model.safetensors"]
     try:
-        return sorted(set(msgspec.json.decode(index.read_bytes())["weight_map"].values()))
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError) as error:
+        names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{index}: not a safetensors index ({error!r})") from error
+    for name in names:
+        if Path(name).name != name:
+            raise ConfigError(f"{index}: {name!r} is not the name of a file next to it")
+    return sorted(names)
 
 
 def _open_safetensors(safe_open: Any, path: Path) -> Any:

@@ -7,14 +7,17 @@ ConfigError that names it, so that no model is ever silently a different one.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from srt.errors import ConfigError
 
 _T = TypeVar("_T")
+
+# Of a file that is read: there are lists of all layers before there are tensors to count.
+NumLayers = Annotated[int, Meta(le=10_000)]
 
 
 class LinearRope(Struct, frozen=True):

@@ -15,11 +15,13 @@ from msgspec import Struct, field
 from scheduler_proc.models.config import (
     DecoderConfig,
     LinearRope,
+    NumLayers,
     Rope,
     YarnRope,
     convert,
     require,
 )
+from scheduler_proc.models.gguf_names import ROPE_DIVISORS
 from srt.errors import ConfigError
 from srt.model.context import gguf_context_len
 from srt.model.gguf_file import GGUFFile
@@ -56,7 +58,7 @@ _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6}
 class _Keys(Struct):
     """The metadata `<architecture>.*` that matters, without the prefix."""
 
-    layers: int = field(name="block_count")
+    layers: NumLayers = field(name="block_count")
     hidden: int = field(name="embedding_length")
     intermediate: int = field(name="feed_forward_length")
     heads: int = field(name="attention.head_count")
@@ -102,6 +104,10 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
     found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
     keys = convert(found, _Keys, file.path)
     _check(found, keys, file.path)
+    require(
+        keys.scaling != "longrope" or ROPE_DIVISORS[1] in file.tensors,
+        f"{file.path}: rope scaling 'longrope' without the tensor {ROPE_DIVISORS[1]}",
+    )
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None:
         raise ConfigError(f"{file.path}: tensor token_embd.weight is missing")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
-from scheduler_proc.models.config import DecoderConfig
+from scheduler_proc.models.config import DecoderConfig, convert
 from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
 from scheduler_proc.models.families.llama import read_llama
 from scheduler_proc.models.families.mistral import read_mistral
@@ -22,6 +23,7 @@ _Reader = Callable[[Mapping[str, Any], Path], DecoderConfig]
 ARCHITECTURES: dict[str, _Reader] = {
     "LlamaForCausalLM": read_llama,
     "MistralForCausalLM": read_mistral,
+    "MinistralForCausalLM": read_mistral,
     "Qwen2ForCausalLM": read_qwen2,
     "Qwen3ForCausalLM": read_qwen3,
     "Phi3ForCausalLM": read_phi3,
@@ -32,6 +34,7 @@ ARCHITECTURES: dict[str, _Reader] = {
 _MODEL_TYPES = {
     "llama": read_llama,
     "mistral": read_mistral,
+    "ministral": read_mistral,
     "qwen2": read_qwen2,
     "qwen3": read_qwen3,
     "phi3": read_phi3,
@@ -40,24 +43,29 @@ _MODEL_TYPES = {
 }
 
 
+class _Kind(Struct):
+    architectures: list[str] | None = None
+    model_type: str | None = None
+
+
 def config_from_json(path: Path) -> DecoderConfig:
     """Read config.json at `path`. Raises ConfigError naming what is not supported."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as JSON ({error})") from error
     return _reader(found, path)(found, path)
 
 
 def _reader(found: Mapping[str, Any], path: Path) -> _Reader:
-    architectures = found.get("architectures") or []
+    kind = convert(found, _Kind, path)
+    architectures = kind.architectures or []
     for name in architectures:
         if name in ARCHITECTURES:
             return ARCHITECTURES[name]
-    model_type = found.get("model_type")
-    if not architectures and model_type in _MODEL_TYPES:
-        return _MODEL_TYPES[model_type]
+    if not architectures and kind.model_type in _MODEL_TYPES:
+        return _MODEL_TYPES[kind.model_type]
     raise ConfigError(
-        f"{path}: architecture {architectures or model_type!r} is not supported "
+        f"{path}: architecture {architectures or kind.model_type!r} is not supported "
         f"({', '.join(ARCHITECTURES)} are)"
     )

@@ -13,18 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from scheduler_proc.models.checkpoint import Checkpoint
+from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig, Rope
 from scheduler_proc.models.decoder import DecoderLayer, DecoderWeights, Linear, RopeTable
 from scheduler_proc.models.rope import rope_frequencies
-from scheduler_proc.models.tensors import (
-    EMBED,
-    HEAD,
-    NORM,
-    LinearSpec,
-    check_tensors,
-    layer_spec,
-)
+from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
 
 # Elements that one job reads: small enough to spread over threads and to bound scratch memory.
 _JOB_ELEMENTS = 1 << 21

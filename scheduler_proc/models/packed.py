@@ -22,18 +22,11 @@ from scheduler_proc.kernels.library import (
     address,
     pointer,
 )
-from scheduler_proc.models.checkpoint import Checkpoint
+from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.recode import for_kernels
 from scheduler_proc.models.rope import rope_frequencies
-from scheduler_proc.models.tensors import (
-    EMBED,
-    HEAD,
-    NORM,
-    LinearSpec,
-    check_tensors,
-    layer_spec,
-)
+from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
 from srt.errors import ConfigError
 from srt.model.gguf_file import BLOCK_TYPES
 

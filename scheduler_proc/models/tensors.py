@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from scheduler_proc.models.checkpoint import Checkpoint
+from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig
 from srt.errors import ConfigError
 
-EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+NORM = "model.norm.weight"
 
 # Buffers that old checkpoints carry and that follow from the configuration.
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")

@@ -4,10 +4,10 @@ The tokenizer process (limits) and the scheduler (the model's configuration) mus
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from srt.errors import ConfigError
 from srt.model.gguf_file import GGUFFile
@@ -24,12 +24,15 @@ class _Rope(Struct):
 class _Keys(Struct):
     rope_parameters: _Rope | None = None
     rope_scaling: _Rope | None = None
-    # Phi-3's files may leave out the default of its class.
-    original_max_position_embeddings: int | None = 4096
+    original_max_position_embeddings: int | None = None
+
+
+# Phi-3's files may leave out the default of its class.
+_LONGROPE_ORIGINAL = 4096
 
 
 class _GGUFKeys(Struct):
-    context_len: int = field(name="context_length")
+    context_len: Annotated[int, Meta(ge=1)] = field(name="context_length")
     scaling: str | None = field(name="rope.scaling.type", default=None)
     factor: float | None = field(name="rope.scaling.factor", default=None)
     original_len: int | None = field(name="rope.scaling.original_context_length", default=None)
@@ -49,12 +52,11 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     except msgspec.ValidationError as error:
         raise ConfigError(f"config.json: {error}") from error
     rope = keys.rope_parameters or keys.rope_scaling or _Rope()
+    original = keys.original_max_position_embeddings or rope.original_max_position_embeddings
     if rope.long_factor is not None:
-        original = rope.original_max_position_embeddings or keys.original_max_position_embeddings
-        return min(max_positions, original or max_positions)
+        return min(max_positions, original or _LONGROPE_ORIGINAL)
     if (rope.rope_type or rope.legacy_type) == "yarn" and rope.factor is not None:
-        original = rope.original_max_position_embeddings or max_positions
-        return max(max_positions, int(rope.factor * original))
+        return max(max_positions, int(rope.factor * (original or max_positions)))
     return max_positions
 
 

@@ -30,9 +30,8 @@ def gguf_encoder(tokens: GGUFTokens, plain: bool = False) -> tokenizers.Tokenize
 
 def _byte_level(tokens: GGUFTokens) -> tokenizers.Tokenizer:
     kind = tokens.pre_kind()
-    merges = [tuple(merge.split(" ", 1)) for merge in tokens.required("merges")]
     ids = {text: i for i, text in enumerate(tokens.texts)}
-    encoder = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=kind.whole_words))
+    encoder = tokenizers.Tokenizer(models.BPE(ids, tokens.merges(), ignore_merges=kind.whole_words))
     if kind.nfc:
         encoder.normalizer = normalizers.NFC()
     cuts = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in kind.patterns]

@@ -5,6 +5,7 @@ per string); three processes read the file at start-up, so this one parses it in
 second. Tests hold it against the package. Format: ggml-org/ggml, docs/gguf.md, version 2 and 3.
 """
 
+import math
 import mmap
 import struct
 from pathlib import Path
@@ -73,14 +74,14 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._pos = 0
         try:
+            with open(path, "rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self.metadata, self.tensors = self._parse()
-        except (struct.error, KeyError, UnicodeDecodeError, ValueError) as error:
+        except (struct.error, KeyError, ValueError, OSError, RecursionError) as error:
             raise ConfigError(f"{path}: not a readable GGUF file ({error})") from error
-        if self.metadata.get("split.count", 1) > 1:
+        if self.metadata.get("split.count", 1) not in (0, 1):
             raise ConfigError(f"{path}: one of several parts; merge them with llama-gguf-split")
 
     def _parse(self) -> tuple[dict[str, Any], dict[str, GGUFTensor]]:
@@ -93,6 +94,8 @@ class GGUFFile:
         metadata = {self._string(): self._value(self._unpack("I")[0]) for _ in range(num_keys)}
         headers = [self._tensor_header() for _ in range(num_tensors)]
         align = metadata.get("general.alignment", 32)
+        if not isinstance(align, int) or align < 1:
+            raise ValueError(f"general.alignment is {align!r}")
         base = (self._pos + align - 1) // align * align
         buffer = np.frombuffer(self._map, dtype=np.uint8)
         tensors = {}
@@ -139,7 +142,9 @@ def _num_bytes(name: str, shape: tuple[int, ...], ggml_type: int) -> int:
     if ggml_type not in BLOCK_TYPES:
         kind = _OTHER_TYPES.get(ggml_type, ggml_type)
         raise ValueError(f"tensor {name} has the unsupported ggml type {kind}")
+    if not shape or 0 in shape:
+        raise ValueError(f"tensor {name} is empty: its shape is {list(shape)}")
     kind, num_values, block_bytes = BLOCK_TYPES[ggml_type]
-    if (shape[-1] if shape else 1) % num_values:
+    if shape[-1] % num_values:
         raise ValueError(f"tensor {name} has rows of {shape[-1]} values in blocks of {kind}")
-    return int(np.prod(shape, dtype=np.int64)) // num_values * block_bytes
+    return math.prod(shape) // num_values * block_bytes

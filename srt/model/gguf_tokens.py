@@ -6,12 +6,16 @@ src/llama-vocab.cpp.
 """
 
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct, field
 
 from srt.errors import ConfigError
 from srt.model.gguf_file import GGUFFile
 
 SPM_SPACE = "\u2581"  # what SentencePiece writes for a space
+MAX_TOKEN_CHARS = 4096  # building SentencePiece's merges takes time by the square of it
 
 # Tokens that end a turn or a text in the model families served, whatever ids the metadata names:
 # files name one of them, and chat models write another one after a turn.
@@ -19,7 +23,7 @@ _END_TOKENS = {
     "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>",
     "<end_of_turn>", "<eos>",
 }  # fmt: skip
-_EOS_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_T = TypeVar("_T")
 
 
 class TokenType(IntEnum):
@@ -81,6 +85,25 @@ _KINDS = {
 PRE_KINDS = {name: kind for names, kind in _KINDS.items() for name in names}
 
 
+class _Keys(Struct):
+    """The metadata `tokenizer.ggml.*`, without the prefix."""
+
+    model: str
+    tokens: list[str]
+    pre: str | None = None
+    token_type: list[int] | None = None
+    found_scores: list[float] | None = field(name="scores", default=None)
+    found_merges: list[str] | None = field(name="merges", default=None)
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    eot_token_id: int | None = None
+    eom_token_id: int | None = None
+    unknown_token_id: int | None = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool = False
+    add_space_prefix: bool = True
+
+
 class GGUFTokens:
     """Token texts and types by id, and what the model wants around a prompt.
 
@@ -90,37 +113,31 @@ class GGUFTokens:
 
     def __init__(self, file: GGUFFile) -> None:
         self._file = file
-        model = self.required("model")
-        if model not in ("llama", "gpt2"):
+        self._keys = keys = _read_keys(file)
+        if keys.model not in ("llama", "gpt2"):
             raise ConfigError(
-                f"{file.path}: tokenizer {model!r} is not supported (GGUF files with 'gpt2' and "
-                "'llama' are)"
+                f"{file.path}: tokenizer {keys.model!r} is not supported (GGUF files with 'gpt2' "
+                "and 'llama' are)"
             )
-        self.is_spm = model == "llama"
-        self.texts: list[str] = self.required("tokens")
+        self.is_spm = keys.model == "llama"
+        self.texts = keys.tokens
+        if max(map(len, self.texts), default=0) > MAX_TOKEN_CHARS:
+            raise ConfigError(f"{file.path}: a token has more than {MAX_TOKEN_CHARS} characters")
         self.types = self._types()
         self.bos_id = self._id("bos_token_id", 1 if self.is_spm else None)
         self.unknown_id = self._id("unknown_token_id")
-        self.space_prefix = self.is_spm and bool(self.get("add_space_prefix", True))
+        self.space_prefix = self.is_spm and keys.add_space_prefix
         adds_bos = True if self.is_spm else self.pre_kind().add_bos
-        self.add_bos = bool(self.get("add_bos_token", adds_bos))
-        self.add_eos = bool(self.get("add_eos_token", False))
+        self.add_bos = adds_bos if keys.add_bos_token is None else keys.add_bos_token
+        self.add_eos = keys.add_eos_token
         if self.add_bos and self.bos_id is None:
             raise ConfigError(f"{file.path}: tokenizer.ggml.bos_token_id is missing")
         if self.add_eos and not self.eos_ids():
             raise ConfigError(f"{file.path}: tokenizer.ggml.eos_token_id is missing")
 
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value of `tokenizer.ggml.<key>`."""
-        return self._file.metadata.get(f"tokenizer.ggml.{key}", default)
-
-    def required(self, key: str) -> Any:
-        """The value of `tokenizer.ggml.<key>`, which the file must have."""
-        return gguf_value(self._file, f"tokenizer.ggml.{key}")
-
     def pre_kind(self) -> PreKind:
         """How byte-level BPE cuts text into words."""
-        name = self.get("pre")
+        name = self._keys.pre
         if name not in PRE_KINDS:
             raise ConfigError(
                 f"{self._file.path}: GGUF pre-tokenizer {name!r} is not supported "
@@ -130,19 +147,32 @@ class GGUFTokens:
 
     def eos_ids(self) -> list[int]:
         """The ids that end an output, the tokenizer's own EOS first."""
-        defaults = (2 if self.is_spm else None, None, None)
-        named = [self._id(*pair) for pair in zip(_EOS_KEYS, defaults, strict=True)]
+        named = [
+            self._id("eos_token_id", 2 if self.is_spm else None),
+            self._id("eot_token_id"),
+            self._id("eom_token_id"),
+        ]
         ends = [i for i, text in enumerate(self.texts) if self._is_end(text, self.types[i])]
         return [i for i in dict.fromkeys([*named, *ends]) if i is not None]
 
     def scores(self) -> list[float]:
         """SentencePiece's score of each token: the higher, the sooner two tokens become it."""
-        scores: list[float] = self.required("scores")
+        scores = self._required("scores", self._keys.found_scores)
         if len(scores) != len(self.texts):
             raise ConfigError(
                 f"{self._file.path}: {len(scores)} scores for {len(self.texts)} tokens"
             )
         return scores
+
+    def merges(self) -> list[tuple[str, str]]:
+        """Byte-level BPE's pairs of tokens, those that are merged first in front."""
+        pairs = []
+        for merge in self._required("merges", self._keys.found_merges):
+            left, space, right = merge.partition(" ")
+            if not space:
+                raise ConfigError(f"{self._file.path}: tokenizer.ggml.merges has {merge!r}")
+            pairs.append((left, right))
+        return pairs
 
     def literal_texts(self) -> list[str]:
         """`texts`, with spaces in user-defined tokens, which are found in a text as it is given."""
@@ -158,10 +188,16 @@ class GGUFTokens:
         """Whether special tokens take the white space behind them: those of Phi-3 do."""
         return self.is_spm and self._file.metadata.get("general.architecture") == "phi3"
 
+    def _required(self, key: str, value: _T | None) -> _T:
+        if value is None:
+            raise ConfigError(f"{self._file.path}: the key tokenizer.ggml.{key} is missing")
+        return value
+
     def _id(self, key: str, default: int | None = None) -> int | None:
         """A token id, which must be one of the vocabulary."""
-        found: int | None = self.get(key, default)
-        if found is not None and found >= len(self.texts):
+        given: int | None = getattr(self._keys, key)
+        found = default if given is None else given
+        if found is not None and not 0 <= found < len(self.texts):
             raise ConfigError(
                 f"{self._file.path}: tokenizer.ggml.{key} is {found}, and there are "
                 f"{len(self.texts)} tokens"
@@ -169,12 +205,11 @@ class GGUFTokens:
         return found
 
     def _types(self) -> list[int]:
+        types = self._keys.token_type
+        if types is None and not self.is_spm:
+            types = [TokenType.NORMAL] * len(self.texts)
         # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be told.
-        types: list[int] = (
-            self.required("token_type")
-            if self.is_spm
-            else self.get("token_type", [TokenType.NORMAL] * len(self.texts))
-        )
+        types = self._required("token_type", types)
         if len(types) != len(self.texts):
             raise ConfigError(f"{self._file.path}: {len(types)} types for {len(self.texts)} tokens")
         return [
@@ -187,8 +222,10 @@ class GGUFTokens:
         return text in _END_TOKENS and kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
 
 
-def gguf_value(file: GGUFFile, key: str) -> Any:
-    """A metadata value that the file must have."""
-    if key not in file.metadata:
-        raise ConfigError(f"{file.path}: the key {key} is missing")
-    return file.metadata[key]
+def _read_keys(file: GGUFFile) -> _Keys:
+    prefix = "tokenizer.ggml."
+    found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
+    try:
+        return msgspec.convert(found, _Keys)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{file.path}: tokenizer.ggml: {error}") from error

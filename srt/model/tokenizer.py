@@ -6,6 +6,7 @@ tokenizer.json. Invariant: BOS is added here and nowhere else, and never twice.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,29 +23,29 @@ from srt.model.vocab import load_vocab
 
 
 class Tokenizer:
-    """Encodes text for one model. `bos_id` is put before each prompt and `eos_id` after it, unless
-    they are None."""
+    """Encodes text for one model. The special tokens `before` and `after` are put around each
+    prompt."""
 
     def __init__(
-        self, encoder: tokenizers.Tokenizer, bos_id: int | None, eos_id: int | None = None
+        self, encoder: tokenizers.Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()
     ) -> None:
         self._encoder = encoder
-        self._bos_id = bos_id
-        self._eos_id = eos_id
+        self._before = list(before)
+        self._after = list(after)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> np.ndarray:
         """The ids of `text`, int32 [n]. Special tokens written in the text become their ids.
 
-        With `add_special_tokens`, BOS comes first if the model wants one and the text does not
-        already start with it; the same of EOS at the end, which few models want.
+        With `add_special_tokens`, those that the model wants come first, most often BOS, if the
+        text does not already start with them; the same at the end, where few models want any.
         """
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         if add_special_tokens:
-            bos, eos = self._bos_id, self._eos_id
-            if bos is not None and ids[:1] != [bos]:
-                ids.insert(0, bos)
-            if eos is not None and ids[-1:] != [eos]:
-                ids.append(eos)
+            before, after = self._before, self._after
+            if ids[: len(before)] != before:
+                ids = before + ids
+            if after and ids[-len(after) :] != after:
+                ids = ids + after
         return np.array(ids, dtype=np.int32)
 
     def encode_inside(self, text: str) -> np.ndarray:
@@ -93,26 +94,36 @@ class PlainTokenizer:
 
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model. Raises ConfigError for kinds that are not supported."""
+    if files.kind == "hf":
+        hf = HFFiles(files.path)
+        return Tokenizer(_built(files, hf.embedded_tokenizer), *hf.frame)
     vocab = load_vocab(files)
-    if files.kind == "gguf":
-        encoder = gguf_encoder(GGUFTokens(GGUFFile(files.path)))
-    else:
-        encoder = _built(files)
-    eos_id = vocab.eos_ids[0] if vocab.add_eos and vocab.eos_ids else None
-    return Tokenizer(encoder, vocab.bos_id if vocab.add_bos else None, eos_id)
+    before = [vocab.bos_id] if vocab.add_bos and vocab.bos_id is not None else []
+    return Tokenizer(_of_gguf(files), before, vocab.eos_ids[:1] if vocab.add_eos else ())
 
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
     """The same for text that is not a prompt. Raises ConfigError as `load_tokenizer` does."""
     if files.kind == "gguf":
-        return PlainTokenizer(gguf_encoder(GGUFTokens(GGUFFile(files.path)), plain=True))
+        return PlainTokenizer(_of_gguf(files, plain=True))
     hf = HFFiles(files.path)
-    changed = {part: _without_prefix(hf.tokenizer.get(part)) for part in _PREFIXING_PARTS}
-    encoder = _built(files, json.dumps({**hf.tokenizer, **changed}))
-    if hf.is_spm and _can_cut_at_spaces(hf.tokenizer["model"]):
+    content = hf.embedded_tokenizer or hf.tokenizer
+    changed = {part: _without_prefix(content.get(part)) for part in _PREFIXING_PARTS}
+    encoder = _built(files, {**content, **changed})
+    if hf.is_spm and _can_cut_at_spaces(content["model"]):
         cuts = [encoder.pre_tokenizer] if encoder.pre_tokenizer else []
         encoder.pre_tokenizer = pre_tokenizers.Sequence([*cuts, spm_words()])
     return PlainTokenizer(encoder)
+
+
+def _of_gguf(files: ModelFiles, plain: bool = False) -> tokenizers.Tokenizer:
+    tokens = GGUFTokens(GGUFFile(files.path))
+    try:
+        return gguf_encoder(tokens, plain)
+    except ConfigError:
+        raise
+    except Exception as error:  # the library raises bare Exception for every kind of bad merge
+        raise ConfigError(f"{files.path}: tokenizer.ggml cannot be used ({error})") from error
 
 
 # ---- tokenizer.json ---------------------------------------------------------------------------
@@ -121,13 +132,16 @@ _PREFIXING_PARTS = ("normalizer", "pre_tokenizer")
 _NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 
 
-def _built(files: ModelFiles, content: str | None = None) -> tokenizers.Tokenizer:
+def _built(files: ModelFiles, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
     """The library's tokenizer of tokenizer.json, or of other content of it, without the limits
     that it may set."""
     path = str(files.path / "tokenizer.json")
     try:
         library = tokenizers.Tokenizer
-        encoder = library.from_file(path) if content is None else library.from_str(content)
+        if content is None:
+            encoder = library.from_file(path)
+        else:
+            encoder = library.from_str(json.dumps(content))
     except Exception as error:  # the library raises bare Exception for every kind of bad file
         raise ConfigError(f"{path}: cannot be loaded ({error})") from error
     encoder.no_truncation()

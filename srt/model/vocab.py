@@ -6,16 +6,15 @@ and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from srt.errors import ConfigError
 from srt.model.context import gguf_context_len, hf_context_len
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
-from srt.model.hf_files import HFFiles, token_text
+from srt.model.hf_files import HFFiles, Step
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # GPT-2 and its heirs, DBRX and nanochat have names of their own.
@@ -29,8 +28,10 @@ class Vocab:
 
     `eos_ids[0]` is the tokenizer's own EOS token. `add_bos` says whether prompts start with
     `bos_id`, `add_eos` whether they end with `eos_ids[0]`, `space_prefix` whether their text gets a
-    space in front. `tool_template` is the chat template for chats with tools, if there is one of
-    its own. Ids that no token stands for (padding rows of the embedding) have no bytes.
+    space in front. `named_tokens` are what chat templates call `bos_token`, `eos_token` and so on,
+    as far as the model has them. `tool_template` is the chat template for chats with tools, if
+    there is one of its own. Ids that no token stands for (padding rows of the embedding) have no
+    bytes.
     """
 
     model_name: str
@@ -44,6 +45,7 @@ class Vocab:
     tool_template: str | None = None
     add_eos: bool = False
     space_prefix: bool = False
+    named_tokens: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def vocab_size(self) -> int:
@@ -111,22 +113,38 @@ def _spm_or_byte(token: str) -> bytes:
 
 def _from_gguf(name: str, file: GGUFFile) -> Vocab:
     tokens = GGUFTokens(file)
+    token_bytes = _gguf_bytes(tokens)
     embedding = file.tensors.get("token_embd.weight")
-    size = embedding.shape[0] if embedding else len(tokens.texts)
+    size = embedding.shape[0] if embedding else len(token_bytes)
+    if size < len(token_bytes):
+        raise ConfigError(f"{file.path}: {len(token_bytes)} tokens, but {size} embeddings")
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
+    eos_id = next(iter(tokens.eos_ids()), None)
     return Vocab(
         model_name=name,
-        token_bytes=_sized(_gguf_bytes(tokens), size),
+        token_bytes=token_bytes + [b""] * (size - len(token_bytes)),
         special_ids=frozenset(i for i, kind in enumerate(tokens.types) if kind in special),
-        eos_ids=tuple(i for i in tokens.eos_ids() if i < size),
+        eos_ids=tuple(tokens.eos_ids()),
         bos_id=tokens.bos_id,
         add_bos=tokens.add_bos,
         context_len=gguf_context_len(file),
-        chat_template=file.metadata.get("tokenizer.chat_template"),
-        tool_template=file.metadata.get("tokenizer.chat_template.tool_use"),
+        chat_template=_gguf_template(file, "tokenizer.chat_template"),
+        tool_template=_gguf_template(file, "tokenizer.chat_template.tool_use"),
         add_eos=tokens.add_eos,
         space_prefix=tokens.space_prefix,
+        named_tokens={
+            name: token_bytes[i].decode("utf-8", errors="replace")
+            for name, i in (("bos_token", tokens.bos_id), ("eos_token", eos_id))
+            if i is not None
+        },
     )
+
+
+def _gguf_template(file: GGUFFile, key: str) -> str | None:
+    template = file.metadata.get(key)
+    if template is not None and not isinstance(template, str):
+        raise ConfigError(f"{file.path}: {key} is not a text")
+    return template
 
 
 def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
@@ -146,27 +164,26 @@ def _gguf_bytes(tokens: GGUFTokens) -> list[bytes]:
 
 
 def _from_hf(name: str, files: HFFiles) -> Vocab:
-    tokenizer = files.tokenizer
     to_bytes = _token_decoder(files)
-    added = {item["id"]: item for item in tokenizer.get("added_tokens", [])}
-    ids = files.token_ids
-    token_bytes = {i: to_bytes(token) for token, i in ids.items() if i not in added}
+    added = {token.id: token for token in files.added_tokens}
+    token_bytes = {i: to_bytes(token) for token, i in files.token_ids.items() if i not in added}
     literal = str.encode if to_bytes is _byte_level_bytes else _spm_bytes
-    token_bytes |= {i: literal(item["content"]) for i, item in added.items()}
-    size = files.required("vocab_size")
-    bos_id = ids.get(token_text(files.tokenizer_config.get("bos_token")) or "")
+    token_bytes |= {i: literal(token.content) for i, token in added.items()}
+    size, bos_id = files.vocab_size, files.bos_id
+    eos_ids = tuple(i for i in files.eos_ids if 0 <= i < size)
     return Vocab(
         model_name=name,
-        token_bytes=_sized([token_bytes.get(i, b"") for i in range(max(token_bytes) + 1)], size),
-        special_ids=frozenset(i for i, item in added.items() if item.get("special") and i < size),
-        eos_ids=tuple(i for i in _distinct(_hf_eos_ids(files)) if i < size),
-        bos_id=files.config.get("bos_token_id") if bos_id is None else bos_id,
-        add_bos=files.adds_bos(),
+        token_bytes=[token_bytes.get(i, b"") for i in range(size)],
+        special_ids=frozenset(i for i, token in added.items() if token.special and i < size),
+        eos_ids=eos_ids,
+        bos_id=bos_id if bos_id is not None and 0 <= bos_id < size else None,
+        add_bos=bos_id in files.frame.before,
         context_len=hf_context_len(files.config, files.required(*_CONTEXT_LEN)),
         chat_template=files.chat_templates.get("default"),
         tool_template=files.chat_templates.get("tool_use"),
-        add_eos=files.adds_eos(),
+        add_eos=not set(eos_ids[:1]).isdisjoint(files.frame.after),
         space_prefix=any(_strips_space(step) for step in files.decoder_steps),
+        named_tokens=files.named_tokens,
     )
 
 
@@ -177,44 +194,25 @@ def _token_decoder(files: HFFiles) -> Callable[[str], bytes]:
     generates continues a prompt, so its first space is text.
     """
     steps = files.decoder_steps
-    kinds = [step["type"] for step in steps]
+    kinds = [step.type for step in steps]
     if kinds == ["ByteLevel"]:
         return _byte_level_bytes
-    if kinds == ["Metaspace"] and steps[0].get("replacement") == SPM_SPACE:
+    if kinds == ["Metaspace"] and steps[0].replacement == SPM_SPACE:
         return _spm_bytes
-    spaces = [step for step in steps if step["type"] == "Replace"]
+    spaces = [step for step in steps if step.type == "Replace"]
     if spaces and set(kinds) <= _SPM_DECODERS and all(_replaces_space(step) for step in spaces):
         return _spm_or_byte if "ByteFallback" in kinds else _spm_bytes
     raise ConfigError(
-        f"{files.path / 'tokenizer.json'}: decoder {'+'.join(map(str, kinds))} is not supported "
+        f"{files.path / 'tokenizer.json'}: decoder {'+'.join(kinds) or None} is not supported "
         "(ByteLevel, Metaspace, and Replace+ByteFallback+Fuse are)"
     )
 
 
-def _replaces_space(step: dict[str, Any]) -> bool:
-    return step.get("pattern") == {"String": SPM_SPACE} and step.get("content") == " "
+def _replaces_space(step: Step) -> bool:
+    return step.pattern == {"String": SPM_SPACE} and step.content == " "
 
 
-def _strips_space(step: dict[str, Any]) -> bool:
-    if step["type"] == "Metaspace":
-        prepends: bool = step.get("prepend_scheme", "always") != "never"
-        return prepends and step.get("add_prefix_space", True)
-    return step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0
-
-
-def _hf_eos_ids(files: HFFiles) -> list[int | None]:
-    found: list[int | None] = [
-        files.token_ids.get(token_text(files.tokenizer_config.get("eos_token")) or "")
-    ]
-    for config in (files.generation_config, files.config):
-        value = config.get("eos_token_id")
-        found += value if isinstance(value, list) else [value]
-    return found
-
-
-def _sized(token_bytes: list[bytes], size: int) -> list[bytes]:
-    return token_bytes[:size] + [b""] * (size - len(token_bytes))
-
-
-def _distinct(ids: Sequence[int | None]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(i for i in ids if i is not None))
+def _strips_space(step: Step) -> bool:
+    if step.type == "Metaspace":
+        return step.prepend_scheme != "never" and step.add_prefix_space
+    return step.type == "Strip" and step.content == " " and step.start > 0

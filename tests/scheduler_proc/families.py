@@ -57,6 +57,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama, llama3 rope": ("llama", {"rope_parameters": LLAMA3, "mlp_bias": True}),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 32}),
     "mistral, window": ("mistral", {"sliding_window": 24}),
+    "mistral, some windows": (
+        "ministral",
+        {"sliding_window": 24, "layer_types": [SLIDING, FULL, SLIDING]},
+    ),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen2, windows": (
         "qwen2",

@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType
 
 from srt.model.files import ModelFiles
 
-ARCHS = {"mistral": "llama", "gemma3_text": "gemma3"}
+ARCHS = {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3"}
 
 
 def arch_of(model: Any) -> str:

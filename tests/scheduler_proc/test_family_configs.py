@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from scheduler_proc.models.config import DecoderConfig, LinearRope, LongRope, Rope, YarnRope
 from scheduler_proc.models.json_config import config_from_json
+from scheduler_proc.models.rope import rope_frequencies
 from srt.errors import ConfigError
 from srt.model.context import hf_context_len
 
@@ -242,6 +244,13 @@ HUB: dict[str, dict[str, Any]] = {
     },
 }
 
+LLAMA3: dict[str, Any] = {
+    "type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+
 
 def read(path: Path, content: dict[str, Any]) -> DecoderConfig:
     file = path / "config.json"
@@ -290,6 +299,25 @@ def test_what_families_differ_in(tmp_path: Path) -> None:
     assert (phi4.rope.dims, phi4.head_dim, phi4.layer_window(0)) == (96, 128, None)
 
 
+def test_mistral_with_windows_in_some_layers(tmp_path: Path) -> None:
+    """As Ministral 8B's file has it, which names Mistral's class; as transformers reads it."""
+    types = ["full_attention", *["sliding_attention"] * 3]
+    config = read(tmp_path, HUB["Mistral-7B-v0.1"] | {"layer_types": types})
+    assert config.windowed == (False, True, True, True)
+    theirs: Any = AutoConfig.from_pretrained(tmp_path)
+    assert theirs.layer_types == types
+    theirs.save_pretrained(tmp_path / "new")
+    assert config_from_json(tmp_path / "new" / "config.json") == config
+    assert read(tmp_path, HUB["Mistral-Nemo"]).windowed == ()
+
+
+def test_qwen_s_default_of_key_value_heads(tmp_path: Path) -> None:
+    content = dict(HUB["Qwen3-8B without head_dim"])
+    del content["num_key_value_heads"]
+    assert read(tmp_path, content).kv_heads == 32
+    assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == 32
+
+
 def test_context_lengths_of_scaled_ropes(tmp_path: Path) -> None:
     yarn = read(tmp_path, HUB["Qwen2.5-7B with YaRN"])
     assert yarn.rope.scaling == YarnRope(4.0, 32768)
@@ -300,6 +328,38 @@ def test_context_lengths_of_scaled_ropes(tmp_path: Path) -> None:
     assert long.rope.amplitude == pytest.approx(1.1902381)
     assert long.context_len == 4096
     assert read(tmp_path, HUB["vicuna-7b-v1.5-16k"]).context_len == 4096
+
+
+@pytest.mark.parametrize("scaling", [{"type": "yarn", "factor": 4.0}, LLAMA3])
+@pytest.mark.parametrize("inside", [{}, {"original_max_position_embeddings": 2048}])
+def test_an_original_length_outside_of_the_rope_setting(
+    tmp_path: Path, scaling: dict[str, Any], inside: dict[str, Any]
+) -> None:
+    """It goes before the one inside, as in transformers."""
+    content = HUB["Llama-3.1-8B"] | {
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 1024,
+        "rope_scaling": scaling | inside,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 16,
+        "intermediate_size": 16,
+    }
+    ours = read(tmp_path, content)
+    theirs: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    frequencies = rope_frequencies(ours.rope, ours.head_dim)
+    np.testing.assert_allclose(frequencies, theirs.model.rotary_emb.inv_freq, rtol=1e-6)
+    assert ours.context_len == 4096
+
+
+def test_an_original_length_of_longrope_outside_and_inside() -> None:
+    rope = {"type": "longrope", "long_factor": [1.0], "original_max_position_embeddings": 8192}
+    keys: dict[str, Any] = {"rope_scaling": rope, "original_max_position_embeddings": 2048}
+    assert hf_context_len(keys, 131072) == 2048
+    assert hf_context_len({"rope_scaling": rope}, 131072) == 8192
+    del rope["original_max_position_embeddings"]
+    assert hf_context_len({"rope_scaling": rope}, 131072) == 4096
 
 
 def change(name: str, **keys: Any) -> dict[str, Any]:

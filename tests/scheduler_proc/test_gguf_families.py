@@ -171,7 +171,9 @@ def test_keys_and_what_they_are_without(
         ("qwen2", {"rope.scaling.type": "linear", "rope.scaling.factor": 0.5}, "below 1"),
         ("gemma3", {"attention.sliding_window_pattern": [True]}, "1 layers have a kind"),
         ("llama", {"attention.head_count_kv": [2, 2, 1]}, "head_count_kv"),
+        ("phi3", {"rope.scaling.type": "longrope"}, "'longrope' without the tensor rope_factors_s"),
         ("llama", {"block_count": None}, "block_count"),
+        ("llama", {"block_count": 2**31}, "block_count"),
         ("llama", {"context_length": None}, "context_length"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
-from scheduler_proc.models import loader
+from scheduler_proc.models import checkpoint, loader
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.config import Llama3Rope
 from scheduler_proc.models.gguf_config import config_from_gguf
@@ -74,6 +75,10 @@ def test_defaults_of_config_json(tmp_path: Path) -> None:
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4"),
         ({"head_dim": 7}, "head dimension 7 is odd"),
         ({"num_hidden_layers": 0}, "layers must be positive"),
+        ({"num_hidden_layers": 1 << 40}, "num_hidden_layers"),
+        ({"architectures": 5}, "architectures"),
+        ({"architectures": [{}]}, "architectures"),
+        ({"architectures": None, "model_type": []}, "model_type"),
         ({"hidden_size": "big"}, r"Expected `int`.*hidden_size"),
     ],
 )
@@ -134,16 +139,45 @@ def test_wrong_safetensors_are_named(
         load(files)
 
 
-def test_derived_buffers_and_a_tied_head_are_ignored(tmp_path: Path) -> None:
-    files = save_directory(random_llama(tie_word_embeddings=True), tmp_path)
+def test_derived_buffers_and_a_second_copy_of_a_tied_head_are_ignored(tmp_path: Path) -> None:
+    model = random_llama(tie_word_embeddings=True)
+    files = save_directory(model, tmp_path)
     extra = {
-        "lm_head.weight": torch.ones(131, 48),
+        "lm_head.weight": model.lm_head.weight.detach().clone(),
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
     }
     change_safetensors(tmp_path, **extra)
     weights = load(files)
     assert weights.head is weights.embed
-    assert not torch.equal(weights.head, torch.ones(131, 48))
+
+
+def test_a_head_of_its_own_counts_whatever_the_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with transformers; here the last rows differ."""
+    monkeypatch.setattr(checkpoint, "_COMPARED_ROWS", 32)
+    model = random_llama(tie_word_embeddings=True)
+    files = save_directory(model, tmp_path)
+    head = model.lm_head.weight.detach().clone()
+    head[-1] += 1
+    change_safetensors(tmp_path, **{"lm_head.weight": head})
+    weights = load(files)
+    assert torch.equal(weights.head, head)
+    assert torch.equal(weights.embed, model.lm_head.weight)
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(theirs.lm_head.weight, head)
+    change_safetensors(tmp_path, **{"lm_head.weight": head[:-1]})
+    with pytest.raises(ConfigError, match=r"lm_head.weight has shape \[130, 48\]"):
+        load(files)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/model.safetensors", "a/b"])
+def test_an_index_names_files_of_its_directory_only(tmp_path: Path, name: str) -> None:
+    files = save_directory(random_llama(), tmp_path)
+    index = json.dumps({"weight_map": {"lm_head.weight": name}})
+    (tmp_path / "model.safetensors.index.json").write_text(index, encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not the name of a file next to it"):
+        load(files)
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
@@ -154,9 +188,10 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"model\.safetensors is missing"):
         load(files)
-    (tmp_path / "model.safetensors.index.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ConfigError, match="not a safetensors index"):
-        load(files)
+    for content in ("[]", "{}", '{"weight_map": {"lm_head.weight": 5}}', "[" * 100_000):
+        (tmp_path / "model.safetensors.index.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ConfigError, match="not a safetensors index"):
+            load(files)
 
 
 QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"]

@@ -270,6 +270,19 @@ def test_pickled_weights_and_adapters_are_refused(tmp_path: Path) -> None:
         load(files)
 
 
+def test_weights_elsewhere_are_not_read(tmp_path: Path) -> None:
+    model = random_model("gpt2")
+    files = save(model, tmp_path / "model")
+    (tmp_path / "model/model.safetensors").rename(tmp_path / "other.safetensors")
+    index = {
+        "metadata": {},
+        "weight_map": dict.fromkeys(model.state_dict(), "../other.safetensors"),
+    }
+    (tmp_path / "model/model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match="is not the name of a file next to it"):
+        load(files)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [

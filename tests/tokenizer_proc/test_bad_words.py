@@ -21,7 +21,7 @@ def spm_tokenizer() -> Tokenizer:
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     )
     encoder.decoder = decoders.Replace("\u2581", " ")
-    return Tokenizer(encoder, None)
+    return Tokenizer(encoder)
 
 
 def test_words_as_they_are_inside_of_a_text() -> None:
@@ -46,13 +46,13 @@ def test_smollm2() -> None:
 def test_a_word_without_tokens() -> None:
     model = models.BPE({"a": 0}, [])
     with pytest.raises(RequestError) as caught:
-        bad_ids(["a", "b"], Tokenizer(tokenizers.Tokenizer(model), None))
+        bad_ids(["a", "b"], Tokenizer(tokenizers.Tokenizer(model)))
     assert caught.value.info.param == "bad_words"
 
 
 def test_all_words_together_are_bounded() -> None:
     model = models.BPE({"a": 0, " ": 1}, [])
-    tokenizer = Tokenizer(tokenizers.Tokenizer(model), None)
+    tokenizer = Tokenizer(tokenizers.Tokenizer(model))
     words = ["a" * 127] * (MAX_BAD_TOKENS // 255)  # 127 alone, 128 behind a space
     assert len(bad_ids(words, tokenizer)) == 2
     with pytest.raises(RequestError, match="more than 4096 tokens") as caught:

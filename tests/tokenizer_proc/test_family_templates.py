@@ -1,13 +1,16 @@
 """Chat templates with the constructs of those of the families, against transformers' rendering."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from srt.errors import RequestError
 from srt.messages import ChatMessage, ToolSpec
+from srt.model.vocab import load_vocab
+from tests.model_files import byte_level_tokenizer, save_directory
 from tokenizer_proc.chat_template import ChatTemplate
 
 LLAMA_3 = """\
@@ -144,6 +147,21 @@ def test_which_chats_mistral_refuses() -> None:
         with pytest.raises(RequestError, match=reason):
             template.render(CHATS[name])
     assert template.render(CHATS["turns"])
+
+
+@pytest.mark.parametrize("bos", ["<s>", {"__type": "AddedToken", "content": "<s>"}, None])
+def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path, bos: object) -> None:
+    """By every name; none that config.json alone has. Qwen2.5 has a BOS id there, and no token."""
+    source = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|{{ add_bos_token }}"
+    tokens = {"bos_token": bos, "eos_token": "<eos>", "pad_token": "<pad>"}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": source, **tokens}
+    sizes = {"model_type": "llama", "bos_token_id": 0}
+    files = save_directory(tmp_path, byte_level_tokenizer(), sizes, config)
+    theirs: Any = AutoTokenizer.from_pretrained(tmp_path)
+    expected = theirs.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
+    ours = ChatTemplate.from_vocab(load_vocab(files))
+    assert ours.render([HELLO]) == expected == ("<s>" if bos else "") + "|<eos>|<pad>||"
+    assert {"bos_token", "eos_token", "pad_token"} <= ours.server_names
 
 
 # ---- templates for tools -------------------------------------------------------------------------

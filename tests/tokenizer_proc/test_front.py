@@ -55,7 +55,7 @@ def byte_tokenizer(bos_id: int | None = None) -> Tokenizer:
     encoder = tokenizers.Tokenizer(models.BPE(byte_level_alphabet(), []))
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     encoder.add_special_tokens([AddedToken("<bos>"), AddedToken("<eos>")])
-    return Tokenizer(encoder, bos_id)
+    return Tokenizer(encoder, () if bos_id is None else (bos_id,))
 
 
 def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: Any) -> Front:

@@ -57,7 +57,8 @@ def make_front(bos_id: int | None = None, **bounds: Any) -> Front:
     limits: dict[str, Any] = {"max_requests": 8, "max_tokens": 1000, "max_total_tokens": 10_000}
     limits |= {"max_compile_wait_s": 25.0, **bounds}
     template = ChatTemplate.from_vocab(vocab)
-    return Front(Tokenizer(encoder, bos_id), template, vocab, epoch=EPOCH, **limits)
+    tokenizer = Tokenizer(encoder, () if bos_id is None else (bos_id,))
+    return Front(tokenizer, template, vocab, epoch=EPOCH, **limits)
 
 
 def score(*continuations: str | list[int], rid: str = "s", **fields: Any) -> ScoreReq:

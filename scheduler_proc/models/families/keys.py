@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from scheduler_proc.models.config import DecoderConfig, Rope, convert, require
+from scheduler_proc.models.config import DecoderConfig, NumLayers, Rope, convert, require
 from scheduler_proc.models.families.rope_keys import RopeKeys, read_rope
 from srt.model.context import hf_context_len
 
@@ -21,11 +21,12 @@ class JsonKeys(Struct, kw_only=True):
     """Keys of every family; a family's own Struct adds keys and defaults."""
 
     hidden_size: int
-    num_hidden_layers: int
+    num_hidden_layers: NumLayers
     num_attention_heads: int
     intermediate_size: int
     vocab_size: int
     max_position_embeddings: int = 2048
+    original_max_position_embeddings: int | None = None
     num_key_value_heads: int | None = None
     head_dim: int | None = None
     hidden_act: str = "silu"
@@ -94,7 +95,12 @@ def rope_keys(keys: JsonKeys, path: Path) -> RopeKeys:
         f"{path}: rope_scaling and rope_parameters are both given",
     )
     rope = convert(keys.rope_parameters or keys.rope_scaling or {}, RopeKeys, path)
-    return replace(rope, rope_theta=rope.rope_theta or keys.rope_theta or 10000.0)
+    original = keys.original_max_position_embeddings or rope.original_max_position_embeddings
+    return replace(
+        rope,
+        rope_theta=rope.rope_theta or keys.rope_theta or 10000.0,
+        original_max_position_embeddings=original,
+    )
 
 
 def same_window(keys: JsonKeys, window: int | None) -> dict[str, Any]:

@@ -1,20 +1,27 @@
-"""Mistral 7B, Nemo and Small (text): Llama with a window in all layers or in none."""
+"""Mistral 7B, Nemo and Small (text): Llama with a window in all layers or in none; Ministral 8B has
+one in some."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scheduler_proc.models.config import DecoderConfig, convert
-from scheduler_proc.models.families.keys import JsonKeys, decoder_config, same_window
+from scheduler_proc.models.families.keys import JsonKeys, decoder_config, windows_by_layer
 
 
 class _Keys(JsonKeys, kw_only=True):
     max_position_embeddings: int = 4096 * 32
     num_key_value_heads: int | None = 8
     sliding_window: int | None = 4096
+    layer_types: list[str] | None = None
 
 
 def read_mistral(found: Mapping[str, Any], path: Path) -> DecoderConfig:
-    """MistralForCausalLM."""
+    """MistralForCausalLM, and MinistralForCausalLM, which transformers makes of the same file if it
+    has layer_types."""
     keys = convert(found, _Keys, path)
-    return decoder_config(keys, path, **same_window(keys, keys.sliding_window))
+    window = keys.sliding_window
+    everywhere = [bool(window)] * keys.num_hidden_layers
+    return decoder_config(
+        keys, path, **windows_by_layer(keys.layer_types, everywhere, window, path)
+    )

@@ -22,7 +22,7 @@ _LONGROPE = ("longrope", "su", "yarn")
 
 class _Keys(JsonKeys, kw_only=True):
     max_position_embeddings: int = 4096
-    original_max_position_embeddings: int = 4096
+    original_max_position_embeddings: int | None = 4096
     rms_norm_eps: float = 1e-5
     sliding_window: int | None = None
     attention_bias: bool = False
@@ -40,7 +40,7 @@ def _rope(keys: _Keys, path: Path) -> Rope:
     rope = rope_keys(keys, path)
     context_len = keys.max_position_embeddings
     if rope.kind in _LONGROPE:
-        found = read_longrope(rope, keys.original_max_position_embeddings, context_len, path)
+        found = read_longrope(rope, context_len, path)
     else:
         refuse(rope.kind != "default", "rope scaling", rope.kind, path)
         found = read_rope(rope, context_len, path)

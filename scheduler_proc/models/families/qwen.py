@@ -10,6 +10,7 @@ from scheduler_proc.models.families.keys import JsonKeys, decoder_config, refuse
 
 class _Qwen2Keys(JsonKeys, kw_only=True):
     max_position_embeddings: int = 32768
+    num_key_value_heads: int | None = 32
     use_sliding_window: bool = False
     sliding_window: int | None = 4096
     max_window_layers: int = 28

@@ -65,14 +65,15 @@ def read_rope(keys: RopeKeys, context_len: int, path: Path) -> Rope:
     )
 
 
-def read_longrope(keys: RopeKeys, original: int, context_len: int, path: Path) -> Rope:
-    """LongRoPE with its factors for sequences up to the `original` length.
+def read_longrope(keys: RopeKeys, context_len: int, path: Path) -> Rope:
+    """LongRoPE with its factors for sequences up to the original length.
 
     The others would change the keys of all tokens that are computed already as soon as a sequence
     outgrows it (`srt.model.context` bounds the context).
     """
     if keys.short_factor is None or keys.long_factor is None:
         raise ConfigError(f"{path}: longrope scaling needs short_factor and long_factor")
+    original = keys.original_max_position_embeddings or context_len
     factor = keys.factor or context_len / original
     amplitude = keys.attention_factor
     if amplitude is None:

@@ -13,6 +13,7 @@ import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from scheduler_proc.models.checkpoint import safetensors_files
 from scheduler_proc.models.transformers_model.attention import NAME
 from srt.errors import ConfigError
 from srt.model.context import hf_context_len
@@ -39,6 +40,7 @@ def read_config(path: Path) -> Any:
         raise ConfigError(f"{file}: quantised safetensors are not supported (use GGUF)")
     if (path / "adapter_config.json").is_file():
         raise ConfigError(f"{path}: adapters are not supported (adapter_config.json)")
+    safetensors_files(path)  # transformers would follow an index anywhere
     if not any(path.glob("*.safetensors")):
         raise ConfigError(f"{path}: no .safetensors file (weights in pickles are never read)")
     return config

@@ -1,5 +1,7 @@
-"""GGUFFile against the gguf package's own reader, and against broken files."""
+"""GGUFFile against the gguf package's own reader, and against broken and hostile files."""
 
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -92,3 +94,64 @@ def test_a_block_does_not_reach_over_rows(tmp_path: Path) -> None:
     path.write_bytes(content.replace(dims, (16).to_bytes(8, "little") + (8).to_bytes(8, "little")))
     with pytest.raises(ConfigError, match="rows of 16 values in blocks of Q8_0"):
         GGUFFile(path)
+
+
+# ---- what no writer makes ------------------------------------------------------------------------
+
+
+def gguf_string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def file_of(
+    path: Path,
+    key: str = "general.alignment",
+    value: bytes = struct.pack("<II", 4, 32),
+    dims: Sequence[int] = (8,),
+) -> Path:
+    """One key, whose `value` begins with its type, and a tensor of float32 that has 32 bytes."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, 1, 1), gguf_string(key), value]
+    shape = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+    parts += [gguf_string("t"), shape, struct.pack("<IQ", 0, 0)]
+    header = b"".join(parts)
+    path.write_bytes(header + bytes(-len(header) % 32 + 32))
+    return path
+
+
+def test_a_file_written_here(tmp_path: Path) -> None:
+    assert GGUFFile(file_of(tmp_path / "m.gguf")).tensors["t"].shape == (8,)
+
+
+@pytest.mark.parametrize("dims", [(), (0, 1 << 40), (1 << 32, 1 << 32), (1 << 63, 2), (9,)])
+def test_a_shape_that_the_file_does_not_hold(tmp_path: Path, dims: Sequence[int]) -> None:
+    """Such as one whose size is 0 in 64 bits."""
+    with pytest.raises(ConfigError, match=r"tensor t is (empty|cut short)"):
+        GGUFFile(file_of(tmp_path / "m.gguf", dims=dims))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (struct.pack("<II", 4, 0), "alignment is 0"),
+        (struct.pack("<Ii", 5, -8), "alignment is -8"),
+        (struct.pack("<I", 8) + gguf_string("x"), "alignment is 'x'"),
+        (struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 20000, "recursion"),
+        (struct.pack("<IIQ", 9, 4, 1 << 62), "not a readable GGUF file"),
+        (struct.pack("<IIQ", 9, 8, 1 << 62), "not a readable GGUF file"),
+    ],
+)
+def test_metadata_that_cannot_be(tmp_path: Path, value: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GGUFFile(file_of(tmp_path / "m.gguf", value=value))
+
+
+def test_a_number_of_parts_that_is_none(tmp_path: Path) -> None:
+    value = struct.pack("<I", 8) + gguf_string("x")
+    with pytest.raises(ConfigError, match="one of several parts"):
+        GGUFFile(file_of(tmp_path / "m.gguf", "split.count", value))
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
+    with pytest.raises(ConfigError, match="not a readable GGUF file"):
+        GGUFFile(tmp_path / "m.gguf")

@@ -243,6 +243,16 @@ def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
         ({"bos_token_id": 9999}, "bos_token_id is 9999, and there are 50. tokens"),
         ({"eot_token_id": 600}, "eot_token_id is 600"),
         ({"unknown_token_id": 2**31}, "unknown_token_id is 2147483648"),
+        ({"eos_token_id": "x"}, r"Expected `int \| null`, got `str` - at `\$.eos_token_id`"),
+        ({"tokens": "abc"}, r"Expected `array`, got `str` - at `\$.tokens`"),
+        ({"tokens": [1, 2, 3]}, r"Expected `str`, got `int` - at `\$.tokens\[0\]`"),
+        ({"tokens": ["a" * 5000]}, "a token has more than 4096 characters"),
+        ({"token_type": 3}, r"got `int` - at `\$.token_type`"),
+        ({"scores": ["x"]}, r"Expected `float`, got `str` - at `\$.scores\[0\]`"),
+        ({"model": "gpt2", "pre": ["gpt-2"]}, r"got `array` - at `\$.pre`"),
+        ({"model": "gpt2", "pre": "gpt-2"}, "key tokenizer.ggml.merges is missing"),
+        ({"model": "gpt2", "pre": "gpt-2", "merges": ["ab"]}, "merges has 'ab'"),
+        ({"model": "gpt2", "pre": "gpt-2", "merges": ["a \u0100"]}, "cannot be used .*out of voc"),
     ],
 )
 def test_metadata_that_does_not_fit(tmp_path: Path, keys: dict[str, Any], message: str) -> None:

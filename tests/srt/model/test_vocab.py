@@ -1,14 +1,17 @@
 """Vocab from GGUF files and from Hugging Face directories."""
 
 from pathlib import Path
+from typing import Any
 
 import gguf
+import numpy as np
 import pytest
-from tokenizers import decoders, processors
+from tokenizers import AddedToken, decoders, processors
+from transformers import AutoTokenizer
 
 from srt.errors import ConfigError
 from srt.model.files import resolve_model
-from srt.model.tokenizer import load_tokenizer
+from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.model_files import (
     CORPUS,
@@ -124,6 +127,105 @@ def test_eos_is_added_as_tokenizer_json_says(tmp_path: Path) -> None:
     files = save_directory(tmp_path, tokenizer, tokenizer_config=config)
     plain = tokenizer.encode("the cat", add_special_tokens=False).ids
     assert load_tokenizer(files).encode("the cat").tolist() == plain
+
+
+@pytest.mark.parametrize(
+    "template", ["[gMASK] <sop> $A", "[gMASK] <bos> $A", "<sop> $A <eos> [gMASK]", "$A"]
+)
+@pytest.mark.parametrize("bos", [{}, {"bos_token": None}])
+def test_all_special_tokens_of_a_template_surround_a_prompt(
+    tmp_path: Path, template: str, bos: dict[str, Any]
+) -> None:
+    """Not only BOS and EOS; GLM-4's prompts begin with two others."""
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_special_tokens(["[gMASK]", "<sop>"])
+    special = [(t, tokenizer.token_to_id(t)) for t in ("<bos>", "<eos>", "[gMASK]", "<sop>")]
+    tokenizer.post_processor = processors.TemplateProcessing(template, special_tokens=special)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", **bos}
+    files = save_directory(tmp_path, tokenizer, {"model_type": "llama"}, config)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(files)
+    for text in ("the cat", ""):
+        assert ours.encode(text).tolist() == theirs(text).input_ids
+    assert ours.encode(tokenizer.decode(theirs("cat").input_ids, False)).tolist() == (
+        theirs("cat").input_ids
+    )
+
+
+def test_roberta_s_post_processor(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    tokenizer.post_processor = processors.RobertaProcessing(("<eos>", 1), ("<bos>", 0))
+    files = save_directory(tmp_path, tokenizer)
+    assert load_tokenizer(files).encode("cat").tolist() == tokenizer.encode("cat").ids
+    vocab = load_vocab(files)
+    assert (vocab.add_bos, vocab.add_eos) == (True, True)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_tokens_without_an_embedding_are_text(tmp_path: Path, special: bool) -> None:
+    """Gemma 3's tokenizer has one for images that the text models do not have."""
+    tokenizer = byte_level_tokenizer()
+    size = tokenizer.get_vocab_size()
+    text = "the <image> cat<tool> é"
+    without = tokenizer.encode(text).ids
+    tokenizer.add_tokens([AddedToken("<image>", special=special, normalized=False)])
+    assert max(tokenizer.encode(text).ids) == size
+    files = save_directory(tmp_path, tokenizer, {"vocab_size": size})
+    assert load_tokenizer(files).encode(text).tolist() == without
+    assert max(load_plain_tokenizer(files).split(text).ids) < size
+    assert load_vocab(files).decode(without) == text
+
+
+def test_gguf_tokens_without_an_embedding_are_refused(tmp_path: Path) -> None:
+    tensors = {"token_embd.weight": np.ones((100, 8), np.float32)}
+    with pytest.raises(ConfigError, match=r"tokens, but 100 embeddings"):
+        load_vocab(write_spm_gguf(tmp_path / "m.gguf", tensors=tensors))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", [], "Expected `object`"),
+        ("config.json", {"vocab_size": 1 << 40}, "vocab_size 1099511627776 is not credible"),
+        ("config.json", {"vocab_size": -1}, "vocab_size is -1, not a positive integer"),
+        (
+            "config.json",
+            {"vocab_size": 9, "max_position_embeddings": 0},
+            "max_position_embeddings is 0",
+        ),
+        ("config.json", {"vocab_size": 9, "eos_token_id": "x"}, "eos_token_id"),
+        ("generation_config.json", {"eos_token_id": {}}, "eos_token_id"),
+        ("tokenizer_config.json", {"bos_token": 5}, "bos_token"),
+        ("tokenizer_config.json", {"chat_template": [{}]}, "chat_template"),
+        ("tokenizer_config.json", {"bos_token": None, "add_bos_token": True}, "add_bos_token with"),
+        ("tokenizer.json", {"model": None}, "model"),
+        ("tokenizer.json", {"model": {"vocab": {"a": "x"}}}, "vocab"),
+        (
+            "tokenizer.json",
+            {"model": {"vocab": {}}, "decoder": {"type": "ByteLevel"}},
+            "the vocab is empty",
+        ),
+        ("tokenizer.json", {"model": {"vocab": {"a": 0}}, "added_tokens": [{}]}, "added_tokens"),
+        ("tokenizer.json", {"model": {"vocab": {"a": 0}}, "decoder": {}}, "decoder"),
+        ("tokenizer.json", {"model": {"vocab": {"a": 0}}, "normalizer": 5}, "normalizer"),
+        ("tokenizer.json", {"model": {"vocab": {"a": 0}}}, "decoder None is not supported"),
+    ],
+)
+def test_malformed_files_are_named(
+    tmp_path: Path, name: str, content: object, message: str
+) -> None:
+    files = save_directory(tmp_path, byte_level_tokenizer())
+    write_json(tmp_path / name, content)
+    with pytest.raises(ConfigError, match=f"{name}.*{message}"):
+        load_vocab(files)
+
+
+def test_a_special_token_around_prompts_without_an_embedding(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer()
+    template = processors.TemplateProcessing("<eos> $A", special_tokens=[("<eos>", 9999)])
+    tokenizer.post_processor = template
+    with pytest.raises(ConfigError, match="prompts get the token 9999, which has no embedding"):
+        load_tokenizer(save_directory(tmp_path, tokenizer))
 
 
 def test_chat_templates_of_files_win(tmp_path: Path) -> None:
