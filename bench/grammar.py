@@ -1,8 +1,8 @@
 """`python -m bench.grammar`: what constraints cost: to compile, to mask, and in a batch of 16.
 
-Compile times are taken in this process, and as a request meets them: asked of the compile
-worker's service, compiled in its forked child, written and mapped again (cold), or found and
-mapped (warm). Masks are those of random legal walks, for each back end that takes the pattern;
+Compile times are taken in this process, and as a request meets them: asked of the compile worker,
+which is niced, compiled in a child that was forked ahead, written and mapped again (cold), or found
+and mapped (warm). Masks are those of random legal walks, for each back end that takes the pattern;
 the second of two equal walks is the warm one. `--data DIR` adds the schemas of JSONSchemaBench.
 """
 
@@ -19,21 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.grammar_steps import print_steps
+from bench.grammar_worker import WorkerProcess, vocabulary_of
 from bench.patterns import CHARACTER, CITY
 from bench.report import machine, now
-from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
-from scheduler_proc.grammar.cache import ArtefactFolder, artefact_key
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.grammar.job import Limits, Outcome, run_in_child
-from scheduler_proc.grammar.service import CompileService, Rules
 from scheduler_proc.grammar.store import GrammarStore
-from scheduler_proc.grammar.trial import check_affordable
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.constraint import Constraint
-from srt.messages import CompileReply, CompileReq
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
 
 _OCTET = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
 PATTERNS = {
@@ -50,59 +43,41 @@ PATTERNS = {
 }
 REPEATS = 5
 _WALKS, _WALK_TOKENS = 10, 120
-_LIMITS = Limits(30.0, 2**30)
+_REST_S = 0.1  # between questions: time to fork a child and to let it rehearse
 
 
-class Worker:
-    """The compile worker's service and the scheduler's store, without sockets between them."""
+class Laboratory:
+    """The compile worker's process, and the scheduler's store in this one."""
 
-    def __init__(self, vocabulary: TokenVocabulary, directory: Path) -> None:
-        self.vocabulary = vocabulary
-        self.compiler = GrammarCompiler(vocabulary)
+    def __init__(self, model: str, directory: Path) -> None:
+        self.vocabulary = vocabulary_of(model)
+        self.compiler = GrammarCompiler(self.vocabulary)
         self.compiler.warm_up()
         self._directory = directory
-        self._folder = ArtefactFolder(directory, 2**29)
-        seconds = _LIMITS.seconds
-        rules = Rules(workers=1, seconds=seconds, mib=1024, max_wait_s=60.0, quantum_s=seconds)
-        self._service = CompileService(self._folder, self._key, self._run, self._on_reply, rules)
-        self._reply: asyncio.Future[CompileReply] | None = None
+        self.worker = WorkerProcess(model, directory)
 
-    async def ask(self, constraint: Constraint) -> float:
-        """Seconds from the question to a grammar that can be stepped. Raises GrammarError."""
+    def cold(self, constraint: Constraint) -> float:
+        """Seconds from the question to a grammar that can be stepped, nothing being known of it
+        and a child forked ahead. Raises GrammarError."""
+        time.sleep(_REST_S)
+        self.worker.forget(constraint)
+        return asyncio.run(self._ask(constraint))
+
+    def warm(self, constraint: Constraint) -> float:
+        """The same of a constraint whose artefact is there."""
+        return asyncio.run(self._ask(constraint))
+
+    async def _ask(self, constraint: Constraint) -> float:
+        store = GrammarStore(lambda: self.vocabulary, self._directory / "grammars")
+        store.warm()
         started = time.perf_counter()
-        self._reply = asyncio.get_running_loop().create_future()
-        self._service.ask(CompileReq(0, 0, constraint))
-        reply = await self._reply
+        reply = self.worker.ask(constraint)
         if reply.error is not None:
             raise GrammarError(reply.error.message)
-        store = GrammarStore(lambda: self.vocabulary, self._directory)
         (await store.load(reply.key)).start()
         seconds = time.perf_counter() - started
         store.close()
         return seconds
-
-    def forget(self, constraint: Constraint) -> None:
-        self._folder.discard(self._key(constraint))
-
-    def _on_reply(self, reply: CompileReply) -> None:
-        assert self._reply is not None
-        self._reply.set_result(reply)
-
-    def _key(self, constraint: Constraint) -> str:
-        version, fingerprint = "bench", self.vocabulary.fingerprint
-        return artefact_key(constraint, backend="fsm", vocabulary=fingerprint, version=version)
-
-    async def _run(self, key: str, constraint: Constraint) -> Outcome:
-        def work() -> Outcome:
-            compiled = self.compiler.compile(constraint)
-            check_affordable(compiled, self.vocabulary)
-            facts, arrays = compiled.to_arrays()
-            temporary = self._folder.temporary()
-            write_artefact(temporary, Artefact(compiled.backend, facts, arrays))
-            self._folder.add(key, temporary)
-            return Outcome("ok")
-
-        return await run_in_child(work, _LIMITS)
 
 
 class Times(NamedTuple):
@@ -113,31 +88,30 @@ class Times(NamedTuple):
     warm: float
 
 
-async def compile_times(worker: Worker, constraint: Constraint) -> Times:
+def compile_times(lab: Laboratory, constraint: Constraint) -> Times:
     """The medians of REPEATS. Raises GrammarError."""
     here, cold, warm = [], [], []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        worker.compiler.compile(constraint)
+        lab.compiler.compile(constraint)
         here.append(time.perf_counter() - started)
-        worker.forget(constraint)
-        cold.append(await worker.ask(constraint))
-        warm.append(await worker.ask(constraint))
+        cold.append(lab.cold(constraint))
+        warm.append(lab.warm(constraint))
     return Times(*(float(np.median(times)) for times in (here, cold, warm)))
 
 
-async def print_patterns(worker: Worker) -> None:
+def print_patterns(lab: Laboratory) -> None:
     print(
         "\n| pattern | back end | compiled here ms | by the worker | warm |\n|---|---|---|---|---|"
     )
     for name, pattern in PATTERNS.items():
         constraint = Constraint("regex", pattern)
-        times = await compile_times(worker, constraint)
+        times = compile_times(lab, constraint)
         cells = " | ".join(f"{1000 * seconds:.1f}" for seconds in times)
-        print(f"| {name} | {worker.compiler.compile(constraint).backend} | {cells} |", flush=True)
+        print(f"| {name} | {lab.compiler.compile(constraint).backend} | {cells} |", flush=True)
 
 
-async def print_schemas(worker: Worker, data: Path) -> None:
+def print_schemas(lab: Laboratory, data: Path) -> None:
     """Every schema once."""
     lines = (data / "jsonschemabench_sample.jsonl").read_text().splitlines()
     here, cold, warm, refused = [], [], [], 0
@@ -145,13 +119,13 @@ async def print_schemas(worker: Worker, data: Path) -> None:
         constraint = Constraint("json_schema", json.dumps(json.loads(line)["schema"]))
         started = time.perf_counter()
         try:
-            worker.compiler.compile(constraint)
+            lab.compiler.compile(constraint)
             here.append(time.perf_counter() - started)
-            cold.append(await worker.ask(constraint))
+            cold.append(lab.cold(constraint))
         except GrammarError:
             refused += 1
             continue
-        warm.append(await worker.ask(constraint))
+        warm.append(lab.warm(constraint))
     print(f"\n{len(cold)} JSON Schemas, {refused} refused; ms p50 / p95 / max")
     for name, times in (("compiled here", here), ("by the worker", cold), ("warm", warm)):
         print(f"{name}: {_marks(times, 1000)}", flush=True)
@@ -210,13 +184,16 @@ def main() -> None:
     args = parser.parse_args()
     print(f"{now()}  {machine()}  load {os.getloadavg()[0]:.1f}")
     parts = [args.part] if args.part else ["compile", "masks", "steps"]
-    vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
+    vocabulary = vocabulary_of(args.model)
     if "compile" in parts:
         with tempfile.TemporaryDirectory() as directory:
-            worker = Worker(vocabulary, Path(directory) / "grammars")
-            asyncio.run(print_patterns(worker))
-            if args.data is not None:
-                asyncio.run(print_schemas(worker, args.data))
+            lab = Laboratory(args.model, Path(directory))
+            try:
+                print_patterns(lab)
+                if args.data is not None:
+                    print_schemas(lab, args.data)
+            finally:
+                lab.worker.close()
     if "masks" in parts:
         print_masks(vocabulary)
     if "steps" in parts:

@@ -2,7 +2,8 @@
 llguidance alone, on the JSONL files of JSONSchemaBench and of the JSON-Schema-Test-Suite in DIR.
 
 An instance counts as accepted if some order of its properties is, in compact form: an order that
-the grammar does not allow is no verdict on the value. Verdicts are exact, over single bytes.
+the grammar does not allow is no verdict on the value. Verdicts are exact, over single bytes. It
+counts as rejected if no order is accepted that the grammar can tell from others; see `Orders`.
 """
 
 import argparse
@@ -31,26 +32,105 @@ _MAX_FORKS = 1000  # of one instance, before its verdict is given up
 Work = tuple[Any, "Work"] | None
 
 
-class _Members(NamedTuple):
-    """The members of an object that are still to be written."""
+class Orders:
+    """The orders of an object's names that a grammar of ours can tell apart.
 
-    items: tuple[tuple[str, Any], ...]
+    llguidance writes the members of an object in two parts: those of `properties` in the order of
+    the schema, then the others in any order. So where an object schema accepts some order, it
+    accepts the one with the listed names first and the others in the instance's own order: there
+    is one to try for each object schema of the grammar, and an unconstrained object takes any.
+    """
+
+    def __init__(self, printed: Any) -> None:
+        """`printed` is the schema as llguidance gets it, in the keywords that `emit` prints."""
+        self._shapes = list(_shapes(printed))
+
+    def of(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """The different orders, at least one."""
+        shapes = [shape for shape in self._shapes if shape.may_have(names)]
+        orders = dict.fromkeys(tuple(sorted(names, key=shape.rank)) for shape in shapes)
+        return list(orders) or [names]
+
+
+class _Shape:
+    """One object schema."""
+
+    def __init__(self, listed: list[str], is_open: bool, required: list[str]) -> None:
+        """With `is_open` there may be other names than those listed."""
+        self._ranks = {name: i for i, name in enumerate(listed)}
+        self._is_open, self._required = is_open, required
+
+    def may_have(self, names: tuple[str, ...]) -> bool:
+        """False only if an object of these names cannot be valid."""
+        listed = self._is_open or self._ranks.keys() >= set(names)
+        return listed and set(self._required) <= set(names)
+
+    def rank(self, name: str) -> int:
+        """Names of equal rank come in any order."""
+        return self._ranks.get(name, len(self._ranks))
+
+
+def _shapes(schema: Any) -> Iterator[_Shape]:
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _shapes(item)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "object":
+            others = schema.get("additionalProperties") is not False
+            is_open = others or "patternProperties" in schema
+            listed = list(schema.get("properties", ()))
+            yield _Shape(listed, is_open, schema.get("required", []))
+        for keyword, value in schema.items():
+            if keyword == "enum":
+                yield from _values(value)
+            elif keyword in ("properties", "patternProperties", "$defs"):
+                yield from _shapes(list(value.values()))
+            else:
+                yield from _shapes(value)
+
+
+def _values(value: Any) -> Iterator[_Shape]:
+    """Of the objects in values of `enum`: they are written as they stand."""
+    if isinstance(value, dict):
+        yield _Shape(list(value), False, list(value))
+    items = value.values() if isinstance(value, dict) else value
+    for item in items if isinstance(value, dict | list) else ():
+        yield from _values(item)
+
+
+class _Members(NamedTuple):
+    """The members of an object that are still to be written, in one of `orders`; in any order if
+    there are none."""
+
+    items: dict[str, Any]
+    orders: list[tuple[str, ...]]
     first: bool
+
+    def choices(self) -> dict[str, list[tuple[str, ...]]]:
+        """The names that may come next, and the orders of the names behind each."""
+        if not self.orders:
+            return {name: [] for name in self.items}
+        found: dict[str, list[tuple[str, ...]]] = {}
+        for order in self.orders:
+            found.setdefault(order[0], []).append(order[1:])
+        return found
 
 
 class OrderSearch:
     """Looks for an order of properties in which a grammar accepts a value."""
 
-    def __init__(self, matcher: Any, schema: Any) -> None:
-        """`matcher` is an LLMatcher over the byte vocabulary, at the beginning of `schema`."""
-        self._matcher = matcher
+    def __init__(self, matcher: Any, schema: Any, orders: Orders | None) -> None:
+        """`matcher` is an LLMatcher over the byte vocabulary, at the beginning of `schema`.
+        Without `orders` all are tried, those of the schema's own listings first."""
+        self._matcher, self._orders = matcher, orders
         self._listings = list(listings(schema))
         self._forks = 0
 
     def accepts(self, value: Any) -> bool | None:
         """Whether some order is accepted; None if it was not found in so many tries."""
         self._forks = 0
-        if self._walk(self._matcher.deep_copy(), (self._sorted(value), None)):
+        given = self._sorted(value) if self._orders is None else value
+        if self._walk(self._matcher.deep_copy(), (given, None)):
             return True
         return None if self._forks > _MAX_FORKS else False
 
@@ -74,6 +154,9 @@ class OrderSearch:
             if isinstance(item, bytes):
                 if not _consume(matcher, item):
                     return False
+            elif isinstance(item, dict):
+                orders = self._orders.of(tuple(item)) if self._orders is not None else []
+                work = (b"{", (_Members(item, orders, first=True), work))
             elif isinstance(item, _Members):
                 if item.items:
                     return self._any_next(matcher, item, work)
@@ -83,22 +166,22 @@ class OrderSearch:
         return bool(matcher.is_accepting())
 
     def _any_next(self, matcher: Any, members: _Members, work: Work) -> bool:
-        for i, (name, value) in enumerate(members.items):
-            self._forks += 1
+        choices = members.choices()
+        for name, orders in choices.items():
+            self._forks += len(choices) > 1
             if self._forks > _MAX_FORKS:
                 return False
-            fork = matcher.deep_copy()
+            fork = matcher.deep_copy() if len(choices) > 1 else matcher
             if _consume(fork, (b"" if members.first else b",") + spelled(name) + b":"):
-                rest = _Members(members.items[:i] + members.items[i + 1 :], first=False)
-                if self._walk(fork, (value, (rest, work))):
+                left = {other: sub for other, sub in members.items.items() if other != name}
+                rest = _Members(left, orders, first=False)
+                if self._walk(fork, (members.items[name], (rest, work))):
                     return True
         return False
 
 
 def _opened(value: Any, work: Work) -> Work:
-    """The work of writing a value, before `work`."""
-    if isinstance(value, dict):
-        return (b"{", (_Members(tuple(value.items()), first=True), work))
+    """The work of writing a value that is no object, before `work`."""
     if isinstance(value, list):
         work = (b"]", work)
         for i in range(len(value) - 1, -1, -1):
@@ -131,7 +214,10 @@ def spelled(value: Any) -> bytes:
 def _consume(matcher: Any, data: bytes) -> bool:
     tokens = list(data)
     fits = matcher.validate_tokens(tokens) == len(tokens)
-    return fits and bool(matcher.consume_tokens(tokens))
+    fits = fits and bool(matcher.consume_tokens(tokens))
+    if matcher.is_error():  # over a limit of the library's: no verdict on the value
+        raise RuntimeError(matcher.get_error())
+    return fits
 
 
 # ---- Two compilers ---------------------------------------------------------------------------
@@ -148,22 +234,28 @@ def _matcher(grammar: str, limits: llguidance.LLParserLimits | None = None) -> A
     return matcher
 
 
-def compile_ours(schema: Any) -> Any:
-    """An LLMatcher by way of our front. Raises RefusedError."""
+class Compiled(NamedTuple):
+    """A matcher at its beginning, and the orders that its grammar can tell apart, if known."""
+
+    matcher: Any
+    orders: Orders | None
+
+
+def compile_ours(schema: Any) -> Compiled:
+    """By way of our front. Raises RefusedError."""
     try:
-        text = prepare(json.dumps(schema), "compact").grammar.text()
-        return _matcher(text, parser_limits())
+        prepared = prepare(json.dumps(schema), "compact")
+        return Compiled(_matcher(prepared.grammar.text(), parser_limits()), Orders(prepared.schema))
     except GrammarError as error:
         raise RefusedError(str(error)) from None
 
 
-def compile_theirs(schema: Any) -> Any:
-    """An LLMatcher by llguidance alone. Raises RefusedError."""
+def compile_theirs(schema: Any) -> Compiled:
+    """By llguidance alone, which merges object schemas as it likes. Raises RefusedError."""
     given = {"allOf": [schema]} if isinstance(schema, bool) else schema
     options: Any = {"whitespace_flexible": False}
-    return _matcher(
-        llguidance.LLMatcher.grammar_from_json_schema(json.dumps(given), overrides=options)
-    )
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(given), overrides=options)
+    return Compiled(_matcher(grammar), None)
 
 
 # ---- Counting --------------------------------------------------------------------------------
@@ -182,20 +274,20 @@ class Score:
     reasons: list[str] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
-    def add(self, row: dict[str, Any], compile_schema: Callable[[Any], Any]) -> None:
+    def add(self, row: dict[str, Any], compile_schema: Callable[[Any], Compiled]) -> None:
         """Compile a row's schema and judge its instances."""
         self.schemas += 1
         name = row.get("name") or f"{row['file']}: {row['description']}"
         started = time.perf_counter()
         try:
-            matcher = compile_schema(row["schema"])
+            compiled = compile_schema(row["schema"])
         except RefusedError as error:
             self.reasons.append(f"{name}: {error}")
             return
         finally:
             self.times.append(time.perf_counter() - started)
         self.compiled += 1
-        search = OrderSearch(matcher, row["schema"])
+        search = OrderSearch(compiled.matcher, row["schema"], compiled.orders)
         for test in row["tests"]:
             self._judge(search, test, name)
 

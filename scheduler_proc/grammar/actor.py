@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import zmq
 
-from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.cache import (
     RING_BYTES,
     ArtefactFolder,
@@ -22,10 +21,11 @@ from scheduler_proc.grammar.cache import (
     compiler_version,
     open_cache,
 )
+from scheduler_proc.grammar.children import Children
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.grammar.job import Limits, Outcome, run_in_child
+from scheduler_proc.grammar.job import Limits, Outcome
+from scheduler_proc.grammar.maker import ArtefactMaker
 from scheduler_proc.grammar.service import CompileService, Counters, Rules
-from scheduler_proc.grammar.trial import check_affordable
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.actor import Actor
 from srt.constraint import Constraint
@@ -58,12 +58,12 @@ class CompilerActor(Actor):
     async def start(self) -> None:
         args = self.args
         vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
-        self._vocabulary = vocabulary
-        self._compiler = GrammarCompiler(vocabulary, args.grammar_backend)
+        compiler = GrammarCompiler(vocabulary, args.grammar_backend)
         self._fingerprint, self._version = vocabulary.fingerprint, compiler_version()
         self._folder = ArtefactFolder(self.ring.grammars, RING_BYTES)
-        self._cache = open_cache(args)
-        self._limits = Limits(args.grammar_compile_timeout, args.grammar_compile_memory * 2**20)
+        self._maker = ArtefactMaker(compiler, vocabulary, self._folder, open_cache(args))
+        limits = Limits(args.grammar_compile_timeout, args.grammar_compile_memory * 2**20)
+        self._children = Children(self._maker, limits, self._folder.remove_temporary)
         rules = Rules(
             workers=min(MAX_CHILDREN, len(os.sched_getaffinity(0))),
             seconds=args.grammar_compile_timeout,
@@ -82,6 +82,7 @@ class CompilerActor(Actor):
 
     async def stop(self) -> None:
         await self._service.close()
+        await self._children.close()
 
     def new_epoch(self, epoch: int) -> None:
         self._service.reset(epoch)
@@ -104,37 +105,18 @@ class CompilerActor(Actor):
             version=self._version,
         )
 
-    # ---- children ------------------------------------------------------------------------------
-
     async def _run(self, key: str, constraint: Constraint) -> Outcome:
-        def work() -> Outcome:
-            return self._compile(key, constraint)
-
-        return await run_in_child(work, self._limits, self._folder.remove_temporary)
-
-    def _compile(self, key: str, constraint: Constraint) -> Outcome:
-        """In a child: put the artefact into the ring's folder, and into the cache."""
-        if self._cache is not None and self._folder.copy_from(self._cache, key):
-            return Outcome("cached")
-        compiled = self._compiler.compile(constraint)
-        check_affordable(compiled, self._vocabulary)
-        facts, arrays = compiled.to_arrays()
-        temporary = self._folder.temporary()
-        size = write_artefact(temporary, Artefact(compiled.backend, facts, arrays))
-        self._folder.add(key, temporary)
-        if self._cache is not None:
-            self._cache.copy_from(self._folder, key)
-            self._cache.trim()
-        return Outcome("ok", f"{compiled.backend}, {size} bytes")
+        return await self._children.run(self._maker.job(key, constraint))
 
     # ---- beside it -----------------------------------------------------------------------------
 
     async def _warm_up(self) -> None:
         """Load what every child would load again otherwise; requests wait meanwhile."""
         await asyncio.sleep(0)  # the first beat goes out before
-        self._compiler.warm_up()
+        self._maker.rehearse()
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy the pages that it inherits
+        self._children.prepare()
         send_now(self._front, CompilerStarted())
         await asyncio.Event().wait()
 

@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import time
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +34,9 @@ _TEMPORARY = ".tmp-"
 
 def compiler_version() -> str:
     """Names the code that compiles: what other code made is not taken from the cache. Of the
-    modules of this package, of those that read patterns, and the libraries behind them."""
-    digest = hashlib.sha256()
+    modules of this package, of those that read patterns, and the libraries behind them; and
+    Python's Unicode tables, of which classes and cases of letters are made."""
+    digest = hashlib.sha256(unicodedata.unidata_version.encode())
     for package in (Path(__file__).parent, Path(srt.regex.__file__).parent):
         for path in sorted(package.rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
@@ -99,6 +101,8 @@ class ArtefactFolder:
         """Take over an artefact of another folder: by a hard link if both are on one file system.
         False if it is not there, or damaged, in which case it is removed there."""
         source, temporary = other.path(key), self.temporary()
+        if not source.exists():
+            return False
         try:
             read_artefact(source)
             try:

@@ -7,6 +7,7 @@ goes to llguidance.
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
@@ -27,6 +28,14 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.constraint import Constraint
 from srt.errors import ConfigError
 
+# A little of everything that compilations come by.
+_SCHEMA = """{"type": "object", "required": ["a", "f"], "properties": {
+"a": {"type": "string", "pattern": "^[a-f]+b"}, "b": {"type": "array", "items": {"$ref": "#"}},
+"c": {"enum": ["x", 1]}, "d": {"type": "integer", "minimum": 3}, "e": {"format": "date-time"},
+"f": {"anyOf": [{"type": "number"}, {"type": "boolean"}, {"type": "string", "maxLength": 9}]}},
+"patternProperties": {"^x-": {}}, "additionalProperties": {"type": ["null", "string"]}}"""
+_REHEARSAL = (Constraint("regex", "a?|b[0-9]{2}"), Constraint("json_schema", _SCHEMA))
+
 
 class GrammarCompiler:
     """Compiles for one vocabulary. `backend` "fsm" chooses as above; "llguidance" and "xgrammar"
@@ -39,11 +48,17 @@ class GrammarCompiler:
         self._vocabulary = vocabulary
         self._backend = backend
 
-    def warm_up(self) -> None:
-        """Make what compilations share, before the first fork."""
-        self.compile(Constraint("regex", "a?"))
+    def warm_up(self) -> list[CompiledGrammar]:
+        """Make what compilations share, and use what they use: before the first fork, and in
+        children before they have a constraint. What was compiled for that."""
         if self._backend != "xgrammar":
             tokenizer_of(self._vocabulary)
+        prepare.cache_clear()
+        compiled = []
+        for constraint in _REHEARSAL:
+            with suppress(GrammarError):  # a vocabulary may have no token for it
+                compiled.append(self.compile(constraint))
+        return compiled
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Raises GrammarError with the reason, and the position if there is one."""

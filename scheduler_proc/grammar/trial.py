@@ -5,6 +5,8 @@ computed between two steps. What is too slow at that, or fails at once, is refus
 costs nobody else anything. Random walks find the common cases; `allowance` bounds the others.
 """
 
+from time import thread_time
+
 import numpy as np
 
 from scheduler_proc.grammar.allowance import MeteredGrammar
@@ -15,6 +17,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 MAX_LOAD_S = 0.4
 _WALKS = 2
 _TOKENS = 12
+_QUICK_S = 0.005  # of CPU time; where one walk takes no more, another would hardly tell more
 
 
 def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> None:
@@ -34,20 +37,32 @@ def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> 
     random = np.random.default_rng(0)
     try:
         for _ in range(_WALKS):
+            started = thread_time()
             _walk(MeteredGrammar(compiled.start()), vocabulary, random)
+            if thread_time() - started < _QUICK_S:
+                return
     except GrammarError as error:
         raise GrammarError(f"it cannot be followed: {error}") from None
 
 
 def _walk(grammar: Grammar, vocabulary: TokenVocabulary, random: np.random.Generator) -> None:
     """Accept random tokens that are allowed, but EOS only where there is no other."""
-    row = np.empty(vocabulary.mask_width, np.uint32)
+    row, no_eos = np.empty(vocabulary.mask_width, np.uint32), ~vocabulary.eos_mask
     for _ in range(_TOKENS):
         grammar.fill(row)
-        going_on = row & ~vocabulary.eos_mask
+        going_on = row & no_eos
         if not going_on.any():
             return
-        bits = np.flatnonzero(np.unpackbits(going_on.view(np.uint8), bitorder="little"))
-        grammar.accept([int(random.choice(bits))])
+        grammar.accept([_any_of(going_on, random)])
         grammar.forced_bytes()
     grammar.fill(row)  # raises if the last of them took too long
+
+
+def _any_of(mask: np.ndarray, random: np.random.Generator) -> int:
+    """One of the tokens of a mask, each as likely as the others."""
+    behind = np.cumsum(np.bitwise_count(mask))  # of each word, the bits up to its end
+    number = int(random.integers(behind[-1]))
+    word = int(np.searchsorted(behind, number, side="right"))
+    before = int(behind[word - 1]) if word else 0
+    bits = np.flatnonzero(np.unpackbits(mask[word : word + 1].view(np.uint8), bitorder="little"))
+    return 32 * word + int(bits[number - before])

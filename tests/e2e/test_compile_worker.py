@@ -19,6 +19,7 @@ from tests.e2e.server import Server, gone, running_server
 
 LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
 SLOW = r".*a.{500}"  # takes long enough to be caught at it
+SLOW_S = 0.1  # of CPU time: more than a child takes to rehearse, and less than that
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
@@ -33,18 +34,28 @@ def constrained(regex: str) -> dict[str, object]:
     return {"regex": regex, "max_new_tokens": 24, "temperature": 0.0}
 
 
-async def stopped_child(server: Server) -> int:
-    """The child that compiles now, as soon as there is one; stopped."""
+def children(server: Server) -> list[int]:
+    """Those of the compiler: what compiles, what finishes, and one that waits for a job."""
     pid = server.pids()["compiler"]
-    children = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def cpu_seconds(child: int) -> float:
+    """What a child has used; zero if it has gone."""
+    try:
+        fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def stopped_child(server: Server) -> int:
+    """The child that compiles something slow, as soon as it does; stopped."""
     async with asyncio.timeout(20):
-        while not (found := children.read_text().split()):
+        while not (found := [c for c in children(server) if cpu_seconds(c) >= SLOW_S]):
             await asyncio.sleep(0.001)
-        child = int(found[0])
-        while len(os.listdir(f"/proc/{child}/fd")) > 4:  # it has yet to leave its parent behind
-            await asyncio.sleep(0.001)
-    os.kill(child, signal.SIGSTOP)
-    return child
+    os.kill(found[0], signal.SIGSTOP)
+    return found[0]
 
 
 async def test_an_output_follows_its_regex(server: Server) -> None:
@@ -179,14 +190,12 @@ async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> N
 
 async def stop_children(server: Server) -> None:
     """Stop every child of the compiler that takes longer than a quick one."""
-    pid = server.pids()["compiler"]
-    children = Path(f"/proc/{pid}/task/{pid}/children")
     while True:
-        known = set(children.read_text().split())
-        await asyncio.sleep(0.3)
-        for child in known & set(children.read_text().split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGSTOP)
+        await asyncio.sleep(0.05)
+        for child in children(server):
+            if cpu_seconds(child) >= SLOW_S:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGSTOP)
 
 
 async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:

@@ -26,6 +26,10 @@ from srt.constraint import Whitespace
 
 _SHORT_ESCAPES = 'nrbtf\\"'
 _UNIVERSE = frozenset(UNIVERSE)
+# Beside `properties` it stands for all other names: llguidance leaves those listed out of it, in
+# the spelling of its own, and applies its schema to them too. Their complement as a pattern, which
+# is needed where that would not be right, is compiled several times more slowly.
+_ANY_NAME = "^[\\s\\S]*$"
 
 
 class Emitter:
@@ -100,7 +104,9 @@ class Emitter:
         properties = {name: self.schema(need) for name, need in shape.properties}
         patterns = {_anchored(p): self.schema(need) for p, need in shape.patterns}
         rest = self.schema(shape.rest)
-        if rest is not False and not patterns and names:
+        if rest == {} and not patterns and names and _have_one_spelling(names):
+            patterns = {_ANY_NAME: rest}
+        elif rest is not False and not patterns and names:
             patterns = {_anchored(none_of(names)): rest}
             properties = {name: sub for name, sub in properties.items() if sub is not False}
         elif rest is not False:
@@ -119,6 +125,10 @@ class Emitter:
 
 def _anchored(pattern: Pattern) -> str:
     return f"^(?:{pattern.back_end_regex()})$"
+
+
+def _have_one_spelling(names: list[str]) -> bool:
+    return all(char >= " " and char != "\x7f" for name in names for char in name)
 
 
 def _strings(shape: Strings) -> dict[str, Any]:

@@ -323,14 +323,15 @@ class Normaliser:
         return self.union(needs, keywords.number)
 
     def _dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
-        """A property is absent, or what depends on it holds."""
+        """A property is absent, or what depends on it holds; nothing does for what is no object,
+        and so nothing is evaluated by it there."""
         shapes: Shapes = UNIVERSE
         for name, wanted in keywords.named(keyword).items():
             if isinstance(wanted, list):
                 need = keywords.made({"required": wanted})
             else:
                 need = keywords.need(wanted, keyword, name)
-            present = keywords.made({"required": [name]})
+            present = keywords.made({"type": "object", "required": [name]})
             absent = keywords.made({"properties": {name: False}})
             options = self.union([absent, both(present, need)], keywords.number)
             shapes = self._product(shapes, options, keywords.number)

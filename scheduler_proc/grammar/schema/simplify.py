@@ -85,6 +85,8 @@ class Simplifier:
     def _contain(self, shape: Arrays, wanted: Contains) -> Iterator[Arrays]:
         yes: Need = (wanted.atom,)
         no: Need = ((wanted.atom[0], not wanted.atom[1]),)
+        if wanted.most is not None and wanted.most < wanted.least:
+            return
         if wanted.most == 0:
             yield replace(
                 shape,

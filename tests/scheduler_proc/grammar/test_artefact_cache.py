@@ -161,6 +161,13 @@ def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(set(versions)) == len(versions)
 
 
+def test_other_unicode_tables_have_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's, of which classes and cases of letters are made."""
+    version = compiler_version()
+    monkeypatch.setattr("unicodedata.unidata_version", "1.0.0")
+    assert compiler_version() != version
+
+
 # ---- where it is -----------------------------------------------------------------------------
 
 

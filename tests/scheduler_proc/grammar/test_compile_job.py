@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import hashlib
 import os
 import signal
 import socket
@@ -13,15 +14,50 @@ from typing import NoReturn
 
 import pytest
 
+from scheduler_proc.grammar import children as module
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.job import Limits, Outcome, run_in_child
+from scheduler_proc.grammar.children import Children
+from scheduler_proc.grammar.job import Limits, Outcome
 
 ROOMY = Limits(20.0, 512 * 2**20)
+JOB = b"a job"
 
 
-async def run(work: Callable[[], Outcome], limits: Limits = ROOMY) -> Outcome:
-    async with asyncio.timeout(30):
-        return await run_in_child(work, limits)
+class Calls:
+    """A `Work` of functions."""
+
+    def __init__(
+        self,
+        do: Callable[[], Outcome],
+        finish: Callable[[], None] = lambda: None,
+        rehearse: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._do, self._finish, self._rehearse = do, finish, rehearse
+
+    def rehearse(self) -> None:
+        self._rehearse()
+
+    def do(self, job: bytes) -> Outcome:
+        assert job == JOB
+        return self._do()
+
+    def finish(self, job: bytes) -> None:
+        assert job == JOB
+        self._finish()
+
+
+async def run(
+    work: Callable[[], Outcome],
+    limits: Limits = ROOMY,
+    clean_up: Callable[[int], None] = lambda pid: None,
+) -> Outcome:
+    """In a child that is forked for it."""
+    children = Children(Calls(work), limits, clean_up)
+    try:
+        async with asyncio.timeout(30):
+            return await children.run(JOB)
+    finally:
+        await children.close()
 
 
 def fails(error: BaseException) -> Callable[[], Outcome]:
@@ -80,7 +116,7 @@ async def test_a_child_that_does_not_end_is_killed(work: Callable[[], Outcome]) 
     pids: list[int] = []
     started = time.monotonic()
     others = [asyncio.ensure_future(run(lambda: Outcome("ok"))) for _ in range(3)]
-    outcome = await run_in_child(work, Limits(0.5, 2**29), pids.append)
+    outcome = await run(work, Limits(0.5, 2**29), pids.append)
     assert outcome == Outcome("time")
     assert time.monotonic() - started >= 0.5
     assert await asyncio.gather(*others) == [Outcome("ok")] * 3
@@ -117,7 +153,7 @@ async def test_killed_by_the_kernel_counts_as_memory() -> None:
 
 async def test_cancelling_kills() -> None:
     pids: list[int] = []
-    task = asyncio.ensure_future(run_in_child(sleeps, ROOMY, pids.append))
+    task = asyncio.ensure_future(run(sleeps, ROOMY, pids.append))
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -135,7 +171,7 @@ async def test_a_child_has_none_of_its_parents_files_and_handlers() -> None:
         return Outcome("ok", f"{len(kept)} {alike}")
 
     with ours, theirs:
-        assert await run(work) == Outcome("ok", "1 True")  # the pipe of its outcome
+        assert await run(work) == Outcome("ok", "1 True")  # its end of the socket
         fds = len(os.listdir("/proc/self/fd"))
         await run(work)
         assert len(os.listdir("/proc/self/fd")) == fds  # and its parent keeps none of its
@@ -153,11 +189,13 @@ def test_a_child_dies_with_its_parent() -> None:
     """kill -9 of a parent: the child, which sleeps for ever, goes too."""
     code = (
         "import asyncio, time\n"
-        "from scheduler_proc.grammar.job import Limits, run_in_child\n"
-        "def work():\n"
-        "    import os; os.write(1, f'{os.getpid()}\\n'.encode())\n"
-        "    time.sleep(60)\n"
-        "asyncio.run(run_in_child(work, Limits(60.0, 2**28)))\n"
+        "from scheduler_proc.grammar.children import Children\n"
+        "from scheduler_proc.grammar.job import Limits\n"
+        "class Work:\n"
+        "    def do(self, job):\n"
+        "        import os; os.write(1, f'{os.getpid()}\\n'.encode())\n"
+        "        time.sleep(60)\n"
+        "asyncio.run(Children(Work(), Limits(60.0, 2**28)).run(b'job'))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -168,3 +206,145 @@ def test_a_child_dies_with_its_parent() -> None:
     parent.wait(10)
     assert parent.stdout.read() == b""  # which ends when the child, who has it too, has ended
     parent.stdout.close()
+
+
+# ---- forked ahead, and finishing after -------------------------------------------------------
+
+
+def tells_pid() -> Outcome:
+    return Outcome("ok", str(os.getpid()))
+
+
+def children_of_this_process() -> set[int]:
+    pid = os.getpid()
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return set(map(int, file.read().split()))
+
+
+async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
+    """And rehearses, without its limits, before it has its job."""
+    before, marked = children_of_this_process(), bytearray(1)
+
+    def rehearse() -> None:
+        marked[0] += 1
+        _ = bytearray(100 * 2**20)
+
+    def work() -> Outcome:
+        return Outcome("ok", f"{os.getpid()} {marked[0]}")
+
+    children = Children(Calls(work, rehearse=rehearse), Limits(20.0, 64 * 2**20))
+    seen = set()
+    try:
+        for _ in range(3):
+            children.prepare()
+            children.prepare()  # there is one
+            (waiting,) = children_of_this_process() - before
+            assert await children.run(JOB) == Outcome("ok", f"{waiting} 1")
+            seen.add(waiting)
+            await asyncio.gather(*children._finishing)
+            await asyncio.sleep(0)
+        assert len(seen) == 3 and children_of_this_process() - before
+    finally:
+        await children.close()
+    assert children_of_this_process() == before
+
+
+async def test_a_child_that_died_while_it_waited_costs_nobody_anything() -> None:
+    before = children_of_this_process()
+    children = Children(Calls(tells_pid), ROOMY)
+    try:
+        children.prepare()
+        (waiting,) = children_of_this_process() - before
+        os.kill(waiting, signal.SIGKILL)
+        os.waitid(os.P_PID, waiting, os.WEXITED | os.WNOWAIT)
+        outcome = await children.run(JOB)
+        assert outcome.status == "ok" and outcome.reason != str(waiting)
+    finally:
+        await children.close()
+
+
+async def test_a_rehearsal_that_fails_costs_nobody_anything() -> None:
+    def rehearse() -> None:
+        raise ValueError
+
+    before = children_of_this_process()
+    children = Children(Calls(tells_pid, rehearse=rehearse), ROOMY)
+    try:
+        children.prepare()
+        (waiting,) = children_of_this_process() - before
+        os.waitid(os.P_PID, waiting, os.WEXITED | os.WNOWAIT)
+        assert (await children.run(JOB)).status == "ok"
+    finally:
+        await children.close()
+
+
+async def test_the_limits_hold_in_a_child_that_was_forked_ahead() -> None:
+    for work, outcome in ((sleeps, Outcome("time")), (allocates_much, Outcome("memory"))):
+        children = Children(Calls(work), Limits(1.0, 64 * 2**20))
+        try:
+            children.prepare()
+            await asyncio.sleep(1.2)  # waiting costs nothing of its time
+            assert await children.run(JOB) == outcome
+        finally:
+            await children.close()
+
+
+def allocates_much() -> Outcome:
+    return Outcome("ok", str(len(bytearray(200 * 2**20))))
+
+
+async def test_a_long_job_is_given_whole() -> None:
+    job = os.urandom(2**23)
+
+    class Reads(Calls):
+        def do(self, job: bytes) -> Outcome:
+            return Outcome("ok", hashlib.sha256(job).hexdigest())
+
+    children = Children(Reads(tells_pid), ROOMY)
+    try:
+        assert await children.run(job) == Outcome("ok", hashlib.sha256(job).hexdigest())
+    finally:
+        await children.close()
+
+
+async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a child still does is bounded in time, and so are the children that are at it."""
+    monkeypatch.setattr(module, "FINISH_S", 0.5)
+    before, cleaned = children_of_this_process(), []
+    children = Children(Calls(tells_pid, finish=sleeps), ROOMY, cleaned.append)
+    try:
+        for _ in range(module.MAX_FINISHING + 2):
+            assert (await children.run(JOB)).status == "ok"
+            assert len(children._finishing) <= module.MAX_FINISHING
+        assert len(cleaned) >= 2  # killed
+        await asyncio.gather(*children._finishing)
+        assert len(cleaned) == module.MAX_FINISHING + 2
+    finally:
+        await children.close()
+    assert children_of_this_process() == before
+
+
+async def test_closing_kills_those_that_wait_and_finish() -> None:
+    before = children_of_this_process()
+    children = Children(Calls(tells_pid, finish=sleeps), ROOMY)
+    children.prepare()
+    await children.run(JOB)
+    await asyncio.sleep(0)
+    assert len(children_of_this_process() - before) == 2
+    await children.close()
+    assert children_of_this_process() == before
+    children.prepare()
+    assert children_of_this_process() == before
+
+
+async def test_a_report_that_is_none_is_a_crash() -> None:
+    class Lies(Calls):
+        def do(self, job: bytes) -> Outcome:
+            return "nonsense"  # type: ignore[return-value]
+
+    children = Children(Lies(tells_pid), ROOMY)
+    try:
+        outcome = await children.run(JOB)
+        assert outcome.status == "crash"
+    finally:
+        await children.close()

@@ -68,6 +68,11 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "array", "maxItems": 3, "contains": {"type": "null"}, "maxContains": 1},
      [[None], [1, None, 2]], [[], [1], [None, None]]),
     ({"type": "array", "not": {"contains": {"type": "null"}}}, [[], [1]], [[None]]),
+    ({"maxItems": 3, "contains": {"type": "null"}, "maxContains": 0}, [1], [[], [1], [None]]),
+    ({"maxItems": 3, "contains": {"type": "null"}, "maxContains": 0, "minContains": 0}, [[], [1]],
+     [[None], [1, None]]),
+    ({"dependentSchemas": {"a": {"items": {"minimum": 2}}}, "type": ["array", "object"],
+      "unevaluatedItems": {"type": "string"}}, [[], ["x"], {"a": 1}], [[3], [1]]),
     # Combinations
     ({"oneOf": [{"maximum": 5, "type": "number"}, {"minimum": 3, "type": "number"}]}, [1, 6.5],
      [3, 4.5, 5]),
@@ -142,6 +147,23 @@ def test_a_listed_name_cannot_be_spelled_past_its_condition() -> None:
     assert not matcher.accepts('{"\\u0061":1}')
     assert not matcher.accepts('{"q\\"":1}')
     assert matcher.accepts('{"q\\"":null,"b\\"":1}')
+
+
+@pytest.mark.parametrize(("char", "spellings"), [("\n", ("\\n", "\\u000a", "\\u000A")),
+                                                 ("\x7f", ("\\u007f", "\\u007F"))])  # fmt: skip
+def test_a_listed_name_of_two_spellings(char: str, spellings: tuple[str, ...]) -> None:
+    schema = {"type": "object", "properties": {"b": False, f"a{char}": {"type": "null"}}}
+    matcher = schema_matcher(schema)
+    for spelling in spellings:
+        assert not matcher.accepts(f'{{"a{spelling}":1}}')
+        assert matcher.accepts(f'{{"c{spelling}":1}}')
+    assert not matcher.accepts('{"b":1}')
+
+
+def test_what_holds_for_other_names_does_not_hold_for_those_listed() -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "null"}}
+    matcher = schema_matcher(schema)
+    assert matcher.accepts('{"a":1,"b":null}') and not matcher.accepts('{"a":1,"b":1}')
 
 
 def test_a_name_cannot_be_spelled_past_a_pattern() -> None:

@@ -1,0 +1,117 @@
+"""The compile worker for `bench.grammar`, in a process of its own as in a server: what it serves
+comes and goes by a pipe in place of the ring's sockets.
+"""
+
+import asyncio
+import gc
+import multiprocessing
+import os
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from scheduler_proc.grammar.actor import CompilerActor
+from scheduler_proc.grammar.cache import ArtefactFolder, artefact_key
+from scheduler_proc.grammar.children import Children
+from scheduler_proc.grammar.compiler import GrammarCompiler
+from scheduler_proc.grammar.job import Limits, Outcome
+from scheduler_proc.grammar.maker import ArtefactMaker
+from scheduler_proc.grammar.service import CompileService, Rules
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
+from srt.messages import CompileReply, CompileReq
+from srt.model.files import resolve_model
+from srt.model.vocab import load_vocab
+
+_LIMITS = Limits(30.0, 2**30)
+_FOLDER_BYTES = 2**29
+
+
+class WorkerProcess:
+    """Started when made; `close` ends it."""
+
+    def __init__(self, model: str, directory: Path) -> None:
+        """Artefacts lie in folders of `directory`."""
+        self.grammars, self.cache = _folders(directory)
+        self._vocabulary = vocabulary_of(model)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, model, directory))
+        self._process.start()
+        self._pipe.recv()  # it is warm
+
+    def ask(self, constraint: Constraint) -> CompileReply:
+        self._pipe.send(constraint)
+        reply = self._pipe.recv()
+        assert isinstance(reply, CompileReply)
+        return reply
+
+    def forget(self, constraint: Constraint) -> None:
+        for folder in (self.grammars, self.cache):
+            folder.discard(_key(constraint, self._vocabulary))
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+def vocabulary_of(model: str) -> TokenVocabulary:
+    return TokenVocabulary.from_vocab(load_vocab(resolve_model(model)))
+
+
+def _folders(directory: Path) -> tuple[ArtefactFolder, ArtefactFolder]:
+    """The ring's and the cache."""
+    grammars, cache = directory / "grammars", directory / "cache"
+    return ArtefactFolder(grammars, _FOLDER_BYTES), ArtefactFolder(cache, _FOLDER_BYTES)
+
+
+def _key(constraint: Constraint, vocabulary: TokenVocabulary) -> str:
+    fingerprint = vocabulary.fingerprint
+    return artefact_key(constraint, backend="fsm", vocabulary=fingerprint, version="bench")
+
+
+# ---- in its process --------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, model: str, directory: Path) -> None:
+    os.nice(CompilerActor.niceness)
+    vocabulary = vocabulary_of(model)
+    grammars, cache = _folders(directory)
+    maker = ArtefactMaker(GrammarCompiler(vocabulary), vocabulary, grammars, cache)
+    maker.rehearse()
+    gc.collect()
+    gc.freeze()
+    asyncio.run(_answer(pipe, vocabulary, grammars, maker))
+
+
+async def _answer(
+    pipe: Connection, vocabulary: TokenVocabulary, grammars: ArtefactFolder, maker: ArtefactMaker
+) -> None:
+    """Until the other end of the pipe is closed."""
+    children = Children(maker, _LIMITS, grammars.remove_temporary)
+    over = asyncio.Event()
+
+    async def run(key: str, constraint: Constraint) -> Outcome:
+        return await children.run(maker.job(key, constraint))
+
+    def on_question() -> None:
+        try:
+            service.ask(CompileReq(0, 0, pipe.recv()))
+        except EOFError:
+            over.set()
+
+    rules = Rules(
+        workers=1, seconds=_LIMITS.seconds, mib=1024, max_wait_s=60.0, quantum_s=_LIMITS.seconds
+    )
+    service = CompileService(
+        grammars, lambda constraint: _key(constraint, vocabulary), run, pipe.send, rules
+    )
+    children.prepare()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(pipe.fileno(), on_question)
+    pipe.send("warm")
+    try:
+        await over.wait()
+    finally:
+        loop.remove_reader(pipe.fileno())
+        await service.close()
+        await children.close()
