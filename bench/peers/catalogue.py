@@ -141,7 +141,7 @@ class Vllm:
             "# It looks itself up under the name of the GPU build.",
             f"site=$({python} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')",
             f'mkdir -p "$site/vllm-{self.version}.dist-info"',
-            f"printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: {self.version}\\n' \\",
+            f"printf 'Metadata-Version: 2.1\\nName: vllm\\nVersion: {self.version}+cpu\\n' \\",
             f'    > "$site/vllm-{self.version}.dist-info/METADATA"',
             _make_venv(converter, "torch==2.13.0 transformers==5.23.0 gguf accelerate"),
             f"{converter}/bin/python - {model} {self._weights(model)} <<'END'",

@@ -345,13 +345,15 @@ def huge_memory(size: int) -> np.ndarray:
 
 
 def populate(memory: np.ndarray) -> None:
-    """Have the system find the pages of `memory` now, not when each is first written.
+    """Have the system find the pages of `memory` now, not when each is first written; for a thread
+    of its own, which gets the least priority.
 
     Leaves what is in it alone, also what others write meanwhile. Returns early where the system
     cannot do this (Linux before 5.14) or has little memory left.
     """
     if not sys.platform.startswith("linux"):
         return
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     # Not mmap.madvise, which keeps the interpreter's lock.
     madvise = ctypes.CDLL(None).madvise
     first = address(memory) // mmap.PAGESIZE * mmap.PAGESIZE

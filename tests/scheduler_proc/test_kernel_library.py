@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER
 from pathlib import Path
 from typing import Any
@@ -202,7 +203,7 @@ class TestPopulate:
     def test_pages_are_there_and_values_stay(self) -> None:
         memory = library.huge_memory(64 * 4096)
         memory[::4096] = 7
-        library.populate(memory)
+        in_a_thread(memory)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         assert memory.sum() == 64 * 7
         memory[1::4096] = 1
@@ -211,7 +212,13 @@ class TestPopulate:
     def test_stops_where_little_memory_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(library, "_LEFT_FREE", 1 << 62)
         monkeypatch.setattr(ctypes, "CDLL", lambda name: FailingLibrary())
-        library.populate(library.huge_memory(4096))
+        in_a_thread(library.huge_memory(4096))
+
+
+def in_a_thread(memory: np.ndarray) -> None:
+    """`populate`, which lowers its thread's priority."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(library.populate, memory).result()
 
 
 class FailingLibrary:
