@@ -3,18 +3,21 @@
 //
 // Queries, keys, weights and values are rounded to bfloat16, sums are float32. A score is one chain
 // of products of tiles over groups of 32 dimensions, an output one over the chunk's groups of 32
-// keys, whichever kernel computes it: `TileRows` for one token (keys are the left operand, in the
-// order that they lie in) and `TileBlocks` for many (keys are transposed once, as the right one).
-// The product of two bfloat16 is exact in float32, so it does not matter which of them is on the
-// left. A weight of zero adds nothing, so neither do groups of keys that a row does not see.
+// keys, whichever kernel computes it: `TileRows` for one token and `TileBlocks` for many. Keys are
+// the left operand of both, in the order that they lie in; values are the right one of `TileRows`
+// and, transposed, the left one of `TileBlocks`. The product of two bfloat16 is exact in float32, so
+// it does not matter which of them is on the left. A weight of zero adds nothing, so neither do
+// groups of keys that a row does not see.
+#include <cstring>
+
 #include "attention_amx_row.inl"
 
 namespace srt::amx {
 
 // ---- many tokens --------------------------------------------------------------------------------
 
-// Everything is computed transposed: scores are [keys][rows] and outputs [dimensions][rows], so that
-// a lane is a row from the softmax to the end.
+// Everything is computed transposed: scores are [keys][rows] and outputs [dimensions][rows], so
+// that a lane is a row from the softmax to the end.
 template <int V>
 struct TileBlocks : TileAttention<V> {
   using Base = TileAttention<V>;

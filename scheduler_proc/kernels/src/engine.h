@@ -81,7 +81,7 @@ class Engine {
   Buffer<float> qkv_;       // [T, q + k + v]
   Buffer<float> attended_;  // [T, q]
   Buffer<float> gated_;     // [T, intermediate]
-  Buffer<bf16> gated_tiles_;  // the same as activations of layers in tiles
+  Buffer<bf16> gated_tiles_;  // the same as the activations of weights in tiles
   Buffer<float> up_;        // [T, intermediate], for gate and up of different formats
   Buffer<float> cos_sin_;   // [T, head_dim]
   Buffer<float> partials_;

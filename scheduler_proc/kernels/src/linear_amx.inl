@@ -198,7 +198,8 @@ SRT_INLINE void write_activations(const LinearTask &task, int block, int row,
     F x[2];
     repeat<2>([&](auto n) {
       x[n] = load(products + 256 * n + 16 * channel);
-      if (const float *bias = task.w[n]->bias) x[n] = add(x[n], set1(bias[block * kBlock + channel]));
+      const float *bias = task.w[n]->bias;
+      if (bias != nullptr) x[n] = add(x[n], set1(bias[block * kBlock + channel]));
     });
     return mul(rough_silu(x[0]), x[1]);
   };
