@@ -4,7 +4,7 @@ A server for each kind runs four steady greedy streams. Phases alternate: quiet,
 another process that sends constraints of one kind without pause, each new or (--same) all alike.
 Printed per kind: how they were answered, the longest wait for an answer, and the inter-token
 latency of the streams, attacked over quiet. The control is a plain busy process at the niceness
-of the compile worker: what it costs is the price of a core, and not of the attack.
+of the attacker: what it costs is the price of a core, and not of the attack.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 from bench.hostile_inputs import ATTACKS
 from bench.report import machine, now, percentile
+from scheduler_proc.grammar.actor import CompilerActor
 from srt.client import AsyncClient
 from srt.engine import Engine
 from srt.errors import RequestError
 
 STREAMS = 4
 ATTACKERS = 4  # requests in flight
-NICENESS = 10  # of the compile worker, the attacker and the busy process
+ATTACKER_NICENESS = 10
 PROMPT = "The history of the city begins with"
 ATTACK_SAMPLING: dict[str, Any] = {"max_new_tokens": 48, "temperature": 1.0}
 BUSY = "(a busy process)"
@@ -56,7 +57,7 @@ class Score(NamedTuple):
 
 def attack(url: str, orders: Connection, same: bool) -> None:
     """Does what `orders` say: the name of an attack begins it, "" ends it and asks for Answers."""
-    os.nice(NICENESS)
+    os.nice(ATTACKER_NICENESS)
     asyncio.run(_Attacker(orders, same).run(url))
 
 

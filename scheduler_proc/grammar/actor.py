@@ -53,7 +53,7 @@ class CompilerActor(Actor):
     """Answers each CompileReq with a CompileReply, unless it is cancelled before."""
 
     name = "compiler"
-    niceness = 10  # everything that serves comes first
+    niceness = 19  # everything that serves comes first
 
     async def start(self) -> None:
         args = self.args
