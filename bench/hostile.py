@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from bench.hostile_inputs import ATTACKS
 from bench.report import machine, now, percentile
-from scheduler_proc.grammar.actor import CompilerActor
 from srt.client import AsyncClient
 from srt.engine import Engine
 from srt.errors import RequestError
