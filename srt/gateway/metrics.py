@@ -5,18 +5,11 @@ values are fetched when somebody scrapes; nothing is polled.
 """
 
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.generation import GenerateOutput
 
@@ -78,10 +71,8 @@ class GatewayMetrics:
         self._scheduler = _SchedulerStats()
         self._registry.register(self._scheduler)
 
-    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> "_Histogram":
-        histogram = _Histogram(name, text, bounds)
-        self._registry.register(histogram)
-        return histogram
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self._registry)
 
     def track(self, started: float) -> "RequestTimer":
         """A timer for one request that arrived at `started` (time.monotonic())."""
@@ -96,9 +87,7 @@ class GatewayMetrics:
 class RequestTimer:
     """Observes the latencies of one request from its snapshots."""
 
-    def __init__(
-        self, ttft: "_Histogram", itl: "_Histogram", e2e: "_Histogram", started: float
-    ) -> None:
+    def __init__(self, ttft: Histogram, itl: Histogram, e2e: Histogram, started: float) -> None:
         self._ttft = ttft
         self._itl = itl
         self._e2e = e2e
@@ -113,7 +102,8 @@ class RequestTimer:
         if new > 0 and self._tokens == 0:
             self._ttft.observe(now - self._started)
         elif new > 0:
-            self._itl.observe((now - self._last) / new, new)
+            for _ in range(new):
+                self._itl.observe((now - self._last) / new)
         if new > 0:
             self._tokens, self._last = output.completion_tokens, now
         if output.finish is not None:
@@ -122,27 +112,6 @@ class RequestTimer:
     def on_result(self) -> None:
         """The request is complete."""
         self._e2e.observe(time.monotonic() - self._started)
-
-
-class _Histogram:
-    """A prometheus collector of one distribution. Unlike the library's it may be used from one
-    thread only, and an observation, of which every token makes one, costs next to nothing."""
-
-    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._text = name, text
-        self._bounds = bounds  # upper ones, ascending
-        self._counts = [0] * (len(bounds) + 1)  # the last of what is above all bounds
-        self._sum = 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        """Add `count` times `value`."""
-        self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
-
-    def collect(self) -> Iterator[Metric]:
-        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        buckets = list(zip(names, accumulate(self._counts), strict=True))
-        yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)
 
 
 class _SchedulerStats:

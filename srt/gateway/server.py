@@ -10,7 +10,7 @@ long it waits for streams.
 import asyncio
 import socket
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
 WRITE_STALL_S = 60.0
 MIN_TAKEN_BYTES = 16384  # that a peer must take in WRITE_STALL_S while a write is blocked
 KEEP_ALIVE_S = 30
-DATE_INTERVAL_S = 1.0
 STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
@@ -129,17 +128,6 @@ async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.stopping = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        """uvicorn's own wakes up ten times a second; this one for each new second of its `Date`."""
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DATE_INTERVAL_S):
-                    await self.stopping.wait()
-
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
@@ -213,7 +201,6 @@ class GatewayServer:
     async def stop(self) -> None:
         """Take no more connections, give streams their grace, then cut them. Idempotent."""
         self._server.should_exit = True
-        self._server.stopping.set()
         if self._task is not None:
             await asyncio.shield(self._task)
 
