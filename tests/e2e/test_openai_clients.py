@@ -390,7 +390,8 @@ async def test_errors(oai: openai.AsyncOpenAI, route: str) -> None:
 
 async def test_events_as_they_are_on_the_wire(server: Server) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"prompt": PROMPT, "stream": True, "max_tokens": 4, "n": 2, "stream_options": options}
+    body = {"prompt": PROMPT, "stream": True, "max_tokens": 4, "n": 2, "ignore_eos": True}
+    body["stream_options"] = options
     async with (
         httpx.AsyncClient(base_url=server.url, timeout=60) as http,
         http.stream("POST", "/v1/completions", json=body) as response,
