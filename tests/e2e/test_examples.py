@@ -93,7 +93,8 @@ def test_a_tree_of_thought(backend: Any) -> None:
     found = tree_of_thought.main(backend, width=2)
     plans = [leaf["plan"] for leaf in found["leaves"]]
     assert len(plans) == 4 and plans[0] == plans[1] and plans[2] == plans[3]
-    assert all(1 <= leaf["score"] <= 5 and leaf["solution"] for leaf in found["leaves"])
+    assert all(1 <= leaf["score"] <= 5 for leaf in found["leaves"])
+    assert any(leaf["solution"] for leaf in found["leaves"])  # one sampled text may be empty
     assert found["best"]["score"] == max(leaf["score"] for leaf in found["leaves"])
     assert all(leaf["cached_tokens"] > 0 for leaf in found["leaves"])
 

@@ -1,5 +1,6 @@
 """The native executor against the torch one and transformers, on small random checkpoints."""
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,9 @@ def logprobs_of(executor: Any, ids: np.ndarray, chunk: int = 1000) -> np.ndarray
 
 
 def transformers_logprobs(model: Any, ids: np.ndarray) -> np.ndarray:
-    """The same from transformers."""
+    """The same from transformers, in float64: of oneDNN's float32 kernels the sums may vary."""
     with torch.inference_mode():
-        logits = model(torch.from_numpy(ids)[None]).logits[0]
+        logits = copy.deepcopy(model).double()(torch.from_numpy(ids)[None]).logits[0]
     logprobs = logits.log_softmax(-1)[:-1].gather(1, torch.from_numpy(ids)[1:, None])[:, 0]
     return np.concatenate([logprobs.numpy(), [int(logits[-1].argmax())]])
 
