@@ -68,11 +68,13 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         start, *lines = head.rstrip("\r\n").split("\r\n")
-        fields = dict(line.split(":", 1) for line in lines)
+        split = (line.split(":", 1) for line in lines)
+        fields = {name.strip().lower(): value.strip() for name, value in split}
         status = int(start.split(" ")[1])
+        int(fields.get("content-length", "0"))  # raises if it is no number
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError):
         raise StreamError("the answer has no head that can be read") from None
-    return status, {name.strip().lower(): value.strip() for name, value in fields.items()}
+    return status, fields
 
 
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> AsyncIterator[bytes]:

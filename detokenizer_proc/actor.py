@@ -6,6 +6,7 @@ import time
 import zmq
 
 from detokenizer_proc.core import Detokenizer
+from detokenizer_proc.leases import Leases
 from srt.actor import Actor
 from srt.messages import (
     BackMessage,
@@ -23,7 +24,7 @@ from srt.messages import (
 )
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
-from srt.ring import LEASE_INTERVAL_S, LEASE_S, MAX_EXPIRED_CLIENTS, send_now
+from srt.ring import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
 
 
 class DetokenizerActor(Actor):
@@ -34,7 +35,7 @@ class DetokenizerActor(Actor):
 
     async def start(self) -> None:
         self._core = Detokenizer(load_vocab(resolve_model(self.args.model)), self.epoch)
-        self._last_hello: dict[bytes, float] = {}
+        self._leases = Leases(time.monotonic())
         self._expired: dict[bytes, None] = {}  # in order of their ends
         self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
         self._credits = self.connect(zmq.PUSH, self.ring.credits)
@@ -57,7 +58,7 @@ class DetokenizerActor(Actor):
         elif client in self._expired:
             send_now(self._clients, Expired(), to=client)
         elif isinstance(message, Hello):
-            self._last_hello[client] = time.monotonic()
+            self._leases.renew(client, time.monotonic())
             send_now(self._clients, Welcome(self.epoch), to=client)
 
     def _on_scheduler(self, message: DetokenizerMessage) -> None:
@@ -84,7 +85,7 @@ class DetokenizerActor(Actor):
             self._client_gone(client)
 
     def _client_gone(self, client: bytes) -> None:
-        self._last_hello.pop(client, None)
+        self._leases.end(client)
         self._expired[client] = None
         if len(self._expired) > MAX_EXPIRED_CLIENTS:
             del self._expired[next(iter(self._expired))]
@@ -94,6 +95,5 @@ class DetokenizerActor(Actor):
     async def _watch_leases(self) -> None:
         while True:
             await asyncio.sleep(LEASE_INTERVAL_S)
-            expired = time.monotonic() - LEASE_S
-            for client in [c for c, at in self._last_hello.items() if at < expired]:
+            for client in self._leases.expired(time.monotonic()):
                 self._client_gone(client)

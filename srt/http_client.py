@@ -77,16 +77,17 @@ class HttpClient:
 
     async def submit(self, request: Request) -> HttpGeneration:
         require_single(request)
+        request, rid = _named(request)
         response, parse = await self._admitted(request)
-        return HttpGeneration(response, request.rid or "", parse)
+        return HttpGeneration(response, rid, parse)
 
     async def submit_samples(self, request: Request) -> list[Generation]:
         count = request.sampling.n
         if count == 1:
             return [await self.submit(request)]
         request.sampling.check_count()
-        rid = uuid.uuid4().hex if request.rid is None else request.rid
-        response, parse = await self._admitted(msgspec.structs.replace(request, rid=rid))
+        request, rid = _named(request)
+        response, parse = await self._admitted(request)
         samples = HttpSamples(response, rid, count, parse, self.abort)
         self._samples = [s for s in self._samples if s.is_running] + [samples]
         return list[Generation](samples.generations)
@@ -156,3 +157,9 @@ class HttpClient:
 
 def _timeout(read_s: float) -> httpx.Timeout:
     return httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)
+
+
+def _named(request: Request) -> tuple[Request, str]:
+    """The request with an id, its own or a new one, so that an abort can name it at once."""
+    rid = uuid.uuid4().hex if request.rid is None else request.rid
+    return msgspec.structs.replace(request, rid=rid), rid

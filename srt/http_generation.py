@@ -37,7 +37,7 @@ class HttpGeneration:
 
     @property
     def rid(self) -> str:
-        """The caller's id; the server's own one is known from the first snapshot on."""
+        """The request's id, as it was sent."""
         return self._last.rid
 
     @property

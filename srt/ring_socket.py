@@ -7,6 +7,7 @@ nothing is there. `srt.ring` opens them.
 """
 
 import asyncio
+import weakref
 
 import zmq
 
@@ -20,18 +21,27 @@ class RingContext:
     def __init__(self) -> None:
         self._context = zmq.Context()
         self._sockets: set[RingSocket] = set()
+        # Should nobody call `destroy`: pyzmq's context, collected together with its sockets, no
+        # longer knows them and waits for ever for somebody to close them.
+        self._destroy = weakref.finalize(self, _destroy, self._context, self._sockets)
+        self._destroy.atexit = False  # another thread's loop may still be using them
 
     def socket(self, kind: int) -> "RingSocket":
         """A socket without options, neither bound nor connected."""
         socket = RingSocket(self._context.socket(kind))
-        self._sockets = {s for s in self._sockets if not s.closed} | {socket}
+        self._sockets -= {s for s in self._sockets if s.closed}
+        self._sockets.add(socket)
         return socket
 
     def destroy(self) -> None:
-        """Close all sockets; what they have not sent is dropped."""
-        for socket in self._sockets:
-            socket.close()
-        self._context.destroy(linger=0)
+        """Close all sockets; what they have not sent is dropped. Idempotent."""
+        self._destroy()
+
+
+def _destroy(context: "zmq.Context[zmq.Socket[bytes]]", sockets: "set[RingSocket]") -> None:
+    for socket in sockets:
+        socket.close()
+    context.destroy(linger=0)
 
 
 class RingSocket:

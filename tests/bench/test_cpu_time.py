@@ -3,7 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from bench.cpu_time import added, cpu_seconds, descendants, module_of
@@ -56,3 +57,29 @@ def test_the_models_threads_are_left_out() -> None:
     with busy():
         everything = cpu_seconds(os.getpid())["busy"]
         assert 0.1 <= cpu_seconds(os.getpid(), engine_module="busy")["busy"] <= everything - 0.3
+
+
+def test_what_ends_meanwhile_is_left_out() -> None:
+    """Threads and processes come and go while they are looked at."""
+    stop = threading.Event()
+
+    def churn(start: Callable[[], object]) -> None:
+        while not stop.is_set():
+            start()
+
+    def thread() -> None:
+        short = threading.Thread(target=int)
+        short.start()
+        short.join()
+
+    starts = [thread, lambda: subprocess.run(["true"], check=True)]
+    threads = [threading.Thread(target=churn, args=(start,)) for start in starts]
+    for one in threads:
+        one.start()
+    try:
+        for _ in range(1000):
+            cpu_seconds(os.getpid())
+    finally:
+        stop.set()
+        for one in threads:
+            one.join()

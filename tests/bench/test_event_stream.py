@@ -70,6 +70,7 @@ async def test_bodies_of_each_kind(answer: bytes) -> None:
         (b"HTTP/1.1 429 Too Many\r\ncontent-length: 4\r\n\r\nbusy", "HTTP 429: busy"),
         (b"nonsense\r\n\r\n", "no head"),
         (b"", "no head"),
+        (OK + b"content-length: many\r\n\r\nda", "no head"),
         (OK + b"transfer-encoding: chunked\r\n\r\n5\r\nda", "ended inside"),
         (OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n", "not chunked"),
         (OK + b"content-length: 5\r\n\r\nda", "ended inside"),

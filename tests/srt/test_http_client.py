@@ -304,7 +304,7 @@ async def test_aclose_aborts_on_the_server() -> None:
         await generation.aclose()
         await generation.aclose()
         await fake.wait_aborted(1)
-    assert fake.aborted == ["r0"]
+    assert fake.aborted == [generation.rid]
 
 
 async def test_operations_and_the_key() -> None:

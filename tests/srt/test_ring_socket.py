@@ -3,6 +3,8 @@
 import asyncio
 import random
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,3 +144,33 @@ async def test_closed_sockets_are_not_watched(context: RingContext, tmp_path: Pa
     assert not asyncio.get_running_loop().remove_reader(descriptor)
     receiving.cancel()
     await asyncio.gather(receiving, return_exceptions=True)
+
+
+FORGOTTEN = """
+import asyncio, gc, sys, zmq
+from srt.ring_socket import RingContext
+
+async def receive():
+    context = RingContext()
+    for name in "ab":
+        socket = context.socket(zmq.PULL)
+        socket.bind(f"ipc://{sys.argv[1]}/{name}")
+    context.itself = context
+    try:
+        async with asyncio.timeout(0.01):
+            await socket.receive()
+    except TimeoutError:
+        pass
+
+for _ in range(3):
+    asyncio.run(receive())
+    gc.collect()
+print("went on")
+"""
+
+
+def test_a_forgotten_context_blocks_nobody(tmp_path: Path) -> None:
+    """Python's collector ends it: in pyzmq that waits for the sockets, which nobody closes then."""
+    command = [sys.executable, "-W", "ignore", "-c", FORGOTTEN, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert done.stdout == b"went on\n"

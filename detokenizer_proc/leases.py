@@ -1,0 +1,34 @@
+"""Which clients live: each repeats its Hello, and is gone when none has come for long."""
+
+from srt.ring import LEASE_INTERVAL_S, LEASE_S
+
+
+class Leases:
+    """The time of each client's last Hello. Times are monotonic seconds; `now` is the first.
+
+    Invariant: a client is gone only after LEASE_S in which its Hellos could be read.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._last_hello: dict[bytes, float] = {}
+        self._checked_at = now
+
+    def renew(self, client: bytes, now: float) -> None:
+        """A Hello has come."""
+        self._last_hello[client] = now
+
+    def end(self, client: bytes) -> None:
+        """The client is known to be gone, if it was there at all."""
+        self._last_hello.pop(client, None)
+
+    def expired(self, now: float) -> list[bytes]:
+        """Whose lease has run out; they stay until `end`. To be asked every LEASE_INTERVAL_S.
+
+        Where more time has passed this process stood still (suspended, or starved of CPU) and the
+        Hellos of that time may be unread yet, so it does not count.
+        """
+        stood_still_s = max(0.0, now - self._checked_at - LEASE_INTERVAL_S)
+        self._checked_at = now
+        for client in self._last_hello:
+            self._last_hello[client] += stood_still_s
+        return [client for client, at in self._last_hello.items() if at < now - LEASE_S]
