@@ -18,9 +18,11 @@ from typing import NamedTuple
 
 import msgspec
 
+import scheduler_proc.kernels
 import srt.regex
 from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.kernels.build import LIBRARY
 from srt.args import ServerArgs
 from srt.constraint import Constraint
 
@@ -34,12 +36,16 @@ _TEMPORARY = ".tmp-"
 
 def compiler_version() -> str:
     """Names the code that compiles: what other code made is not taken from the cache. Of the
-    modules of this package, of those that read patterns, and the libraries behind them; and
-    Python's Unicode tables, of which classes and cases of letters are made."""
+    modules of this package, of those that read patterns, of the kernels, which compute the masks,
+    and the libraries behind them; and Python's Unicode tables, of which classes and cases of
+    letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
-    for package in (Path(__file__).parent, Path(srt.regex.__file__).parent):
+    for module in (__file__, srt.regex.__file__, scheduler_proc.kernels.__file__):
+        package = Path(module).parent
         for path in sorted(package.rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
+    with contextlib.suppress(FileNotFoundError), open(LIBRARY, "rb") as kernels:
+        digest.update(hashlib.file_digest(kernels, "sha256").digest())
     for library in ("llguidance", "xgrammar"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{library} {importlib.metadata.version(library)}\0".encode())

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -111,21 +111,21 @@ class Children:
         return child
 
     def _fork(self, ahead: bool) -> _Child:
-        ours, theirs = socket.socketpair()
-        stderr = os.memfd_create("stderr")
-        parent = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:
-            ours.close()
-            theirs.close()
-            os.close(stderr)
-            raise
-        if pid == 0:
-            live(self._work, self._limits, Inherited(parent, theirs, stderr), ahead)
-        theirs.close()
+        with ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            with theirs:
+                stderr = os.memfd_create("stderr")
+                undo.callback(os.close, stderr)
+                parent = os.getpid()
+                pid = os.fork()
+                if pid == 0:
+                    live(self._work, self._limits, Inherited(parent, theirs, stderr), ahead)
+            undo.callback(_kill, pid)
+            child = _Child(pid, os.pidfd_open(pid), ours, stderr)
+            undo.pop_all()
         ours.setblocking(False)
-        return _Child(pid, os.pidfd_open(pid), ours, stderr)
+        return child
 
     def _see_off(self, child: _Child) -> None:
         """Let a child finish, and wait for its end beside."""
@@ -141,9 +141,7 @@ class Children:
 
     def _end(self, child: _Child) -> _End:
         """Make sure that a child has ended, and release what is left of it."""
-        with suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)  # it does nothing to one that has ended
-        status = os.waitpid(child.pid, 0)[1]
+        status = _kill(child.pid)
         if status:
             self._clean_up(child.pid)
         os.lseek(child.stderr, max(0, os.fstat(child.stderr).st_size - MAX_REPORT_BYTES), 0)
@@ -152,6 +150,13 @@ class Children:
         os.close(child.pidfd)
         child.socket.close()
         return _End(status, errors)
+
+
+def _kill(pid: int) -> int:
+    """Make sure that a child has ended; its wait status."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # it does nothing to one that has ended
+    return os.waitpid(pid, 0)[1]
 
 
 async def _exchange(child: _Child, job: bytes) -> bytes:

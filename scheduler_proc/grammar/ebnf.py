@@ -50,17 +50,30 @@ class Reference:
 Rules = dict[str, object]
 
 
+def regular_grammar(source: str) -> Node | None:
+    """A GBNF text as one regular expression; None if it is none, or no GBNF. Raises as `lark_of`
+    does."""
+    if len(source) > MAX_SOURCE_CHARS or not _GBNF_RULE.search(source):
+        return None
+    return _Inliner(_gbnf_rules(source)).regular("root")
+
+
 def _gbnf_grammar(source: str) -> LLGrammar:
+    rules = _gbnf_rules(source)
+    node = _Inliner(rules).regular("root")
+    if node is not None:
+        return LLGrammar.regex(pattern_of(node).regex)
+    return LLGrammar.lark(_CharacterLark(rules).text())
+
+
+def _gbnf_rules(source: str) -> Rules:
     parser = _GbnfParser(source)
     rules = parser.rules()
     if "root" not in rules:
         raise GrammarError("the grammar has no rule 'root'")
     _check_references(rules, parser)
     _check_productive(rules)
-    node = _Inliner(rules).regular("root")
-    if node is not None:
-        return LLGrammar.regex(pattern_of(node).regex)
-    return LLGrammar.lark(_CharacterLark(rules).text())
+    return rules
 
 
 # ---- Checks ----------------------------------------------------------------------------------
@@ -193,6 +206,8 @@ class _CharacterLark:
                 return " ".join(self._printed(item) for item in items)
             case Choice(items):
                 return "(" + " | ".join(self._printed(item) for item in items) + ")"
+            case Repeat(_, _, 0):
+                return '""'
             case Repeat(item, least, most):
                 bounds = f"{least},{'' if most is None else most}"
                 return f"({self._printed(item)}){{{bounds}}}"

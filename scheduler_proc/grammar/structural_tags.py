@@ -1,8 +1,9 @@
 """Structural tags (SGLang's and xgrammar's JSON) as grammars for llguidance.
 
 Called by the llguidance back end. Free text is one terminal that ends at the first trigger or end
-string, so a trigger can only be the start of a tag; fixed strings are spelled character by
-character, so that none hides another. Every field is read or refused by its place.
+string, so a trigger can only be the start of a tag; fixed strings and patterns are spelled
+character by character, so that none hides another, and what has nothing else is one regular
+expression. Every field is read or refused by its place.
 """
 
 import json
@@ -10,16 +11,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ebnf import lark_of
-from scheduler_proc.grammar.ll_grammar import (
-    FREE_TEXT,
-    LarkBuilder,
-    LLGrammar,
-    regex_terminal,
-    rust_literal,
-)
-from scheduler_proc.grammar.regex import parse, to_rust
+from scheduler_proc.grammar.ebnf import lark_of, regular_grammar
+from scheduler_proc.grammar.ll_grammar import FREE_TEXT, LarkBuilder, LLGrammar, rust_literal
+from scheduler_proc.grammar.regular import ends_itself, regular_of, spelled, terminal
 from scheduler_proc.grammar.schema import prepare
+from scheduler_proc.grammar.schema.pattern import (
+    EMPTY,
+    Choice,
+    Node,
+    Repeat,
+    Sequence,
+    literal,
+    pattern_of,
+)
 from srt.constraint import Whitespace
 
 MAX_SOURCE_CHARS = 2**20
@@ -31,11 +35,16 @@ Fields = dict[str, Any]
 
 
 class Part(NamedTuple):
-    """A piece of Lark. With `ends`, it takes in the string that stands behind it, because it has
-    free text up to there."""
+    """A piece of Lark; a regular one has a tree, and Lark only if that is better than the tree's,
+    character by character. With `ends`, it takes in the string that stands behind it."""
 
-    lark: str
+    lark: str = ""
     ends: bool = False
+    tree: Node | None = None
+
+    def spelled(self) -> str:
+        """It as Lark."""
+        return self.lark if self.tree is None or self.lark else spelled(self.tree)
 
 
 def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
@@ -57,6 +66,8 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
         _check_fields(given, "", {"type", "structures", "triggers"})
         _check_type(given)
         start = compiler.part(_from_structures(given), "", [], 0)
+    if start.tree is not None:
+        return LLGrammar.regex(pattern_of(start.tree).regex)
     return compiler.builder.build(start.lark)
 
 
@@ -119,16 +130,16 @@ class _TagCompiler:
             raise _refuse(f"{place}/type", f"{given.get('type')!r} is not supported")
         return compiled(given, place, stops, depth)
 
-    def closed(self, given: Any, place: str, stops: list[str], depth: int) -> str:
+    def closed(self, given: Any, place: str, stops: list[str], depth: int) -> Part:
         """A format and, if there are any, one of the stops."""
         part = self.part(given, place, stops, depth)
-        return part.lark if part.ends or not stops else f"{part.lark} {_spelled_choice(stops)}"
+        return part if part.ends or not stops else _in_a_row([part, Part(tree=_one_of(stops))])
 
     # ---- Leaves ----
 
     def _const_string(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "value"})
-        return Part(_spelled(_string(given, "value", place)))
+        return Part(tree=literal(_string(given, "value", place)))
 
     def _json_schema(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "json_schema", "style"})
@@ -142,11 +153,20 @@ class _TagCompiler:
     def _regex(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "pattern"})
         pattern = _string(given, "pattern", place)
-        return Part(self._embedded(lambda: LLGrammar.regex(to_rust(parse(pattern))), place))
+        try:
+            return Part(tree=regular_of(pattern))
+        except GrammarError as error:
+            raise _refuse(place, str(error)) from None
 
     def _grammar(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "grammar"})
         source = _string(given, "grammar", place)
+        try:
+            tree = regular_grammar(source)
+        except GrammarError as error:
+            raise _refuse(place, str(error)) from None
+        if tree is not None:
+            return Part(tree=tree)
         return Part(self._embedded(lambda: lark_of(source), place))
 
     def _embedded(self, make: Callable[[], LLGrammar], place: str) -> str:
@@ -176,7 +196,7 @@ class _TagCompiler:
     def _sequence(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "elements"})
         elements = _list(given, "elements", place)
-        printed, part, taken = [], Part(""), ""
+        parts, taken = [], ""
         for i, element in enumerate(elements):
             at = f"{place}/elements/{i}"
             last = i == len(elements) - 1
@@ -185,21 +205,30 @@ class _TagCompiler:
             taken = following[0] if part.ends and not last else ""
             if not following and not last and _is_free(element):
                 raise _refuse(at, "free text must be last, or before a fixed string")
-            printed.append(part.lark)
-        return Part(" ".join(filter(None, printed)) or '""', part.ends)
+            parts.append(part)
+        return _in_a_row(parts)
 
     def _or(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         _check_fields(given, place, {"type", "elements"})
+        elements = _list(given, "elements", place)
         options = [
             self.closed(item, f"{place}/elements/{i}", stops, depth + 1)
-            for i, item in enumerate(_list(given, "elements", place))
+            for i, item in enumerate(elements)
         ]
-        return Part(f"({' | '.join(options)})", ends=bool(stops))
+        if any(_get(item, "type") == "json_schema" for item in elements):
+            # A terminal of JSON would hide a pattern that is spelled, but no terminal beside it.
+            options = [
+                Part(terminal(part.tree))
+                if part.tree is not None and _get(item, "type") in ("regex", "grammar")
+                else part
+                for item, part in zip(elements, options, strict=True)
+            ]
+        return _either(options)._replace(ends=bool(stops))
 
     def _tag(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
-        return Part(self._tag_after("", given, place, depth))
+        return self._tag_after("", given, place, depth)
 
-    def _tag_after(self, taken: str, given: Any, place: str, depth: int) -> str:
+    def _tag_after(self, taken: str, given: Any, place: str, depth: int) -> Part:
         """A tag of which the string `taken` has already been read."""
         self._num_tags += 1
         if self._num_tags > MAX_TAGS:
@@ -209,14 +238,18 @@ class _TagCompiler:
         _check_fields(given, place, {"type", "begin", "content", "end"})
         if given.get("type", "tag") != "tag":
             raise _refuse(f"{place}/type", "must be 'tag'")
-        begin = _string(given, "begin", place)[len(taken) :]
+        begin = _string(given, "begin", place)
         ends = _strings(given, "end", place) if isinstance(given.get("end"), list) else []
         ends = ends or [_string(given, "end", place)]
         content = given.get("content")
         if not all(ends) and _is_free(content):
             raise _refuse(f"{place}/end", "must not be empty behind free text")
         stops = [] if ends == [""] else ends
-        return f"{_spelled(begin)} {self.closed(content, f'{place}/content', stops, depth + 1)}"
+        inner = self.closed(content, f"{place}/content", stops, depth + 1)
+        # Several times faster than spelled; without a beginning it could hide what begins alike.
+        if begin and inner.tree is not None and ends_itself(inner.tree):
+            inner = inner._replace(lark=terminal(inner.tree))
+        return _in_a_row([Part(tree=literal(begin[len(taken) :])), inner._replace(ends=False)])
 
     def _tag_list(self, given: Fields, place: str) -> list[Any]:
         tags = _list(given, "tags", place)
@@ -237,12 +270,12 @@ class _TagCompiler:
                 raise _refuse(f"{place}/triggers", f"the end string {stop!r} contains a trigger")
         _check_triggered(tags, triggers, place)
         triggered = self._triggered(tags, triggers, excluded + stops, place, depth)
-        whole = self.builder.rule("tag", " | ".join(self._tags(tags, "", place, depth)))
+        whole = self.builder.rule("tag", _either(self._tags(tags, "", place, depth)).spelled())
         at_least_one = _flag(given, "at_least_one", place)
         if _flag(given, "stop_after_first", place):
             if at_least_one:
                 return Part(whole)
-            closing = f" {_spelled_choice(stops)}" if stops else ""
+            closing = f" {spelled(_one_of(stops))}" if stops else ""
             tail = self._text(stops, triggers + excluded)
             return Part(f"({triggered}{closing} | {tail})", ends=bool(stops))
         tail = self._text(stops, triggers + excluded)
@@ -264,10 +297,10 @@ class _TagCompiler:
             rests = self._tags(tags, trigger, place, depth)
             if rests:
                 head = self.builder.terminal("HEAD", conditions)
-                options.append(f"{head} ({' | '.join(rests)})")
+                options.append(f"{head} ({_either(rests).spelled()})")
         return self.builder.rule("triggered", " | ".join(options))
 
-    def _tags(self, tags: list[Any], taken: str, place: str, depth: int) -> list[str]:
+    def _tags(self, tags: list[Any], taken: str, place: str, depth: int) -> list[Part]:
         """Those of the tags that begin with `taken`, less that."""
         return [
             self._tag_after(taken, tag, f"{place}/tags/{i}", depth + 1)
@@ -278,14 +311,16 @@ class _TagCompiler:
     def _tags_with_separator(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         fields = {"type", "tags", "separator", "at_least_one", "stop_after_first"}
         _check_fields(given, place, fields)
-        separator = _spelled(_string(given, "separator", place))
+        separator = Part(tree=literal(_string(given, "separator", place)))
         options = self._tags(self._tag_list(given, place), "", place, depth)
         if not options:
             raise _refuse(f"{place}/tags", "must not be empty")
-        tag = self.builder.rule("tag", " | ".join(options))
-        more = "" if _flag(given, "stop_after_first", place) else f" ({separator} {tag})*"
-        optional = "" if _flag(given, "at_least_one", place) else "?"
-        return Part(f"({tag}{more}){optional}")
+        tag = _either(options)
+        if tag.tree is None:
+            tag = Part(self.builder.rule("tag", tag.lark))
+        more = [] if _flag(given, "stop_after_first", place) else [_in_a_row([separator, tag])]
+        whole = _in_a_row([tag, *(_times(part, 0, None) for part in more)])
+        return whole if _flag(given, "at_least_one", place) else _times(whole, 0, 1)
 
     def _optional(self, given: Fields, place: str, stops: list[str], depth: int) -> Part:
         return self._repeated(given, place, (0, 1), depth)
@@ -316,9 +351,8 @@ class _TagCompiler:
         _check_fields(given, place, {"type", "content", *more_fields})
         if _is_free(given.get("content")):
             raise _refuse(f"{place}/content", "free text cannot be repeated or optional")
-        inner = self.part(given.get("content"), f"{place}/content", [], depth + 1).lark
-        least, most = counts
-        return Part(f"({inner}){{{least},{'' if most is None else most}}}")
+        inner = self.part(given.get("content"), f"{place}/content", [], depth + 1)
+        return _times(inner, *counts)
 
 
 # ---- Reading ---------------------------------------------------------------------------------
@@ -406,15 +440,37 @@ def _get(given: Any, name: str | None) -> Any:
     return given.get(name) if isinstance(given, dict) and name else None
 
 
-# ---- Printing --------------------------------------------------------------------------------
+# ---- Combining -------------------------------------------------------------------------------
 
 
-def _spelled(text: str) -> str:
-    return " ".join(regex_terminal(rust_literal(char)) for char in text) or '""'
+def _in_a_row(parts: list[Part]) -> Part:
+    trees = [part.tree for part in parts if part.tree is not None]
+    tree = Sequence(tuple(trees)) if len(trees) == len(parts) else None
+    return Part(_lark(" ", parts), parts[-1].ends, tree)
 
 
-def _spelled_choice(texts: list[str]) -> str:
-    return "(" + " | ".join(_spelled(text) for text in texts) + ")"
+def _either(parts: list[Part]) -> Part:
+    trees = [part.tree for part in parts if part.tree is not None]
+    tree = Choice(tuple(trees)) if len(trees) == len(parts) else None
+    lark = _lark(" | ", parts)
+    return Part(f"({lark})" if lark else "", tree=tree)
+
+
+def _times(part: Part, least: int, most: int | None) -> Part:
+    if most == 0:
+        return Part(tree=EMPTY)
+    tree = None if part.tree is None else Repeat(part.tree, least, most)
+    lark = f"({part.lark}){{{least},{'' if most is None else most}}}" if part.lark else ""
+    return Part(lark, tree=tree)
+
+
+def _lark(separator: str, parts: list[Part]) -> str:
+    """The parts as Lark, if some have any."""
+    return separator.join(part.spelled() for part in parts) if any(p.lark for p in parts) else ""
+
+
+def _one_of(texts: list[str]) -> Node:
+    return Choice(tuple(map(literal, texts)))
 
 
 def _any_of(texts: list[str]) -> str:

@@ -30,16 +30,16 @@ def to_rust(node: Node) -> str:
     Raises GrammarError for what cannot be said: an assertion anywhere but at an end of the
     pattern or of one of its alternatives, and a set without characters.
     """
-    return _print(_without_anchors(node, at_start=True, at_end=True))
+    return _print(without_anchors(node, at_start=True, at_end=True))
 
 
-def _without_anchors(node: Node, *, at_start: bool, at_end: bool) -> Node:
+def without_anchors(node: Node, *, at_start: bool, at_end: bool) -> Node:
     """`node` without the assertions that hold anyway where the whole text must match."""
     match node:
         case Anchor(kind) if at_start if kind in _STARTS else at_end:
             return EMPTY
         case Choice(items):
-            return choice(_without_anchors(i, at_start=at_start, at_end=at_end) for i in items)
+            return choice(without_anchors(i, at_start=at_start, at_end=at_end) for i in items)
         case Concat(items):
             return _trim(list(items), at_start=at_start, at_end=at_end)
         case _:
@@ -51,17 +51,17 @@ def _trim(items: list[Node], *, at_start: bool, at_end: bool) -> Node:
     first = 0
     while first < len(items):
         is_last = first == len(items) - 1
-        items[first] = _without_anchors(items[first], at_start=at_start, at_end=at_end and is_last)
+        items[first] = without_anchors(items[first], at_start=at_start, at_end=at_end and is_last)
         if items[first] != EMPTY or is_last:
             break
         first += 1
     while first < len(items) - 1 and at_end:
-        items[-1] = _without_anchors(items[-1], at_start=False, at_end=True)
+        items[-1] = without_anchors(items[-1], at_start=False, at_end=True)
         if items[-1] != EMPTY:
             break
         items.pop()
         if first == len(items) - 1:  # now also at the end
-            items[first] = _without_anchors(items[first], at_start=at_start, at_end=True)
+            items[first] = without_anchors(items[first], at_start=at_start, at_end=True)
     return concat(items[first:])
 
 

@@ -4,29 +4,45 @@ Every keyword is enforced, rewritten into others that are, or refused by name an
 is silently ignored but annotations. `prepare` is what the compiler calls.
 """
 
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import Document
-from scheduler_proc.grammar.schema.emit import printed_schema
+from scheduler_proc.grammar.schema.emit import Printed, printed_schema
 from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.plan import Plan
 from srt.constraint import Whitespace
 
 
-class PreparedSchema(NamedTuple):
+class PreparedSchema:
     """A schema in the core that the back ends print exactly.
 
-    `schema` is that core as a JSON Schema; `grammar` is what the llguidance back end compiles;
-    `regex`, in the syntax of Python's `re`, says the same where the schema is flat.
+    `regex`, in the syntax of Python's `re`, says all of it where the schema is flat, and is None
+    elsewhere. `schema` and `grammar` raise GrammarError for what they cannot say; of schemas that
+    are not flat, `prepare` has seen to that.
     """
 
-    schema: dict[str, Any]
-    grammar: LLGrammar
-    regex: str | None
+    def __init__(self, plan: Plan, whitespace: Whitespace) -> None:
+        self._plan, self._whitespace = plan, whitespace
+        self.regex = flat_regex(plan, whitespace)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The core as a JSON Schema."""
+        return self._printed.schema
+
+    @cached_property
+    def grammar(self) -> LLGrammar:
+        """What the llguidance back end compiles."""
+        schema, options = self._printed
+        return LLGrammar.schema({**schema, "x-guidance": options})
+
+    @cached_property
+    def _printed(self) -> Printed:
+        return printed_schema(self._plan, self._whitespace)
 
 
 @lru_cache(maxsize=4)  # who chooses the back end asks first, and the back end again
@@ -37,9 +53,9 @@ def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
     "compact" whitespace there is none between JSON tokens.
     """
     try:
-        plan = Plan(Normaliser(Document(source)), ((0, True),))
-        schema, options = printed_schema(plan, whitespace)
-        regex = flat_regex(plan, whitespace)
+        prepared = PreparedSchema(Plan(Normaliser(Document(source)), ((0, True),)), whitespace)
+        if prepared.regex is None:
+            _ = prepared.grammar
+        return prepared
     except RecursionError:  # such as a name of a thousand characters, whose complement is as deep
         raise GrammarError("the JSON schema is nested too deeply") from None
-    return PreparedSchema(schema, LLGrammar.schema({**schema, "x-guidance": options}), regex)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from scheduler_proc.grammar.schema.keywords import UNSUPPORTED, Keywords
+from scheduler_proc.grammar.schema.keywords import Keywords
 from scheduler_proc.grammar.schema.shapes import (
     BOOLEANS,
     NULL,
@@ -58,8 +58,7 @@ class Complement:
             yield from _not_values(self._normaliser.values(keywords), keywords)
         opposites = self._opposites()
         for keyword in schema:
-            if keyword in UNSUPPORTED:
-                raise keywords.fail(keyword, "is not supported")
+            keywords.check_supported(keyword)
             negated = opposites.get(keyword)
             if negated is not None:
                 yield from negated()

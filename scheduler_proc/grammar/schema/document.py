@@ -5,6 +5,7 @@ size, depth and number are checked here, before anything is computed from the do
 """
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
@@ -84,8 +85,8 @@ class Document:
         place = self.places[origin]
         if not isinstance(ref, str):
             raise refuse(place.pointer, f"{keyword} must be a string")
-        full = place.base + ref if ref.startswith("#") else urljoin(place.base, ref)
-        uri, fragment = urldefrag(full)
+        uri, fragment = _resolved(place.base, ref, place.pointer, keyword)
+        full = f"{uri}#{fragment}" if fragment else uri
         if full in self._anchors:
             return self._anchors[full]
         root = self._resources.get(uri)
@@ -129,7 +130,7 @@ class Document:
         if not isinstance(schema, dict):
             return self._register(schema, pointer, base, draft)
         draft = _draft_of(schema, pointer, draft)
-        base = self._identify(schema, base, draft)
+        base = self._identify(schema, base, draft, pointer)
         number = self._register(schema, pointer, base, draft)
         self._note_anchors(schema, base, number, draft)
         if draft <= 7 and isinstance(schema.get("$ref"), str):
@@ -141,13 +142,14 @@ class Document:
                 self._walk(child, _extended(pointer, steps), base, draft, depth + 1)
         return number
 
-    def _identify(self, schema: dict[str, Any], base: str, draft: int) -> str:
+    def _identify(self, schema: dict[str, Any], base: str, draft: int, pointer: str) -> str:
         """The base URI within `schema`, which may be a resource of its own."""
-        name = schema.get("id" if draft <= 4 else "$id")
+        keyword = "id" if draft <= 4 else "$id"
+        name = schema.get(keyword)
         ignored = draft <= 7 and "$ref" in schema
         if not isinstance(name, str) or name.startswith("#") or ignored:
             return base
-        uri = urldefrag(urljoin(base, name))[0]
+        uri = _resolved(base, name, pointer, keyword)[0]
         self._resources.setdefault(uri, schema)
         return uri
 
@@ -168,7 +170,7 @@ def _parse(source: str) -> Schema:
     if len(source) > MAX_SOURCE_CHARS:
         raise GrammarError(f"the JSON schema is longer than {MAX_SOURCE_CHARS} characters")
     try:
-        root = json.loads(source, parse_constant=_no_constant)
+        root = json.loads(source, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply") from None
     except ValueError as error:
@@ -180,6 +182,13 @@ def _parse(source: str) -> Schema:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
 
 
 def _draft_of(schema: dict[str, Any], pointer: str, draft: int) -> int:
@@ -194,6 +203,15 @@ def _draft_of(schema: dict[str, Any], pointer: str, draft: int) -> int:
     if "json-schema.org" in uri:
         return draft
     raise refuse(pointer, f"$schema {uri!r} is not known")
+
+
+def _resolved(base: str, ref: str, pointer: str, keyword: str) -> tuple[str, str]:
+    """The URI that `ref` means within `base`, and its fragment."""
+    try:
+        uri, fragment = urldefrag(base + ref if ref.startswith("#") else urljoin(base, ref))
+    except ValueError:
+        raise refuse(pointer, f"{keyword} {ref[:60]!r} is no URI") from None
+    return uri, fragment
 
 
 def _subschemas(schema: dict[str, Any]) -> "list[tuple[tuple[str | int, ...], Any]]":

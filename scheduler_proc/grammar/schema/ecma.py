@@ -275,7 +275,9 @@ class _Parser:
     def hexadecimal(self, kind: str, start: int) -> CharSet:
         point = self.hex_digits(2 if kind == "x" else 4, start)
         if 0xD800 <= point <= 0xDBFF and self.take("\\u"):
-            point = 0x10000 + ((point - 0xD800) << 10) + (self.hex_digits(4, start) - 0xDC00)
+            low = self.hex_digits(4, start)
+            if 0xDC00 <= low <= 0xDFFF:
+                point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00)
         if point > charset.MAX_CODE_POINT or 0xD800 <= point <= 0xDFFF:
             raise self.error("this is not a character", start)
         return ((point, point),)

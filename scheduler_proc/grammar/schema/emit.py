@@ -6,9 +6,12 @@ Strings, names included, have one JSON spelling only, up to the choice of escape
 character: names are otherwise open to being spelled past the condition on them.
 """
 
+import math
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.pattern import Pattern, none_of
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.shapes import (
@@ -30,6 +33,10 @@ _UNIVERSE = frozenset(UNIVERSE)
 # the spelling of its own, and applies its schema to them too. Their complement as a pattern, which
 # is needed where that would not be right, is compiled several times more slowly.
 _ANY_NAME = "^[\\s\\S]*$"
+# llguidance reads all numbers as doubles, and holds the bounds of integers to 64 bits, of which it
+# refuses the very least: the second is the next double.
+_EXACT_INTEGERS = 2**53
+_LEAST_INTEGER = -(2**63) + 2**10
 
 
 class Emitter:
@@ -75,7 +82,7 @@ class Emitter:
     def _shape(self, shape: Shape) -> dict[str, Any]:
         match shape:
             case Values(literals):
-                return {"enum": [literal.value for literal in literals]}
+                return {"enum": [_exact(literal.value) for literal in literals]}
             case Numbers():
                 return _numbers(shape)
             case Strings():
@@ -114,6 +121,7 @@ class Emitter:
             self.plain_names |= bool(patterns)
         if rest is False:
             patterns = {name: sub for name, sub in patterns.items() if sub is not False}
+        self._check_listed(shape, patterns, properties)
         if not patterns:
             properties = {name: sub for name, sub in properties.items() if sub is not False}
         printed |= {"properties": properties} if properties else {}
@@ -121,6 +129,19 @@ class Emitter:
         printed |= {"required": list(shape.required)} if shape.required else {}
         printed |= {"minProperties": shape.least} if shape.least else {}
         return printed | ({} if shape.most is None else {"maxProperties": shape.most})
+
+    def _check_listed(
+        self, shape: Objects, patterns: dict[str, Any], properties: dict[str, Any]
+    ) -> None:
+        """llguidance holds listed names to the patterns that they match as well: raise GrammarError
+        where such a name may have other values."""
+        printed = [(p, need) for p, need in shape.patterns if _anchored(p) in patterns]
+        for pattern, need in printed:
+            for name, listed in shape.properties:
+                is_open = properties.get(name, False) is not False and not set(need) <= set(listed)
+                if is_open and pattern.matches(name):
+                    reason = f"cannot be combined with additionalProperties beside {name[:60]!r}"
+                    raise refuse(f"{shape.limits_at}/patternProperties", reason)
 
 
 def _anchored(pattern: Pattern) -> str:
@@ -147,16 +168,40 @@ def _strings(shape: Strings) -> dict[str, Any]:
     return printed | ({"allOf": conditions} if conditions else {})
 
 
+def _exact(value: Any) -> Any:
+    """A value of `enum`. Raises GrammarError for what llguidance, with its doubles, would round."""
+    if isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            _exact(part)
+    elif isinstance(value, int) and abs(value) > _EXACT_INTEGERS:
+        number = str(value) if len(str(value)) <= 40 else f"{str(value)[:40]}..."
+        raise GrammarError(
+            f"JSON schema: {number} in const or enum is beyond 2^53, where numbers are rounded"
+        )
+    return value
+
+
 def _numbers(shape: Numbers) -> dict[str, Any]:
     printed: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
     low, high = shape.low, shape.high
     if low:
-        printed["exclusiveMinimum" if low[1] else "minimum"] = _plain(low[0])
+        least = max(low[0], Fraction(_LEAST_INTEGER)) if shape.integer else low[0]
+        printed["exclusiveMinimum" if low[1] else "minimum"] = _rounded(least, math.inf)
     if high:
-        printed["exclusiveMaximum" if high[1] else "maximum"] = _plain(high[0])
+        printed["exclusiveMaximum" if high[1] else "maximum"] = _rounded(high[0], -math.inf)
     if shape.multiple and not (shape.integer and (1 / shape.multiple).denominator == 1):
         printed["multipleOf"] = _plain(shape.multiple)
     return printed
+
+
+def _rounded(bound: Fraction, inwards: float) -> int | float:
+    """A bound; an integer that is no double becomes the next one towards `inwards`."""
+    plain = _plain(bound)
+    if isinstance(plain, float) or abs(plain) > -_LEAST_INTEGER:  # not rounded beyond any bound
+        return plain
+    near = float(plain)
+    is_outside = near < plain if inwards > 0 else near > plain
+    return int(math.nextafter(near, inwards) if is_outside else near)
 
 
 def _plain(value: Fraction) -> int | float:

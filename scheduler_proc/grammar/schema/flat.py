@@ -138,11 +138,14 @@ class _Printer:
         comma = f"{self._blanks},{self._blanks}"
         if any(required for _, required in members):
             return self._bracketed("{}", _around_required(members, comma))
-        options = [
-            text + "".join(f"(?:{comma}{later})?" for later, _ in members[i + 1 :])
-            for i, (text, _) in enumerate(members)
-        ]
-        return self._bracketed("{}", f"(?:{'|'.join(options)})?" if options else "")
+        options, rest, size = [], "", 0
+        for text, _ in reversed(members):
+            options.append(text + rest)
+            rest = f"(?:{comma}{text})?{rest}"
+            size += len(options[-1])
+            if size > MAX_REGEX_CHARS:  # it grows with the square of the members
+                raise _NotFlatError
+        return self._bracketed("{}", f"(?:{'|'.join(options[::-1])})?" if options else "")
 
 
 def _around_required(members: list[tuple[str, bool]], comma: str) -> str:

@@ -26,12 +26,14 @@ from scheduler_proc.grammar.schema.shapes import (
     Refusal,
     Shape,
     Strings,
+    at_most,
     both,
 )
 
 _MAX_COUNT = 2**31
-# Of the known keywords, those that are refused wherever they stand.
-UNSUPPORTED = frozenset({"$recursiveRef"})
+# Of the known keywords, those that are refused wherever they stand; the second set is draft 3's.
+_UNSUPPORTED = frozenset({"$recursiveRef"})
+_UNSUPPORTED_3 = frozenset({"disallow", "divisibleBy", "extends"})
 
 
 class Keywords:
@@ -47,6 +49,12 @@ class Keywords:
 
     def fail(self, keyword: str, reason: str) -> GrammarError:
         return refuse(f"{self.pointer}/{keyword}", f"{keyword} {reason}")
+
+    def check_supported(self, keyword: str) -> None:
+        """Raise GrammarError for a keyword that has a meaning here that we do not enforce."""
+        is_draft_3 = self.document.places[self.number].draft == 3
+        if keyword in _UNSUPPORTED or (is_draft_3 and keyword in _UNSUPPORTED_3):
+            raise self.fail(keyword, "is not supported")
 
     def need(self, schema: Any, *steps: str | int, holds: bool = True) -> Need:
         """What a direct subschema demands, or its opposite."""
@@ -80,13 +88,22 @@ class Keywords:
         value = self.schema.get(keyword, {})
         if not isinstance(value, dict):
             raise self.fail(keyword, "must be an object")
+        self.check_text(keyword, list(value))
         return value
 
     def names(self, keyword: str) -> list[str]:
         value = self.schema.get(keyword, [])
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self.fail(keyword, "must be an array of strings")
+        self.check_text(keyword, value)
         return value
+
+    def check_text(self, keyword: str, value: Any) -> None:
+        """Raise GrammarError if a JSON value has half of a surrogate pair somewhere."""
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise self.fail(keyword, "has half of a surrogate pair, which no text has") from None
 
     def pattern(self, source: Any, keyword: str) -> Pattern:
         if not isinstance(source, str):
@@ -148,7 +165,7 @@ class Keywords:
         known = format_strings(str(name))
         if known is None:  # an annotation, as the specification has it
             return shape
-        most = shape.most if known.most is None else min(known.most, shape.most or known.most)
+        most = at_most(known.most, shape.most)
         return replace(shape, patterns=(*patterns, *known.patterns), most=most)
 
     def not_strings(self) -> Iterator[Shape]:

@@ -1,4 +1,5 @@
-"""`propertyNames` as an object shape: a pattern that names must match, and nothing beside it.
+"""`propertyNames` as an object shape: listed names, or a pattern that names must match, and nothing
+beside them.
 
 Called by the normaliser with the shapes of the keyword's schema.
 """
@@ -13,7 +14,14 @@ from scheduler_proc.grammar.schema.pattern import (
     one_of,
     pattern_of,
 )
-from scheduler_proc.grammar.schema.shapes import Need, Objects, Shape, Strings, Values
+from scheduler_proc.grammar.schema.shapes import (
+    ANYTHING,
+    Need,
+    Objects,
+    Shape,
+    Strings,
+    Values,
+)
 
 
 def names_shape(shapes: tuple[Shape, ...], false: Need, keywords: Keywords) -> Objects:
@@ -24,10 +32,12 @@ def names_shape(shapes: tuple[Shape, ...], false: Need, keywords: Keywords) -> O
     texts = [
         literal.value for shape in shapes if isinstance(shape, Values) for literal in shape.literals
     ]
-    if names := [text for text in texts if isinstance(text, str)]:
-        patterns.append(one_of(names))
+    names = tuple(dict.fromkeys(text for text in texts if isinstance(text, str)))
     if not patterns:
-        return Objects(rest=false, limits_at=keywords.pointer)
+        listed = tuple((name, ANYTHING) for name in names)
+        return Objects(listed, rest=false, limits_at=keywords.pointer)
+    if names:
+        patterns.append(one_of(names))
     pattern = pattern_of(Choice(tuple(pattern.node for pattern in patterns)))
     return Objects(patterns=((pattern, ()),), rest=false, limits_at=keywords.pointer)
 

@@ -7,14 +7,13 @@ recursion is fine as long as something stands between. All work is counted again
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
-from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema import oracle
 from scheduler_proc.grammar.schema.complement import Complement, opposite
 from scheduler_proc.grammar.schema.document import Document, refuse
 from scheduler_proc.grammar.schema.judge import Judge
-from scheduler_proc.grammar.schema.keywords import UNSUPPORTED, Keywords
+from scheduler_proc.grammar.schema.keywords import Keywords
 from scheduler_proc.grammar.schema.names import names_shape
 from scheduler_proc.grammar.schema.shapes import (
     BOOLEANS,
@@ -33,7 +32,7 @@ from scheduler_proc.grammar.schema.shapes import (
     meet,
     plain,
 )
-from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members
+from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members, watched
 
 MAX_ALTERNATIVES = 600
 MAX_MEETS = 50_000
@@ -62,6 +61,7 @@ class Normaliser:
         self._atoms: dict[tuple[int, bool], Shapes] = {}
         self._open: set[tuple[int, bool]] = set()
         self._meets = 0
+        self._watched = watched(document)
 
     # ---- Needs ----
 
@@ -170,22 +170,23 @@ class Normaliser:
         shapes: Shapes = UNIVERSE
         for part in self._parts(keywords):
             shapes = self._product(shapes, part, number)
-        return self._unevaluated(keywords, shapes)
+        shapes = self._unevaluated(keywords, shapes)
+        if "const" in schema or "enum" in schema:  # last: values have no record of what was
+            shapes = self._product(shapes, self.values(keywords), number)
+        return shapes
 
     def _parts(self, keywords: Keywords) -> Iterator[Shapes]:
-        """The conjuncts of a subschema, its own properties first: that is their order."""
+        """The conjuncts of a subschema but for its values, its own properties first: that is
+        their order."""
         schema = keywords.schema
         if schema.keys() & _OWN:
             yield self._own(keywords)
         applicators = self._applicators()
         for keyword in schema:
-            if keyword in UNSUPPORTED:
-                raise keywords.fail(keyword, "is not supported")
+            keywords.check_supported(keyword)
             applicator = applicators.get(keyword)
             if applicator is not None:
                 yield applicator(keywords)
-        if "const" in schema or "enum" in schema:
-            yield self.values(keywords)
 
     def _applicators(self) -> dict[str, Callable[[Keywords], Shapes]]:
         return {
@@ -233,13 +234,16 @@ class Normaliser:
         return tuple(_TYPES[name] for name in dict.fromkeys(names))
 
     def values(self, keywords: Keywords) -> Shapes:
-        values = keywords.schema.get("enum")
-        if "enum" in keywords.schema and not isinstance(values, list):
+        schema = keywords.schema
+        values = schema.get("enum")
+        if "enum" in schema and not isinstance(values, list):
             raise keywords.fail("enum", "must be an array")
+        for keyword in schema.keys() & {"const", "enum"}:
+            keywords.check_text(keyword, schema[keyword])
         literals = tuple(dict.fromkeys(literal_of(value) for value in values or []))
-        if "const" in keywords.schema:
-            const = literal_of(keywords.schema["const"])
-            literals = (const,) if "enum" not in keywords.schema or const in literals else ()
+        if "const" in schema:
+            const = literal_of(schema["const"])
+            literals = (const,) if "enum" not in schema or const in literals else ()
         return (Values(literals),) if literals else ()
 
     # ---- Applicators ----
@@ -281,7 +285,7 @@ class Normaliser:
 
     def _any_of(self, keywords: Keywords) -> Shapes:
         branches = self.branches(keywords, "anyOf")
-        if not keywords.schema.keys() & {"unevaluatedItems", "unevaluatedProperties"}:
+        if keywords.number not in self._watched:
             return self.union(branches, keywords.number)
         # What every valid branch evaluates counts, so that branches must also be met together.
         if len(branches) > _MAX_ANY_OF_UNEVALUATED:
@@ -315,7 +319,7 @@ class Normaliser:
         condition = keywords.need(schema["if"], "if")
         then = keywords.need(schema.get("then", True), "then")
         other = keywords.need(schema.get("else", True), "else")
-        if not then and not other and not _has_unevaluated(schema):
+        if not then and not other and keywords.number not in self._watched:
             return UNIVERSE
         needs = [both(condition, then)]
         if condition:
@@ -372,7 +376,3 @@ _OWN = frozenset(
     maxContains properties patternProperties additionalProperties required minProperties
     maxProperties""".split()  # noqa: SIM905 - a list of 24 strings reads worse
 )
-
-
-def _has_unevaluated(schema: dict[str, Any]) -> bool:
-    return bool(schema.keys() & {"unevaluatedItems", "unevaluatedProperties"})

@@ -177,6 +177,9 @@ class Simplifier:
         if most is not None and not open_ended and most >= len(required) + len(optional):
             most = None
         shape = replace(shape, least=shape.least if least else 0, most=most)
+        if open_ended and least > 1:  # names that are not listed may come again
+            place = f"{shape.limits_at}/minProperties"
+            raise refuse(place, "minProperties is only supported above 1 for listed properties")
         if (not least and most is None) or (not optional and open_ended):
             return [shape]
         if least > len(optional) and not open_ended:
@@ -196,6 +199,7 @@ class Simplifier:
         self, shape: Objects, optional: list[str], least: int, open_ended: bool
     ) -> Iterator[Shape]:
         if least == 1 and shape.most is None:
+            _check_spread(len(optional), "minProperties", f"{shape.limits_at}/minProperties")
             yield from self._first_present(shape, optional, open_ended)
             return
         keyword = "minProperties" if least else "maxProperties"

@@ -4,14 +4,59 @@ Called by the normaliser when all other keywords of a subschema have been met. S
 shape comes from a known choice of branches: what those evaluated is recorded in it.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema.document import Document
 from scheduler_proc.grammar.schema.keywords import Keywords
-from scheduler_proc.grammar.schema.shapes import Arrays, Need, Objects, Shape, both
+from scheduler_proc.grammar.schema.shapes import Arrays, Need, Objects, Shape, Values, both
+
+_KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
+
+
+def watched(document: Document) -> frozenset[int]:
+    """The subschemas of which an `unevaluated*`, their own or that of a subschema that applies
+    them to the same value, asks what they evaluate."""
+    found: set[int] = set()
+    todo = [
+        number
+        for number, place in enumerate(document.places)
+        if isinstance(place.schema, dict) and any(keyword in place.schema for keyword in _KEYWORDS)
+    ]
+    while todo:
+        number = todo.pop()
+        if number not in found:
+            found.add(number)
+            todo += _applied(document, number)
+    return frozenset(found)
+
+
+def _applied(document: Document, number: int) -> Iterator[int]:
+    """The subschemas that one applies to the value that it is about itself."""
+    schema = document.places[number].schema
+    for keyword, value in schema.items() if isinstance(schema, dict) else ():
+        found: list[tuple[Any, tuple[str | int, ...]]] = []
+        if keyword in ("$ref", "$dynamicRef"):
+            with suppress(GrammarError):  # refused where it is met, if it is
+                yield document.resolve(value, number, keyword)
+        elif keyword in ("allOf", "anyOf", "oneOf") and isinstance(value, list):
+            found = [(sub, (keyword, i)) for i, sub in enumerate(value)]
+        elif keyword in ("if", "then", "else"):
+            found = [(value, (keyword,))]
+        elif keyword in ("dependentSchemas", "dependencies") and isinstance(value, dict):
+            found = [(sub, (keyword, name)) for name, sub in value.items()]
+        for sub, steps in found:
+            if isinstance(sub, dict):
+                yield document.number_of(sub, number, *steps)
 
 
 def restrict_items(shape: Shape, need: Need, keywords: Keywords) -> Shape:
     """Items that nothing spoke about must meet `need`."""
+    if isinstance(shape, Values):
+        _check_unknown(shape, list, "unevaluatedItems", need, keywords)
     if not isinstance(shape, Arrays):
         return shape
     if shape.contains:
@@ -26,6 +71,8 @@ def restrict_items(shape: Shape, need: Need, keywords: Keywords) -> Shape:
 
 def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
     """Properties that nothing spoke about must meet `need`."""
+    if isinstance(shape, Values):
+        _check_unknown(shape, dict, "unevaluatedProperties", need, keywords)
     if not isinstance(shape, Objects) or shape.all_evaluated:
         return shape
     if any(pattern not in shape.evaluated_patterns for pattern, _ in shape.patterns):
@@ -38,3 +85,10 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
         for name, part in shape.properties
     )
     return replace(shape, properties=properties, rest=both(shape.rest, need), all_evaluated=True)
+
+
+def _check_unknown(shape: Values, kind: type, keyword: str, need: Need, keywords: Keywords) -> None:
+    """Refuse values of a subschema's `const` or `enum`: they have no record of their parts."""
+    values = (literal.value for literal in shape.literals)
+    if need and any(isinstance(value, kind) and value for value in values):
+        raise keywords.fail(keyword, "is not supported with the values of a subschema")

@@ -150,7 +150,11 @@ def test_a_key_depends_on_everything() -> None:
 def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     versions = [compiler_version()]
     assert compiler_version() == versions[0]
-    places = [("scheduler_proc.grammar.cache", "cache"), ("srt.regex", "__init__")]
+    places = [
+        ("scheduler_proc.grammar.cache", "cache"),
+        ("srt.regex", "__init__"),
+        ("scheduler_proc.kernels", "__init__"),
+    ]
     for folder, (module, file) in enumerate(places):
         for name in (f"{file}.py", "other.py", "inner/other.py"):
             path = tmp_path / str(folder) / name
@@ -159,6 +163,19 @@ def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.Monk
             monkeypatch.setattr(f"{module}.__file__", str(tmp_path / str(folder) / f"{file}.py"))
             versions.append(compiler_version())
     assert len(set(versions)) == len(versions)
+
+
+def test_other_kernels_have_another_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Masks come from them, or from numpy where there are none."""
+    versions = [compiler_version()]
+    for content in (None, b"one", b"other"):
+        monkeypatch.setattr("scheduler_proc.grammar.cache.LIBRARY", tmp_path / "library.so")
+        if content is not None:
+            (tmp_path / "library.so").write_bytes(content)
+        versions.append(compiler_version())
+    assert len(set(versions[1:])) == 3 and versions[0] not in versions[2:]
 
 
 def test_other_unicode_tables_have_another_version(monkeypatch: pytest.MonkeyPatch) -> None:

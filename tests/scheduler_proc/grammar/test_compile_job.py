@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import errno
 import hashlib
 import os
 import signal
@@ -259,6 +260,27 @@ async def test_a_child_that_died_while_it_waited_costs_nobody_anything() -> None
         os.waitid(os.P_PID, waiting, os.WEXITED | os.WNOWAIT)
         outcome = await children.run(JOB)
         assert outcome.status == "ok" and outcome.reason != str(waiting)
+    finally:
+        await children.close()
+
+
+@pytest.mark.parametrize("missing", ["socket.socketpair", "os.memfd_create", "os.pidfd_open"])
+async def test_what_cannot_be_had_for_a_child_leaves_nothing_behind(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many files")
+
+    before, files = children_of_this_process(), len(os.listdir("/proc/self/fd"))
+    children = Children(Calls(tells_pid), ROOMY)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(missing, fails)
+            children.prepare()
+            with pytest.raises(OSError, match="too many files"):
+                await children.run(JOB)
+        assert children_of_this_process() == before
+        assert len(os.listdir("/proc/self/fd")) == files
     finally:
         await children.close()
 

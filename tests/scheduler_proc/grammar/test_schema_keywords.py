@@ -29,6 +29,11 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
      ["2023-02-29", "1900-02-29", "2024-13-01"]),
     ({"type": "string", "format": "ipv6"}, ["::1", "1:2::ffff:1.2.3.4"], ["1::2::3", ":::"]),
     ({"type": "string", "format": "no-such-format"}, ["anything"], [1]),
+    ({"type": ["string", "null"], "format": "hostname", "maxLength": 0}, [None], ["a"]),
+    ({"type": "integer", "minimum": 2**53 + 1, "maximum": 2**63 - 1}, [2**53 + 2, 2**63 - 1],
+     [2**53, 2**63]),
+    ({"type": "integer", "minimum": -(2**63), "maximum": -(2**53) - 1}, [-(2**53) - 2, -(2**62)],
+     [-(2**53), -(2**63) - 1]),
     ({"enum": ["a", 1, {"b": [True]}], "minimum": 2}, ["a", {"b": [True]}], [1, "b"]),
     ({"const": 1.0}, [1], [True, 2]),
     # Objects
@@ -46,6 +51,9 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "object", "patternProperties": {"^a": {"type": "null"}},
       "properties": {"ab": {"enum": [None, 1]}}, "additionalProperties": {"type": "boolean"}},
      [{"ab": None}, {"ax": None, "b": True}], [{"ab": 1}, {"ax": True}, {"b": None}]),
+    ({"type": "object", "patternProperties": {"^a": {"type": "integer"}},
+      "allOf": [{"properties": {"ab": {"minimum": 2}}, "additionalProperties": False}]},
+     [{"ab": 2}, {}], [{"ab": 1}, {"ab": "x"}, {"ac": 2}]),
     ({"type": "object", "dependentRequired": {"a": ["b"]}}, [{"a": 1, "b": 2}, {"b": 1}],
      [{"a": 1}]),
     ({"type": "object", "dependencies": {"a": {"properties": {"c": {"type": "null"}}}}},
@@ -55,6 +63,18 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"properties": {"b": {}}}],
       "type": "object", "unevaluatedProperties": False},
      [{"a": 1, "b": 2}, {"b": 1}, {"a": 1}], [{"a": 1, "c": 2}]),
+    ({"allOf": [{"anyOf": [{"properties": {"a": {}}, "required": ["a"]}, {"$ref": "#/$defs/b"}]}],
+      "$defs": {"b": {"anyOf": [{"properties": {"b": {}}}, {"properties": {"c": {}}}]}},
+      "type": "object", "unevaluatedProperties": False},
+     [{"a": 1, "b": 2}, {"b": 1, "c": 2}, {"a": 1, "b": 2, "c": 3}, {}], [{"a": 1, "d": 2}]),
+    ({"allOf": [{"if": {"properties": {"a": {"type": "null"}}, "required": ["a"]}}],
+      "type": "object", "unevaluatedProperties": False}, [{"a": None}, {}], [{"a": 1}]),
+    ({"enum": [{"a": 1}, {"b": 1}, {}], "properties": {"a": {}}, "unevaluatedProperties": False},
+     [{"a": 1}, {}], [{"b": 1}]),
+    ({"enum": [[1, 2], [1], []], "prefixItems": [True], "unevaluatedItems": False}, [[1], []],
+     [[1, 2]]),
+    ({"type": "object", "propertyNames": {"enum": ["x", "y"]}, "minProperties": 2},
+     [{"x": 1, "y": 2}], [{"x": 1}, {"x": 1, "z": 2}]),
     # Arrays
     ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "integer"}},
      [[], [None, 1, 2]], [[1], [None, "x"]]),
@@ -116,6 +136,11 @@ REFUSED = [
     ({"properties": {"a/b": {"pattern": "(?=a)"}}}, "#/properties/a~1b/pattern"),
     ({"$ref": "http://example.com/other.json"}, "outside"),
     ({"$ref": "#"}, "refers to itself"),
+    ({"$id": "http://a/b", "$ref": "//[x"}, "'//[x' is no URI"),
+    ({"$id": "http://a/b", "allOf": [{"$id": "//[x"}]}, "JSON schema at #/allOf/0: $id"),
+    ({"$id": "http://[x", "allOf": [{"$ref": "a"}]}, "JSON schema at #/allOf/0: $ref"),
+    ({"pattern": "\\ud83d\\u0041"}, "not a character at position 0"),
+    ({"pattern": "[\\ud83d\\ue000]"}, "not a character at position 1"),
     ({"$recursiveRef": "#"}, "$recursiveRef"),
     ({"type": "text"}, "'text' is not a JSON type"),
     ({"minLength": -1}, "#/minLength"),
@@ -125,6 +150,33 @@ REFUSED = [
     (False, "no value can be valid"),
     ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, "no value"),
     ({"$schema": "http://example.com/mine"}, "$schema"),
+    ({"$schema": "http://json-schema.org/draft-03/schema", "divisibleBy": 2}, "#/divisibleBy"),
+    ({"$schema": "http://json-schema.org/draft-03/schema", "not": {"extends": {}}}, "/extends"),
+    (
+        {"allOf": [{"enum": [{"a": 1}, 1]}], "unevaluatedProperties": False},
+        "#/unevaluatedProperties",
+    ),
+    (
+        {"anyOf": [{"const": [1]}, {"type": "null"}], "unevaluatedItems": False},
+        "#/unevaluatedItems",
+    ),
+    (
+        {
+            "type": "object",
+            "patternProperties": {"^a": {"type": "integer"}},
+            "allOf": [
+                {"properties": {"ab": {"type": "integer"}}, "additionalProperties": {"minimum": 2}}
+            ],
+        },
+        "patternProperties",
+    ),
+    ({"type": "object", "minProperties": 2}, "#/minProperties"),
+    ({"type": "object", "minProperties": 3, "required": ["a"]}, "#/minProperties"),
+    ({"const": "\ud800"}, "#/const"),
+    ({"enum": [1, [{"\udfff": 1}]]}, "#/enum"),
+    ({"properties": {"\ud800": {}}}, "#/properties"),
+    ({"not": {"required": ["\ud800"]}}, "#/not/required"),
+    ({"dependentRequired": {"a": ["\ud800"]}}, "#/required"),
 ]
 
 
@@ -136,9 +188,19 @@ def test_what_is_not_supported_is_refused_by_name_and_place(schema: Any, named: 
 
 
 def test_text_that_is_no_schema_is_refused() -> None:
-    for source in ("{", "[]", '{"minimum": NaN}', "1"):
+    for source in ("{", "[]", '{"minimum": NaN}', "1", '{"const": 1e400}', '{"enum": [[-1e400]]}'):
         with pytest.raises(GrammarError):
             prepare(source, "compact")
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63, 10**400, [{"a": 2**53 + 1}]])
+def test_values_that_the_back_end_would_round_are_left_to_the_automaton(value: Any) -> None:
+    flat = prepare(json.dumps({"const": value}), "compact")
+    assert flat.regex is not None
+    with pytest.raises(GrammarError, match="2\\^53"):
+        _ = flat.grammar
+    with pytest.raises(GrammarError, match="2\\^53"):
+        prepare(json.dumps({"type": "object", "properties": {"a": {"const": value}}}), "compact")
 
 
 def test_a_listed_name_cannot_be_spelled_past_its_condition() -> None:

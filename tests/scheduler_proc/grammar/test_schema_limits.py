@@ -1,6 +1,7 @@
 """Hostile schemas end in an error that says why, or compile; none takes long or much."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,6 +15,24 @@ def test_ten_thousand_enum_values() -> None:
     matcher = schema_matcher({"enum": [f"value{i}" for i in range(10_000)]})
     assert matcher.accepts('"value9999"')
     assert not matcher.accepts('"value10000"')
+
+
+def test_thousands_of_optional_properties_do_not_make_a_regex_of_their_square() -> None:
+    listed = {f"property{i}": {"type": "null"} for i in range(4000)}
+    source = json.dumps({"type": "object", "properties": listed, "additionalProperties": False})
+    tracemalloc.start()
+    try:
+        assert prepare(source, "compact").regex is None
+        assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_of_thousands_of_properties_is_not_written_thousands_of_times() -> None:
+    listed = {f"property{i}": {"type": "null"} for i in range(4000)}
+    schema = {"type": "object", "properties": listed, "minProperties": 1}
+    with pytest.raises(GrammarError, match=r"#/minProperties.* alternatives"):
+        prepare(json.dumps(schema), "compact")
 
 
 def reference_bomb(width: int, depth: int) -> dict[str, Any]:

@@ -88,6 +88,66 @@ def test_combinations() -> None:
     ]  # fmt: skip
 
 
+def sequence(*elements: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def pattern(source: str) -> dict[str, Any]:
+    return {"type": "regex", "pattern": source}
+
+
+def tag(content: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "tag", "begin": "<", "content": content, "end": ">"}
+
+
+AB = {"type": "const_string", "value": "ab"}
+WORD = {"type": "grammar", "grammar": 'root ::= [a-z]* ">"?'}
+NULL = {"type": "json_schema", "json_schema": {"type": "null"}}
+
+
+@pytest.mark.parametrize(
+    ("form", "accepted", "rejected"),
+    [
+        (sequence(pattern("a*"), AB), ["ab", "aab"], ["a", "b"]),
+        (sequence(pattern("[0-9]+"), pattern("[0-9]")), ["12", "123"], ["1"]),
+        (sequence({"type": "star", "content": pattern("a|ab")}, AB), ["ab", "abab", "aab"], ["a"]),
+        ({"type": "or", "elements": [pattern("[a-z]+"), {**AB, "value": "ab1"}]},
+         ["ab1", "ab"], ["a1"]),
+        (tag(pattern(".*")), ["<>", "<a>", "<a>>"], ["<", "<a>b"]),
+        (tag(WORD), ["<a>", "<a>>"], ["<a>>>"]),
+        # Beside what is not regular
+        (sequence(NULL, tag(pattern(".*")), NULL), ["null<>null", "null<a>>null"], ["null<a>"]),
+        (sequence(NULL, {"type": "optional", "content": pattern("a+")}, AB, NULL),
+         ["nullabnull", "nullaabnull"], ["nullbnull"]),
+        ({"type": "or", "elements": [NULL, pattern("n+"), tag(NULL), tag(pattern(".*"))]},
+         ["null", "nn", "<null>", "<a>"], ["nul", "a"]),
+        ({"type": "or", "elements": [NULL, pattern("nulls?!")]}, ["null", "null!"], ["nulls"]),
+        ({"type": "repeat", "min": 0, "max": 0, "content": NULL}, [""], ["null"]),
+        (sequence({"type": "tag", "begin": "", "content": {**AB, "value": ""}, "end": ""}, NULL),
+         ["null"], [""]),
+        ({"type": "repeat", "min": 0, "max": 0, "content": AB}, [""], ["ab"]),
+        (triggered(tags=[{"type": "tag", "begin": "<f", "content": pattern(".*"), "end": ">"}]),
+         ["<f>", "a<fb>c", "<f>><f>"], ["<f", "a<fb"]),
+    ],
+)  # fmt: skip
+def test_a_pattern_ends_where_what_follows_begins(
+    form: dict[str, Any], accepted: list[str], rejected: list[str]
+) -> None:
+    matcher = matcher_of(form)
+    assert [text for text in accepted if not matcher.accepts(text)] == []
+    assert [text for text in rejected if matcher.accepts(text)] == []
+
+
+def test_a_pattern_that_ends_itself_is_one_terminal() -> None:
+    """Free text that is spelled takes longer than a request may."""
+    for source, is_one in (("[^>]*", True), (".*", False)):
+        form = sequence(NULL, tag(pattern(source)), NULL)
+        text = tags_grammar(json.dumps({"format": form}), "compact").text()
+        assert ("*(?:" in text) == is_one
+    matcher = matcher_of(sequence(tag(pattern("[^>]*")), NULL))
+    assert matcher.accepts("<abc>null") and not matcher.accepts("<a>b>null")
+
+
 def test_free_text_ends_at_the_end_of_its_tag() -> None:
     think = {"type": "tag", "begin": "<t>", "content": {"type": "any_text"}, "end": "</t>"}
     matcher = matcher_of({"type": "sequence", "elements": [think, triggered()]})
