@@ -51,7 +51,7 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
         tokenizer["context_len"],
     )
     log.info(
-        "pool    %d tokens, %.0f MiB (touched as it fills)",
+        "pool    %d tokens, at most %.0f MiB",
         args.max_total_tokens,
         scheduler["pool_bytes"] / 2**20,
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
 from threading import Thread
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -129,6 +130,7 @@ class NativeExecutor:
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
+        _check_arrays(batch, self.vocab_size)
         result = _empty_result(batch)
         fields = _fields(batch, result) | _adjusted(batch) | _details(batch, result)
         step = Batch(
@@ -195,7 +197,7 @@ def _adjusted(batch: ForwardBatch) -> _Fields:
     if batch.adjust_indptr is None:
         return {}
     floats = ("adjust_repeat", "adjust_add")
-    _check_lengths(batch, "adjust_indptr", len(batch.sample_tokens), ("adjust_ids", *floats))
+    _check_lists(batch, "adjust_indptr", len(batch.sample_tokens), ("adjust_ids", *floats))
     return {
         **{name: (getattr(batch, name), c_int32) for name in ("adjust_indptr", "adjust_ids")},
         **{name: (getattr(batch, name), c_float) for name in floats},
@@ -206,9 +208,8 @@ def _details(batch: ForwardBatch, result: StepResult) -> _Fields:
     if batch.detail_rows is None or batch.detail_top is None:
         return {}
     rows = len(batch.detail_rows)
-    if len(batch.detail_top) != rows:
-        raise ValueError(f"detail_top has {len(batch.detail_top)} entries, not {rows}")
-    _check_lengths(batch, "detail_indptr", rows, ("detail_ids",))
+    _check_lengths(batch, rows, "detail_top")
+    _check_lists(batch, "detail_indptr", rows, ("detail_ids",))
     return {
         "top_indptr": (np.append(0, batch.detail_top).cumsum(dtype=np.int32), c_int32),
         **{
@@ -221,15 +222,35 @@ def _details(batch: ForwardBatch, result: StepResult) -> _Fields:
     }
 
 
-def _check_lengths(batch: ForwardBatch, indptr: str, rows: int, names: Iterable[str]) -> None:
-    """The kernels see no lengths: `indptr` must have an end for each row, and be all that the
-    arrays `names` hold."""
-    ends: np.ndarray = getattr(batch, indptr)
-    if len(ends) != rows + 1:
-        raise ValueError(f"{indptr} has {len(ends)} entries, not {rows + 1}")
+def _check_arrays(batch: ForwardBatch, vocab_size: int) -> None:
+    """The kernels see no lengths, and not how many masks there are."""
+    samples = len(batch.sample_tokens)
+    _check_lengths(batch, batch.num_tokens, "positions", "out_slots")
+    _check_lists(batch, "kv_indptr", batch.num_rows, ("kv_indices",))
+    columns = ("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob")
+    _check_lengths(batch, samples, *columns)
+    _check_lengths(batch, len(batch.logprob_tokens), "logprob_targets")
+    if batch.masks is None or batch.mask_rows is None:
+        return
+    _check_lengths(batch, samples, "mask_rows")
+    masks, words = batch.masks.shape
+    if words != (vocab_size + 31) // 32:
+        raise ValueError(f"masks have {words} words for {vocab_size} ids")
+    if (last := int(batch.mask_rows.max(initial=-1))) >= masks:
+        at = int(batch.mask_rows.argmax())
+        raise ValueError(f"mask_rows[{at}] = {last} is not below {masks}")
+
+
+def _check_lengths(batch: ForwardBatch, length: int, *names: str) -> None:
     for name in names:
-        if len(getattr(batch, name)) != ends[-1]:
-            raise ValueError(f"{name} is not as long as {indptr} says")
+        if (found := len(getattr(batch, name))) != length:
+            raise ValueError(f"{name} has {found} entries, not {length}")
+
+
+def _check_lists(batch: ForwardBatch, indptr: str, rows: int, names: Iterable[str]) -> None:
+    """`indptr` must have an end for each row, and be all that the arrays `names` hold."""
+    _check_lengths(batch, rows + 1, indptr)
+    _check_lengths(batch, int(getattr(batch, indptr)[-1]), *names)
 
 
 def _available_cores() -> int:
@@ -257,9 +278,8 @@ class _KVMemory:
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         self.format, element = KV_DTYPES[dtype]
         self.num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(element).itemsize
-        memory = huge_memory(self.num_bytes)
-        self.values = memory.view(element).reshape(shape)
-        Thread(target=populate, args=(memory,), name="kv-pages", daemon=True).start()
+        self.values = huge_memory(self.num_bytes).view(element).reshape(shape)
+        Thread(target=populate, args=(ref(self.values),), name="kv-pages", daemon=True).start()
 
     def attach(self, layers: Any) -> None:
         """Tell each layer where its part is."""

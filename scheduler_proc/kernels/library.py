@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import ref
 
 import numpy as np
 
@@ -334,6 +336,7 @@ class Arena:
 _MADV_POPULATE_WRITE = 23
 _POPULATED_AT_ONCE = 1 << 24  # bytes
 _LEFT_FREE = 1 << 30  # bytes
+_CONTROL_GROUP = Path("/sys/fs/cgroup")  # where a container sees its own
 
 
 def huge_memory(size: int) -> np.ndarray:
@@ -344,23 +347,38 @@ def huge_memory(size: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
-def populate(memory: np.ndarray) -> None:
-    """Have the system find the pages of `memory` now, not when each is first written; for a thread
-    of its own, which gets the least priority.
+def populate(pages: "ref[np.ndarray]") -> None:
+    """Have the system find the pages of an array of `huge_memory` now, not when each is first
+    written; for a thread of its own, which gets the least priority.
 
-    Leaves what is in it alone, also what others write meanwhile. Returns early where the system
-    cannot do this (Linux before 5.14) or has little memory left.
+    Leaves what is in it alone, also what others write meanwhile. Returns early where nobody holds
+    the array any more, the system cannot do this (Linux before 5.14) or little memory is left.
     """
     if not sys.platform.startswith("linux"):
         return
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     # Not mmap.madvise, which keeps the interpreter's lock.
     madvise = ctypes.CDLL(None).madvise
-    first = address(memory) // mmap.PAGESIZE * mmap.PAGESIZE
-    end = address(memory) + memory.nbytes
-    for start in range(first, end, _POPULATED_AT_ONCE):
-        length = min(_POPULATED_AT_ONCE, end - start)
-        if os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE < _LEFT_FREE:
+    done = 0
+    while (memory := pages()) is not None and done < memory.nbytes:
+        length = min(_POPULATED_AT_ONCE, memory.nbytes - done)
+        start = c_void_p(address(memory) + done)
+        if _memory_left() < _LEFT_FREE:
             return
-        if madvise(c_void_p(start), ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
+        if madvise(start, ctypes.c_size_t(length), _MADV_POPULATE_WRITE) != 0:
             return
+        done += length
+        del memory
+
+
+def _memory_left() -> int:
+    """Bytes that are free, and that a container may still take."""
+    left: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # not this version of control groups, or no limit
+            most = int((_CONTROL_GROUP / limit).read_text())
+            left = min(left, most - int((_CONTROL_GROUP / used).read_text()))
+    return left

@@ -242,8 +242,21 @@ def test_a_level_shares_no_code_with_other_files(unit: str) -> None:
     """The linker keeps one copy of a function that several files define. Were it that of a level,
     a CPU without the level would run it and die."""
     level = unit.removeprefix("isa_").removesuffix(".cpp")
+    shared = [name for _, kind, name in symbols_of(level, "-C") if kind in "WVu"]
+    assert [name for name in shared if f"srt::{level}::" not in name] == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("unit", build.ISA_FLAGS)
+def test_loading_the_library_runs_nothing_of_a_level(unit: str) -> None:
+    """What makes a file's globals runs on every CPU, also on those without the level."""
+    level = unit.removeprefix("isa_").removesuffix(".cpp")
+    assert [name for _, _, name in symbols_of(level) if "_GLOBAL__sub_I" in name] == []
+
+
+def symbols_of(level: str, *options: str) -> list[list[str]]:
+    """What the file of a level defines."""
     path = build.make_toolchain(build.OBJECTS, None).objects / f"isa_{level}.o"
     if not path.exists():
         pytest.skip(f"the native kernels were not built here for {level}")
-    shared = [name for _, kind, name in symbols(path, "-C", "--defined-only") if kind in "WVu"]
-    assert [name for name in shared if f"srt::{level}::" not in name] == []
+    return symbols(path, *options, "--defined-only")

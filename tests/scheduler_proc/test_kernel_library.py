@@ -1,6 +1,7 @@
 """The binding of the native kernels: against the header, and the library where it is built."""
 
 import ctypes
+import mmap
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import POINTER
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -197,13 +199,44 @@ class TestNative:
         with pytest.raises(RuntimeError, match=r"\w+"):
             native.check(native.c.srt_pack(99, None, 16, 32, None, Format.F32, None))
 
+    @pytest.mark.parametrize("format", [-1, max(Format) + 1])
+    def test_packing_in_a_format_that_does_not_exist_is_refused(
+        self, native: Library, format: int
+    ) -> None:
+        weights, out = np.ones((16, 32), np.float32), np.zeros(16 * 32 * 4, np.uint8)
+        arrays = library.address(weights), library.address(out)
+        with pytest.raises(RuntimeError, match=f"cannot become {format}"):
+            native.check(native.c.srt_pack(Source.F32, arrays[0], 16, 32, None, format, arrays[1]))
+        assert (out == 0).all()
 
+
+class AskedSystem:
+    """Takes the place of madvise, and gets a page at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.held: list[np.ndarray] = []  # let go at the first call
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: self)
+        monkeypatch.setattr(library, "_POPULATED_AT_ONCE", mmap.PAGESIZE)
+
+    def madvise(self, *arguments: object) -> int:
+        self.calls += 1
+        self.held.clear()
+        return 0
+
+
+def in_a_thread(memory: "ref[np.ndarray]") -> None:
+    """`populate`, which lowers its thread's priority."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(library.populate, memory).result()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
 class TestPopulate:
-    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks Linux")
     def test_pages_are_there_and_values_stay(self) -> None:
         memory = library.huge_memory(64 * 4096)
         memory[::4096] = 7
-        in_a_thread(memory)
+        in_a_thread(ref(memory))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         assert memory.sum() == 64 * 7
         memory[1::4096] = 1
@@ -211,16 +244,38 @@ class TestPopulate:
 
     def test_stops_where_little_memory_is_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(library, "_LEFT_FREE", 1 << 62)
-        monkeypatch.setattr(ctypes, "CDLL", lambda name: FailingLibrary())
-        in_a_thread(library.huge_memory(4096))
+        system, memory = AskedSystem(monkeypatch), library.huge_memory(4096)
+        in_a_thread(ref(memory))
+        assert system.calls == 0
 
+    @pytest.mark.parametrize(
+        ("limit", "used"),
+        [
+            ("memory.max", "memory.current"),
+            ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+        ],
+    )
+    @pytest.mark.parametrize(("most", "calls"), [("5000000", 0), ("7000000", 3), ("max", 3)])
+    def test_stops_before_the_limit_of_its_container(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        limit: str,
+        used: str,
+        most: str,
+        calls: int,
+    ) -> None:
+        (tmp_path / "memory").mkdir()
+        (tmp_path / limit).write_text(f"{most}\n")
+        (tmp_path / used).write_text("4000000\n")
+        monkeypatch.setattr(library, "_CONTROL_GROUP", tmp_path)
+        monkeypatch.setattr(library, "_LEFT_FREE", 2_000_000)
+        system, memory = AskedSystem(monkeypatch), library.huge_memory(3 * mmap.PAGESIZE)
+        in_a_thread(ref(memory))
+        assert system.calls == calls
 
-def in_a_thread(memory: np.ndarray) -> None:
-    """`populate`, which lowers its thread's priority."""
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(library.populate, memory).result()
-
-
-class FailingLibrary:
-    def madvise(self, *arguments: object) -> int:
-        raise AssertionError("asked for memory")
+    def test_stops_when_nobody_holds_the_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        system = AskedSystem(monkeypatch)
+        system.held.append(library.huge_memory(4 * mmap.PAGESIZE))
+        in_a_thread(ref(system.held[0]))
+        assert system.calls == 1

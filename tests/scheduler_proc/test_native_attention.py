@@ -268,9 +268,16 @@ def test_a_row_with_a_broken_cache_spoils_no_other(ops: Ops, alone: Ops) -> None
         assert np.isnan(out).all() if i in spoilt else (out == wanted[i][-1:]).all()
 
 
-@pytest.mark.parametrize("shape", [Shape(4, 2, 64), Shape(6, 1, 80), Shape(2, 2, 16, "float32")])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *(Shape(4, 2, 64), Shape(6, 1, 80), Shape(2, 2, 16, "float32")),
+        *(Shape(4, 2, 64, window=1), Shape(8, 1, 32, "float32", 20), Shape(5, 1, 64, window=130)),
+    ],
+    ids=name,
+)
 @pytest.mark.parametrize("hit", [0, 50, 130, 159])
-def test_a_value_that_is_not_finite_harms_no_earlier_token(
+def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
     ops: Ops, alone: Ops, shape: Shape, hit: int
 ) -> None:
     sequences = random_sequences(shape, (160, 40))
@@ -280,6 +287,24 @@ def test_a_value_that_is_not_finite_harms_no_earlier_token(
     out, other = broken.run(ops, [sequences.whole(0), sequences.whole(1)])
     np.testing.assert_array_equal(other, wanted[1])
     heads = slice(shape.heads - shape.heads // shape.kv_heads, None)  # that read what is broken
-    assert np.isnan(out[hit:, heads, 3]).all()
-    out[hit:, heads, 3] = wanted[0][hit:, heads, 3]
+    seeing = slice(hit, hit + shape.window if shape.window else None)
+    assert np.isnan(out[seeing, heads, 3]).all()
+    out[seeing, heads, 3] = wanted[0][seeing, heads, 3]
     np.testing.assert_array_equal(out, wanted[0])
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("window", [0, 1, 20])
+@pytest.mark.parametrize("kv_dtype", ["float16", "float32"])
+def test_a_query_that_is_not_finite_gets_nothing_that_is(
+    ops: Ops, alone: Ops, kv_dtype: str, window: int, broken: float
+) -> None:
+    """Least of all something of keys that it may not see."""
+    sequences = random_sequences(Shape(4, 2, 32, kv_dtype, window), (160,))
+    wanted = expected(sequences, alone)
+    for token in (0, 3, 127, 128, 140, 159):
+        sequences.queries[0][token, 1, 5] = broken
+        wanted[0][token, 1] = np.nan
+    check(sequences, ops, [sequences.whole(0)], wanted)
+    for token in (3, 127, 140):
+        check(sequences, ops, [Piece(0, token, token + 1)], wanted)

@@ -268,6 +268,37 @@ def test_a_bad_step_is_refused_and_harms_nothing(
         np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("positions", "out_slots", "kv_indptr", "kv_indices", "logprob_targets", "mask_rows"),
+        *("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob"),
+    ],
+)
+def test_an_array_that_is_too_short_is_refused(engine: NativeExecutor, field: str) -> None:
+    bad = masked(two_rows(), [0, 0])
+    setattr(bad, field, getattr(bad, field)[:-1])
+    with pytest.raises(ValueError, match=field):
+        engine.run(bad)
+
+
+def masked(step: ForwardBatch, rows: list[int], words: int = 5) -> ForwardBatch:
+    """Samples whose masks are rows of one that allows everything."""
+    step.masks, step.mask_rows = np.full((1, words), 0xFFFFFFFF, np.uint32), int32(rows)
+    return step
+
+
+def test_masks_that_are_not_there_are_refused(engine: NativeExecutor) -> None:
+    wanted = engine.run(two_rows())
+    for rows in ([0, 0], [-1, 0]):
+        found = engine.run(masked(two_rows(), rows))
+        np.testing.assert_array_equal(found.next_ids, wanted.next_ids)
+    with pytest.raises(ValueError, match=r"mask_rows\[1\] = 1"):
+        engine.run(masked(two_rows(), [0, 1]))
+    with pytest.raises(ValueError, match="masks have 4 words"):
+        engine.run(masked(two_rows(), [0, 0], words=4))
+
+
 def test_a_step_without_rows_is_refused(engine: NativeExecutor) -> None:
     empty, ends = int32([]), int32([0])
     nothing = make_batch([Row([1], [0], samples=False)])

@@ -305,12 +305,13 @@ struct BlockKernel {
     }
   }
 
-  // Values of keys [at, at + n) of the chunk. Row r reads none from `limit(r)` on, not even times
-  // zero: a value that is not finite harms nobody who may not see it.
-  template <class Limit>
-  static void all_values(int first, int rows, int n, const Scratch &s, int at, Limit limit) {
+  // Values of keys [at, at + n) of the chunk. Row r reads those of [lower(r), limit(r)) alone, no
+  // others times zero: a value that is not finite harms nobody who may not see it.
+  template <class Lower, class Limit>
+  static void all_values(int first, int rows, int n, const Scratch &s, int at, Lower lower,
+                         Limit limit) {
     constexpr int C = kColumns<V>, R = std::max(1, std::min(6, kValueRegisters / C));
-    const auto visible = [&](int row) { return std::max(0, std::min(n, limit(row) - at)); };
+    const auto within = [&](int key) { return std::max(0, std::min(n, key - at)); };
     const auto values = [&](auto count, int row, int from, int to) {
       for (int column = 0; column < V && from < to; column += C)
         value_tile<count.value, C>(s.scores + row * kChunk + at + from,
@@ -318,10 +319,15 @@ struct BlockKernel {
                                    s.records + row * record_floats(kDim) + 16 * column);
     };
     for (int r = first; r < rows; r += R) {
-      const int common = r + R <= rows ? visible(r) : 0;  // the first row's limit is the lowest
-      values(std::integral_constant<int, R>(), r, 0, common);
+      // What all of R rows see: limits ascend, and so do lower ends.
+      int from = r + R <= rows ? within(lower(r + R - 1)) : n, to = from < n ? within(limit(r)) : n;
+      if (from >= to) from = to = n;
       for (int i = r; i < std::min(rows, r + R); i++)
-        values(std::integral_constant<int, 1>(), i, common, visible(i));
+        values(std::integral_constant<int, 1>(), i, within(lower(i)),
+               std::min(from, within(limit(i))));
+      values(std::integral_constant<int, R>(), r, from, to);
+      for (int i = r; i < std::min(rows, r + R); i++)
+        values(std::integral_constant<int, 1>(), i, to, within(limit(i)));
     }
   }
 
@@ -359,6 +365,7 @@ struct BlockKernel {
       for (int t = 0; t < n; t += kTile) {
         gather_values(v_pool, stride, slots + t, std::min(kTile, n - t), s.values);
         all_values(first, rows, std::min(kTile, n - t), s, t,
+                   [&](int row) { return query_of(row).lower - base; },
                    [&](int row) { return query_of(row).limit - base; });
       }
       for (int r = first; r < rows; r++) keep(call, query_of(r), chunk, kv * group + r % group, r, s);

@@ -6,7 +6,8 @@
 
 namespace srt::SRT_ISA_NS {
 
-constexpr float kLowest = -1e30f;
+// Of scores that do not count. Where none that counts is above it, what comes out is not a number.
+constexpr float kLowest = -__builtin_inff();
 
 // Softmax numerators of scores[lo, hi), zero elsewhere, to keep(i, numerators [16i, 16i + 16));
 // their maximum and sum. Scores come in units of log2 (the queries are scaled so), since powers of

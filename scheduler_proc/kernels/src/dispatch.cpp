@@ -27,7 +27,7 @@ extern const Kernels table;
 }
 #ifndef SRT_NO_AMX
 namespace amx {
-extern const Kernels table;
+const Kernels &table();
 }
 #endif
 #endif
@@ -69,20 +69,26 @@ bool has_amx() {
 #endif
 
 struct Level {
-  const Kernels *kernels;
+  const char *name;
+  const Kernels &(*kernels)();  // only if available
   bool (*available)();
 };
+
+template <const Kernels &table>
+const Kernels &kept() {
+  return table;
+}
 
 // Best first.
 const Level kLevels[] = {
 #ifndef SRT_NO_X86
 #ifndef SRT_NO_AMX
-    {&amx::table, has_amx},
+    {"amx", amx::table, has_amx},
 #endif
-    {&avx512::table, has_avx512},
-    {&avx2::table, has_avx2},
+    {"avx512", kept<avx512::table>, has_avx512},
+    {"avx2", kept<avx2::table>, has_avx2},
 #endif
-    {&portable::table, [] { return true; }},
+    {"portable", kept<portable::table>, [] { return true; }},
 };
 
 }  // namespace
@@ -91,8 +97,7 @@ const Kernels *find_kernels(const char *name) {
   if (name == nullptr) name = std::getenv("SRT_ISA");
   const bool any = name == nullptr || *name == '\0';
   for (const Level &level : kLevels)
-    if ((any || std::strcmp(level.kernels->name, name) == 0) && level.available())
-      return level.kernels;
+    if ((any || std::strcmp(level.name, name) == 0) && level.available()) return &level.kernels();
   set_error("instruction-set level '%s' is not one that this CPU and build have", name);
   return nullptr;
 }

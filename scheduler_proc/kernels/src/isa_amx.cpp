@@ -38,8 +38,12 @@ static Kernels make_table() {
   return made;
 }
 
-extern const Kernels table;
-const Kernels table = make_table();
+// Made when a CPU that has the level asks for it: what is made while the library is loaded is made
+// on every CPU, with instructions of this level.
+const Kernels &table() {
+  static const Kernels made = make_table();
+  return made;
+}
 
 }  // namespace amx
 

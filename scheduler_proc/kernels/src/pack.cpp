@@ -247,6 +247,7 @@ void pack_float_row(int32_t source, const uint8_t *row, int k, int32_t format, i
 }
 
 bool can_pack(int32_t source, int32_t format) {
+  if (format < SRT_F32 || format > SRT_Q6_TILES) return false;
   format = untiled(format);
   if (format == SRT_F32 || format == format_of_source(source)) return true;
   if (source == SRT_SRC_F16 && format == SRT_F16) return true;

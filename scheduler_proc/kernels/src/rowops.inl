@@ -18,7 +18,7 @@ static void rms_norm(const float *x, const float *weight, int k, float eps, floa
 constexpr float kSmallest = 1e-36f;
 
 // Symmetric int8 in groups of 32, as ggml's Q8_1: one outlier costs its own group only. `halves`
-// may be null. A NaN makes its group's scale NaN. A NaN makes its group's scale NaN.
+// may be null. A NaN makes its group's scale NaN.
 static void quantize(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves) {
   for (int g = 0; g < k / kGroup; g++) {
     const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
