@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 _PR_SET_PDEATHSIG = 1
+_BEATS_TO_A_REPEAT = 20  # of a beat that has not changed
 
 Handler = Callable[[Any], None]
 PeerHandler = Callable[[bytes, Any], None]
@@ -161,11 +162,13 @@ class Actor:
 
     async def _beat(self, ctl: RingSocket) -> None:
         while True:
-            self._send_beat(ctl)
-            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+            self._last_beat = None  # should one have been lost
+            for _ in range(_BEATS_TO_A_REPEAT):
+                self._send_beat(ctl)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     def _send_beat(self, ctl: RingSocket) -> None:
-        """Only what is new: every message wakes another process, which a step then waits for."""
+        """Mostly what is new: each message wakes another process, which a step then waits for."""
         beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info)
         if beat != self._last_beat and send_now(ctl, beat):
             self._last_beat = beat
