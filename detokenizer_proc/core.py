@@ -78,7 +78,7 @@ class Detokenizer:
         for i, column in enumerate(_columns(batch)):
             handle = column.handle
             request = self._requests.get(handle)
-            if request and request.is_open and column.ids:
+            if request and request.takes_tokens and column.ids:
                 stop_id = stop_ids.get(handle) if i == last[handle] else None
                 request.add_tokens(column, stop_id)
                 touched[handle] = request

@@ -73,6 +73,11 @@ class Request:
         """The client's name for the request."""
         return self._start.rid
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether nothing has ended it: neither its text nor its client."""
+        return self.is_open and self.finish is None
+
     def add_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
         """Append the log-probabilities of the next prompt tokens."""
         unsent = self._unsent
@@ -150,7 +155,8 @@ class Request:
             prompt_logprobs=bytes(unsent.prompt_logprobs),
             finish=self.finish,
             dropped=unsent.dropped,
-            jump_tokens=self._jump_tokens,
+            # Less than none where what was sampled has come to fewer tokens since.
+            jump_tokens=max(0, self._jump_tokens),
             forward_passes=self._forward_passes,
             detail=unsent.detail.packed() if unsent.detail else None,
             prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,

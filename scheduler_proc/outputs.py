@@ -1,9 +1,11 @@
 """Collects what the scheduler has to tell the detokenizer until the actor takes it as one batch.
 
 Tokens that nobody looks at before the end are held back and told HELD_TOKENS at a time: a step
-then costs the detokenizer nothing.
+then costs the detokenizer nothing. Tokens that are forced before the req is admitted for the first
+time wait until then: its start tells how much of the prompt was cached.
 """
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +43,7 @@ class OutputBuffer:
     def clear(self) -> None:
         """Forget everything, what is held back included."""
         self._held: dict[int, _Held] = {}  # by handle
+        self._early: dict[int, list[int]] = {}  # by handle: forced before its first admission
         self._begin()
 
     def _begin(self) -> None:
@@ -52,6 +55,7 @@ class OutputBuffer:
         self._jumps: dict[int, tuple[int, int]] = {}  # column -> drop, skip
         self._ids: list[int] = []
         self._logprobs: list[float] = []
+        self._wants_logprobs = False  # whether any of these reqs asked for them
         self._details: dict[int, LogprobDetail] = {}  # by column
         self._ends: list[ReqEnd] = []
 
@@ -61,10 +65,7 @@ class OutputBuffer:
         self._start(req)
         if req.is_watched:
             self._add_detail(detail)
-            self._handles.append(req.handle)
-            self._counts.append(1)
-            self._ids.append(token)
-            self._logprobs.append(logprob)
+            self._add_column(req, [token], [logprob])
             return
         held = self._held.get(req.handle)
         if held is None:
@@ -85,14 +86,31 @@ class OutputBuffer:
     ) -> None:
         """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
         `logprobs` and `detail` are theirs."""
+        if req.cached_tokens < 0:
+            self._early.setdefault(req.handle, []).extend(tokens)
+            return
+        self._add_jump(req, drop, skip, tokens, logprobs, detail)
+
+    def admitted(self, req: Req) -> None:
+        """The req has been admitted for the first time: tell what had to wait for that."""
+        tokens = self._early.pop(req.handle, None)
+        if tokens is not None:
+            self._add_jump(req, 0, 0, tokens, [math.nan] * len(tokens), None)
+
+    def _add_jump(
+        self,
+        req: Req,
+        drop: int,
+        skip: int,
+        tokens: list[int],
+        logprobs: list[float],
+        detail: LogprobDetail | None,
+    ) -> None:
         self._start(req)
         self._release(req)
         self._add_detail(detail)
         self._jumps[len(self._handles)] = (drop, skip)
-        self._handles.append(req.handle)
-        self._counts.append(len(tokens))
-        self._ids += tokens
-        self._logprobs += logprobs
+        self._add_column(req, tokens, logprobs)
 
     def prompt_logprobs(
         self, req: Req, start: int, logprobs: np.ndarray, detail: LogprobDetail | None = None
@@ -106,6 +124,7 @@ class OutputBuffer:
 
     def end(self, req: Req, finish: Finish) -> None:
         self._start(req)
+        self.admitted(req)  # or never will be
         self._release(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
@@ -113,13 +132,12 @@ class OutputBuffer:
         """Everything collected, or None if there is nothing to tell."""
         if not (self._handles or self._starts or self._ends or self._prompt_logprobs):
             return None
-        logprobs = np.array(self._logprobs, np.float32)
         batch = TokenBatch(
             epoch=epoch,
             handles=self._handles,
             counts=self._counts,
             ids=pack_ids(self._ids),
-            logprobs=b"" if np.isnan(logprobs).all() else pack_floats(logprobs),
+            logprobs=pack_floats(self._logprobs) if self._wants_logprobs else b"",
             starts=self._starts,
             prompt_logprobs=self._prompt_logprobs,
             ends=self._ends,
@@ -133,10 +151,14 @@ class OutputBuffer:
         """Tell what is held back of the req, if anything."""
         held = self._held.pop(req.handle, None)
         if held is not None:
-            self._handles.append(req.handle)
-            self._counts.append(len(held.ids))
-            self._ids += held.ids
-            self._logprobs += held.logprobs
+            self._add_column(req, held.ids, held.logprobs)
+
+    def _add_column(self, req: Req, ids: list[int], logprobs: list[float]) -> None:
+        self._handles.append(req.handle)
+        self._counts.append(len(ids))
+        self._ids += ids
+        self._logprobs += logprobs
+        self._wants_logprobs |= req.return_logprob
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """Of the column that comes next."""

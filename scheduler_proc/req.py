@@ -194,6 +194,7 @@ class Req:
                 self._penalties.count(token, 1)
         self.num_tokens = first + len(tokens)
         self._buffer[first : self.num_tokens] = tokens
+        self.cursor = Cursor()  # it may have gone beyond `first`
 
     def output_tail(self, limit: int) -> list[int]:
         """The last `limit` outputs, or all if there are fewer."""

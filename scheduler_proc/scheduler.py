@@ -288,9 +288,12 @@ class Scheduler:
         req.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, float(logprob), detail)
-        is_terminated = req.grammar is not None and req.grammar.is_terminated()
-        if is_terminated or self._is_stop(req, token, req.num_tokens):
+        if self._is_stop(req, token, req.num_tokens):
             self._finish(req, Finish("stop", matched=token))
+        elif req.grammar is not None and req.grammar.is_terminated():
+            # Without an EOS it is text that has ended the output, and not to be hidden.
+            is_text = req.grammar.is_accepting()
+            self._finish(req, Finish("stop", matched=None if is_text else token))
         elif req.num_tokens - req.prompt_len >= req.max_new_tokens:
             self._finish(req, Finish("length"))
         else:
@@ -323,12 +326,14 @@ class Scheduler:
         first = req.num_tokens - jump.drop
         tokens, finish = jump.tokens, None
         for i, token in enumerate(jump.tokens):
-            if self._is_stop(req, token, first + i + 1):
+            # Text that has been told before cannot end the req: it would be taken back.
+            if i >= jump.num_old and self._is_stop(req, token, first + i + 1):
                 tokens, finish = jump.tokens[: i + 1], Finish("stop", matched=token)
                 break
         req.replace_tail(jump.drop, tokens)
-        self.counters.generation_tokens += len(tokens) - jump.drop
-        self.counters.jump_forward_tokens += len(tokens) - jump.drop
+        gained = max(0, len(tokens) - jump.drop)  # totals never shrink
+        self.counters.generation_tokens += gained
+        self.counters.jump_forward_tokens += gained
         assert req.grammar is not None
         if finish is None and req.grammar.is_terminated():
             finish = Finish("stop")
@@ -485,6 +490,7 @@ class Scheduler:
             req.cached_tokens = min(prefix_len, req.prompt_len)
             self.counters.prompt_tokens += req.prompt_len
             self.counters.cached_tokens += req.cached_tokens
+            self._outputs.admitted(req)
         self.waiting.remove(req)
         self.running[req.handle] = req
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan, Step
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
@@ -95,14 +96,20 @@ def digest(batch: ForwardBatch) -> int:
     return value
 
 
-def replay(path: Path, grammars: Callable[[TokenizedReq], Grammar] | None = None) -> Scheduler:
-    """Run a trace on a fresh core. `grammars` gives a new grammar for a request that had one.
+def replay(
+    path: Path,
+    grammars: Callable[[TokenizedReq], Grammar] | None = None,
+    retokeniser: Retokeniser | None = None,
+) -> Scheduler:
+    """Run a trace on a fresh core. `grammars` gives a new grammar for a request that had one; the
+    `retokeniser` is needed where the recorded core had one, for its jumps.
 
     Raises AssertionError at the first plan that differs, ValueError at a request with a grammar
     if there are no `grammars`.
     """
     records = _read(path)
     core = Scheduler(msgspec.convert(next(records).data, SchedulerConfig))
+    core.retokeniser = retokeniser
     decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
     plan: Plan | None = None
     planned: list[Step] = []

@@ -167,7 +167,12 @@ class Generation(Protocol):
 
     @property
     def opens_reasoning(self) -> bool:
-        """Whether the chat template has opened the model's reasoning: the text begins inside."""
+        """Whether the prompt ends inside the model's reasoning: the text begins there."""
+        ...
+
+    @property
+    def closes_reasoning(self) -> bool:
+        """Whether the prompt has the end of the model's reasoning: the text begins behind it."""
         ...
 
     def __aiter__(self) -> AsyncIterator[GenerateOutput]:

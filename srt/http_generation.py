@@ -50,6 +50,11 @@ class HttpGeneration:
         """Never told: the text comes as the model wrote it."""
         return False
 
+    @property
+    def closes_reasoning(self) -> bool:
+        """Never told, as above."""
+        return False
+
     async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
         async for payload in self._events:
             last = self._last
@@ -145,6 +150,11 @@ class HttpSample:
     @property
     def opens_reasoning(self) -> bool:
         """Never told: the text comes as the model wrote it."""
+        return False
+
+    @property
+    def closes_reasoning(self) -> bool:
+        """Never told, as above."""
         return False
 
     @property

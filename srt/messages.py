@@ -188,10 +188,11 @@ FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq
 
 class Admitted(Message, frozen=True):
     """The request passed every check and is on its way; `prompt_tokens` is its length, and
-    `opens_reasoning` says that the chat template has opened the model's reasoning. Of a score it
-    is the prefix's length, and `score_start` the first position that is scored. The output's first
-    ids take the place of the prompt's last `healed_tokens`. The samples `aborted` (0 is the only
-    one of most requests) were ended before they began: nothing else comes of them."""
+    `opens_reasoning` says that the output begins inside the model's reasoning, `closes_reasoning`
+    that it begins behind it. Of a score it is the prefix's length, and `score_start` the first
+    position that is scored. The output's first ids take the place of the prompt's last
+    `healed_tokens`. The samples `aborted` (0 is the only one of most requests) were ended before
+    they began: nothing else comes of them."""
 
     rid: str
     epoch: int
@@ -200,6 +201,7 @@ class Admitted(Message, frozen=True):
     score_start: int = 0
     healed_tokens: int = 0
     aborted: list[int] = []
+    closes_reasoning: bool = False
 
 
 class Refused(Message, frozen=True):

@@ -19,6 +19,11 @@ def has_reasoning(parser: str, chat_template: str | None) -> bool:
     return parser == "think"
 
 
+def reasons(text: str) -> bool:
+    """Whether `text`, the beginning of an answer, ends inside its reasoning."""
+    return text.rfind(THINK) > text.rfind(END_THINK)
+
+
 class Part(NamedTuple):
     """A piece of an answer."""
 

@@ -91,7 +91,7 @@ class RingGeneration:
         self._forget = forget
         self._prompt = samples.prompt
         self._prompt_tokens = self._healed_tokens = 0
-        self._opens_reasoning = False
+        self._opens_reasoning = self._closes_reasoning = False
         self._text = ""
         self._ids: list[int] = []
         self._logprobs: list[float] | None = None
@@ -125,6 +125,10 @@ class RingGeneration:
     @property
     def opens_reasoning(self) -> bool:
         return self._opens_reasoning
+
+    @property
+    def closes_reasoning(self) -> bool:
+        return self._closes_reasoning
 
     @property
     def has_ended(self) -> bool:
@@ -172,6 +176,7 @@ class RingGeneration:
         self._prompt_tokens = reply.prompt_tokens
         self._healed_tokens = reply.healed_tokens
         self._opens_reasoning = reply.opens_reasoning
+        self._closes_reasoning = reply.closes_reasoning
 
     def fail(self, error: RequestError) -> None:
         """No more output will come."""

@@ -31,6 +31,7 @@ class FakeGeneration:
         self.rid = rid
         self.prompt_tokens = client.prompt_tokens(request)
         self.opens_reasoning = client.opens_reasoning
+        self.closes_reasoning = client.closes_reasoning
         self.closed = False
         self.finished = False
 
@@ -109,7 +110,7 @@ class FakeClient:
         self.logprobs: dict[str, float] = {}  # of every token, by rid; otherwise -0.5
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
-        self.opens_reasoning = False
+        self.opens_reasoning = self.closes_reasoning = False
         self.jump_forward_tokens = 0
         self.delay_s = 0.0
         self.changed = asyncio.Event()

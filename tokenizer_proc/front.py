@@ -37,6 +37,7 @@ from srt.messages import (
 )
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab
+from srt.reasoning import END_THINK
 from srt.regex.stops import build_stops
 from srt.sampling_params import SamplingParams
 from tokenizer_proc.admission import Admission, samples_of
@@ -239,7 +240,7 @@ class Front:
         self._check_room_for(prompt_tokens * sampling.n)
         healing = self._healer.heal(prompt.ids, sampling)
         kept = prompt_tokens - healing.num_tokens
-        constraint = sampling.constraint
+        constraint = _constraint(sampling, prompt)
         tokenized = TokenizedReq(
             client=client,
             rid=req.rid,
@@ -264,6 +265,7 @@ class Front:
             prompt_tokens,
             prompt.opens_reasoning,
             healed_tokens=healing.num_tokens,
+            closes_reasoning=prompt.closes_reasoning,
         )
         if constraint is not None:
             constraint = replace(constraint, before=healing.text)
@@ -355,6 +357,13 @@ def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
     if error.code != BAD_REQUEST:
         return error
     return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)
+
+
+def _constraint(sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
+    """The constraint; one that waits for the reasoning to end does not wait behind its end."""
+    if prompt.closes_reasoning and sampling.constraint_after == END_THINK:
+        sampling = replace(sampling, constraint_after="")
+    return sampling.constraint
 
 
 def _unconstrained(sampling: SamplingParams) -> SamplingParams:

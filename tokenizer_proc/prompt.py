@@ -20,7 +20,7 @@ from srt.messages import (
     unpack_ids,
 )
 from srt.model.tokenizer import Tokenizer
-from srt.reasoning import THINK
+from srt.reasoning import END_THINK, THINK, reasons
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
 
@@ -31,12 +31,14 @@ MAX_CHARS_PER_TOKEN = 16
 class Prompt(NamedTuple):
     """A prompt's ids (int32 [n], n >= 1) and the request's field that it came from.
 
-    `opens_reasoning`: the chat template ends with the tag that opens the model's reasoning.
+    The prompt of a chat may end inside the model's reasoning (`opens_reasoning`), or with the tag
+    that ends it (`closes_reasoning`).
     """
 
     ids: np.ndarray
     param: str
     opens_reasoning: bool = False
+    closes_reasoning: bool = False
 
 
 class PromptReader:
@@ -94,7 +96,9 @@ class PromptReader:
         self._check_chars(len(text), "messages")
         # The template writes whatever belongs at the start, BOS included.
         ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return Prompt(ids, "messages", text.rstrip().endswith(THINK))
+        end = text.rstrip()
+        opens = req.chat.continue_final and reasons(messages[-1].content)
+        return Prompt(ids, "messages", opens or end.endswith(THINK), end.endswith(END_THINK))
 
     def _render(self, messages: list[ChatMessage], tools: list[ToolSpec], chat: ChatOptions) -> str:
         args = _object(chat.template_args, "chat.template_args")

@@ -36,7 +36,7 @@ class Grammar(Protocol):
         ...
 
     def is_accepting(self) -> bool:
-        """Whether the output may end here."""
+        """Whether the output may end here; not once EOS has ended it."""
         ...
 
     def is_terminated(self) -> bool:

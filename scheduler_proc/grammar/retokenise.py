@@ -12,6 +12,7 @@ llguidance describes in its notes on fast-forward tokens.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -35,11 +36,13 @@ class TextEncoder(Protocol):
 
 
 class Jump(NamedTuple):
-    """Replace the last `drop` output tokens by `tokens`, which begin with their `skip` bytes."""
+    """Replace the last `drop` output tokens by `tokens`, which begin with their `skip` bytes; the
+    first `num_old` of `tokens` have no others."""
 
     drop: int
     tokens: list[int]
     skip: int
+    num_old: int
 
 
 class Retokeniser:
@@ -119,7 +122,8 @@ class Retokeniser:
         skip = self._length(old)
         if self._length(new[:taken]) > skip:
             grammar.rollback(len(new) - taken)
-            return Jump(len(old), new[:taken], skip)
+            ends = accumulate(len(self._bytes[i]) for i in new)
+            return Jump(len(old), new[:taken], skip, sum(end <= skip for end in ends))
         grammar.rollback(len(new))
         grammar.accept(old)
         return None

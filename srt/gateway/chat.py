@@ -3,6 +3,7 @@
 The one place where response formats, tools and reasoning meet.
 """
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -20,21 +21,24 @@ from srt.gateway.constraint_fields import (
 from srt.gateway.tool_plan import tool_plan
 from srt.gateway.wire_openai import ChatRequest
 from srt.gateway.wire_tokens import TokenizeBody
-from srt.generation import Request
-from srt.messages import ChatOptions
-from srt.reasoning import END_THINK
+from srt.generation import Generation, Request
+from srt.messages import ChatMessage, ChatOptions
+from srt.reasoning import END_THINK, reasons
 from srt.tools.constraint import ToolPlan
 from srt.tools.format import HERMES
 
 _EFFORT = "reasoning_effort"
+_TOOLS = "tools"
+_TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 
 
 class Reading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
     `functions` are the names of the tools that may be called (empty: look for none), and
-    `constrained` says that calls are known to be valid. `reasoning` says to split it off;
-    `opened` that the answer begins inside it, whatever the prompt says.
+    `constrained` says that all text but the reasoning is constrained, so that calls are known to
+    be valid. `reasoning` says to split it off; `opened` that the answer begins inside it unless the
+    prompt has its end.
     """
 
     functions: frozenset[str] = frozenset()
@@ -42,13 +46,19 @@ class Reading(Struct, frozen=True, kw_only=True):
     reasoning: bool = False
     opened: bool = False
 
+    def begins_inside(self, generation: Generation) -> bool:
+        """Whether the answer begins inside the reasoning."""
+        return generation.opens_reasoning or (self.opened and not generation.closes_reasoning)
+
 
 class Chat(NamedTuple):
-    """A chat to submit. `names` are the body's fields by the ring's, for errors."""
+    """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` those
+    by their places in the structural tag that was made of them."""
 
     request: Request
     reading: Reading
     names: dict[str, str]
+    places: dict[str, str]
 
 
 def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
@@ -59,10 +69,11 @@ def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
     _check_raw(body, plan, reasoning)
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
-    given = _constraint(body, plan)
-    after = body.constraint_after
-    if after is None:
-        after = END_THINK if reasoning and given is not None else ""
+    own = openai_constraint(body)
+    given = _constraint(body, plan, own)
+    reasons_first = reasoning and given is not None and not _answers(body, messages)
+    reasoned = END_THINK if reasons_first else ""
+    after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
     wants_prompt = body.prompt_logprobs is not None
     request = Request(
@@ -80,12 +91,19 @@ def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
     reads_tools = plan is not None and body.parse_tool_calls
     reading = Reading(
         functions=plan.names if plan is not None and reads_tools else frozenset(),
-        constrained=plan is not None and given is not None,
+        constrained=plan is not None and given is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before it is none of the answer.
         opened=given is not None and after == END_THINK,
     )
-    return Chat(request, reading, names | ({given.kind: given.path} if given else {}))
+    names |= {given.kind: given.path} if given else {}
+    return Chat(request, reading, names, _places(body, plan, own))
+
+
+def _answers(body: ChatRequest, messages: list[ChatMessage]) -> bool:
+    """Whether the chat ends in a message that goes on, and has no more reasoning in it."""
+    begun = messages[-1].content if body.continue_final_message else ""
+    return begun.strip() != "" and not reasons(begun)
 
 
 # The body's names of what says how the template writes messages.
@@ -130,12 +148,11 @@ def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> Non
         )
 
 
-def _constraint(body: ChatRequest, plan: ToolPlan | None) -> Given | None:
+def _constraint(body: ChatRequest, plan: ToolPlan | None, own: Given | None) -> Given | None:
     """What the answer must match: what the body asks for, its tools, or either of the two.
 
     The body's own constraint holds alone for text that nobody looks for calls in.
     """
-    own = openai_constraint(body)
     if plan is None:
         return own
     if own is not None and plan.choice == "auto" and not body.parse_tool_calls:
@@ -154,13 +171,41 @@ def _with_tools(own: Given | None, plan: ToolPlan) -> Given | None:
 
 
 def _tools(tag: object) -> Given | None:
-    return None if tag is None else Given("structural_tag", json_text(tag), "tools")
+    return None if tag is None else Given("structural_tag", json_text(tag), _TOOLS)
+
+
+def _places(body: ChatRequest, plan: ToolPlan | None, own: Given | None) -> dict[str, str]:
+    """The body's fields by their places in the tag of `_with_tools`."""
+    if plan is None:
+        return {}
+    at = "/format" if own is None else "/format/elements/0"
+    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.names]
+    tags = [at] if plan.choice == "named" else [f"{at}/tags/{i}" for i in range(len(numbers))]
+    fields = [f"tools[{i}].function.parameters" for i in numbers]
+    places = {f"{tag}/content": field for tag, field in zip(tags, fields, strict=True)}
+    return places if own is None else places | {"/format/elements/1": own.path}
+
+
+def placed(error: RequestError, places: dict[str, str]) -> RequestError:
+    """An error of the tag that was made of several fields as one of the field that is wrong."""
+    found = _TAG_ERROR.match(error.info.message)
+    if found is None:
+        return error
+    for place, field in places.items():
+        if f"{found[1]}/".startswith(f"{place}/"):
+            rest = found[1].removeprefix(place)  # inside a tag of the client's
+            inner = f"structural tag at /format{rest}: " if rest else ""
+            reason = f"{field}: {inner}{error.info.message[found.end() :]}"
+            return RequestError(reason, param=field, code=error.info.code)
+    return error
 
 
 def _as_format(own: Given) -> dict[str, object]:
     """A constraint as a part of a structural tag."""
     kind: ConstraintKind = own.kind
     if kind == "choices":
+        if not own.value:
+            raise RequestError(f"{own.path} must not be empty", param=own.path)
         return {
             "type": "or",
             "elements": [{"type": "const_string", "value": text} for text in own.value],

@@ -37,12 +37,12 @@ from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
 
 
 class ChatReader:
-    """Reads one answer. `prompt_opens`: the prompt has opened the reasoning."""
+    """Reads one answer. `opened`: it begins inside the reasoning."""
 
-    def __init__(self, reading: Reading, prompt_opens: bool) -> None:
+    def __init__(self, reading: Reading, opened: bool) -> None:
         self._splitter: ReasoningSplitter | None = None
         if reading.reasoning:
-            self._splitter = ReasoningSplitter(opened=reading.opened or prompt_opens)
+            self._splitter = ReasoningSplitter(opened=opened)
         self._parser: ToolCallParser | None = None
         if reading.functions:
             self._parser = ToolCallParser(
@@ -113,8 +113,8 @@ def _calls_of(pieces: list[ToolCallDelta]) -> list[ToolCallJson]:
 
 
 class ChatFace:
-    """Words the choices of one chat, each read by its own reader. `prompt_opens`: the prompt has
-    opened the reasoning; `prompt_ids` are to be told if they are given."""
+    """Words the choices of one chat, each read by its own reader. `opened`: they begin inside the
+    reasoning; `prompt_ids` are to be told if they are given."""
 
     id_prefix = "chatcmpl-"
     object = "chat.completion"
@@ -125,14 +125,14 @@ class ChatFace:
         body: ChatRequest,
         chat: Chat,
         vocab: Vocab,
-        prompt_opens: bool,
+        opened: bool,
         prompt_ids: list[int] | None,
     ) -> None:
         self._body = body
         self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
         self._prompt_ids = prompt_ids
         self._writers = [
-            _Writer(body, ChatReader(chat.reading, prompt_opens), chat.request, self._names)
+            _Writer(body, ChatReader(chat.reading, opened), chat.request, self._names)
             for _ in range(body.n)
         ]
 

@@ -1,11 +1,14 @@
 """From the messages of a chat request to those of the ring. Refusals name the message."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from srt.errors import RequestError
 from srt.gateway.wire_openai import ContentPart, Message
+from srt.gateway.wire_responses import InputPart
 from srt.gateway.wire_tools import ToolCallJson
 from srt.messages import ChatMessage, ToolCall
 
@@ -87,8 +90,20 @@ def _call(call: ToolCallJson, where: str) -> ToolCall:
 def _text(content: str | list[ContentPart] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    for i, part in enumerate(content):
-        if part.type != "text":
-            param = f"{where}.content[{i}].type"
+    return parts_text(content, f"{where}.content", ("text",))
+
+
+def parts_text(
+    parts: Sequence[ContentPart | InputPart], where: str, text_types: Collection[str]
+) -> str:
+    """The text of parts, which must be of `text_types` and have one; `where` is their field."""
+    text = ""
+    for i, part in enumerate(parts):
+        if part.type not in text_types:
+            param = f"{where}[{i}].type"
             raise RequestError(f"{param} {part.type!r} is not supported: text only", param=param)
-    return "".join(part.text for part in content)
+        if isinstance(part.text, UnsetType):
+            param = f"{where}[{i}].text"
+            raise RequestError(f"missing field {param!r}", param=param)
+        text += part.text
+    return text

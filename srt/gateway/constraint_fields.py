@@ -64,7 +64,7 @@ def constrained(
     held = {} if given is None else {given.kind: given.value}
     return msgspec.structs.replace(
         params,
-        json_whitespace=_whitespace(fields),
+        json_whitespace=_whitespace(fields, given),
         constraint_after=after,
         jump_forward=fields.jump_forward,
         token_healing=fields.token_healing,
@@ -72,8 +72,8 @@ def constrained(
     )
 
 
-def _whitespace(fields: ConstraintFields) -> Whitespace:
-    """The rule about blanks in JSON; RequestError if the fields disagree."""
+def _whitespace(fields: ConstraintFields, given: Given | None) -> Whitespace:
+    """The rule about blanks in JSON; RequestError if the fields disagree or want it of no JSON."""
     if not isinstance(fields, OpenAIConstraintFields):
         return fields.json_whitespace
     wanted: dict[str, Whitespace] = {}
@@ -92,6 +92,8 @@ def _whitespace(fields: ConstraintFields) -> Whitespace:
     for name in names[1:]:
         if wanted[name] != wanted[names[0]]:
             raise RequestError(f"{name} contradicts {names[0]}", param=name)
+    if given is None and "free" in wanted.values():
+        raise RequestError(f"{names[0]} needs a constraint", param=names[0])
     return wanted[names[0]] if names else "compact"
 
 

@@ -139,6 +139,7 @@ COMPLETION = Kind(
 _MESSAGE = Kind(
     {
         "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
+        "annotations": OnlyNeutral(([],), _NOT_SUPPORTED),
         "audio": OnlyNeutral((), _MEDIA),
         "function_call": OnlyNeutral((), "use tool_calls"),
     },

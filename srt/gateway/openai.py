@@ -8,9 +8,10 @@ from typing import Any
 from litestar import get, post
 from litestar.types import ASGIApp
 
+from srt.errors import RequestError
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.body import read_body
-from srt.gateway.chat import OPTION_NAMES, chat_of
+from srt.gateway.chat import OPTION_NAMES, chat_of, placed
 from srt.gateway.chat_answers import ChatFace
 from srt.gateway.constraint_fields import openai_constraint
 from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of
@@ -92,10 +93,13 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     chat = chat_of(body, gateway.info.reasoning, gateway.vocab.chat_template or "")
 
     def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:
-        opened = batch.generations[0].opens_reasoning
+        opened = chat.reading.begins_inside(batch.generations[0])
         return ChatFace(body, chat, gateway.vocab, opened, prompt_ids[0] if prompt_ids else None)
 
-    return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
+    try:
+        return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
+    except RequestError as error:
+        raise placed(error, chat.places) from error
 
 
 async def _answer(

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from srt.errors import RequestError
 from srt.gateway.batch import Batch, renamed, submit_all
 from srt.gateway.body import read_body
-from srt.gateway.chat import Chat, chat_of
+from srt.gateway.chat import Chat, chat_of, placed
 from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.fields import RESPONSES
@@ -66,7 +66,10 @@ async def responses(request: HttpRequest) -> ASGIApp:
         def rename(param: str | None, _: int) -> str | None:
             return _renamed(param, chat.names)
 
-        batch = await submit_all(gateway, [chat.request], rename_param=rename)
+        try:
+            batch = await submit_all(gateway, [chat.request], rename_param=rename)
+        except RequestError as error:
+            raise renamed(placed(error, chat.places), rename, 0) from error
         model = body.model or gateway.info.model_name
         return batch, ResponseWriter(body, model, chat.reading, gateway.vocab, batch.generations[0])
 

@@ -55,11 +55,11 @@ class ResponseWriter:
         vocab: Vocab,
         generation: Generation,
     ) -> None:
-        opens = generation.opens_reasoning
+        opened = reading.begins_inside(generation)
         self._vocab = vocab
-        self._reader = ChatReader(reading, opens)
+        self._reader = ChatReader(reading, opened)
         self._reads_reasoning = reading.reasoning
-        self._opened = reading.opened or opens
+        self._opened = opened
         self._items: list[OutputItem] = []
         self._is_open = False
         self._sequence = 0

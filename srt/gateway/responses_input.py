@@ -3,6 +3,7 @@
 import msgspec
 
 from srt.errors import RequestError
+from srt.gateway.chat_messages import parts_text
 from srt.gateway.wire_openai import ContentPart, Message
 from srt.gateway.wire_responses import InputItem, InputPart
 from srt.gateway.wire_tools import FunctionCall, ToolCallJson
@@ -93,8 +94,4 @@ def _joined(message: Message, calls: Message) -> Message:
 def _text(content: str | list[InputPart], where: str) -> str:
     if isinstance(content, str):
         return content
-    for i, part in enumerate(content):
-        if part.type not in _TEXT_PARTS:
-            param = f"{where}[{i}].type"
-            raise RequestError(f"{param} {part.type!r} is not supported: text only", param=param)
-    return "".join(part.text for part in content)
+    return parts_text(content, where, _TEXT_PARTS)

@@ -127,7 +127,7 @@ class ContentPart(Struct, frozen=True):
     """A part of a message; only type "text" is taken, the others are refused by name."""
 
     type: str
-    text: str = ""
+    text: str | UnsetType = UNSET
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -13,7 +13,7 @@ class InputPart(Struct, frozen=True):
     """A part of a message or of a tool's result; only texts are taken."""
 
     type: str
-    text: str = ""
+    text: str | UnsetType = UNSET
 
 
 class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

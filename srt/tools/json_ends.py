@@ -7,7 +7,7 @@ import re
 
 _MARK = re.compile(r'["\\{}\[\]]')
 _IN_STRING = re.compile(r'["\\]')
-_QUOTE = re.compile(r'\\.|\\|"', re.S)
+_QUOTE = re.compile(r'\\.|\\|"|\n', re.S)
 
 
 class ObjectEnd:
@@ -48,7 +48,10 @@ class ObjectEnd:
 
 
 class StringEnd:
-    """Tells whether JSON text, fed from its start on, ends inside a string."""
+    """Tells whether JSON text, fed from its start on, ends inside a string.
+
+    No string of JSON goes over the end of a line: behind one, text that is no JSON is in none.
+    """
 
     def __init__(self) -> None:
         self.in_string = False
@@ -60,5 +63,5 @@ class StringEnd:
             return
         start, self._escaped = int(self._escaped), False
         for match in _QUOTE.finditer(text, start):
-            self.in_string ^= match[0] == '"'
+            self.in_string = match[0] != "\n" and self.in_string ^ (match[0] == '"')
             self._escaped = match[0] == "\\"

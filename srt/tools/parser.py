@@ -141,12 +141,14 @@ class ToolCallParser:
         self._searched = until
         if at < 0 and not final:
             return False
-        call = self._decoded(self._rest[start:until])
-        if call is None and self._quotes.in_string and at >= 0:
+        if self._quotes.in_string and at >= 0:
             self._searched = at + len(form.end)  # a string may hold the end tag
             return True
+        call = self._decoded(self._rest[start:until])
         end = until + (len(form.end) if at >= 0 else 0)
         if call is None:
+            again = self._rest.rfind(form.begin, start, end)  # a call behind a stray tag
+            end = again if again >= 0 else end
             self._give(self._rest[:end])
         else:
             self._start(call[0])

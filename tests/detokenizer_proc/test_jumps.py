@@ -131,6 +131,37 @@ def test_a_stop_string_may_begin_before_a_jump_and_end_in_it() -> None:
     assert reader.ids == [ord("a"), COMMA] and reader.last.completion_tokens == 2
 
 
+def test_more_passes_than_tokens_are_no_negative_count() -> None:
+    """Two sampled tokens and the forced bytes behind them can come to a single token."""
+    reader = Reader()
+    reader.give([ord("a")])
+    reader.give([ord("b")])
+    reader.give([ABC], jump=(2, 2))
+    assert reader.last is not None and reader.last.completion_tokens == 1
+    assert (reader.last.jump_tokens, reader.last.forward_passes) == (0, 2)
+    reader.give([AB, ABC])
+    reader.give([ord("x"), ord("y")], jump=(0, 0))
+    assert (reader.last.jump_tokens, reader.last.forward_passes) == (1, 4)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_jump_behind_a_stop_string_changes_nothing(together: bool) -> None:
+    """The scheduler tells of a token and of the jump that follows on it in one batch."""
+    reader = Reader(stop=['b"'], logprobs=True)
+    reader.give([ord("a"), ord("b")])
+    columns = ([ord('"')], None), ([COMMA, ord("x")], (1, 1))
+    if together:
+        reader.give_together(*columns)
+    else:
+        reader.give_together(columns[0])
+        reader.give_together(columns[1])
+    reader.end()
+    assert reader.text == "a" and reader.ids == [ord("a"), ord("b"), ord('"')]
+    reader.assert_scored()
+    assert reader.last is not None and reader.last.finish == Finish("stop", 'b"')
+    assert reader.last.completion_tokens == reader.last.forward_passes == 3
+
+
 def test_a_character_may_be_cut_by_a_jump() -> None:
     reader = Reader()
     reader.give([0xC3])

@@ -175,6 +175,10 @@ async def test_schemas_that_cannot_be_enforced_are_named(oai: openai.AsyncOpenAI
     tool = {"type": "function", "function": function}
     with pytest.raises(openai.BadRequestError) as caught:
         await ask(oai, tools=[tool], tool_choice="required")
-    assert caught.value.param == "tools"
+    assert caught.value.param == "tools[0].function.parameters"
+    either: Any = {"tools": [CLOCK], "extra_body": {"regex": "a("}}
+    with pytest.raises(openai.BadRequestError) as caught:
+        await ask(oai, **either)
+    assert caught.value.param == "regex" and "position 1" in caught.value.message
     answer = await ask(oai, tools=[tool], tool_choice="auto", parallel_tool_calls=True)
     assert answer.choices[0].message is not None

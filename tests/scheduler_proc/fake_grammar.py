@@ -51,7 +51,7 @@ class FakeGrammar:
         return b""
 
     def is_accepting(self) -> bool:
-        return EOS in self.allowed()
+        return EOS in self.allowed() and not self.is_terminated()
 
     def is_terminated(self) -> bool:
         return self.tokens[-1:] == [EOS]

@@ -7,14 +7,20 @@ what the automaton forces.
 
 import random
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
-from srt.messages import Finish
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.trace import TraceRecorder, replay
+from srt.messages import Finish, TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.byte_language import (
     Longest,
@@ -26,6 +32,7 @@ from tests.scheduler_proc.byte_language import (
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB, detail_at, hash_of, ids_of
 from tests.scheduler_proc.fake_grammar import EOS
+from tests.scheduler_proc.test_scheduler import record
 
 PATTERNS = (
     r'\{"name": "[abc]{1,6}", "can": (ban|can|cab)\}',
@@ -35,6 +42,7 @@ PATTERNS = (
     r'[abcn",: ]{1,30}',
     r"(a|ab|abc){3}:(é|è) nab",
     r'""":::[^x]{2}(\{\}){4}',
+    r"([abc]{3,5}cab: n){1,3}",  # a jump replaces many tokens
 )
 PENALTIES = SamplingParams(
     frequency_penalty=1.5, repetition_penalty=1.25, logit_bias=dict.fromkeys(b"abcn ", 15.0)
@@ -112,6 +120,41 @@ def test_a_text_that_is_forced_whole_needs_no_step() -> None:
     assert driver.core.counters.forward_steps == 0
 
 
+@pytest.mark.parametrize("pattern", [PATTERNS[0], "abcabcabcabc"])
+def test_what_is_forced_at_once_does_not_hide_the_cached_tokens(pattern: str) -> None:
+    """The start is told with the first tokens, and those are known before the prompt is matched."""
+    driver = make()
+    driver.add("first", range(20), 1)
+    driver.run()
+    driver.add("r", range(20), 50, eos=[EOS], grammar=started(pattern))
+    driver.run()
+    assert driver.cached["r"] == driver.core.counters.cached_tokens
+    assert driver.cached["r"] == (0 if pattern == "abcabcabcabc" else 20)
+
+
+def test_a_trace_with_jumps_replays(tmp_path: Path) -> None:
+    driver = make(lag=1)
+    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
+    record(driver, recorder)
+    for i in range(12):
+        sampling = SamplingParams(max_new_tokens=40, temperature=0)
+        wire = TokenizedReq(b"c", f"{i}", 0, pack_ids([i % 3] * 9), sampling, [EOS])
+        pattern = PATTERNS[i % len(PATTERNS)]
+        driver.core.add(replace(wire, grammar=pattern), driver.now, started(pattern))
+        driver.step()
+    driver.run()
+    counters = driver.core.counters
+    recorder.close(counters)
+    assert counters.jump_forward_tokens > 0
+
+    def grammars(req: TokenizedReq) -> Grammar:
+        return started(req.grammar)
+
+    assert replay(tmp_path / "trace", grammars, retokeniser()).counters == counters
+    with pytest.raises(AssertionError):
+        replay(tmp_path / "trace", grammars)
+
+
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_max_new_tokens_cuts_a_jump(limit: int) -> None:
     driver = make()
@@ -122,6 +165,21 @@ def test_max_new_tokens_cuts_a_jump(limit: int) -> None:
         assert driver.finishes["r"].type == "stop"
 
 
+@pytest.mark.parametrize("jumps", [False, True])
+@pytest.mark.parametrize("pattern", ["[ab]{2}", "x[ab]{2}yz"])
+def test_text_that_completes_a_pattern_without_eos_is_no_stop_token(
+    pattern: str, jumps: bool
+) -> None:
+    """A stop token is hidden from the text; here it would be the text's end."""
+    tokens = [*vocab().token_bytes[:EOS], b""]
+    grammar = FsmGrammar.build(compile_regex(pattern), TokenVocabulary.from_tokens(tokens, [], []))
+    driver = make(jumps=jumps)
+    driver.add("r", [1, 2, 3], 20, grammar=grammar.start())
+    driver.run()
+    assert re.fullmatch(pattern, text_of(driver.outputs["r"]).decode())
+    assert driver.finishes["r"] == Finish("stop")
+
+
 def test_a_stop_id_inside_a_jump_ends_the_req_there() -> None:
     colon = vocab().token_bytes.index(b":")
     driver = make()
@@ -129,6 +187,51 @@ def test_a_stop_id_inside_a_jump_ends_the_req_there() -> None:
     driver.run()
     assert driver.finishes["r"].type == "stop"
     assert len(driver.outputs["r"]) < 12
+
+
+def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
+    """Its last token comes when it waits already, and with it a jump."""
+    driver = make(lag=1)
+    driver.add("r", [1], 50, eos=[EOS], grammar=started("[abc]{3,5}cab: n:[abn]{3}"))
+    (req,) = driver.core.waiting
+    while req.num_outputs < 5:
+        driver.step()
+    driver.core._retract(req)
+    cache, before = driver.core.cache, req.num_tokens
+    assert cache.track(req.cursor, req.tokens, req.salt) == before - 1
+    driver.step()
+    assert text_of(req.tokens.tolist()[1:]) == b"aaaaacab: n:" and req.finish is None
+    assert cache.track(req.cursor, req.tokens, req.salt) == cache.match_len(req.tokens) < before - 1
+
+
+def test_counters_only_grow() -> None:
+    """Also where a jump comes to fewer tokens than it replaces."""
+    shrunk = False
+    for prompt in range(20):
+        driver = make()
+        driver.core.retokeniser = checked = CheckedRetokeniser()
+        driver.add("r", [prompt], 50, eos=[EOS], grammar=started("[abc]{2,3}b(abc|x)"))
+        counted = [(0, 0)]
+        while driver.step():
+            counters = driver.core.counters
+            counted.append((counters.generation_tokens, counters.jump_forward_tokens))
+            assert counted[-1][0] >= counted[-2][0] and counted[-1][1] >= counted[-2][1]
+        shrunk |= checked.shrunk
+    assert shrunk
+
+
+@pytest.mark.parametrize("scored", [False, True])
+def test_a_stop_id_that_only_cuts_old_text_anew_does_not_end_the_req(scored: bool) -> None:
+    """Ending there would take back text that has been told."""
+    stop = vocab().token_bytes.index(b"aaaa")
+    for stop_ids in ([EOS], [EOS, stop]):
+        driver, start = make(), 1 if scored else None
+        pattern = "[abc]{3,5}cab: n"
+        driver.add("r", [1], 50, eos=stop_ids, logprob_start=start, grammar=started(pattern))
+        driver.run()
+        assert text_of(driver.outputs["r"]) == b"aaaaacab: n"
+        assert driver.outputs["r"][0] == stop  # the model wrote five times "a"
+        assert driver.finishes["r"] == Finish("stop", EOS)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -166,6 +269,14 @@ class Traffic:
             for _ in range(self.rng.choice([1, 1, 4])):
                 self.arrive()
         self.driver.step()
+        self.check_cursors()
+
+    def check_cursors(self) -> None:
+        """What a waiting req knows of the tree is true of the tokens that it has now."""
+        cache = self.driver.core.cache
+        for req in self.driver.core.waiting:
+            found = cache.track(req.cursor, req.tokens, req.salt)
+            assert found == cache.match_len(req.tokens, req.salt)
 
     def arrive(self) -> None:
         rng, rid = self.rng, f"r{len(self.asked)}"
@@ -298,12 +409,14 @@ class CheckedRetokeniser(Retokeniser):
     def __init__(self) -> None:
         super().__init__(vocab(), Longest())
         self.jumps = 0
+        self.shrunk = False  # whether one was of fewer tokens than it replaced
 
     def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
         jump = super().jump(tail, is_whole, grammar, limit)
         if jump is None or not is_whole:
             return jump
         self.jumps += 1
+        self.shrunk |= len(jump.tokens) < jump.drop
         output = tail[: len(tail) - jump.drop] + jump.tokens
         text = text_of(output) + grammar.forced_bytes()
         canonical = Longest().split(text.decode(errors="ignore")).ids[: len(output)]

@@ -35,7 +35,9 @@ WATCHED: list[dict[str, Any]] = [
 def req_of(handle: int = 0, **fields: Any) -> Req:
     sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
-    return Req(handle, wire, 0, 0.0, VOCAB)
+    req = Req(handle, wire, 0, 0.0, VOCAB)
+    req.cached_tokens = 0  # it has been admitted
+    return req
 
 
 def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
@@ -48,6 +50,17 @@ def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
         ids = ids[count:]
     assert ids == []
     return told
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -> None:
+    """A model may give no finite logits: those of the tokens behind are not to move up."""
+    outputs, req = OutputBuffer(), req_of(return_logprob=asked, stream=True)
+    outputs.token(req, 7, math.nan)
+    outputs.jump(req, 0, 0, [8, 9], [math.nan] * 2)
+    batch = outputs.take(0)
+    assert batch is not None and len(batch.ids) == 12
+    assert len(batch.logprobs) == (12 if asked else 0)
 
 
 def test_a_whole_answer_is_told_in_bunches() -> None:

@@ -366,6 +366,10 @@ CHAT_ERRORS = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "messages[0].content[0].type",
     ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text", "txt": "hi"}]}]},
+        "messages[0].content[0].text",
+    ),
     (CHAT_BODY | {"top_logprobs": 3}, "top_logprobs"),
     (CHAT_BODY | {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     (CHAT_BODY | {"logprobs": 1}, "logprobs"),

@@ -227,6 +227,10 @@ ERRORS = [
         "input[0].content[0].type",
     ),
     (
+        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        "input[0].content[0].text",
+    ),
+    (
         {"input": [{"type": "function_call_output", "call_id": "x", "output": "a"}]},
         "input[0].call_id",
     ),
@@ -270,6 +274,19 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
     assert response.status_code == 400, response.text
     assert error_of(response)["param"] == param
     assert client.generations == []
+
+
+async def test_schemas_of_tools_are_named() -> None:
+    client = FakeClient()
+    reason = "structural_tag: structural tag at /format/tags/0/content: bad"
+    client.refusals[0] = RequestError(reason, param="structural_tag")
+    async with in_process(client) as http:
+        body = {"input": "a", "tools": [TOOL], "tool_choice": "required"}
+        error = error_of(await http.post(ROUTE, json=body))
+    assert (error["param"], error["message"]) == (
+        "tools[0].parameters",
+        "tools[0].parameters: bad",
+    )
 
 
 async def test_other_models_are_not_found() -> None:

@@ -176,6 +176,12 @@ async def test_whitespace(fields: dict[str, Any], expected: str) -> None:
         ),
         ({"guided_choice": []}, "guided_choice", "empty"),
         ({"constraint_after": "x"}, "constraint_after", "needs a constraint"),
+        ({"json_whitespace": "free"}, "json_whitespace", "needs a constraint"),
+        (
+            {"structured_outputs": {"whitespace_pattern": "\\s*"}},
+            "structured_outputs.whitespace_pattern",
+            "needs a constraint",
+        ),
         ({"json_schema": 5}, "json_schema", "int"),
         ({"guided_regex": "a" * 600_000}, "guided_regex", "characters"),
     ],
@@ -235,6 +241,12 @@ async def test_a_constraint_waits_for_the_reasoning() -> None:
     assert (await sampling_of(route, CHAT_BODY, reasoning=True)).constraint_after == ""
     own = regex | {"constraint_after": ""}
     assert (await sampling_of(route, own, reasoning=True)).constraint_after == ""
+    for begun, after in (("So", ""), ("<think>a</think>", ""), ("<think>a", "</think>")):
+        last = {"role": "assistant", "content": begun}
+        body = {**regex, "messages": [*CHAT_BODY["messages"], last], "continue_final_message": True}
+        assert (await sampling_of(route, body, reasoning=True)).constraint_after == after
+        explicit = await sampling_of(route, body | {"constraint_after": "</think>"}, reasoning=True)
+        assert explicit.constraint_after == "</think>"
     completion = {"prompt": "a", "regex": "a"}
     params = await sampling_of("/v1/completions", completion, reasoning=True)
     assert params.constraint_after == ""
@@ -278,3 +290,5 @@ async def test_reasoning_that_the_prompt_has_opened() -> None:
     assert (await chat_with(client))["content"] == "Well"
     constrained = await chat_with(client, regex="a")
     assert constrained == {"role": "assistant", "content": None, "reasoning_content": "Well"}
+    client.closes_reasoning = True
+    assert (await chat_with(client, regex="a")) == {"role": "assistant", "content": "Well"}

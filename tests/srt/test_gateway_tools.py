@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 
+from srt.errors import RequestError
 from srt.messages import ChatMessage, Finish, ToolCall, ToolSpec
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process, served, sse_payloads
@@ -155,6 +156,16 @@ async def test_calls_come_after_the_reasoning() -> None:
     assert message["content"] is None and len(message["tool_calls"]) == 2
 
 
+@pytest.mark.parametrize("after", ["now:", "</think>"])
+async def test_what_looks_like_a_call_before_the_constraint(after: str) -> None:
+    """It may be anything, and hides no call."""
+    lead = f'<tool_call>\n{{"name": "weather", "arguments": Rome\n</tool_call> {after}'
+    body = BODY | {"tool_choice": "required", "constraint_after": after}
+    answer = (await post(body, FakeClient((lead, *CALLS[1:])))).json()["choices"][0]
+    assert answer["message"]["content"] == lead
+    assert len(answer["message"]["tool_calls"]) == 2
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 async def test_a_whole_answer(choice: str) -> None:
     pieces = CALLS if choice == "auto" else CALLS[1:]
@@ -263,6 +274,7 @@ async def test_histories() -> None:
             "tool_calls": [{**call("c1"), "index": 0}, call("c2", "")],
             "reasoning_content": "Hm.",
             "refusal": None,
+            "annotations": [],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "12:00"},
         {"role": "tool", "tool_call_id": "c2", "content": "x", "name": "watch"},
@@ -309,6 +321,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     (BODY | {"function_call": {"name": "f"}}, "function_call"),
     (BODY | {"structural_tag": "{"}, "structural_tag"),
     (BODY | {"structural_tag": {"structures": [], "triggers": []}}, "structural_tag"),
+    (BODY | {"guided_choice": []}, "guided_choice"),
     (history({"role": "assistant"}), "messages[1].content"),
     (history({"role": "assistant", "tool_calls": []}), "messages[1].content"),
     (history({"role": "user", "content": "", "tool_calls": [call("c")]}), "messages[1].tool_calls"),
@@ -342,6 +355,52 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
     error = error_of(response)
     assert error["param"] == param
     assert client.generations == []
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "param", "message"),
+    [
+        (
+            {"tool_choice": "required"},
+            "/format/tags/1/content",
+            "tools[1].function.parameters",
+            "tools[1].function.parameters: bad",
+        ),
+        (
+            {"tool_choice": NAMED},
+            "/format/content",
+            "tools[0].function.parameters",
+            "tools[0].function.parameters: bad",
+        ),
+        (
+            {"response_format": {"type": "json_object"}},
+            "/format/elements/0/tags/0/content",
+            "tools[0].function.parameters",
+            "tools[0].function.parameters: bad",
+        ),
+        ({"guided_regex": "a("}, "/format/elements/1", "guided_regex", "guided_regex: bad"),
+        (
+            {"structural_tag": {"format": {"type": "sequence", "elements": [{}]}}},
+            "/format/elements/1/elements/0/type",
+            "structural_tag",
+            "structural_tag: structural tag at /format/elements/0/type: bad",
+        ),
+        ({"guided_regex": "a"}, "/format/elements/10", "tools", None),
+    ],
+)
+async def test_errors_of_the_whole_tag_name_the_field(
+    body: dict[str, Any], place: str, param: str, message: str | None
+) -> None:
+    client = FakeClient()
+    whole = f"structural_tag: structural tag at {place}: bad"
+    client.refusals = dict.fromkeys((0, 1), RequestError(whole, param="structural_tag"))
+    async with in_process(client) as http:
+        errors = [
+            error_of(await http.post(ROUTE, json=BODY | body | {"stream": stream}))
+            for stream in (False, True)
+        ]
+    expected = message or f"tools: structural tag at {place}: bad"
+    assert [(e["param"], e["message"]) for e in errors] == [(param, expected)] * 2
 
 
 async def test_raw_reasoning_hides_no_calls() -> None:

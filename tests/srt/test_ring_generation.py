@@ -68,8 +68,9 @@ def test_names() -> None:
 async def test_samples_are_read_apart() -> None:
     reader = Reader(2)
     first, second = reader.generations
-    reader.samples.admit(Admitted("7", 1, 5, True, healed_tokens=2))
+    reader.samples.admit(Admitted("7", 1, 5, True, healed_tokens=2, closes_reasoning=True))
     assert first.prompt_tokens == second.prompt_tokens == 5 and second.opens_reasoning
+    assert first.closes_reasoning
     second.take(output("x", (1,), jump_tokens=1, forward_passes=2, cached_tokens=3))
     second.take(output("y", (2, 3), dropped=1, finish=LENGTH))
     (last,) = await snapshots(second)

@@ -11,6 +11,7 @@ from srt.sampling_params import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, byte_tokenizer, make_front
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
+from tokenizer_proc.parking import Parked
 from tokenizer_proc.prompt import Prompt, PromptReader
 
 USER = ChatMessage("user", "hi")
@@ -36,14 +37,64 @@ def test_opened_reasoning() -> None:
     assert not read(text="<think>").opens_reasoning
 
 
+def test_closed_reasoning() -> None:
+    """As templates write it for models that are asked not to think."""
+    closing = PLAIN + "{% if add_generation_prompt %}<think>\n\n</think>\n\n{% endif %}"
+    assert read(closing, messages=[USER]).closes_reasoning
+    assert not read(messages=[USER]).closes_reasoning
+    assert not read(messages=[ChatMessage("user", "a</think>b")]).closes_reasoning
+    assert not read(text="</think>").closes_reasoning
+
+
+@pytest.mark.parametrize(
+    ("content", "opens", "closes"),
+    [
+        ("Sure", False, False),
+        ("<think>Hm.</think>", False, True),
+        ("<think>Hm.</think>Sure", False, False),
+        ("<think>Hm.", True, False),
+        (" ", False, False),
+    ],
+)
+def test_the_reasoning_of_a_message_that_goes_on(content: str, opens: bool, closes: bool) -> None:
+    messages = [USER, ChatMessage("assistant", content)]
+    prompt = read("{{ messages[-1].content }}", messages=messages, chat=ChatOptions("", True))
+    assert (prompt.opens_reasoning, prompt.closes_reasoning) == (opens, closes)
+
+
+@pytest.mark.parametrize(
+    ("template", "after", "kept"),
+    [
+        (PLAIN, "</think>", "</think>"),
+        (PLAIN + "<think></think>", "</think>", ""),
+        (PLAIN + "<think></think>", "x", "x"),
+    ],
+)
+def test_a_constraint_does_not_wait_behind_the_reasoning(
+    template: str, after: str, kept: str
+) -> None:
+    front = make_front(vocab=replace(VOCAB, chat_template=template))
+    sampling = SamplingParams(max_new_tokens=1, regex="a", constraint_after=after)
+    req = GenerateReq(rid="r", epoch=EPOCH, sampling=sampling, messages=[USER])
+    parked = front.generate(b"client", req, 0.0)
+    assert isinstance(parked, Parked) and parked.question is not None
+    assert parked.question.constraint.after == kept
+
+
 def test_the_front_tells_of_it() -> None:
-    for template, opens in ((PLAIN + "<think>", True), (PLAIN, False)):
+    cases = (
+        (PLAIN + "<think>", (True, False)),
+        (PLAIN + "</think>", (False, True)),
+        (PLAIN, (False, False)),
+    )
+    for template, expected in cases:
         front = make_front(vocab=replace(VOCAB, chat_template=template))
         sampling = SamplingParams(max_new_tokens=1)
         req = GenerateReq(rid="r", epoch=EPOCH, sampling=sampling, messages=[USER])
         answer = front.generate(b"client", req, 0.0)
         assert isinstance(answer, Admission)
-        assert answer.admitted.opens_reasoning == opens
+        admitted = answer.admitted
+        assert (admitted.opens_reasoning, admitted.closes_reasoning) == expected
 
 
 def test_what_templates_get_is_checked_first() -> None:

@@ -125,8 +125,32 @@ def test_a_free_call_without_an_end() -> None:
     assert by_character(complete).facts == ("", [["add", '{"a": 1}']], False)
     cut = '<tool_call>\n{"name": "add", "arguments": {"a": '
     assert by_character(cut).facts == (cut, [], False)
-    unclosed = f'<tool_call>\n{{"name": "add", "arguments": {{"a": "x}}}}\n</tool_call>\n{ADD}'
-    assert whole(unclosed).content == by_character(unclosed).content == unclosed
+
+
+ADDED = [["add", '{"a": 1}']]
+
+
+@pytest.mark.parametrize(
+    "lead",
+    [
+        '<tool_call>\n{"name": "add", "arguments": {"a": "x}}\n</tool_call>',  # an open string
+        'I could write "<tool_call>" here:',
+        "A <tool_call> begins with <tool_call>:",
+        '<tool_call>\n{"name": "add", "arguments": {"a": "<tool_call>',
+    ],
+)
+def test_a_call_is_found_behind_what_is_none(lead: str) -> None:
+    text = f"{lead}\n{ADD}"
+    assert whole(text).facts == by_character(text).facts == (lead, ADDED, False)
+
+
+def test_ends_in_a_string_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would take the time of all the text before it."""
+    blocks = []
+    monkeypatch.setattr(ToolCallParser, "_decoded", lambda _, block: blocks.append(block))
+    text = '<tool_call>"' + "</tool_call>" * 1000
+    assert whole(text).content == text
+    assert len(blocks) == 1
 
 
 def test_a_constrained_call_that_is_cut_short() -> None:
