@@ -5,12 +5,19 @@ meters the grammar of each request; the compile worker meters a trial walk (see 
 is the CPU time of the calling thread, so that a busy machine takes nothing off the allowance.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from time import thread_time
+from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar, GrammarError
+
+log = logging.getLogger(__name__)
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 # JSON Schemas of real programs take 8 ms at most for 80 tokens, the first masks included.
 START_S = 0.1
@@ -19,7 +26,8 @@ TOKEN_S = 0.001
 
 class MeteredGrammar:
     """A `Grammar` that passes every call on to another, and raises GrammarError in the place of
-    one if those before it took more than `START_S`, and `TOKEN_S` for each accepted token."""
+    one if those before it took more than `START_S`, and `TOKEN_S` for each accepted token, and in
+    the place of any other error."""
 
     __slots__ = ("_grammar", "_left_s")
 
@@ -29,30 +37,29 @@ class MeteredGrammar:
 
     def fill(self, row: np.ndarray) -> None:
         self._check()
-        started = thread_time()
-        try:
-            self._grammar.fill(row)
-        finally:
-            self._left_s -= thread_time() - started
+        self._metered(self._grammar.fill, row)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        started = thread_time()
-        try:
-            self._grammar.accept(tokens)
-        finally:
-            self._left_s -= thread_time() - started
+        self._metered(self._grammar.accept, tokens)
         self._left_s += TOKEN_S * len(tokens)
 
     def rollback(self, num_tokens: int) -> None:
-        started = thread_time()
-        self._grammar.rollback(num_tokens)
-        self._left_s -= TOKEN_S * num_tokens + thread_time() - started
+        self._metered(self._grammar.rollback, num_tokens)
+        self._left_s -= TOKEN_S * num_tokens
 
     def forced_bytes(self) -> bytes:
         self._check()
+        return self._metered(self._grammar.forced_bytes)
+
+    def _metered(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         started = thread_time()
         try:
-            return self._grammar.forced_bytes()
+            return call(*arguments)
+        except GrammarError:
+            raise
+        except Exception as error:  # a library's, which may end its own request only
+            log.exception("a grammar failed")
+            raise GrammarError(f"it cannot be followed: {error!r}") from error
         finally:
             self._left_s -= thread_time() - started
 

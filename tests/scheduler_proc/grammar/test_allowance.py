@@ -145,3 +145,21 @@ def test_what_takes_long_to_load_is_refused(clock: Clock) -> None:
 def test_ordinary_schemas_are_affordable(schema: dict[str, object]) -> None:
     grammar = compile_llguidance(Constraint("json_schema", json.dumps(schema)), VOCABULARY)
     check_affordable(grammar, VOCABULARY)
+
+
+@pytest.mark.parametrize("call", ["fill", "accept", "rollback", "forced_bytes"])
+def test_whatever_a_library_raises_is_the_requests_error(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("out of range")
+
+    monkeypatch.setattr(FakeGrammar, call, fails)
+    arguments: dict[str, list[Any]] = {
+        "fill": [np.empty((VOCAB + 31) // 32, np.uint32)],
+        "accept": [[1]],
+        "rollback": [1],
+        "forced_bytes": [],
+    }
+    with pytest.raises(GrammarError, match="cannot be followed: RuntimeError"):
+        getattr(MeteredGrammar(FakeGrammar(3)), call)(*arguments[call])
