@@ -36,6 +36,8 @@ from srt.model.files import DEFAULT_MODEL, resolve_model
 PROMPT_WORDS = 48
 SHORT, LONG = 32, 224  # tokens of an answer
 ENGINE_STEPS = 60
+SETTLE_ROUND_S, MAX_SETTLE_ROUNDS = 0.5, 60
+IDLE_SHARE = 0.05  # of one core, over all processes
 MODULES = {"scheduler_proc": "sched", "detokenizer_proc": "detok", "srt.gateway": "gateway"}
 PARTS = (*MODULES.values(), "others", "client")
 COLUMNS = ("batch", "answers", "step, ms", "engine, ms", "served / engine", "exposed", *PARTS)
@@ -123,7 +125,20 @@ async def measure(rows: int, stream: bool, log: Path) -> Served:
         LoadGenerator(url) as load,
     ):
         await load.fill_model()
+        await settled()
         return await Client(load, rows, stream).served()
+
+
+async def settled() -> None:
+    """Returns when the processes of this one idle: a server has work behind its start, such as
+    taking the pool's memory, that is done once."""
+    for _ in range(MAX_SETTLE_ROUNDS):
+        before = cpu_seconds(os.getpid(), engine_module="")
+        await asyncio.sleep(SETTLE_ROUND_S)
+        spent = sum(added(before, cpu_seconds(os.getpid(), engine_module="")).values())
+        if spent < IDLE_SHARE * SETTLE_ROUND_S:
+            return
+    raise RuntimeError("the server does not become idle")
 
 
 def table(batches: list[int], repeat: int, log: Path) -> str:
