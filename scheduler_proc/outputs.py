@@ -89,28 +89,19 @@ class OutputBuffer:
         if req.cached_tokens < 0:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
-        self._add_jump(req, drop, skip, tokens, logprobs, detail)
-
-    def admitted(self, req: Req) -> None:
-        """The req has been admitted for the first time: tell what had to wait for that."""
-        tokens = self._early.pop(req.handle, None)
-        if tokens is not None:
-            self._add_jump(req, 0, 0, tokens, [math.nan] * len(tokens), None)
-
-    def _add_jump(
-        self,
-        req: Req,
-        drop: int,
-        skip: int,
-        tokens: list[int],
-        logprobs: list[float],
-        detail: LogprobDetail | None,
-    ) -> None:
         self._start(req)
         self._release(req)
         self._add_detail(detail)
         self._jumps[len(self._handles)] = (drop, skip)
         self._add_column(req, tokens, logprobs)
+
+    def admitted(self, req: Req) -> None:
+        """The req has been admitted for the first time: tell what had to wait for that."""
+        tokens = self._early.pop(req.handle, None)
+        if tokens is not None:
+            self._start(req)
+            self._jumps[len(self._handles)] = (0, 0)
+            self._add_column(req, tokens, [math.nan] * len(tokens))
 
     def prompt_logprobs(
         self, req: Req, start: int, logprobs: np.ndarray, detail: LogprobDetail | None = None

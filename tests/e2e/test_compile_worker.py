@@ -149,7 +149,7 @@ async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) 
         call = asyncio.ensure_future(client.generate("Hi", sampling=sampling, rid=rid))
         child = await stopped_child(server)
         await client.abort(rid)
-        output = await asyncio.wait_for(call, 10)
+        output = await asyncio.wait_for(call, 3)
         assert output.finish is not None and output.finish.type == "abort"
         assert output.text == "" and output.completion_tokens == 0
         assert await asyncio.to_thread(gone, [child], 5)
