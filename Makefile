@@ -24,11 +24,13 @@ kernels: setup
 serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
+# Two at once, a file's tests one after the other: they share its servers. In the files' order, which
+# ends with short ones; by default the many short ones would go before the few long ones.
 test: kernels
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: kernels
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

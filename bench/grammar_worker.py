@@ -9,20 +9,20 @@ import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from scheduler_proc.grammar.actor import CompilerActor
-from scheduler_proc.grammar.cache import ArtefactFolder, artefact_key
+from scheduler_proc.grammar.actor import NICENESS
+from scheduler_proc.grammar.cache import ArtefactFolder, naming_of
 from scheduler_proc.grammar.children import Children
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.job import Limits, Outcome
 from scheduler_proc.grammar.maker import ArtefactMaker
 from scheduler_proc.grammar.service import CompileService, Rules
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
+from srt.constraint import Constraint, artefact_key
 from srt.messages import CompileReply, CompileReq
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
 
-_LIMITS = Limits(30.0, 2**30)
+_LIMITS = Limits(30.0, 2**30, wall_s=300.0)
 _FOLDER_BYTES = 2**29
 
 
@@ -66,14 +66,15 @@ def _folders(directory: Path) -> tuple[ArtefactFolder, ArtefactFolder]:
 
 def _key(constraint: Constraint, vocabulary: TokenVocabulary) -> str:
     fingerprint = vocabulary.fingerprint
-    return artefact_key(constraint, backend="fsm", vocabulary=fingerprint, version="bench")
+    naming = naming_of(backend="fsm", vocabulary=fingerprint, version="bench")
+    return artefact_key(constraint, naming)
 
 
 # ---- in its process --------------------------------------------------------------------------
 
 
 def _serve(pipe: Connection, model: str, directory: Path) -> None:
-    os.nice(CompilerActor.niceness)
+    os.nice(NICENESS)
     vocabulary = vocabulary_of(model)
     grammars, cache = _folders(directory)
     maker = ArtefactMaker(GrammarCompiler(vocabulary), vocabulary, grammars, cache)
@@ -100,7 +101,12 @@ async def _answer(
             over.set()
 
     rules = Rules(
-        workers=1, seconds=_LIMITS.seconds, mib=1024, max_wait_s=60.0, quantum_s=_LIMITS.seconds
+        workers=1,
+        seconds=_LIMITS.seconds,
+        wall_s=_LIMITS.wall_s,
+        mib=1024,
+        max_wait_s=60.0,
+        quantum_s=_LIMITS.seconds,
     )
     service = CompileService(
         grammars, lambda constraint: _key(constraint, vocabulary), run, pipe.send, rules

@@ -1,26 +1,27 @@
-"""`python -m bench.hostile`: what hostile constraints do to other requests.
+"""`python -m bench.hostile`: what hostile constraints, bodies and connections do to others.
 
-A server for each kind runs four steady greedy streams. Phases alternate: quiet, and attacked by
-another process that sends constraints of one kind without pause, each new or (--same) all alike.
-Printed per kind: how they were answered, the longest wait for an answer, and the inter-token
-latency of the streams, attacked over quiet. The control is a plain busy process at the niceness
-of the attacker: what it costs is the price of a core, and not of the attack.
+There are two tables; that of HTTP is described in `hostile_http`. For constraints, a server for
+each kind runs four steady greedy streams. Phases alternate: quiet, and attacked by another process
+that sends constraints of one kind without pause, each new or (--same) all alike. Printed per kind:
+how they were answered, the longest wait for an answer, and the inter-token latency of the streams,
+attacked over quiet. The control is a plain busy process at the niceness of the attacker: what it
+costs is the price of a core, and not of the attack.
 """
 
 import argparse
 import asyncio
-import contextlib
-import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from bench import hostile_http
+from bench.hostile_http import HTTP_ATTACKS
 from bench.hostile_inputs import ATTACKS
+from bench.hostile_process import attacker, spin
 from bench.report import machine, now, percentile
+from bench.streams import steady_streams
 from srt.client import AsyncClient
 from srt.engine import Engine
 from srt.errors import RequestError
@@ -28,10 +29,8 @@ from srt.errors import RequestError
 STREAMS = 4
 ATTACKERS = 4  # requests in flight
 ATTACKER_NICENESS = 10
-PROMPT = "The history of the city begins with"
 ATTACK_SAMPLING: dict[str, Any] = {"max_new_tokens": 48, "temperature": 1.0}
 BUSY = "(a busy process)"
-_SETTLE_S = 0.3  # of a phase, before latencies count
 
 
 class Answers(NamedTuple):
@@ -82,7 +81,7 @@ class _Attacker:
     async def _go_on(self, client: AsyncClient, name: str) -> None:
         if name == BUSY:
             while True:
-                _spin(0.05)
+                spin(0.05)
                 await asyncio.sleep(0)
         fixed = ATTACKS[name](10**6)
         while True:
@@ -104,53 +103,15 @@ class _Attacker:
         return "ok" if output.finish is not None else "cut"
 
 
-def _spin(seconds: float) -> None:
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until:
-        pass
-
-
-@contextlib.contextmanager
-def attacker(url: str, same: bool) -> Iterator[Connection]:
-    """A process that attacks `url` on orders."""
-    ours, theirs = multiprocessing.Pipe()
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=attack, args=(url, theirs, same), daemon=True)
-    process.start()
-    try:
-        yield ours
-        ours.send(None)
-        process.join(10)
-    finally:
-        process.kill()
-
-
 # ---- The streams -----------------------------------------------------------------------------
 
 
 async def latencies(client: AsyncClient, seconds: float) -> list[float]:
     """Inter-token latencies in ms of STREAMS streams that run for `seconds`."""
-    found: list[float] = []
-    tasks = [asyncio.create_task(_stream(client, found)) for _ in range(STREAMS)]
-    await asyncio.wait(tasks, timeout=seconds + _SETTLE_S)
-    for task in tasks:
-        if task.done():
-            task.result()  # raises what went wrong; nothing else ends a stream so soon
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    found, errors = await steady_streams([client], STREAMS, seconds)
+    for error in errors:
+        raise error
     return found
-
-
-async def _stream(client: AsyncClient, found: list[float]) -> None:
-    sampling = {"max_new_tokens": 4000, "temperature": 0.0, "ignore_eos": True}
-    started, times = time.perf_counter(), []
-    try:
-        outputs = client.stream(PROMPT, sampling=sampling)
-        while await anext(outputs, None) is not None:
-            times.append(time.perf_counter())
-    finally:
-        counted = [moment for moment in times if moment - started > _SETTLE_S]
-        found += [1000 * (b - a) for a, b in pairwise(counted)]
 
 
 async def measure(url: str, name: str, orders: Connection, args: argparse.Namespace) -> Score:
@@ -205,6 +166,7 @@ HEADINGS = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.hostile", description=__doc__)
+    parser.add_argument("--kind", choices=["constraints", "http", "all"], default="http")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a phase")
     parser.add_argument("--compile-timeout", type=float, default=2.0, help="of the server")
@@ -213,15 +175,24 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     args = parser.parse_args()
     print(f"{now()}  {machine()}")
+    if args.kind != "http":
+        _constraints([BUSY, *(name for name in ATTACKS if args.only in name)], args)
+    if args.kind != "constraints":
+        names = [name for name in HTTP_ATTACKS if args.only in name]
+        asyncio.run(hostile_http.report(names, args.model, args.rounds, args.seconds))
+
+
+def _constraints(names: list[str], args: argparse.Namespace) -> None:
+    """Print the table of these attacks, and what they heard."""
     print(f"| {' | '.join(HEADINGS)} |\n|{' --- |' * len(HEADINGS)}", flush=True)
     errors: dict[str, Counter[str]] = {}
-    for name in [BUSY, *(name for name in ATTACKS if args.only in name)]:
+    for name in names:
         # A server for each, because what an attack leaves in the queue of the compile worker
         # would be taken for the next one's effect.
         limits = {"grammar_cache_dir": "none", "grammar_compile_timeout": args.compile_timeout}
         with Engine(args.model, log_level="error", **limits) as engine:
             url = f"ipc://{engine.directory}"
-            with attacker(url, args.same) as orders:
+            with attacker(attack, url, args.same) as orders:
                 score = asyncio.run(measure(url, name, orders, args))
         errors[name] = sum((a.errors for a in score.answers), Counter[str]())
         print(f"| {' | '.join(row(name, score))} |", flush=True)

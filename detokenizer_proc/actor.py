@@ -18,12 +18,12 @@ from srt.messages import (
     Goodbye,
     Hello,
     Message,
-    OutputBatch,
     TokenBatch,
     Welcome,
 )
 from srt.model.files import resolve_model
 from srt.model.vocab import load_vocab
+from srt.parcels import output_batches
 from srt.ring import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
 
 
@@ -77,12 +77,16 @@ class DetokenizerActor(Actor):
         for credit in step.credits:
             self.send(self._credits, credit)
         for client, outputs in step.outputs.items():
-            self._deliver(client, OutputBatch(self.epoch, outputs))
+            for part in output_batches(self.epoch, outputs):
+                if not self._deliver(client, part):
+                    break
 
-    def _deliver(self, client: bytes, message: Message) -> None:
+    def _deliver(self, client: bytes, message: Message) -> bool:
         """A client that is not there, or does not read, loses its requests; the others go on."""
-        if not send_now(self._clients, message, to=client):
+        is_sent = send_now(self._clients, message, to=client)
+        if not is_sent:
             self._client_gone(client)
+        return is_sent
 
     def _client_gone(self, client: bytes) -> None:
         self._leases.end(client)

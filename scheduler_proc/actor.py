@@ -26,25 +26,31 @@ from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
+from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
 from scheduler_proc.plan import Plan, Step
+from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
 from srt.actor import Actor
 from srt.args import ServerArgs
-from srt.errors import CONFLICT, INTERNAL, ErrorInfo
+from srt.errors import CONFLICT, ErrorInfo
 from srt.messages import (
     Abort,
     ClientGone,
     Control,
     ControlReply,
+    GrammarLost,
+    GrammarMade,
     SchedulerMessage,
     TokenizedReq,
 )
 from srt.model.files import resolve_model
 from srt.model.tokenizer import load_plain_tokenizer
 from srt.model.vocab import load_vocab
+from srt.parcels import token_batches
+from srt.ring import send_now
 
 log = logging.getLogger(__name__)
 
@@ -83,19 +89,23 @@ class SchedulerActor(Actor):
         self._executor: Executor = await loop.run_in_executor(self._compute, self._load)
         self._core = Scheduler(core_config(self.args, self._executor), self.epoch)
         self._trace = TraceRecorder(self._trace_path(), self._core.config)
+        self._recovery = Recovery(self._core, self._trace)
         self._stats_log = StatsLog(self._core)
         self._clock = StepClock()
+        self._pace = PaceMeter(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
         self._grammars = GrammarStore(self._vocabulary, self.ring.grammars)
         self._grammars.warm()
-        self._intake = GrammarIntake(self._grammars, self._enter, self._fail)
+        self._intake = GrammarIntake(self._grammars, self._enter, self._fail, self._recall)
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
+        self._front = self.connect(zmq.PUSH, self.ring.credits)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
         self.receive(self._inbox, SchedulerMessage, self._on_message)
         self.background(self._serve())
+        self.background(self._keep_pace())
         self.background(self._intake.watch())
 
     async def stop(self) -> None:
@@ -110,6 +120,7 @@ class SchedulerActor(Actor):
         self._pending_flushes.clear()
         self._intake.clear()
         self._core.reset(epoch)
+        self._pace.reset()
         self._trace.reset(epoch)
 
     def _trace_path(self) -> str:
@@ -143,13 +154,22 @@ class SchedulerActor(Actor):
             return
         if isinstance(message, Control):
             self._on_control(message)
-        elif isinstance(message, TokenizedReq) and message.grammar:
-            self._intake.add(message)
+        elif isinstance(message, GrammarMade):
+            self._intake.made(message)
+        elif isinstance(message, TokenizedReq):
+            self._on_request(message)
         else:
-            if isinstance(message, Abort | ClientGone):
-                for req in self._intake.take(message):  # it ends in the core, as all others do
-                    self._enter(_without_grammar(req))
+            for req in self._intake.take(message):  # it ends in the core, as all others do
+                self._enter(_without_grammar(req))
             self._enter(message)
+
+    def _on_request(self, req: TokenizedReq) -> None:
+        self._pace.entered(req)
+        if req.grammar:
+            self._intake.add(req)
+        else:
+            self._enter(req)
+        self._wake.set()  # even if it does not enter yet: the front hears that nobody waits for it
 
     def _enter(
         self, message: TokenizedReq | Abort | ClientGone, grammar: Grammar | None = None
@@ -166,13 +186,17 @@ class SchedulerActor(Actor):
         self._tell()
         self._wake.set()
 
-    def _fail(self, req: TokenizedReq, reason: str) -> None:
+    def _recall(self, key: str) -> None:
+        """Have the front see that a grammar is made again."""
+        self.send(self._front, GrammarLost(key, self.epoch))
+
+    def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
         """End a request whose grammar cannot be had."""
         now, abort = time.monotonic(), Abort(req.client, req.rid, req.epoch)
         for message in (_without_grammar(req), abort):
             self._trace.message(message, now)
         self._core.add(_without_grammar(req), now)
-        self._core.abort(abort, ErrorInfo(INTERNAL, reason))
+        self._core.abort(abort, error)
         self._tell()
 
     def _vocabulary(self) -> TokenVocabulary:
@@ -227,7 +251,23 @@ class SchedulerActor(Actor):
     def _tell(self) -> None:
         batch = self._core.take_output()
         if batch is not None:
-            self.send(self._detokenizer, batch)
+            for part in token_batches(batch):
+                self.send(self._detokenizer, part)
+
+    def _tell_pace(self, *, at_once: bool = False) -> None:
+        """How fast it goes, to the front."""
+        while self._clock.steps:
+            self._pace.stepped(*self._clock.steps.popleft())
+        pace = self._pace.report(time.monotonic(), at_once=at_once)
+        if pace is not None:
+            send_now(self._front, pace)
+
+    async def _keep_pace(self) -> None:
+        """A step may be long: the front hears of what comes and goes meanwhile."""
+        while True:
+            await asyncio.sleep(REPORT_INTERVAL_S)
+            if self._pace.is_news:
+                self._tell_pace()
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -237,16 +277,15 @@ class SchedulerActor(Actor):
             plan = self._prepare() if self._overlap or running is None else None
             if plan is not None and plan.deferred and running is not None:
                 # Those of reqs whose next token depends on the one of the step that runs.
-                succeeded, running = await self._settle(running), None
-                if not succeeded:
-                    self._drop(plan)
-                    continue
+                await self._settle(running)
+                running = None
             step = None if plan is None else self._seal(plan)
             # Queued behind the step that runs, so that the compute thread goes on by itself.
             finished, running = running, None if step is None else self._launch(step, running)
             self._tell()
             succeeded = finished is None or await self._settle(finished)
             self._tell()
+            self._tell_pace()
             if not succeeded and running is not None:
                 await self._cancel(running)
                 running = None
@@ -257,6 +296,7 @@ class SchedulerActor(Actor):
         """Until a message comes. With work that cannot run yet, look again soon."""
         self._clock.rest()
         self._wake.clear()
+        self._tell_pace(at_once=not self._core.has_work)
         if not self._core.has_work:
             self._flush_pending()
         with contextlib.suppress(TimeoutError):
@@ -286,26 +326,40 @@ class SchedulerActor(Actor):
         """In the compute thread, which has run `previous` already."""
         self._core.finalize(step, None if previous is None else previous.result())
         self._clock.begin(time.perf_counter())
+        tokens = 0  # a step that raises says nothing of how long others take
         try:
-            return self._executor.run(step.batch)
+            result = self._executor.run(step.batch)
+            tokens = len(step.batch.input_ids)
+            return result
         finally:
-            self._clock.end(time.perf_counter())
+            self._clock.end(time.perf_counter(), tokens)
 
     async def _settle(self, launched: Launched) -> bool:
-        """Wait for the step and take over its result. False if it failed: its reqs have ended."""
-        step = launched.step
-        try:
-            result = await launched.waiter
-        except Exception:
-            log.exception("a step of %d rows failed", len(step.rows))
-            self._core.fail(step, "the model failed on this request's step")
-            self._trace.failed()
-            return False
-        self._trace.committed(result)
-        self._core.commit(step, result)
+        """Wait for the step and take over its result. False if it raised: then its parts have been
+        run in its place, and what is queued behind it has ended without running."""
+        result = await self._result(launched)
+        if result is not None:
+            self._recovery.commit(launched.step, result)
+        else:
+            await self._recover(launched.step)
         if self.args.check_invariants:
             check_invariants(self._core)
-        return True
+        return result is not None
+
+    async def _recover(self, step: Step) -> None:
+        parts = self._recovery.parts(step)
+        with contextlib.suppress(StopIteration):
+            part = next(parts)
+            while True:
+                part = parts.send(await self._result(self._launch(part, None)))
+
+    async def _result(self, launched: Launched) -> StepResult | None:
+        """None if it raised."""
+        try:
+            return await launched.waiter
+        except Exception:
+            log.exception("a step of %d rows failed", len(launched.step.rows))
+            return None
 
     async def _cancel(self, launched: Launched) -> None:
         """Take back a step that builds on one that failed: it ended without running."""
@@ -313,12 +367,6 @@ class SchedulerActor(Actor):
             await launched.waiter
         self._core.cancel(launched.step)
         self._trace.cancelled()
-
-    def _drop(self, plan: Plan) -> None:
-        """Take back a plan whose deferred reqs were part of a step that failed."""
-        self._core.drop(plan)
-        self._trace.dropped()
-        self._tell()
 
 
 def _without_grammar(req: TokenizedReq) -> TokenizedReq:

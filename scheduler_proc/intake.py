@@ -1,21 +1,27 @@
 """Requests with a grammar, on their way into the core: they wait here while it is loaded.
 
 The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing.
+One whose file is missing or damaged is recalled: the front has it made again.
 Invariant: each request that is added leaves once: by `enter`, by `fail` or by `take`; after
 `clear`, not at all.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler_proc.grammar.allowance import MeteredGrammar
+from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.store import GrammarStore
-from srt.messages import Abort, ClientGone, TokenizedReq, unpack_ids
+from srt.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
 
 log = logging.getLogger(__name__)
+
+MAX_RECALLS = 2  # of one grammar for one request
 
 
 @dataclass(eq=False)
@@ -28,15 +34,18 @@ class _Waiting:
 
 class GrammarIntake:
     """Loads grammars from `store`. `enter(req, grammar)` puts a request into the core,
-    `fail(req, reason)` ends it."""
+    `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
+    `made`."""
 
     def __init__(
         self,
         store: GrammarStore,
         enter: Callable[[TokenizedReq, Grammar], None],
-        fail: Callable[[TokenizedReq, str], None],
+        fail: Callable[[TokenizedReq, ErrorInfo], None],
+        recall: Callable[[str], None],
     ) -> None:
-        self._store, self._enter, self._fail = store, enter, fail
+        self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
+        self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
         self._waiting: list[_Waiting] = []
         self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
 
@@ -61,8 +70,15 @@ class GrammarIntake:
             self._remove(waiting)
         return [waiting.req for waiting in taken]
 
+    def made(self, message: GrammarMade) -> None:
+        """A recalled grammar lies ready, or cannot be had."""
+        recalled = self._recalled.pop(message.key, None)
+        if recalled is not None:
+            recalled.set_result(message.error)
+
     def clear(self) -> None:
         """A new epoch: forget every request."""
+        self._recalled.clear()
         for waiting in list(self._waiting):
             self._remove(waiting)
 
@@ -81,19 +97,44 @@ class GrammarIntake:
             waiting.task.cancel()
 
     async def _load(self, waiting: _Waiting) -> None:
-        compiled, failure = None, ""
+        loaded: CompiledGrammar | ErrorInfo
+        deadline_s = waiting.req.deadline_s
+        left_s = deadline_s - time.monotonic() if deadline_s else None
         try:
-            compiled = await self._store.load(waiting.req.grammar)
+            async with asyncio.timeout(left_s):
+                loaded = await self._loaded(waiting.req.grammar)
+        except TimeoutError:
+            loaded = TIMED_OUT_EARLY
         except GrammarError as error:
-            failure = str(error)
+            loaded = ErrorInfo(INTERNAL, str(error))
         except Exception:  # of a back end: a defect, which must not take the others with it
             log.exception("a compiled grammar could not be loaded")
-            failure = "the compiled grammar cannot be loaded"
+            loaded = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
         self._waiting.remove(waiting)
-        if compiled is None:
-            self._fail(waiting.req, failure)
+        if isinstance(loaded, ErrorInfo):
+            self._fail(waiting.req, loaded)
         else:
-            self._start(waiting.req, compiled)
+            self._start(waiting.req, loaded)
+
+    async def _loaded(self, key: str) -> CompiledGrammar | ErrorInfo:
+        """A grammar, or why it could not be made again. Raises what loading raises."""
+        for _ in range(MAX_RECALLS):
+            try:
+                return await self._store.load(key)
+            except ArtefactError as error:
+                log.warning("%s; it is made again", error)
+            failure = await self._made_again(key)
+            if failure is not None:
+                return failure
+        return await self._store.load(key)
+
+    async def _made_again(self, key: str) -> ErrorInfo | None:
+        """Until the front has answered, which it does in bounded time; many may wait."""
+        recalled = self._recalled.get(key)
+        if recalled is None:
+            recalled = self._recalled[key] = asyncio.get_running_loop().create_future()
+            self._recall(key)
+        return await asyncio.shield(recalled)
 
     def _start(self, req: TokenizedReq, compiled: CompiledGrammar) -> None:
         """Put a request into the core, with its grammar."""
@@ -102,7 +143,7 @@ class GrammarIntake:
             if req.healed_ids:
                 grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
         except GrammarError as error:
-            self._fail(req, str(error))
+            self._fail(req, ErrorInfo(INTERNAL, str(error)))
         else:
             self._enter(req, grammar)
 

@@ -99,7 +99,7 @@ class Plan:
             row.sample = sample
         extend_lens = np.array([row.extend_len for row in rows], np.int32)
         starts = np.array([row.start for row in rows], np.int32)
-        qo_indptr, kv_indptr = _indptr(extend_lens), _indptr(starts + extend_lens)
+        qo_indptr, kv_indptr = indptr_of(extend_lens), indptr_of(starts + extend_lens)
         late_tokens: list[tuple[int, int]] = []
         input_ids = np.empty(self.num_tokens, np.int32)
         for row, at in zip(rows, qo_indptr.tolist(), strict=False):
@@ -214,7 +214,7 @@ def _adjust_arrays(reqs: list[Req]) -> dict[str, Any]:
     if not present:
         return {}
     return {
-        "adjust_indptr": _indptr([0 if change is None else len(change) for change in changes]),
+        "adjust_indptr": indptr_of([0 if change is None else len(change) for change in changes]),
         "adjust_ids": np.concatenate([change.ids for change in present]),
         "adjust_repeat": np.concatenate([change.repeat for change in present]),
         "adjust_add": np.concatenate([change.add for change in present]),
@@ -228,10 +228,11 @@ def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray
     return {
         "detail_rows": np.concatenate([rows for _, rows in parts]).astype(np.int32),
         "detail_top": np.repeat([req.top_logprobs for req, _ in parts], counts).astype(np.int32),
-        "detail_indptr": _indptr(np.repeat(num_ids, counts)),
+        "detail_indptr": indptr_of(np.repeat(num_ids, counts)),
         "detail_ids": np.concatenate([np.tile(req.logprob_ids, len(rows)) for req, rows in parts]),
     }
 
 
-def _indptr(lens: np.ndarray | list[int]) -> np.ndarray:
+def indptr_of(lens: np.ndarray | list[int]) -> np.ndarray:
+    """Where the list of each of these lengths begins, and the last one ends: int32 [n+1]."""
     return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)

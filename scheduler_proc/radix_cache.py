@@ -7,25 +7,31 @@ Rules that the rest of the scheduler leans on:
 * Only tokens whose KV has been computed are in the tree.
 * A running req locks the node where its prefix ends; a lock counts on every node up to the root,
   so `node.lock_ref >= child.lock_ref` and nothing on a locked path is evicted.
-* What is not locked is evictable: least recently used leaves first. A leaf gives up its tail
-  token by token, and its parent becomes a leaf once it has no children left.
+* What is not locked is evictable, leaf by leaf: first what no waiting req has matched, the least
+  recently used first; then what the waiting reqs have, that of the last in the queue first. A leaf
+  gives up its tail token by token, and its parent becomes a leaf once it has no children left.
+* A childless node that nobody but the inserting req locks grows in place, so that a prompt that
+  grows by a token per request is one edge and no chain of nodes.
 * Namespaces (`salt`) are separate trees that share the pool and the eviction order.
 
-Time is a counter, not a clock, so that a recorded trace replays exactly. The eviction heap is
-lazy: a node has at most one entry, pushed when it becomes an evictable leaf and checked when popped
+Time is a counter, not a clock, so that a recorded trace replays exactly. What a look at the queue
+marks as wanted is stamped later than all uses until the next look. The eviction heap is lazy: a
+node has at most one entry, pushed when it becomes an evictable leaf and checked when popped
 (`last_access` only grows, so a stale entry comes up too early, never too late).
 
 Source: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs",
 arXiv 2312.07104, section 3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from scheduler_proc.memory import TokenPool
+
+USES_PER_LOOK = 1 << 20  # more than there can be between two looks at the queue
 
 
 class TreeNode:
@@ -69,7 +75,8 @@ class TreeNode:
 class Cursor:
     """Where a waiting req's match ended, so that the next look at it costs O(1), not O(length).
 
-    Valid as long as its node is in the tree and still covers `length`; `track` checks that.
+    Valid as long as its node is in the tree, whose tokens then begin with the match: an edge may be
+    split or grow, but one that loses its tail becomes another node. `track` checks that.
     """
 
     __slots__ = ("length", "node")
@@ -77,6 +84,15 @@ class Cursor:
     def __init__(self) -> None:
         self.node: TreeNode | None = None
         self.length = 0
+
+    def current(self) -> TreeNode | None:
+        """The node on whose edge the match ends now; None if the match has to begin anew."""
+        node = self.node
+        if node is None or node.parent is None:
+            return None
+        while self.length <= node.start and node.parent is not None:
+            node = node.parent  # split off since
+        return node
 
     def path(self) -> Iterator[TreeNode]:
         """The nodes of the match, from its end up to the root (excluded)."""
@@ -121,7 +137,10 @@ class PrefixCache(Protocol):
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
     def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
-    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted: ...
+    def want(self, cursors: Sequence[Cursor]) -> None: ...
+    def insert(
+        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+    ) -> Inserted: ...
     def inc_lock_ref(self, node: TreeNode) -> None: ...
     def dec_lock_ref(self, node: TreeNode) -> None: ...
     def evict(self, n: int) -> int: ...
@@ -143,6 +162,7 @@ class RadixCache:
         self._nowhere = TreeNode(0, None, _EMPTY, _EMPTY)  # where a match in an empty tree ends
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
+        self._last_wanted = 0  # the latest stamp that `want` has given
         self._uids = 0
         self.evictable_size = 0
         self.protected_size = 0
@@ -154,8 +174,8 @@ class RadixCache:
 
     def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
         """`match_len` for a caller that asks again and again: goes on where `cursor` stood."""
-        node, matched = cursor.node, cursor.length
-        if node is None or node.parent is None or not node.start < matched <= node.end:
+        node, matched = cursor.current(), cursor.length
+        if node is None:
             node, matched = self._roots.get(salt), 0
         while node is not None and matched < len(tokens):
             if matched == node.end:
@@ -172,6 +192,24 @@ class RadixCache:
         cursor.node, cursor.length = node, matched
         return matched
 
+    def want(self, cursors: Sequence[Cursor]) -> None:
+        """Mark what waiting reqs have matched, the next to be admitted first: it is evicted after
+        all else, in the reverse order. Forgets what was marked before, splits the edges where the
+        matches end. The cursors have just been tracked."""
+        self._clock = before = max(self._clock, self._last_wanted)
+        if not cursors:
+            return
+        self._last_wanted = stamp = before + USES_PER_LOOK + len(cursors)
+        for cursor in cursors:
+            node = cursor.current()
+            if node is not None and cursor.length < node.end:
+                node = self._split(node, cursor.length - node.start)
+            cursor.node = node
+            while node is not None and node.last_access <= before:
+                node.last_access = stamp
+                node = node.parent
+            stamp -= 1
+
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
         """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
 
@@ -185,15 +223,18 @@ class RadixCache:
                 break
             common = _common_len(child.key, tokens[matched:])
             node = child if common == len(child.key) else self._split(child, common)
-            node.last_access = self._clock
+            node.last_access = max(node.last_access, self._clock)
             parts.append(node.slots)
             matched += common
             if child is not node:
                 break
         return Match(node, np.concatenate(parts) if parts else _EMPTY)
 
-    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted:
-        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]).
+    def insert(
+        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+    ) -> Inserted:
+        """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]). `own` is the
+        node that the caller has locked once, if any.
 
         Of the caller's slots it takes those from `existing` on; those before stay the caller's
         unless they are the tree's already. The caller frees its duplicates.
@@ -202,8 +243,11 @@ class RadixCache:
         existing = found.length
         node = found.node
         if existing < len(tokens):
-            node = self._root(salt) if node is self._nowhere else node
-            node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
+            if node.parent is not None and not node.children and node.lock_ref == (node is own):
+                self._grow(node, tokens[existing:], slots[existing:])
+            else:
+                node = self._root(salt) if node is self._nowhere else node
+                node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
         all_slots = np.concatenate((found.slots, slots[existing:]))
         return Inserted(node, existing, len(tokens), all_slots)
 
@@ -270,6 +314,16 @@ class RadixCache:
         self._push_if_evictable(node)
         return node
 
+    def _grow(self, node: TreeNode, key: np.ndarray, slots: np.ndarray) -> None:
+        """Lengthen the edge to a leaf that no req but the caller has locked."""
+        node.key = np.concatenate((node.key, key))
+        node.slots = np.concatenate((node.slots, slots))
+        node.end += len(key)
+        if node.lock_ref == 0:
+            self.evictable_size += len(key)
+        else:
+            self.protected_size += len(key)
+
     def _split(self, node: TreeNode, at: int) -> TreeNode:
         """Cut the edge to `node` after `at` tokens; returns the new upper node."""
         parent = node.parent
@@ -289,16 +343,13 @@ class RadixCache:
 
     def _evict_tail(self, node: TreeNode, n: int) -> int:
         """Free the last `n` tokens of leaf `node`, or all of it if it has no more."""
-        keep = max(0, len(node.key) - n)
-        self._pool.free(node.slots[keep:])
-        freed = len(node.key) - keep
+        if n < len(node.key):
+            kept = self._split(node, len(node.key) - n)  # a new node, see Cursor
+            kept.key, kept.slots = kept.key.copy(), kept.slots.copy()
+        freed = len(node.key)
+        self._pool.free(node.slots)
         self.evictable_size -= freed
-        if keep > 0:
-            node.key, node.slots = node.key[:keep].copy(), node.slots[:keep].copy()
-            node.end -= freed
-            self._push_if_evictable(node)
-        else:
-            self._remove_leaf(node)
+        self._remove_leaf(node)
         return freed
 
     def _remove_leaf(self, node: TreeNode) -> None:
@@ -332,7 +383,12 @@ class NoCache:
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
         return Match(self._root, _EMPTY)
 
-    def insert(self, tokens: np.ndarray, slots: np.ndarray, salt: str = "") -> Inserted:
+    def want(self, cursors: Sequence[Cursor]) -> None:
+        pass
+
+    def insert(
+        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+    ) -> Inserted:
         return Inserted(self._root, 0, 0, slots)
 
     def inc_lock_ref(self, node: TreeNode) -> None:

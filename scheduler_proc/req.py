@@ -63,6 +63,7 @@ class Req:
         self.salt = wire.cache_salt
         self._seed_hash = _splitmix64(seed)
         self.arrival_s = now
+        self.deadline_s = wire.deadline_s
 
         prompt = unpack_ids(wire.input_ids)
         self.prompt_len = len(prompt)

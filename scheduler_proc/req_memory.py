@@ -85,7 +85,7 @@ class ReqMemory:
         """Give the tree what the req has computed, and move its lock to the new end."""
         length = req.computed_len
         row = self.table.slots[req.row]
-        done = self.cache.insert(req.tokens[:length], row[:length], req.salt)
+        done = self.cache.insert(req.tokens[:length], row[:length], req.salt, own=req.node)
         if done.owned == 0:
             return
         if done.existing > req.shared_len:  # someone else computed it too: keep the tree's copy

@@ -1,9 +1,10 @@
 """The scheduler core: requests in, plans out, results in, tokens out. No I/O, clock or thread.
 
 One step, as the actor drives it:   plan = prepare(now) → step = seal(plan) → finalize(step,
-previous result) → executor.run(step.batch) → commit(step, result). There is no prefill and no
-decode phase: a req has tokens it knows and tokens whose KV is planned, and a step moves the second
-towards the first, by one for a decoding req and by a chunk for a new one, all in one ragged batch.
+previous result) → executor.run(step.batch) → commit(step, result). If `run` raises, the same with
+the parts that split(step) gives, or fail(step). There is no prefill and no decode phase: a req has
+tokens it knows and tokens whose KV is planned, and a step moves the second towards the first, by
+one for a decoding req and by a chunk for a new one, all in one ragged batch.
 
 `prepare` needs no token values. With lag 1 the actor prepares the next step while one runs, and
 reads results a step late: a req that turned out to be finished has then one row too many in
@@ -36,12 +37,13 @@ from scheduler_proc.grammar.retokenise import WINDOW_TOKENS, Jump, Retokeniser
 from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
+from scheduler_proc.parts import part_of
 from scheduler_proc.plan import Plan, Row, Step
 from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
-from srt.errors import BAD_REQUEST, INTERNAL, ErrorInfo
+from srt.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
 
 DECODE_RUN = 16  # slots reserved at once for a decoding req, so that its KV lies together
@@ -59,7 +61,7 @@ class SchedulerConfig:
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
     schedule_policy: str = "lpm"
-    max_wait_s: float = 5.0
+    max_wait_s: float = 30.0
     disable_radix_cache: bool = False
     random_seed: int = 0
 
@@ -69,6 +71,9 @@ class Counters:
     """Totals since the start, in requests, tokens and steps."""
 
     requests: int = 0
+    admitted: int = 0  # into the batch, for the first time
+    ended: int = 0  # of those, and the outputs that they had
+    ended_outputs: int = 0
     aborted: int = 0
     retracted: int = 0
     prompt_tokens: int = 0  # of admitted reqs
@@ -96,16 +101,25 @@ class Scheduler:
         self.counters = Counters()
         self.new_token_ratio = NewTokenRatio()
         self._reqs: dict[tuple[bytes, str], Req] = {}
+        self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
         self._gone: OrderedDict[bytes, None] = OrderedDict()
         self._outputs = OutputBuffer()
         self._next_handle = 0
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
+        self._places_in_memory = 0  # reqs that ran then; 0 once all that waited were admitted
 
     # ---- requests in ---------------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
+
+    @property
+    def places(self) -> int:
+        """Reqs that can run at once: as many as did when memory last stopped the next one."""
+        if self._places_in_memory == 0:
+            return self.config.max_running_requests
+        return max(self._places_in_memory, len(self.running))
 
     def add(self, wire: TokenizedReq, now: float, grammar: Grammar | None = None) -> None:
         """Queue a request, with the grammar that its output must follow. One whose client is gone
@@ -119,6 +133,8 @@ class Scheduler:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         self._reqs[req.key] = req
+        if req.deadline_s:
+            self._timed[req.handle] = req
         self.waiting.add(req)
         self._admission_refused_at = None
         if req.client in self._gone:
@@ -163,6 +179,7 @@ class Scheduler:
 
     def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
+        self._expire(now)
         plan = Plan(self.table)
         self._plan_decodes(plan)
         budget = self.config.chunked_prefill_size
@@ -170,8 +187,11 @@ class Scheduler:
         num_decodes = plan.num_tokens + len(plan.deferred)
         prefill_budget = max(budget - num_decodes, budget // 8, 1)
         prefill_budget -= self._plan_prefills(plan, prefill_budget)
-        if prefill_budget > 0 and self._may_admit():
-            self._admit(plan, prefill_budget, now)
+        if len(self.waiting) == 0:
+            self._places_in_memory = 0
+            self.cache.want(())
+        elif prefill_budget > 0 and self._may_admit():
+            self._admit(plan, prefill_budget)
         if plan.rows or plan.deferred or self._unblock(plan, prefill_budget):
             return plan
         return None
@@ -211,20 +231,19 @@ class Scheduler:
     def cancel(self, step: Step) -> None:
         """A sealed step that will not be run: its reqs go back to the queue as they were."""
         for row in step.rows:
-            if row.samples and row.req.finish is None:
-                row.req.pending -= 1
-        self._take_back(step.rows)
-
-    def drop(self, plan: Plan) -> None:
-        """A plan that will not be sealed: its reqs go back to the queue as they were."""
-        self._take_back(plan.rows)
-
-    def _take_back(self, rows: list[Row]) -> None:
-        for row in rows:
-            if row.req.finish is None and row.num_logprobs > 0:
-                row.req.next_logprob = row.logprob_start
+            if row.req.finish is None:
+                row.req.pending -= row.samples
+                if row.num_logprobs > 0:
+                    row.req.next_logprob = row.logprob_start
             if row.is_current:
                 self._retract(row.req)
+
+    def split(self, step: Step) -> list[Step]:
+        """Two halves of a step that could not be computed, to be run one after the other in its
+        place, before any other. Rows whose reqs have ended are in none."""
+        live = [number for number, row in enumerate(step.rows) if row.req.finish is None]
+        half = (len(live) + 1) // 2
+        return [part_of(step, numbers) for numbers in (live[:half], live[half:]) if numbers]
 
     def fail(self, step: Step, message: str) -> None:
         """The step could not be computed: its reqs end with an error, the others go on."""
@@ -368,6 +387,13 @@ class Scheduler:
         info = ErrorInfo(INTERNAL, f"the constraint cannot be followed any further: {error}")
         self._finish(req, Finish("abort", error=info))
 
+    def _expire(self, now: float) -> None:
+        """End the reqs whose time is over: with what they have, or as failed if that is nothing."""
+        for req in [req for req in self._timed.values() if req.deadline_s <= now]:
+            has_output = req.num_tokens > req.prompt_len
+            error = None if has_output else TIMED_OUT_EARLY
+            self._finish(req, Finish("timeout" if has_output else "abort", error=error))
+
     # ---- planning ------------------------------------------------------------------------------
 
     def _plan_decodes(self, plan: Plan) -> None:
@@ -455,13 +481,13 @@ class Scheduler:
     def _may_admit(self) -> bool:
         """Whether it is worth looking at the queue: sorting it for nothing, step after step, is
         what a long queue behind a full pool would cost."""
-        if len(self.waiting) == 0 or self.table.num_free_rows == 0:
+        if self.table.num_free_rows == 0:
             return False
         since = self._admission_refused_at
         recently = since is not None and self.counters.forward_steps < since + ADMISSION_RETRY_STEPS
         return not recently or not self.running
 
-    def _admit(self, plan: Plan, budget: int, now: float) -> None:
+    def _admit(self, plan: Plan, budget: int) -> None:
         """Move waiting reqs into the batch, in the policy's order, while memory lasts.
 
         `available` shrinks by everything a taken req will need: tokens to compute, expected
@@ -469,25 +495,32 @@ class Scheduler:
         """
         available = self._available()
         prefilling = [req for req in self.running.values() if req.is_prefilling]
-        for req in self.waiting.ordered(self.cache, now):
-            if budget <= 0 or self.table.num_free_rows == 0:
+        latest = math.inf  # the arrival after which nobody may overtake those that stand aside
+        for req in self.waiting.ordered(self.cache):
+            if budget <= 0 or self.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
-            if req.pending > 0 or is_being_computed(req, prefilling, self.cache):
-                continue  # soon: when its last token is known, or the prefix that it needs
+            if req.pending > 0:
+                return  # retracted just now: nobody takes its place before its last token is known
+            if is_being_computed(req, prefilling, self.cache):
+                latest = min(latest, req.arrival_s + self.config.max_wait_s)
+                continue  # soon: when the prefix that it needs is in the tree
             need = prefix_need(req, self.cache) + self.new_token_ratio.expected_outputs(req)
             if need > available and self.running:
                 self._admission_refused_at = self.counters.forward_steps
+                self._places_in_memory = len(self.running)
                 return
             available -= need
             self._start_running(req)
             budget -= self._extend(plan, req, budget)
             prefilling.append(req)
+        self._places_in_memory = 0
 
     def _start_running(self, req: Req) -> None:
         """Lock the cached prefix and give the req a table row that begins with it."""
         prefix_len = self._memory.enter(req)
         if req.cached_tokens < 0:
             req.cached_tokens = min(prefix_len, req.prompt_len)
+            self.counters.admitted += 1
             self.counters.prompt_tokens += req.prompt_len
             self.counters.cached_tokens += req.cached_tokens
             self._outputs.admitted(req)
@@ -538,7 +571,11 @@ class Scheduler:
         else:
             self.waiting.remove(req)
         del self._reqs[req.key]
+        self._timed.pop(req.handle, None)
         self.counters.aborted += finish.type == "abort"
+        if req.cached_tokens >= 0:
+            self.counters.ended += 1
+            self.counters.ended_outputs += req.num_tokens - req.prompt_len
         self._outputs.end(req, finish)
 
 

@@ -4,6 +4,10 @@
 exposed time is what scheduling costs the requests: with overlap it is next to nothing.
 """
 
+from collections import deque
+
+MAX_STEPS = 256
+
 
 class StepClock:
     """Totals in seconds. Times are any monotonic clock's."""
@@ -11,18 +15,23 @@ class StepClock:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.exposed_s = 0.0
-        self._began = 0.0
+        # Of the steps that nobody has looked at: tokens, and seconds with the exposed ones before.
+        self.steps: deque[tuple[int, float]] = deque(maxlen=MAX_STEPS)
+        self._began = self._since = 0.0
         self._ended: float | None = None  # None: there was nothing to do since
 
     def begin(self, now: float) -> None:
         """The executor starts on a step."""
         if self._ended is not None:
             self.exposed_s += now - self._ended
+        self._since = now if self._ended is None else self._ended
         self._began = now
 
-    def end(self, now: float) -> None:
-        """It has finished, or failed."""
+    def end(self, now: float, tokens: int = 0) -> None:
+        """It has finished a step of so many tokens, or failed one (0)."""
         self.step_s += now - self._began
+        if tokens > 0:
+            self.steps.append((tokens, now - self._since))
         self._ended = now
 
     def rest(self) -> None:

@@ -24,8 +24,9 @@ _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "prepare", "seal", "commit", "fail", "cancel", "drop",
-    "flush", "reset" or "end"."""
+    """One event: "config", "message", "prepare", "seal", "commit", "fail", "split", "cancel",
+    "flush", "reset" or "end". A commit, fail, split or cancel is of the oldest step or part of one
+    that has had none yet; a split puts the parts in its place."""
 
     kind: str
     now: float = 0.0
@@ -60,8 +61,8 @@ class TraceRecorder:
     def cancelled(self) -> None:
         self._write(Record("cancel"))
 
-    def dropped(self) -> None:
-        self._write(Record("drop"))
+    def split(self) -> None:
+        self._write(Record("split"))
 
     def flushed(self) -> None:
         self._write(Record("flush"))
@@ -125,13 +126,12 @@ def replay(
             got = None if step is None else digest(step.batch)
             assert got == record.data, f"record {index}: another plan than the recorded one"
             planned += [] if step is None else [step]
-        elif record.kind == "drop":
-            assert plan is not None, f"record {index}: no plan to drop"
-            core.drop(plan)
         elif record.kind == "commit":
             core.commit(planned.pop(0), _result(record.data))
         elif record.kind == "fail":
             core.fail(planned.pop(0), "recorded failure")
+        elif record.kind == "split":
+            planned[:1] = core.split(planned[0])
         elif record.kind == "cancel":
             core.cancel(planned.pop(0))
         elif record.kind == "end":

@@ -18,14 +18,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvloop
 import zmq
 
 from srt.args import ServerArgs
 from srt.errors import ConfigError
+from srt.inbox import Dropped, Inbox
 from srt.log import set_up_logging
-from srt.messages import Heartbeat, Message, RingEvent, decoder
+from srt.messages import Heartbeat, Message, RingEvent
 from srt.ring import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
 from srt.ring_socket import RingContext, RingSocket
 
@@ -53,6 +53,7 @@ class Actor:
         self.args: ServerArgs = ring.read_args()
         self.context = RingContext()
         self.info: dict[str, Any] = {}
+        self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
         self._tasks: list[Coroutine[Any, Any, None]] = []
         self._stopping = asyncio.Event()
@@ -85,30 +86,27 @@ class Actor:
         return connect(self.context, kind, address)
 
     def receive(self, socket: RingSocket, union: Any, handler: Handler) -> None:
-        """Call `handler(message)` for everything that arrives from inside the ring."""
-        decode = decoder(union).decode
+        """Call `handler(message)` for everything that arrives from inside the ring; what does not
+        decode is dropped and counted."""
+        inbox = Inbox(union, "a socket of the ring", self.dropped)
 
         async def loop() -> None:
             while True:
-                (data,) = await socket.receive()
-                handler(decode(data))
+                message = inbox.message(await socket.receive())
+                if message is not None:
+                    handler(message)
 
         self._tasks.append(loop())
 
     def receive_from_clients(self, socket: RingSocket, union: Any, handler: PeerHandler) -> None:
-        """Call `handler(client, message)`; what does not decode is logged and dropped."""
-        decode = decoder(union).decode
+        """Call `handler(client, message)`, alike."""
+        inbox = Inbox(union, "the clients' socket", self.dropped)
 
         async def loop() -> None:
             while True:
                 client, *frames = await socket.receive()
-                try:
-                    message = decode(frames[-1]) if len(frames) == 1 else None
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                    message = None
-                if message is None:
-                    log.warning("dropped a malformed message of a client")
-                else:
+                message = inbox.message(frames)
+                if message is not None:
                     handler(client, message)
 
         self._tasks.append(loop())
@@ -169,7 +167,8 @@ class Actor:
 
     def _send_beat(self, ctl: RingSocket) -> None:
         """Mostly what is new: each message wakes another process, which a step then waits for."""
-        beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info)
+        dropped = self.dropped.count
+        beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info, dropped)
         if beat != self._last_beat and send_now(ctl, beat):
             self._last_beat = beat
 

@@ -51,13 +51,14 @@ class ServerArgs(Struct, frozen=True):
     executor: str = "auto"
     threads: int = 0
     schedule_policy: str = "lpm"
-    schedule_max_wait: float = 5.0
+    schedule_max_wait: float = 30.0
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     max_total_tokens: int = 32768
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     max_queued_tokens: int = 1048576
+    max_queue_wait: float = 30.0
     chunked_prefill_size: int = 512
     random_seed: int = -1
     grammar_backend: str = "fsm"
@@ -110,6 +111,7 @@ class ServerArgs(Struct, frozen=True):
         _require(self.max_queued_tokens >= 1, "max_queued_tokens", "must be at least 1")
         _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
+        _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
         _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
@@ -188,7 +190,7 @@ def _add_server(group: Any) -> None:
     _option(group, "--api-key", "bearer tokens that open HTTP, with commas between them")
     _option(group, "--api-key-file", "file of further bearer tokens, one a line")
     _option(group, "--cors-allow-origins", "web origins that may call, with commas, or *")
-    _option(group, "--max-connections", "HTTP connections at once; beyond: 503")
+    _option(group, "--max-connections", "HTTP connections; beyond: the longest idle is closed")
     _option(group, "--stream-interval", "tokens between two events of a stream")
     parsers = ["auto", "think", "none"]
     _option(
@@ -215,13 +217,14 @@ def _add_compute(group: Any) -> None:
 def _add_scheduling(group: Any) -> None:
     policies = ["lpm", "dfs-weight", "fcfs", "random"]
     _option(group, "--schedule-policy", "order of admission", choices=policies)
-    _option(group, "--schedule-max-wait", "seconds after which a request goes before all later")
+    _option(group, "--schedule-max-wait", "nobody is overtaken by one that came more seconds later")
     _option(group, "--disable-radix-cache", "reuse nothing between requests")
     _option(group, "--disable-overlap-schedule", "plan each step only after the one before (lag 0)")
     _option(group, "--max-total-tokens", "size of the KV pool, in tokens")
     _option(group, "--max-running-requests", "requests in the batch at once")
     _option(group, "--max-queued-requests", "requests in flight before 429")
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
+    _option(group, "--max-queue-wait", "seconds that a new request may expect to wait; beyond: 429")
     _option(group, "--chunked-prefill-size", "token budget of one step")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
 
@@ -229,7 +232,7 @@ def _add_scheduling(group: Any) -> None:
 def _add_grammars(group: Any) -> None:
     backends = ["fsm", "llguidance", "xgrammar"]
     _option(group, "--grammar-backend", "fsm: what is regular, else llguidance", choices=backends)
-    _option(group, "--grammar-compile-timeout", "seconds that compiling one constraint may take")
+    _option(group, "--grammar-compile-timeout", "seconds of CPU time to compile one constraint in")
     _option(group, "--grammar-compile-memory", "MiB that compiling one constraint may take")
     _option(group, "--disable-jump-forward", "sample what a constraint forces, token by token")
     _option(

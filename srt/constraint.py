@@ -1,12 +1,20 @@
 """What an output must match: one constraint of a request, as it travels to the compile worker,
 the names of grammars that need none, and the error of bad ones."""
 
+import hashlib
 from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
 ConstraintKind = Literal["regex", "json_schema", "ebnf", "structural_tag", "choices"]
 Whitespace = Literal["compact", "free"]
+
+# Of the time limit of a compilation, which is CPU time: how long one may wait for its turn, and how
+# long it may then take by the clock.
+COMPILE_QUEUE_FACTOR = 2.0
+COMPILE_WALL_FACTOR = 10.0
+COMPILE_WAIT_FACTOR = COMPILE_QUEUE_FACTOR + COMPILE_WALL_FACTOR
 
 # The fields of SamplingParams that hold a constraint; their names are the kinds.
 CONSTRAINT_KINDS: tuple[ConstraintKind, ...] = (
@@ -40,6 +48,13 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
     whitespace: Whitespace = "compact"
     after: str = ""
     before: str = ""
+
+
+def artefact_key(constraint: Constraint, naming: str) -> str:
+    """The name of a constraint's compiled grammar: a hash of everything that it depends on.
+    `naming` stands for all of that but the constraint; the compiler says what it is."""
+    content = msgspec.msgpack.encode((naming, constraint))
+    return hashlib.sha256(content).hexdigest()
 
 
 _FREE_KEY = "free-"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from srt.client import AsyncClient
-from srt.errors import ConfigError, RingError
+from srt.errors import ConfigError, RingError, SrtError, check_process
 from srt.generation import GenerateOutput, ScoreOutput
 from srt.launch import PARENT_FD_VARIABLE
 from srt.many import generate_many
@@ -32,13 +32,15 @@ class Engine:
     """`with Engine(model="smollm2") as engine: engine.generate("Once upon a time")`.
 
     Arguments are those of `python -m srt.launch`, with underscores. The server ends with the
-    engine (`close`, the end of the `with` block), and with this process however it ends.
+    engine (`close`, the end of the `with` block), and with this process however it ends. It cannot
+    be used in a process that was forked from this one: calls raise ConfigError there.
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
         # The launcher makes this directory and removes it, whatever becomes of this process.
         self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
         directory = str(self.directory)
+        self._pid = os.getpid()
         self._read_end, self._write_end = os.pipe()
         command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
         command += ["--log-level", "warning", "--model", model, *_command_line(args)]
@@ -138,8 +140,8 @@ class Engine:
         return self.call(self.client.stats())
 
     def close(self) -> None:
-        """End the server. May be called more than once."""
-        if self._write_end < 0:
+        """End the server. May be called more than once; in a forked process it does nothing."""
+        if self._write_end < 0 or os.getpid() != self._pid:
             return
         if self._client is not None:
             self.call(self._client.__aexit__(None, None, None))
@@ -193,21 +195,27 @@ class Engine:
 
     async def _acall(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run on the engine's loop, and wait on the caller's."""
-        if self._loop.is_closed():
-            coroutine.close()
-            raise RingError("the engine is closed")
+        self._check_usable(coroutine)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the engine's loop, where its client lives; what it returns."""
-        if self._loop.is_closed():
-            coroutine.close()
-            raise RingError("the engine is closed")
+        self._check_usable(coroutine)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         finally:
             future.cancel()  # for an interrupt: the loop must not go on with it
+
+    def _check_usable(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        """Raise RingError if the engine is closed, ConfigError in a forked process."""
+        try:
+            check_process(self._pid, "engine")
+            if self._loop.is_closed():
+                raise RingError("the engine is closed")
+        except SrtError:
+            coroutine.close()
+            raise
 
 
 async def _next(outputs: Any) -> GenerateOutput | None:

@@ -6,12 +6,17 @@ SrtError
 └── ConfigError        the server cannot start as asked; one line that says what to do
 """
 
+import os
+from copy import copy
+from typing import Self
+
 from msgspec import Struct
 
 BAD_REQUEST = "bad_request"
 NOT_FOUND = "not_found"
 CONFLICT = "conflict"
 OVERLOADED = "overloaded"
+TIMED_OUT = "timed_out"
 UNAVAILABLE = "unavailable"
 CONTEXT_LENGTH = "context_length_exceeded"
 UNAUTHORIZED = "unauthorized"
@@ -26,20 +31,28 @@ HTTP_STATUS = {
     OVERLOADED: 429,
     INTERNAL: 500,
     UNAVAILABLE: 503,
+    TIMED_OUT: 504,
 }
 
 
 class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What went wrong: a stable `code`, a sentence, the offending field, and whether to retry."""
+    """What went wrong: a stable `code`, a sentence, the offending field, and whether to retry;
+    `retry_after_s` is how long the server asks to wait before that, 0 if it does not know."""
 
     code: str
     message: str
     param: str | None = None
     retryable: bool = False
+    retry_after_s: float = 0.0
 
     @property
     def http_status(self) -> int:
         return HTTP_STATUS.get(self.code, 500)
+
+
+TIMED_OUT_EARLY = ErrorInfo(
+    TIMED_OUT, "the request timed out before it had a token", "timeout_ms", retryable=True
+)
 
 
 class SrtError(Exception):
@@ -48,6 +61,16 @@ class SrtError(Exception):
 
 class ConfigError(SrtError):
     """The server or client was configured in a way that cannot work."""
+
+
+def check_process(pid: int, what: str) -> None:
+    """Raise ConfigError in a process that was forked from `pid`, where `what` was made: its threads
+    and sockets are not there, and a call would wait for ever."""
+    if os.getpid() != pid:
+        raise ConfigError(
+            f"this {what} belongs to process {pid} and cannot be used in {os.getpid()}, which was "
+            f"forked from it: make one there, or start processes with 'spawn'"
+        )
 
 
 class RequestError(SrtError):
@@ -60,13 +83,24 @@ class RequestError(SrtError):
         param: str | None = None,
         code: str = BAD_REQUEST,
         retryable: bool = False,
+        retry_after_s: float = 0.0,
     ) -> None:
         super().__init__(message)
-        self.info = ErrorInfo(code=code, message=message, param=param, retryable=retryable)
+        self.info = ErrorInfo(code, message, param, retryable, retry_after_s)
+
+    def copy(self) -> Self:
+        """The same error to raise once more: an exception keeps the traceback of each raise."""
+        return copy(self)
 
     @classmethod
     def from_info(cls, info: ErrorInfo) -> "RequestError":
-        return cls(info.message, param=info.param, code=info.code, retryable=info.retryable)
+        return cls(
+            info.message,
+            param=info.param,
+            code=info.code,
+            retryable=info.retryable,
+            retry_after_s=info.retry_after_s,
+        )
 
 
 class RingError(RequestError):

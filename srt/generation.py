@@ -26,6 +26,15 @@ class Request(Struct, frozen=True, kw_only=True):
     `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
     Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
     with messages: the prompt describes them, and the text holds the calls as the model wrote them.
+
+    A program that asks for several others names each of them in `tenant`: they get the server's
+    attention in turns. The HTTP server does this for its own callers.
+
+    `timeout_ms` (0: none) after it came to the server, a request that has no token yet fails with
+    the code TIMED_OUT, and one that runs ends with what it has, its finish being "timeout".
+
+    A `joined` request belongs to a batch of which others were admitted: it is not refused because
+    these are before it.
     """
 
     text: str | None = None
@@ -41,6 +50,9 @@ class Request(Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     logprob_token_ids: Sequence[int] = ()
     chat: ChatOptions = ChatOptions()
+    tenant: str = ""
+    joined: bool = False
+    timeout_ms: int = 0
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -88,7 +100,8 @@ class ScoreRequest(Struct, frozen=True, kw_only=True):
     """What a score is asked for: how likely each continuation is behind one prefix.
 
     Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
-    at least one, and none of them empty. `cache_salt` and `rid` are those of a `Request`.
+    at least one, and none of them empty. `cache_salt`, `rid` and `tenant` are those of a
+    `Request`.
     """
 
     continuations: Sequence[str | Sequence[int]]
@@ -96,6 +109,7 @@ class ScoreRequest(Struct, frozen=True, kw_only=True):
     input_ids: Sequence[int] | None = None
     cache_salt: str = ""
     rid: str | None = None
+    tenant: str = ""
 
 
 class ChoiceScore(Struct, frozen=True):
@@ -144,13 +158,14 @@ class ScoreOutput(Struct, frozen=True):
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
     """What is to be tokenized: exactly one of text and messages. `add_special_tokens` is for text;
-    `tools` and `chat` go with messages, and are those of a `Request`."""
+    `tools` and `chat` go with messages, and are those of a `Request`, like `tenant`."""
 
     text: str | None = None
     messages: list[ChatMessage] | None = None
     tools: Sequence[ToolSpec] = ()
     chat: ChatOptions = ChatOptions()
     add_special_tokens: bool = True
+    tenant: str = ""
 
 
 class Generation(Protocol):

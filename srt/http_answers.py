@@ -123,11 +123,12 @@ def error_of(response: httpx.Response) -> RequestError:
         detail = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         detail = {"message": response.text[:500] or response.reason_phrase}
-    return error_from(detail, response.status_code)
+    return error_from(detail, response.status_code, response.headers.get("retry-after", ""))
 
 
-def error_from(detail: Any, status: int) -> RequestError:
-    """An error's JSON; what it does not say follows from the status."""
+def error_from(detail: Any, status: int, retry_after: str = "") -> RequestError:
+    """An error's JSON; what it does not say follows from the status. `retry_after` is the header,
+    of which dates are not read."""
     if not isinstance(detail, dict):
         detail = {"message": str(detail)}
     message = str(detail.get("message") or f"HTTP {status}")
@@ -138,4 +139,10 @@ def error_from(detail: Any, status: int) -> RequestError:
     if code == UNAVAILABLE:
         return RingError(message)
     retryable = bool(detail.get("retryable", status in (429, 503)))
-    return RequestError(message, param=detail.get("param"), code=code, retryable=retryable)
+    return RequestError(
+        message,
+        param=detail.get("param"),
+        code=code,
+        retryable=retryable,
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else 0.0,
+    )

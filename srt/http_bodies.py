@@ -6,8 +6,10 @@ Raises RequestError, naming the field, for what the routes have no words for.
 import json
 from typing import Any
 
+import msgspec
+
 from srt.errors import RequestError
-from srt.generation import Request, TokenizeRequest
+from srt.generation import Request, ScoreRequest, TokenizeRequest
 from srt.messages import ChatMessage, ChatOptions
 from srt.sampling_params import SamplingParams
 from srt.tools.format import message_object, tool_object
@@ -44,6 +46,7 @@ def chat_body(request: Request) -> dict[str, Any]:
 
 def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
     """For /tokenize."""
+    _check_tenant(request)
     _check_chat_only(request)
     if request.messages is not None:
         if request.text is not None:
@@ -52,8 +55,23 @@ def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
     return {"prompt": request.text, "add_special_tokens": request.add_special_tokens}
 
 
+def score_body(request: ScoreRequest) -> dict[str, Any]:
+    """For /score_choices."""
+    _check_tenant(request)
+    body = msgspec.structs.asdict(request)
+    del body["tenant"]
+    return body
+
+
+def _check_tenant(request: Request | ScoreRequest | TokenizeRequest) -> None:
+    if request.tenant:
+        raise RequestError("tenant must be empty over HTTP: the server sets it", param="tenant")
+
+
 def _shared_body(request: Request) -> dict[str, Any]:
-    return {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
+    _check_tenant(request)
+    body = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
+    return body | ({"timeout_ms": request.timeout_ms} if request.timeout_ms else {})
 
 
 def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:

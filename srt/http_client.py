@@ -21,7 +21,7 @@ from srt.generation import (
     require_single,
 )
 from srt.http_answers import Parse, error_of, parse_chat, parse_native, parse_score
-from srt.http_bodies import chat_body, generate_body, tokenize_body
+from srt.http_bodies import chat_body, generate_body, score_body, tokenize_body
 from srt.http_generation import HttpGeneration, HttpSamples
 from srt.messages import ChatOptions, RingEvent
 
@@ -136,7 +136,7 @@ class HttpClient:
         return ids
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
-        body = msgspec.structs.asdict(request)
+        body = score_body(request)
         answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, json=body)
         return parse_score(answer.json())
 

@@ -207,7 +207,7 @@ class HttpSample:
     def _snapshot(self) -> GenerateOutput:
         """What is known, or the error that ended it."""
         if self._error is not None:
-            raise self._error
+            raise self._error.copy()
         text = self.last.text
         delta, self._read_chars = text[self._read_chars :], len(text)
         return msgspec.structs.replace(self.last, delta=delta)

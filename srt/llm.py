@@ -9,6 +9,7 @@ It runs an `Engine`, which is there for all that this has no name for (`llm.engi
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,7 +18,7 @@ import srt.sampling_params
 from srt.engine import Engine
 from srt.errors import RequestError
 from srt.generation import GenerateOutput, Request
-from srt.many import generate_many
+from srt.many import Job, key_of, run_jobs
 from srt.messages import ChatOptions
 from srt.model.files import resolve_model
 from srt.model.vocab import Vocab, load_vocab
@@ -240,16 +241,20 @@ class LLM:
         ids_of: Callable[[Any], Any],
         on_done: Callable[[], Any],
     ) -> list[RequestOutput]:
-        read = [await ids_of(prompt) for prompt in prompts]
-        requests: list[Request] = [
-            checked_request({"input_ids": ids, **param.request()})
-            for (_, ids), param in zip(read, params, strict=True)
+        read: dict[int, tuple[str | None, list[int]]] = {}
+
+        async def make(i: int) -> Request:
+            read[i] = await ids_of(prompts[i])
+            return checked_request({"input_ids": read[i][1], **params[i].request()})
+
+        jobs = [
+            Job(_key_of(prompt), params[i].n, partial(make, i)) for i, prompt in enumerate(prompts)
         ]
-        results = await generate_many(self.engine.client.transport, requests, on_done)
-        outputs = []
-        for (text, ids), param, samples in zip(read, params, results, strict=True):
-            outputs.append(self._output(text, ids, param, samples))
-        return outputs
+        results = await run_jobs(self.engine.client.transport, jobs, on_done)
+        return [
+            self._output(*read[i], param, samples)
+            for i, (param, samples) in enumerate(zip(params, results, strict=True))
+        ]
 
     async def _ids_of(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         """A prompt's text, if it has one, and its ids."""
@@ -344,6 +349,12 @@ def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
     if text is None and ids is None:
         raise RequestError("a prompt needs prompt or prompt_token_ids", param="prompt")
     return text, None if ids is None else list(ids)
+
+
+def _key_of(prompt: Any) -> tuple[Any, ...]:
+    """The sorting key of a prompt or a chat. Raises RequestError."""
+    is_chat = not isinstance(prompt, str | Mapping) and isinstance(next(iter(prompt), 0), Mapping)
+    return key_of(None, messages=prompt) if is_chat else key_of(*_text_and_ids(prompt))
 
 
 def _each(

@@ -5,15 +5,18 @@ fields are only ever appended, with defaults. Token ids travel as packed little-
 bytes. Messages of a request carry the ring's `epoch`; a receiver drops those of another epoch.
 """
 
-from struct import unpack_from
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from srt.constraint import Constraint
 from srt.errors import ErrorInfo
+from srt.packing import id_list as id_list
+from srt.packing import pack_floats as pack_floats
+from srt.packing import pack_ids as pack_ids
+from srt.packing import unpack_floats as unpack_floats
+from srt.packing import unpack_ids as unpack_ids
 from srt.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
@@ -22,31 +25,6 @@ JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may rep
 
 class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
     """Base of all messages."""
-
-
-def pack_ids(ids: Any) -> bytes:
-    """Token ids (a sequence or array of ints) as little-endian int32 bytes."""
-    return np.asarray(ids, dtype="<i4").tobytes()
-
-
-def unpack_ids(data: bytes) -> np.ndarray:
-    """The inverse of `pack_ids`: a read-only int32 array [n]."""
-    return np.frombuffer(data, dtype="<i4")
-
-
-def id_list(data: bytes) -> list[int]:
-    """The ids that `pack_ids` has packed; for a few of them quicker than an array."""
-    return list(unpack_from(f"<{len(data) // 4}i", data))
-
-
-def pack_floats(values: Any) -> bytes:
-    """Numbers as little-endian float32 bytes; NaN stands for "no value"."""
-    return np.asarray(values, dtype="<f4").tobytes()
-
-
-def unpack_floats(data: bytes) -> np.ndarray:
-    """The inverse of `pack_floats`: a read-only float32 array [n]."""
-    return np.frombuffer(data, dtype="<f4")
 
 
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
@@ -104,6 +82,11 @@ class GenerateReq(Message, frozen=True):
 
     With n > 1 each sample is a request of its own from the front on, of rid
     `sample_rid(rid, index)`; they are admitted together, and an abort may name each.
+
+    `tenant` is for whom a client asks that serves several: the front gives turns to each of them.
+
+    `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
+    wait does not apply to them, or a large batch could never come in. `timeout_ms` 0 is none.
     """
 
     rid: str
@@ -120,6 +103,9 @@ class GenerateReq(Message, frozen=True):
     top_logprobs: int = 0
     logprob_token_ids: list[int] = []
     chat: ChatOptions = ChatOptions()
+    tenant: str = ""
+    joined: bool = False
+    timeout_ms: int = 0
 
 
 class AbortReq(Message, frozen=True):
@@ -155,6 +141,7 @@ class ScoreReq(Message, frozen=True):
     text: str | None = None
     input_ids: bytes | None = None
     cache_salt: str = ""
+    tenant: str = ""
 
 
 def score_rid(rid: str, index: int) -> str:
@@ -178,6 +165,7 @@ class TokenizeReq(Message, frozen=True):
     tools: list[ToolSpec] = []
     chat: ChatOptions = ChatOptions()
     add_special_tokens: bool = True
+    tenant: str = ""
 
 
 FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq
@@ -236,6 +224,9 @@ class TokenizedReq(Message, frozen=True):
 
     The prompt had the tokens `healed_ids` (packed) at its end. Their `healed_bytes` bytes come
     first in the output, because the grammar says so, and are not shown.
+
+    `deadline_s` (0: none) is when it times out, on the clock that all processes share
+    (time.monotonic()).
     """
 
     client: bytes
@@ -254,6 +245,7 @@ class TokenizedReq(Message, frozen=True):
     top_logprobs: int = 0
     logprob_token_ids: list[int] = []
     bad_ids: list[list[int]] = []
+    deadline_s: float = 0.0
 
 
 class Abort(Message, frozen=True):
@@ -284,18 +276,35 @@ class Control(Message, frozen=True):
     counts: dict[str, float] = {}
 
 
-SchedulerMessage = TokenizedReq | Abort | ClientGone | Control
+class GrammarLost(Message, frozen=True):
+    """The grammar `key` is not in the ring's directory (any more), or damaged; requests wait."""
+
+    key: str
+    epoch: int
+
+
+class GrammarMade(Message, frozen=True):
+    """The answer to a GrammarLost: it is there again, or `error` says why not."""
+
+    key: str
+    epoch: int
+    error: ErrorInfo | None = None
+
+
+SchedulerMessage = TokenizedReq | Abort | ClientGone | Control | GrammarMade
 
 
 # ---- front <-> compiler ----------------------------------------------------------------------
 
 
 class CompileReq(Message, frozen=True):
-    """Compile a constraint. `id` is the front's; it may ask again, after a restart."""
+    """Compile a constraint. `id` is the front's; it may ask again, after a restart, and for each
+    `asker`, a client and tenant: askers take turns."""
 
     id: int
     epoch: int
     constraint: Constraint
+    asker: bytes = b""
 
 
 class CompileCancel(Message, frozen=True):
@@ -333,7 +342,8 @@ CompilerRequest = CompileReq | CompileCancel
 
 
 class Finish(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Why a request ended: "stop" (matched: token id or stop string), "length" or "abort"."""
+    """Why a request ended: "stop" (matched: token id or stop string), "length", "timeout" or
+    "abort"."""
 
     type: str
     matched: int | str | None = None
@@ -462,7 +472,8 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     `ids` take the place of the last `dropped` ids sent before: text never changes, but a jump may
     cut it into other tokens. `completion_tokens`, `jump_tokens` (of those, forced by a grammar) and
     `forward_passes` (that sampled a token) count so far. `prompt_logprobs` come with the first
-    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`.
+    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. With `more` it is a
+    part of one that was too long to be sent in one message, and goes on in the next.
     """
 
     rid: str
@@ -481,10 +492,12 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     forward_passes: int = 0
     detail: LogprobDetail | None = None
     prompt_detail: LogprobDetail | None = None
+    more: bool = False
 
 
 class OutputBatch(Message, frozen=True):
-    """Everything new for one client after one scheduler step."""
+    """What is new for one client after one scheduler step; all of it, unless that is too long for
+    one message."""
 
     epoch: int
     outputs: list[Output]
@@ -502,7 +515,7 @@ class ControlResult(Message, frozen=True):
 BackReply = Welcome | Expired | OutputBatch | ControlResult
 
 
-# ---- detokenizer -> front --------------------------------------------------------------------
+# ---- detokenizer, scheduler -> front ---------------------------------------------------------
 
 
 class Credit(Message, frozen=True):
@@ -511,6 +524,28 @@ class Credit(Message, frozen=True):
     client: bytes
     rid: str
     epoch: int
+
+
+class Pace(Message, frozen=True):
+    """How fast the scheduler works, several times a second while it does.
+
+    Of the requests that came to it in this epoch, `left` have left its queue, and `left_tokens` of
+    their prompts' tokens need no computing, or no more. One that waits takes `prompt_token_s`; a
+    request that waits for one of the `free_places` in the batch, beyond its prompt, `request_s`; a
+    step `step_s`. Those that run need `running_s` more than they would halfway to their ends.
+    """
+
+    epoch: int
+    left: int = 0
+    left_tokens: int = 0
+    prompt_token_s: float = 0.0
+    request_s: float = 0.0
+    free_places: int = 0
+    step_s: float = 0.0
+    running_s: float = 0.0
+
+
+FrontNews = Credit | GrammarLost | Pace
 
 
 # ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
@@ -522,6 +557,7 @@ class RingEvent(Message, frozen=True):
     A new `epoch` means that a part was lost: everything in flight before it has failed.
     `parts` gives each part's state: "starting", "ready", "dead". `ready` says that those of
     RING_PARTS are: without the gateway or the compiler the ring serves all but their requests.
+    `dropped` counts messages that made no sense to the supervisor, or to a part that runs.
     """
 
     epoch: int
@@ -529,6 +565,7 @@ class RingEvent(Message, frozen=True):
     draining: bool
     parts: dict[str, str]
     reason: str = ""
+    dropped: int = 0
 
 
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
@@ -539,7 +576,7 @@ class Heartbeat(Message, frozen=True):
     ready handshake.
 
     `in_flight` counts the requests the part still holds (the front's count decides a drain).
-    `info` holds facts for the start-up log.
+    `info` holds facts for the start-up log. `dropped` messages made no sense to the part.
     """
 
     part: str
@@ -547,6 +584,7 @@ class Heartbeat(Message, frozen=True):
     epoch: int
     in_flight: int = 0
     info: dict[str, Any] = {}
+    dropped: int = 0
 
 
 encode = msgspec.msgpack.Encoder().encode

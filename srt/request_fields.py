@@ -27,6 +27,9 @@ _REQUEST_TYPES: dict[str, Any] = {
     "cache_salt": str,
     "rid": str | None,
     "top_logprobs": int,
+    "tenant": str,
+    "joined": bool,
+    "timeout_ms": int,
 }
 _CHAT_TYPES = get_type_hints(ChatOptions)
 
@@ -61,7 +64,7 @@ def checked_tokenize(request: dict[str, Any]) -> TokenizeRequest:
         if name not in TokenizeRequest.__struct_fields__:
             raise RequestError(f"unknown field {name!r}", param=name)
     checked = dict(request)
-    for name, kind in (("text", str | None), ("add_special_tokens", bool)):
+    for name, kind in (("text", str | None), ("add_special_tokens", bool), ("tenant", str)):
         if name in request:
             checked[name] = _as_type(name, request[name], kind)
     if request.get("messages") is not None:
@@ -79,7 +82,7 @@ def checked_score(request: dict[str, Any]) -> ScoreRequest:
         if name not in ScoreRequest.__struct_fields__:
             raise RequestError(f"unknown field {name!r}", param=name)
     checked = dict(request)
-    for name in ("text", "cache_salt", "rid"):
+    for name in ("text", "cache_salt", "rid", "tenant"):
         if name in request:
             checked[name] = _as_type(name, request[name], _REQUEST_TYPES[name])
     if request.get("input_ids") is not None:

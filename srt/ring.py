@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from srt.args import ServerArgs
-from srt.errors import ConfigError
+from srt.errors import ConfigError, RequestError
 from srt.messages import Message, encode
 from srt.ring_socket import RingContext, RingSocket
 
@@ -73,7 +73,7 @@ class Ring(NamedTuple):
 
     @property
     def credits(self) -> str:
-        """PULL of the tokenizer, for credits."""
+        """PULL of the tokenizer, for credits and lost grammars."""
         return self.address("credits")
 
     @property
@@ -90,6 +90,23 @@ class Ring(NamedTuple):
     def grammars(self) -> Path:
         """The directory of compiled grammars, one file by key; only the compiler adds to it."""
         return self.directory / "grammars"
+
+    @property
+    def _naming(self) -> Path:
+        return self.directory / "naming"
+
+    def write_naming(self, naming: str) -> None:
+        """Say what the compiler names grammars by, as `artefact_key` takes it."""
+        new = self._naming.with_suffix(".new")
+        new.write_text(naming)
+        new.replace(self._naming)
+
+    def read_naming(self) -> str:
+        """What the compiler names grammars by; "" before it has said so."""
+        try:
+            return self._naming.read_text()
+        except OSError:
+            return ""
 
     def write_args(self, args: ServerArgs) -> None:
         path = self.directory / _ARGS_FILE
@@ -155,6 +172,12 @@ def connect(context: RingContext, kind: int, address: str) -> RingSocket:
 
 def send_now(socket: RingSocket, message: Message, to: bytes | None = None) -> bool:
     """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
-    or its queue is full; the caller decides what that means."""
+    or its queue is full; the caller decides what that means.
+
+    Raises RequestError for a message above MAX_MESSAGE_BYTES: its receiver would drop the sender.
+    """
     data = encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        limit = f"a message of {len(data)} bytes is above the limit, {MAX_MESSAGE_BYTES}"
+        raise RequestError(f"{limit} ({type(message).__name__})")
     return socket.send(data) if to is None else socket.send(to, data)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 import uuid
 from collections.abc import Coroutine
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from srt.errors import RequestError, RingError
+from srt.errors import RequestError, RingError, check_process
 from srt.generation import (
     Generation,
     Request,
@@ -48,19 +49,30 @@ from srt.messages import (
     decoder,
     unpack_ids,
 )
-from srt.ring import LEASE_INTERVAL_S, RING_LOST_S, connect, open_socket, ring_at, send_now
+from srt.patience import within
+from srt.ring import (
+    LEASE_INTERVAL_S,
+    LEASE_S,
+    RING_LOST_S,
+    connect,
+    open_socket,
+    ring_at,
+    send_now,
+)
 from srt.ring_generation import RingGeneration, RingSamples
 from srt.ring_score import RingScore, ScorePart
 from srt.ring_socket import RingContext, RingSocket
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 30.0  # of the front, which may wait for a grammar
+ANSWER_TIMEOUT_S = 30.0  # of the front
+GRAMMAR_TIMEOUT_S = 180.0  # of the front, if it has to wait for a grammar
 CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
 MAX_RID_CHARS = 256
 _NO_ANSWER = "the server did not answer in time"
+_GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, and gave it up"
 
 
 class RingClient:
@@ -79,6 +91,8 @@ class RingClient:
         self._last_wire_id = 0
         self._event: RingEvent | None = None
         self._epoch = 0  # of the last Welcome
+        self._hello_at = time.monotonic()
+        self._pid = os.getpid()
         self._usable = asyncio.Event()
         self._tasks: list[asyncio.Future[None]] = []
         self._readers: list[asyncio.Future[None]] = []
@@ -135,7 +149,7 @@ class RingClient:
             reader.cancel()
         for socket in sockets:
             socket.close()
-        send_now(self._back, Hello())
+        self._say_hello()
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until requests can be sent. Raises RingError when that takes too long."""
@@ -147,7 +161,7 @@ class RingClient:
 
     async def close(self) -> None:
         """Say goodbye, which ends everything this client still has on the server."""
-        if not self._tasks:
+        if not self._tasks or os.getpid() != self._pid:
             return
         send_now(self._back, Goodbye())
         await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
@@ -209,11 +223,18 @@ class RingClient:
             tools=list(request.tools),
             chat=request.chat,
             add_special_tokens=request.add_special_tokens,
+            tenant=request.tenant,
         )
         try:
             answer: Tokenized = await self._answer_to(req)
-        except TimeoutError:
-            raise RingError(_NO_ANSWER) from None
+        except RequestError:
+            raise
+        except BaseException as error:
+            if self.is_ready:
+                send_now(self._front, AbortReq(req.rid, req.epoch))
+            if isinstance(error, TimeoutError):
+                raise RingError(_NO_ANSWER) from None
+            raise
         ids: list[int] = unpack_ids(answer.ids).tolist()
         return ids
 
@@ -224,8 +245,7 @@ class RingClient:
         self._answers[req.rid] = answer
         try:
             self._send(req)
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await answer
+            return await within(_answer_timeout_s(req), answer)
         finally:
             self._answers.pop(req.rid, None)
 
@@ -312,9 +332,8 @@ class RingClient:
         self._controls[rid] = answer
         try:
             self._send(ControlReq(rid, self._epoch, op, timeout_s))
-            async with asyncio.timeout(timeout_s + CONTROL_TIMEOUT_S):
-                data: bytes = await answer
-                return data
+            data: bytes = await within(timeout_s + CONTROL_TIMEOUT_S, answer)
+            return data
         except TimeoutError:
             raise RingError(_NO_ANSWER) from None
         finally:
@@ -330,10 +349,13 @@ class RingClient:
 
     async def _until_usable(self) -> None:
         """Raise RingError unless requests can be sent now, or as soon as the Welcome is here."""
-        if self._event is not None and self._event.ready and not self.is_ready:
+        check_process(self._pid, "client")
+        if time.monotonic() > self._hello_at + LEASE_S:  # our lease may be over: ask
+            self._usable.clear()
+            self._say_hello()
+        if self._event is not None and self._event.ready and not self._usable.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(WELCOME_TIMEOUT_S):
-                    await self._usable.wait()
+                await within(WELCOME_TIMEOUT_S, self._usable.wait())
         if self._event is None:
             raise RingError("the server cannot be reached")
         if not self.is_ready:
@@ -347,8 +369,7 @@ class RingClient:
         decode = decoder(RingEvent).decode
         while True:
             try:
-                async with asyncio.timeout(RING_LOST_S):
-                    (data,) = await self._events.receive()
+                (data,) = await within(RING_LOST_S, self._events.receive())
             except TimeoutError:
                 self._event = None
                 send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
@@ -362,7 +383,7 @@ class RingClient:
         if lost:
             self._fail_all(RingError(event.reason or "a part of the server died"))
         if event.ready and self._epoch != event.epoch:
-            send_now(self._back, Hello())
+            self._say_hello()
         self._set_usable()
 
     def _set_usable(self) -> None:
@@ -373,8 +394,12 @@ class RingClient:
 
     async def _keep_lease(self) -> None:
         while True:
-            send_now(self._back, Hello())
+            self._say_hello()
             await asyncio.sleep(LEASE_INTERVAL_S)
+
+    def _say_hello(self) -> None:
+        self._hello_at = time.monotonic()
+        send_now(self._back, Hello())
 
     async def _read_front(self, front: RingSocket) -> None:
         decode = decoder(FrontReply).decode
@@ -398,7 +423,7 @@ class RingClient:
                 self._epoch = reply.epoch
                 self._set_usable()
             elif isinstance(reply, Expired):
-                self._reincarnate("the server had given this client up")
+                self._reincarnate(_GIVEN_UP)
                 return  # a new reader has taken over
             elif isinstance(reply, OutputBatch) and reply.epoch == self._epoch:
                 self._on_outputs(reply)
@@ -430,4 +455,9 @@ class RingClient:
         self._by_rid.clear()
         for future in (*self._answers.values(), *self._controls.values()):
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(error.copy())
+
+
+def _answer_timeout_s(req: GenerateReq | ScoreReq | TokenizeReq) -> float:
+    is_constrained = isinstance(req, GenerateReq) and req.sampling.constraint is not None
+    return GRAMMAR_TIMEOUT_S if is_constrained else ANSWER_TIMEOUT_S

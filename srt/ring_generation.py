@@ -69,6 +69,9 @@ class RingSamples:
             top_logprobs=request.top_logprobs,
             logprob_token_ids=list(request.logprob_token_ids),
             chat=request.chat,
+            tenant=request.tenant,
+            joined=request.joined,
+            timeout_ms=request.timeout_ms,
         )
 
     def admit(self, reply: Admitted) -> None:
@@ -162,7 +165,7 @@ class RingGeneration:
         if self._error is None:
             await self._prompt.is_known.wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.copy()
         return self._snapshot()
 
     async def aclose(self) -> None:
@@ -201,7 +204,8 @@ class RingGeneration:
         self._prompt.take(output)
         if output.finish is not None:
             self._end(output.finish)
-        self._on_change()
+        if not output.more:
+            self._on_change()
 
     def _on_change(self) -> None:
         self._changed.set()

@@ -76,6 +76,7 @@ class RingScore:
             text=request.text,
             input_ids=None if ids is None else packed(ids, "input_ids"),
             cache_salt=request.cache_salt,
+            tenant=request.tenant,
         )
 
     def on_part(self) -> None:
@@ -94,7 +95,7 @@ class RingScore:
         self.is_admitted = True
         await self._changed.wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.copy()
         outputs = [part.output for part in self.parts if part.output is not None]
         return ScoreOutput(
             rid=self.rid,

@@ -21,6 +21,8 @@ MAX_STOP_REGEXES = 32
 MAX_STOP_REGEX_CHARS = 256
 MAX_BIASED_TOKENS = 4096
 MAX_LOGIT_BIAS = 1e4
+# Executors compute in float32: much less would be 0 there, or make every logit infinite.
+MIN_REPETITION_PENALTY = 1e-6
 MAX_ALLOWED_IDS = 2**20  # over all samples, each of which carries its own
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
@@ -154,7 +156,9 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         for name in ("frequency_penalty", "presence_penalty"):
             _check(-2.0 <= getattr(self, name) <= 2.0, name, "must be between -2 and 2")
         _check(
-            0.0 < self.repetition_penalty <= 2.0, "repetition_penalty", "must be above 0, up to 2"
+            MIN_REPETITION_PENALTY <= self.repetition_penalty <= 2.0,
+            "repetition_penalty",
+            f"must be between {MIN_REPETITION_PENALTY:g} and 2",
         )
 
     def _check_tokens(self, vocab_size: int) -> None:

@@ -23,8 +23,9 @@ import zmq
 
 from srt.actor import EXIT_CONFIG
 from srt.args import ServerArgs
+from srt.inbox import Dropped, Inbox
 from srt.listener import bind_listener, url_of
-from srt.messages import Heartbeat, RingEvent, decoder
+from srt.messages import Heartbeat, RingEvent
 from srt.ring import (
     EVENT_INTERVAL_S,
     HEARTBEAT_INTERVAL_S,
@@ -87,6 +88,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._forced = asyncio.Event()
+        self._dropped = Dropped()
         self._context = RingContext()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -205,11 +207,10 @@ class Supervisor:
     # ---- what is heard and said ----------------------------------------------------------------
 
     async def _listen(self, ctl: RingSocket) -> None:
-        decode = decoder(Heartbeat).decode
+        inbox = Inbox(Heartbeat, "ctl", self._dropped)
         while True:
-            (data,) = await ctl.receive()
-            beat = decode(data)
-            child = self._children.get(beat.part)
+            beat = inbox.message(await ctl.receive())
+            child = None if beat is None else self._children.get(beat.part)
             if child is None or child.process is None or child.process.pid != beat.pid:
                 continue
             before = self._event()
@@ -242,7 +243,9 @@ class Supervisor:
 
     def _event(self) -> RingEvent:
         parts = {child.part: child.state for child in self._children.values()}
-        return RingEvent(self._epoch, self.ready, self._draining, parts, self._reason)
+        beats = [child.beat for child in self._children.values() if child.beat is not None]
+        dropped = self._dropped.count + sum(beat.dropped for beat in beats)
+        return RingEvent(self._epoch, self.ready, self._draining, parts, self._reason, dropped)
 
     def _serves(self, child: Child) -> bool:
         return child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch

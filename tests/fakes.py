@@ -14,6 +14,7 @@ from srt.generation import (
     TokenizeRequest,
 )
 from srt.messages import Finish, RingEvent, sample_rid
+from tests.waiting import SOON_S
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
 DEFAULT_PIECES = ("Hello", ", ", "wörld")
@@ -195,7 +196,7 @@ class FakeClient:
         await self._wait_for(lambda: len(self.aborted) >= count)
 
     async def _wait_for(self, happened: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             while not happened():
                 self.changed.clear()
                 await self.changed.wait()

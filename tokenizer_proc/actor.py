@@ -1,41 +1,54 @@
-"""The tokenizer process: the ring's front door. Sockets around the `Front` core, nothing else."""
+"""The tokenizer process: the ring's front door. Sockets around the `Front` core, and the children
+that read texts for it."""
 
 import asyncio
+import gc
 import time
 
 import zmq
 
 from srt.actor import Actor
+from srt.constraint import COMPILE_WAIT_FACTOR
+from srt.errors import RequestError
 from srt.messages import (
     AbortReq,
     CompileCounts,
     CompileReply,
+    CompileReq,
     CompilerMessage,
     ControlReq,
     Credit,
     FrontMessage,
-    GenerateReq,
-    Message,
+    FrontNews,
+    FrontReply,
+    GrammarLost,
+    GrammarMade,
+    Pace,
     Refused,
-    ScoreReq,
-    TokenizeReq,
+    Tokenized,
 )
 from srt.model.files import resolve_model
 from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from srt.ring import send_now
 from tokenizer_proc.admission import Admission
-from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.front import Answer, Front
+from tokenizer_proc.chat_template import load_template
+from tokenizer_proc.front import Answer, Front, Word
+from tokenizer_proc.grammars import GrammarFinder
 from tokenizer_proc.parking import Parked
+from tokenizer_proc.readers import Reader
 
-COMPILE_GRACE_S = 5.0  # for the way to the compiler and back, and for its restart
+COMPILE_GRACE_S = 5.0  # for the way to the compiler and back
+# With work, the compiler is heard of every second; but on a busy machine it takes ten to start.
+MAX_SILENCE_S = 30.0
 EXPIRY_INTERVAL_S = 0.5
+NUM_READERS = 2  # one caller, who has at most one of them, cannot hold up all others
 
 
 class TokenizerActor(Actor):
     """Answers each GenerateReq and ScoreReq with Admitted or Refused and passes the admitted on.
-    One with a constraint waits in between for the compiler. A TokenizeReq ends here."""
+    One with text waits for its turn to be read, one with a constraint for the compiler. A
+    TokenizeReq ends here."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -43,26 +56,41 @@ class TokenizerActor(Actor):
     async def start(self) -> None:
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
+        self._find = GrammarFinder(self.ring)
+        limit_s = self.args.grammar_compile_timeout
         self._front = Front(
             load_tokenizer(files),
-            ChatTemplate.from_vocab(vocab),
+            load_template(vocab),
             vocab,
             epoch=self.epoch,
             max_requests=self.args.max_queued_requests,
             max_tokens=self.args.max_queued_tokens,
             max_total_tokens=self.args.max_total_tokens,
-            max_compile_wait_s=2 * self.args.grammar_compile_timeout + COMPILE_GRACE_S,
+            max_compile_wait_s=limit_s * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S,
+            max_silence_s=MAX_SILENCE_S,
+            find=self._find,
+            max_queue_wait_s=self.args.max_queue_wait,
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
+        gc.collect()
+        gc.freeze()  # so that a child's collector does not copy the pages that it inherits
+        self._has_text = asyncio.Event()
+        self._readers = [Reader(self._front.read) for _ in range(NUM_READERS)]
+        for reader in self._readers:
+            self.background(self._read_texts(reader))
         self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
         self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
         self._credits = self.bind(zmq.PULL, self.ring.credits)
         self._compiled = self.bind(zmq.PULL, self.ring.compiled)
         self._clients = self.bind(zmq.ROUTER, self.ring.front)
-        self.receive(self._credits, Credit, self._front.credit)
+        self.receive(self._credits, FrontNews, self._on_news)
         self.receive(self._compiled, CompilerMessage, self._on_compiler)
         self.receive_from_clients(self._clients, FrontMessage, self._on_client)
         self.background(self._expire())
+
+    async def stop(self) -> None:
+        for reader in self._readers:
+            reader.close()
 
     def new_epoch(self, epoch: int) -> None:
         self._front.reset(epoch)
@@ -75,13 +103,7 @@ class TokenizerActor(Actor):
         return self._front.in_flight
 
     def _on_client(self, client: bytes, message: FrontMessage) -> None:
-        if isinstance(message, GenerateReq):
-            self._generate(client, message)
-        elif isinstance(message, ScoreReq):
-            self._answer((client, self._front.score(client, message)))
-        elif isinstance(message, TokenizeReq):
-            self._reply(client, self._front.tokenize(message))
-        elif isinstance(message, AbortReq):
+        if isinstance(message, AbortReq):
             self._abort(client, message)
         elif isinstance(message, ControlReq):
             control = self._front.control(client, message)
@@ -89,30 +111,69 @@ class TokenizerActor(Actor):
                 self._reply(client, control)
             else:
                 self.send(self._scheduler, control)
+        else:
+            word = self._front.submit(client, message, time.monotonic())
+            if word is None:
+                self._has_text.set()
+            else:
+                self._say(client, word)
 
-    def _generate(self, client: bytes, req: GenerateReq) -> None:
-        answer = self._front.generate(client, req, time.monotonic())
-        if not isinstance(answer, Parked):
-            self._answer((client, answer))
-        elif answer.question is not None:
+    def _on_news(self, message: FrontNews) -> None:
+        if isinstance(message, Credit):
+            self._front.credit(message)
+        elif isinstance(message, Pace):
+            self._front.pace(message)
+        else:
+            self._find_lost(message)
+
+    def _find_lost(self, message: GrammarLost) -> None:
+        answer = self._front.lost(message, time.monotonic())
+        if isinstance(answer, CompileReq):
+            send_now(self._compiler, answer)
+        elif answer is not None:
+            self._answer(answer)
+
+    async def _read_texts(self, reader: Reader) -> None:
+        """One of those that read texts, a piece at a time."""
+        while True:
+            piece = self._front.take_text()
+            if piece is None:
+                self._has_text.clear()
+                await self._has_text.wait()
+                continue
+            reading = await reader.read(piece)
+            word = self._front.has_read(piece, reading, time.monotonic())
+            self._has_text.set()  # its caller may have the next turn
+            if word is not None:
+                self._say(piece.client, word)
+
+    def _say(self, client: bytes, word: Word) -> None:
+        """What a request has come to."""
+        if isinstance(word, Tokenized):
+            self._reply(client, word)
+        elif not isinstance(word, Parked):
+            self._answer((client, word))
+        elif word.question is not None:
             # If the compiler cannot be reached, it asks for this when it has started.
-            send_now(self._compiler, answer.question)
+            send_now(self._compiler, word.question)
 
     def _abort(self, client: bytes, req: AbortReq) -> None:
         abort = self._front.abort(client, req)
-        if isinstance(abort, Admission):
+        if isinstance(abort, Admission | Refused):
             self._answer((client, abort))
         elif abort is not None:
             self.send(self._scheduler, abort)
         self._cancel()
 
     def _on_compiler(self, message: CompilerMessage) -> None:
+        self._front.hear(time.monotonic())
         if isinstance(message, CompileReply):
             for answer in self._front.compiled(message):
                 self._answer(answer)
         elif isinstance(message, CompileCounts):
             self._front.count(message)
         else:
+            self._find.refresh()
             for question in self._front.unanswered():
                 send_now(self._compiler, question)
 
@@ -133,11 +194,16 @@ class TokenizerActor(Actor):
         client, word = answer
         if isinstance(word, Refused):
             self._reply(client, word)
+        elif isinstance(word, GrammarMade):
+            self.send(self._scheduler, word)
         else:
             for part in word.parts:
                 self.send(self._scheduler, part)
             self._reply(client, word.admitted)
 
-    def _reply(self, client: bytes, message: Message) -> None:
+    def _reply(self, client: bytes, message: FrontReply) -> None:
         # A client that does not read its answers, or left, is found by its lease.
-        send_now(self._clients, message, to=client)
+        try:
+            send_now(self._clients, message, to=client)
+        except RequestError as error:  # more ids than a message holds
+            send_now(self._clients, Refused(message.rid, self.epoch, error.info), to=client)

@@ -4,6 +4,7 @@ A request for several samples, like a score, is several requests from here on: a
 each with a rid and a place of its own.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -17,6 +18,13 @@ class Admission(NamedTuple):
 
     admitted: Admitted
     parts: list[TokenizedReq]
+
+    def until(self, deadline_s: float) -> "Admission":
+        """The same, that times out then; 0 is never."""
+        if not deadline_s:
+            return self
+        parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
+        return Admission(self.admitted, parts)
 
 
 def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
@@ -37,3 +45,16 @@ def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
         )
         for i in range(sampling.n)
     ]
+
+
+def without(admission: Admission, aborted: Sequence[int]) -> Admission:
+    """The same but for the samples of these numbers, which have ended already."""
+    if not aborted:
+        return admission
+    parts = [part for i, part in enumerate(admission.parts) if i not in aborted]
+    return Admission(replace(admission.admitted, aborted=list(aborted)), parts)
+
+
+def prompt_tokens(part: TokenizedReq) -> int:
+    """The tokens of its prompt, as the client gave it."""
+    return (len(part.input_ids) + len(part.healed_ids)) // 4

@@ -1,8 +1,9 @@
 """Chat messages to one prompt text, by the model's own Jinja template in a sandbox.
 
-Called by the front's admission. Templates come with models and are not trusted: they run in
-Jinja's immutable sandbox, and their output is bounded. Tools go to templates that write them in
-our format; for the others `chat_messages` makes them part of the messages' text.
+Called by the prompt reader. Templates come with models and are not trusted: they run in Jinja's
+immutable sandbox, their output is bounded, and the children that render have limits of their own.
+Tools go to templates that write them in our format; for the others `chat_messages` makes them part
+of the messages' text.
 """
 
 import json
@@ -18,11 +19,13 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from srt.errors import CONTEXT_LENGTH, RequestError
+from srt.forked import ends_in_time
 from srt.messages import ChatMessage, ToolSpec
 from srt.model.vocab import Vocab
 from srt.tools.format import HERMES, message_object, tool_object
 from tokenizer_proc.chat_messages import with_tools_as_text
 
+COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
 MAX_RENDERED_CHARS = 4 * 1024 * 1024
 NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -71,8 +74,9 @@ class ChatTemplate:
         try:
             takes_tools = _writes_tools(environment, source)
             return _Compiled(environment.from_string(source), takes_tools)
-        except jinja2.TemplateError as error:
-            self._why_not = f"this model's chat template cannot be compiled: {error}"
+        except Exception as error:  # also SyntaxError, RecursionError and MemoryError
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            self._why_not = f"this model's chat template cannot be compiled: {reason}"
             return None
 
     def render(
@@ -107,6 +111,15 @@ class ChatTemplate:
         except Exception as error:  # a template may fail in any way that Python can
             reason = str(error) or type(error).__name__
             raise RequestError(f"the chat template failed: {reason}", param="messages") from error
+
+
+def load_template(vocab: Vocab) -> ChatTemplate:
+    """The template of a model, unless its compilation does not end: Jinja computes constants."""
+    if ends_in_time(lambda: ChatTemplate.from_vocab(vocab), COMPILE_CPU_S, COMPILE_BYTES):
+        return ChatTemplate.from_vocab(vocab)
+    template = ChatTemplate(None)
+    template._why_not = "this model's chat template cannot be compiled in time"
+    return template
 
 
 def _writes_tools(environment: jinja2.Environment, source: str) -> bool:

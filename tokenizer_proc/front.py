@@ -1,19 +1,28 @@
-"""Admission: checks each request, turns it into tokens, and keeps the bounds on what is in flight.
+"""Admission: checks each request, has its text read, and keeps the bounds on what is in flight.
 
 The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O, no
-clock. Invariant: an admitted request holds its place (one request, its prompt tokens) until its
-Credit comes or the epoch changes, a parked one until it is refused or aborted; a refused one holds
-nothing. A score is as many requests as it has continuations, and a request for n samples is n of
-them: admitted together or not at all.
+clock. A request with text waits for its turn (`take_text`), is read elsewhere by `read`, and comes
+back (`has_read`). Invariant: an admitted request holds its place (one request, its prompt tokens)
+until its Credit comes or the epoch changes, a waiting or parked one until it is refused or aborted;
+a refused one holds nothing. A score is as many requests as it has continuations, and a request for
+n samples is n of them: admitted together or not at all.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from srt.constraint import CONSTRAINT_KINDS, Constraint, GrammarError, free_key
-from srt.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo, RequestError
+from srt.constraint import Constraint
+from srt.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    OVERLOADED,
+    TIMED_OUT_EARLY,
+    UNAVAILABLE,
+    ErrorInfo,
+    RequestError,
+)
 from srt.messages import (
     Abort,
     AbortReq,
@@ -26,35 +35,45 @@ from srt.messages import (
     ControlReq,
     Credit,
     GenerateReq,
+    GrammarLost,
+    GrammarMade,
+    Pace,
     Refused,
     ScoreReq,
     Tokenized,
     TokenizedReq,
     TokenizeReq,
-    pack_ids,
     sample_rid,
     score_rid,
 )
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab
-from srt.reasoning import END_THINK
-from srt.regex.stops import build_stops
-from srt.sampling_params import SamplingParams
-from tokenizer_proc.admission import Admission, samples_of
-from tokenizer_proc.bad_words import bad_ids
+from tokenizer_proc.admission import Admission, prompt_tokens, without
+from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.healing import PromptHealer
-from tokenizer_proc.parking import Parked, Parking
-from tokenizer_proc.prompt import Prompt, PromptReader, too_long
+from tokenizer_proc.checks import check_details, check_names, check_timeout
+from tokenizer_proc.grammars import KnownGrammars
+from tokenizer_proc.parking import Parked, Parking, Recall
+from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.queue_wait import QueueWait
+from tokenizer_proc.reading import (
+    Reading,
+    ReadPrompt,
+    TextReader,
+    Unreadable,
+    has_text,
+    num_chars,
+)
 from tokenizer_proc.scoring import ScoreReader
+from tokenizer_proc.turns import Piece, TextReq, Turns
 
 MAX_RID_CHARS = 256
-MAX_SALT_CHARS = 256
-MAX_TOP_LOGPROBS = 64
-MAX_LOGPROB_TOKEN_IDS = 256
 CONTROL_OPS = ("flush_cache", "stats")
+_ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
-Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
+# With the client that gets it; a GrammarMade is the scheduler's.
+Answer = tuple[bytes, Admission | Refused | GrammarMade]
+Word = Admission | Parked | Refused | Tokenized  # what a request comes to
 
 
 class Front:
@@ -64,7 +83,10 @@ class Front:
     still generate does not count: it is unknown and mostly far below its limit). A prompt above
     `max_tokens` is taken when nothing else is in flight, so that no valid request is refused
     forever. `max_total_tokens` is the scheduler's pool: no request may need more. A request with a
-    constraint is parked until its grammar is compiled, for up to `max_compile_wait_s` seconds.
+    constraint is parked until its grammar is compiled, for up to `max_compile_wait_s` seconds, or
+    `max_silence_s` if the compiler is not heard of; one whose grammar `find` finds by its
+    constraint, as a key, is admitted at once. One that would wait for its first token for more than
+    `max_queue_wait_s` (0: no limit) is refused before anything is spent on it.
     """
 
     def __init__(
@@ -78,25 +100,33 @@ class Front:
         max_tokens: int,
         max_total_tokens: int,
         max_compile_wait_s: float,
+        max_silence_s: float,
+        find: Callable[[Constraint], str],
+        max_queue_wait_s: float = 0.0,
     ) -> None:
         self._vocab = vocab
-        self._tokenizer = tokenizer
         self._limit = min(vocab.context_len, max_total_tokens)
         self._reader = PromptReader(tokenizer, template, vocab.vocab_size, self._limit)
         self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
-        self._healer = PromptHealer(vocab)
+        self._text = TextReader(tokenizer, self._reader, self._scores)
+        self._builder = Builder(vocab, self._limit)
         self._max_requests = max_requests
         self._max_tokens = max_tokens
         self._epoch = epoch
         self._draining = False
         self._places: dict[tuple[bytes, str], int] = {}  # (client, rid) -> prompt tokens
         self._tokens = 0
-        self._parking = Parking(max_compile_wait_s)
+        self._turns = Turns()
+        self._pieces: dict[tuple[bytes, str], Piece] = {}  # by (client, rid) of each part
+        self._parking = Parking(max_compile_wait_s, max_silence_s)
+        self._wait = QueueWait(max_queue_wait_s)
+        self._find, self._known = find, KnownGrammars()
+        self._num_found = 0
         self._compile_counts: dict[str, float] = {}
 
     @property
     def in_flight(self) -> int:
-        """Admitted and parked requests that have not ended."""
+        """Admitted, waiting and parked requests that have not ended."""
         return len(self._places)
 
     @property
@@ -104,56 +134,132 @@ class Front:
         """Prompt tokens of the requests in flight."""
         return self._tokens
 
-    def generate(self, client: bytes, req: GenerateReq, now: float) -> Admission | Parked | Refused:
-        """Admit, park or refuse a request."""
+    def submit(self, client: bytes, req: TextReq, now: float) -> Word | None:
+        """Take a request, or refuse it. None: its text waits for its turn to be read."""
         try:
-            admission, constraint = self._admit(client, req)
+            piece = self._checked(client, req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
-        self._take_places(admission)
-        return admission if constraint is None else self._parking.park(admission, constraint, now)
+        if isinstance(req, GenerateReq) and req.timeout_ms:
+            piece.deadline_s = now + req.timeout_ms / 1e3
+        self._pieces.update(((client, rid), piece) for rid in piece.rids)
+        if not isinstance(req, TokenizeReq):
+            self._places.update(((client, rid), 0) for rid in piece.rids)
+        if not has_text(req):
+            return self._judged(piece, self.read(req), now)
+        self._turns.add(piece)
+        return None
 
-    def score(self, client: bytes, req: ScoreReq) -> Admission | Refused:
-        """Admit all parts of a score, or refuse it."""
+    def take_text(self) -> Piece | None:
+        """The next request that is to be read. Each must come back by `has_read`."""
+        return self._turns.take()
+
+    def read(self, req: TextReq) -> Reading:
+        """Read a request's text. It changes nothing here, so a forked child may do it."""
+        return self._text.read(req)
+
+    def has_read(self, piece: Piece, reading: Reading, now: float) -> Word | None:
+        """Admit, park or refuse a request that was read. None if nobody waits for it any more."""
+        self._turns.done(piece)
+        return None if piece.gone else self._judged(piece, reading, now)
+
+    def _judged(self, piece: Piece, reading: Reading, now: float) -> Word:
+        self._forget(piece)
+        client, req = piece.client, piece.req
         try:
-            admission = self._admit_score(client, req)
+            if isinstance(reading, Unreadable):
+                raise RequestError.from_info(reading.error)
+            if isinstance(req, TokenizeReq):
+                assert isinstance(reading, ReadPrompt)
+                return Tokenized(req.rid, self._epoch, reading.ids)
+            admission, constraint = self._builder.build(client, req, reading)
+            self._check_room_for(admission.parts)
+            if 0.0 < piece.deadline_s <= now:
+                raise RequestError.from_info(TIMED_OUT_EARLY)
         except RequestError as error:
-            return Refused(req.rid, req.epoch, error.info)
+            return self._refuse(piece, error.info)
         self._take_places(admission)
+        admission = admission.until(piece.deadline_s)
+        if constraint is None:
+            return self._hand_on(without(admission, piece.aborted))
+        key = self._find(constraint)
+        if key:
+            self._num_found += 1
+            made = self._with_grammar(admission, constraint, key)
+            return self._hand_on(without(made, piece.aborted))
+        asker, epoch = client + b"/" + req.tenant.encode(), self._epoch
+        parked = self._parking.park(admission, constraint, asker=asker, epoch=epoch, now=now)
+        for number in piece.aborted:  # not all of them, or it would be gone
+            self._parking.abort(client, piece.rids[number])
+        return parked
+
+    def _refuse(self, piece: Piece, error: ErrorInfo) -> Refused:
+        """Give back the places of a request that waits no more."""
+        for rid in piece.rids:
+            self._places.pop((piece.client, rid), None)
+        return Refused(piece.req.rid, piece.req.epoch, error)
+
+    def _hand_on(self, admission: Admission) -> Admission:
+        """It goes to the scheduler now: later ones wait for it."""
+        self._wait.enter(admission.parts)
         return admission
 
-    def tokenize(self, req: TokenizeReq) -> Tokenized | Refused:
-        """The ids of a text or chat. It takes no place, and a draining server still does it."""
-        try:
-            self._check_epoch(req.epoch)
-            _check_rid(req.rid)
-            ids = self._reader.tokenize(req)
-        except RequestError as error:
-            return Refused(req.rid, req.epoch, error.info)
-        return Tokenized(req.rid, self._epoch, pack_ids(ids))
-
     def _take_places(self, admission: Admission) -> None:
+        """Those that its parts have already, unless they were aborted, get their size."""
         for part in admission.parts:
-            num_tokens = (len(part.input_ids) + len(part.healed_ids)) // 4
-            self._places[part.client, part.rid] = num_tokens
-            self._tokens += num_tokens
+            if (part.client, part.rid) in self._places:
+                num_tokens = prompt_tokens(part)
+                self._places[part.client, part.rid] = num_tokens
+                self._tokens += num_tokens
+
+    def _forget(self, piece: Piece) -> None:
+        """It waits no more."""
+        piece.gone = True
+        self._turns.remove(piece)
+        for rid in piece.rids:
+            if self._pieces.get((piece.client, rid)) is piece:
+                del self._pieces[piece.client, rid]
 
     def credit(self, credit: Credit) -> None:
         """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
         if credit.epoch == self._epoch:
             self._tokens -= self._places.pop((credit.client, credit.rid), 0)
 
-    def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | None:
-        """What to tell the scheduler, if the request is in flight: its credit comes later. A
-        parked one has ended; with its last sample it is admitted, so that its client hears of it.
+    def pace(self, pace: Pace) -> None:
+        """How fast the scheduler works now."""
+        if pace.epoch == self._epoch:
+            self._wait.update(pace)
+
+    def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
+        """What to tell the scheduler, if the request is in flight: its credit comes later. One
+        that waits or is parked has ended; with its last sample it is admitted, so that its client
+        hears of it.
         """
         name = (client, req.rid)
-        if req.epoch != self._epoch or name not in self._places:
+        if req.epoch != self._epoch:
+            return None
+        if name in self._pieces:
+            return self._abort_unread(self._pieces[name], req.rid)
+        if name not in self._places:
             return None
         if not self._parking.holds(*name):
             return Abort(client, req.rid, self._epoch)
         self._tokens -= self._places.pop(name)
         return self._parking.abort(*name)
+
+    def _abort_unread(self, piece: Piece, rid: str) -> Admission | Refused | None:
+        """One sample of a request, or a whole score, that waits for its text to be read."""
+        req, is_score = piece.req, isinstance(piece.req, ScoreReq)
+        for ended in piece.rids if is_score else [rid]:
+            self._places.pop((piece.client, ended), None)
+            del self._pieces[piece.client, ended]
+            piece.aborted.append(piece.rids.index(ended))
+        if len(piece.aborted) < len(piece.rids):
+            return None
+        self._forget(piece)
+        if isinstance(req, GenerateReq):
+            return Admission(Admitted(req.rid, req.epoch, 0, aborted=piece.aborted), [])
+        return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
     def control(self, client: bytes, req: ControlReq) -> Control | Refused:
         """Check an operation for the scheduler. A draining server still takes it."""
@@ -170,7 +276,16 @@ class Front:
         return Control(client, req.rid, self._epoch, req.op, req.timeout_s, counts)
 
     def _counts(self) -> dict[str, float]:
-        return {"num_grammar_queue_reqs": len(self._parking), **self._compile_counts}
+        counts = {
+            "num_tokenizing_reqs": len(self._turns),
+            "num_grammar_queue_reqs": len(self._parking),
+            "expected_queue_wait_seconds": self._wait.expected_s(
+                self._turns.before((b"", "")), self.in_flight
+            ),
+            **self._compile_counts,
+        }
+        hits = "num_grammar_cache_hit_total"
+        return {**counts, hits: counts.get(hits, 0) + self._num_found}
 
     # ---- grammars ------------------------------------------------------------------------------
 
@@ -179,11 +294,27 @@ class Front:
         if reply.epoch != self._epoch:
             return []
         return [
-            self._refuse_parked(admission, _worded(reply.error, constraint))
+            self._refuse_parked(party, _worded(reply.error, constraint))
             if reply.error is not None
-            else _admit_parked(admission, reply.key)
-            for admission, constraint in self._parking.take_compiled(reply.id)
+            else self._go_on(party, constraint, reply.key)
+            for party, constraint in self._parking.take_compiled(reply.id)
         ]
+
+    def lost(self, message: GrammarLost, now: float) -> Answer | CompileReq | None:
+        """The scheduler misses a grammar: what to ask the compiler, unless it is asked already, or
+        what to answer if nobody knows what to ask."""
+        if message.epoch != self._epoch:
+            return None
+        constraint, recall = self._known.get(message.key), Recall(message.key)
+        if constraint is None:
+            error = ErrorInfo(UNAVAILABLE, "the compiled grammar was removed", retryable=True)
+            return self._refuse_parked(recall, error)
+        parked = self._parking.park(recall, constraint, asker=b"", epoch=self._epoch, now=now)
+        return parked.question
+
+    def hear(self, now: float) -> None:
+        """A message of the compiler has come: it lives."""
+        self._parking.hear(now)
 
     def count(self, message: CompileCounts) -> None:
         """Keep the compiler's totals for the next statistics."""
@@ -198,15 +329,42 @@ class Front:
         return self._parking.take_cancelled(self._epoch)
 
     def expire(self, now: float) -> list[Answer]:
-        """Refuse those that have been parked for too long."""
+        """Refuse those whose own time is over before their text was read, or their grammar was
+        ready, and those that have been parked for too long."""
+        pieces = dict.fromkeys(p for p in self._pieces.values() if 0.0 < p.deadline_s <= now)
+        for piece in pieces:
+            self._forget(piece)
+        late, expired = self._parking.take_late(now), self._parking.take_expired(now)
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
-        return [self._refuse_parked(parked, error) for parked in self._parking.take_expired(now)]
+        return [
+            *((piece.client, self._refuse(piece, TIMED_OUT_EARLY)) for piece in pieces),
+            *(self._refuse_parked(party, TIMED_OUT_EARLY) for party in late),
+            *(self._refuse_parked(party, error) for party in expired),
+        ]
 
-    def _refuse_parked(self, parked: Admission, error: ErrorInfo) -> tuple[bytes, Refused]:
+    def _go_on(self, party: Admission | Recall, constraint: Constraint, key: str) -> Answer:
+        """The grammar of those who waited lies ready. A recalled one keeps its name, which
+        requests have."""
+        if isinstance(party, Recall):
+            error = None
+            if key != party.key:  # of a compiler whose code is another
+                error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
+            return b"", GrammarMade(party.key, self._epoch, error)
+        admission = self._hand_on(self._with_grammar(party, constraint, key))
+        return admission.parts[0].client, admission
+
+    def _with_grammar(self, admission: Admission, constraint: Constraint, key: str) -> Admission:
+        self._known.add(key, constraint)
+        parts = [replace(part, grammar=key) for part in admission.parts]
+        return Admission(admission.admitted, parts)
+
+    def _refuse_parked(self, party: Admission | Recall, error: ErrorInfo) -> Answer:
         """Give its places back."""
-        for part in parked.parts:
+        if isinstance(party, Recall):
+            return b"", GrammarMade(party.key, self._epoch, error)
+        for part in party.parts:
             self._tokens -= self._places.pop((part.client, part.rid))
-        return parked.parts[0].client, Refused(parked.admitted.rid, self._epoch, error)
+        return party.parts[0].client, Refused(party.admitted.rid, self._epoch, error)
 
     # ---- the ring ------------------------------------------------------------------------------
 
@@ -219,95 +377,52 @@ class Front:
         self._epoch = epoch
         self._places.clear()
         self._tokens = 0
+        self._wait.reset()
         self._parking.clear()
+        self._turns.clear()
+        for piece in self._pieces.values():
+            piece.gone = True
+        self._pieces.clear()
 
     # ---- the checks, cheap ones first --------------------------------------------------------
 
-    def _admit(self, client: bytes, req: GenerateReq) -> tuple[Admission, Constraint | None]:
-        """With the constraint that has yet to be compiled."""
+    def _checked(self, client: bytes, req: TextReq) -> Piece:
+        """What can be found out without reading its text."""
         self._check_epoch(req.epoch)
-        self._check_not_draining()
         _check_rid(req.rid)
-        _check_salt(req.cache_salt)
-        req.sampling.check(self._vocab.vocab_size)
-        self._check_details(req)
-        self._check_samples(client, req)
-        _check_stop_patterns(req.sampling.stop_regex)
-        prompt = self._reader.read(req)
-        prompt_tokens = len(prompt.ids)
-        sampling = self._resolve_lengths(req.sampling, prompt)
-        _check_logprob_start(req, prompt_tokens)
-        self._check_room_for(prompt_tokens * sampling.n)
-        healing = self._healer.heal(prompt.ids, sampling)
-        kept = prompt_tokens - healing.num_tokens
-        constraint = _constraint(sampling, prompt)
-        tokenized = TokenizedReq(
-            client=client,
-            rid=req.rid,
-            epoch=self._epoch,
-            input_ids=pack_ids(prompt.ids[:kept]),
-            sampling=_unconstrained(sampling),
-            eos_ids=[] if sampling.ignore_eos else list(self._vocab.eos_ids),
-            stream=req.stream,
-            return_logprob=req.return_logprob,
-            logprob_start_len=min(req.logprob_start_len, kept),
-            cache_salt=req.cache_salt,
-            grammar=free_key(healing.text) if healing.text and constraint is None else "",
-            healed_ids=pack_ids(prompt.ids[kept:]),
-            healed_bytes=len(healing.text.encode()),
-            top_logprobs=req.top_logprobs,
-            logprob_token_ids=req.logprob_token_ids,
-            bad_ids=bad_ids(sampling.bad_words, self._tokenizer),
-        )
-        admitted = Admitted(
-            req.rid,
-            self._epoch,
-            prompt_tokens,
-            prompt.opens_reasoning,
-            healed_tokens=healing.num_tokens,
-            closes_reasoning=prompt.closes_reasoning,
-        )
-        if constraint is not None:
-            constraint = replace(constraint, before=healing.text)
-        return Admission(admitted, samples_of(tokenized)), constraint
+        check_names(req)
+        if isinstance(req, TokenizeReq):
+            rids = [req.rid]
+            self._reader.check_size(req)
+        elif isinstance(req, ScoreReq):
+            self._check_not_draining()
+            self._wait.check(self._turns.before((client, req.tenant)), self.in_flight)
+            self._scores.check(req)
+            rids = [score_rid(req.rid, i) for i in range(len(req.continuations))]
+        else:
+            self._check_not_draining()
+            if not req.joined:
+                self._wait.check(self._turns.before((client, req.tenant)), self.in_flight)
+            req.sampling.check(self._vocab.vocab_size)
+            check_details(req, self._vocab.vocab_size)
+            check_timeout(req)
+            rids = self._sample_rids(req)
+            self._reader.check_size(req)
+        piece = Piece(client, req, num_chars(req), rids)
+        for rid in rids:
+            self._check_not_in_flight(client, rid)
+        if not isinstance(req, TokenizeReq):
+            self._check_room_for_requests(len(rids))
+        if has_text(req):
+            self._turns.check_room(piece.caller, piece.num_chars)
+        return piece
 
-    def _check_samples(self, client: bytes, req: GenerateReq) -> None:
+    def _sample_rids(self, req: GenerateReq) -> list[str]:
         count = req.sampling.n
         if count > self._max_requests:
             limit = f"n must be at most {self._max_requests}, the requests that may be in flight"
             raise RequestError(limit, param="n")
-        rids = [sample_rid(req.rid, i) for i in range(count)] if count > 1 else [req.rid]
-        for rid in rids:
-            self._check_not_in_flight(client, rid)
-        self._check_room_for_requests(count)
-
-    def _check_details(self, req: GenerateReq) -> None:
-        """What is asked for beside the chosen tokens' log-probabilities."""
-        if not 0 <= req.top_logprobs <= MAX_TOP_LOGPROBS:
-            limit = f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}"
-            raise RequestError(limit, param="top_logprobs")
-        ids, vocab_size = req.logprob_token_ids, self._vocab.vocab_size
-        if len(ids) > MAX_LOGPROB_TOKEN_IDS or not all(0 <= i < vocab_size for i in ids):
-            limit = (
-                f"logprob_token_ids takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
-            )
-            raise RequestError(limit, param="logprob_token_ids")
-        for name in ("top_logprobs", "logprob_token_ids"):
-            if getattr(req, name) and not req.return_logprob:
-                raise RequestError(f"{name} needs return_logprob", param=name)
-
-    def _admit_score(self, client: bytes, req: ScoreReq) -> Admission:
-        self._check_epoch(req.epoch)
-        self._check_not_draining()
-        _check_rid(req.rid)
-        _check_salt(req.cache_salt)
-        self._scores.check(req)
-        for i in range(len(req.continuations)):
-            self._check_not_in_flight(client, score_rid(req.rid, i))
-        self._check_room_for_requests(len(req.continuations))
-        prompts = self._scores.read(req)
-        self._check_room_for(prompts.num_tokens)
-        return prompts.admission(client, req)
+        return [sample_rid(req.rid, i) for i in range(count)] if count > 1 else [req.rid]
 
     def _check_not_draining(self) -> None:
         if self._draining:
@@ -319,37 +434,17 @@ class Front:
             raise RequestError(reason, code=UNAVAILABLE, retryable=True)
 
     def _check_not_in_flight(self, client: bytes, rid: str) -> None:
-        if (client, rid) in self._places:
+        if (client, rid) in self._places or (client, rid) in self._pieces:
             raise RequestError("rid is already in use by a request in flight", param="rid")
 
     def _check_room_for_requests(self, count: int) -> None:
         if self.in_flight + count > self._max_requests:
             raise _overloaded(f"{self.in_flight} requests are in flight")
 
-    def _check_room_for(self, prompt_tokens: int) -> None:
-        if self._tokens and self._tokens + prompt_tokens > self._max_tokens:
+    def _check_room_for(self, parts: Sequence[TokenizedReq]) -> None:
+        num_tokens = sum(map(prompt_tokens, parts))
+        if self._tokens and self._tokens + num_tokens > self._max_tokens:
             raise _overloaded(f"{self._tokens} prompt tokens are in flight")
-
-    def _resolve_lengths(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
-        """`sampling` with a `max_new_tokens` that fits behind the prompt."""
-        wanted = sampling.max_new_tokens
-        room = self._limit - len(prompt.ids)
-        if room < (1 if wanted is None else 0):
-            raise too_long(self._limit, prompt)
-        if wanted is not None and wanted > room:
-            raise too_long(self._limit, prompt, wanted)
-        resolved = room if wanted is None else wanted
-        if sampling.min_new_tokens > resolved:
-            raise RequestError(
-                f"min_new_tokens must not exceed the {resolved} tokens left for the completion",
-                param="min_new_tokens",
-            )
-        return replace(sampling, max_new_tokens=resolved)
-
-
-def _admit_parked(parked: Admission, key: str) -> Answer:
-    parts = [replace(part, grammar=key) for part in parked.parts]
-    return parts[0].client, Admission(parked.admitted, parts)
 
 
 def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
@@ -359,45 +454,9 @@ def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
     return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)
 
 
-def _constraint(sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-    """The constraint; one that waits for the reasoning to end does not wait behind its end."""
-    if prompt.closes_reasoning and sampling.constraint_after == END_THINK:
-        sampling = replace(sampling, constraint_after="")
-    return sampling.constraint
-
-
-def _unconstrained(sampling: SamplingParams) -> SamplingParams:
-    """`sampling` without the constraint's texts, which the scheduler needs not."""
-    if sampling.constraint is None:
-        return sampling
-    texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
-    return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
-
-
 def _check_rid(rid: str) -> None:
     if not 0 < len(rid) <= MAX_RID_CHARS:
         raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
-
-
-def _check_salt(salt: str) -> None:
-    if len(salt) > MAX_SALT_CHARS:
-        limit = f"cache_salt must have at most {MAX_SALT_CHARS} characters"
-        raise RequestError(limit, param="cache_salt")
-
-
-def _check_stop_patterns(patterns: list[str]) -> None:
-    try:
-        build_stops(patterns)
-    except GrammarError as error:
-        raise RequestError(f"stop_regex {error}", param="stop_regex") from None
-
-
-def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:
-    if req.return_logprob and not -1 <= req.logprob_start_len <= prompt_tokens:
-        raise RequestError(
-            f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens",
-            param="logprob_start_len",
-        )
 
 
 def _overloaded(reason: str) -> RequestError:

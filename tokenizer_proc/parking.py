@@ -1,8 +1,9 @@
 """Requests that passed every check but still wait for their grammar to be compiled.
 
-The front parks them and asks the compiler, once for all requests with one constraint. Invariant:
-a parked request leaves by its reply, the aborts of all its samples, its deadline or the end of the
-epoch, whichever is first, and by that only.
+The front parks them and asks the compiler, once for all requests with one constraint, and once
+more for each asker who joins them: the compiler takes askers in turns. Invariant: a parked request
+leaves by its reply, the aborts of all its samples, its deadline, the compiler's silence or the end
+of the epoch, whichever is first, and by that only.
 """
 
 from dataclasses import dataclass, field
@@ -11,40 +12,50 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from srt.constraint import Constraint
-from srt.messages import CompileCancel, CompileReq
+from srt.messages import CompileCancel, CompileReq, TokenizedReq
 from tokenizer_proc.admission import Admission
 
 _Name = tuple[bytes, str]  # client, rid
 
 
 class Parked(NamedTuple):
-    """The request waits. `question` goes to the compiler, if nobody has asked it yet."""
+    """The request waits. `question` goes to the compiler, if this asker has not asked it yet."""
 
     question: CompileReq | None
 
 
+class Recall(NamedTuple):
+    """The scheduler waits for the grammar `key`, which it has found missing."""
+
+    key: str
+    parts: tuple[TokenizedReq, ...] = ()
+
+
 @dataclass
 class _Compilation:
-    """A question that the compiler has not answered, and who waits for the answer."""
+    """A question that the compiler has not answered, who asks it, and who waits for the answer."""
 
     id: int
     constraint: Constraint
+    askers: dict[bytes, None] = field(default_factory=dict)
     waiting: dict["_Waiter", None] = field(default_factory=dict)  # in order of arrival
 
 
 @dataclass(eq=False)
 class _Waiter:
-    admission: Admission
+    party: Admission | Recall
     compilation: _Compilation
-    deadline: float
+    since: float
 
 
 class Parking:
-    """The parked requests of one front. Each may wait for `wait_s` seconds."""
+    """The parked requests of one front. Each may wait for `wait_s` seconds, and for `silence_s`
+    in which nothing is heard of the compiler."""
 
-    def __init__(self, wait_s: float) -> None:
-        self._wait_s = wait_s
-        self._waiters: dict[_Waiter, None] = {}  # in the order of their deadlines
+    def __init__(self, wait_s: float, silence_s: float) -> None:
+        self._wait_s, self._silence_s = wait_s, silence_s
+        self._heard_at = float("-inf")
+        self._waiters: dict[_Waiter, None] = {}  # in order of arrival
         self._samples: dict[_Name, tuple[_Waiter, int]] = {}  # with their numbers
         self._by_constraint: dict[Constraint, _Compilation] = {}
         self._by_id: dict[int, _Compilation] = {}
@@ -54,19 +65,29 @@ class Parking:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def park(self, admission: Admission, constraint: Constraint, now: float) -> Parked:
+    def park(
+        self,
+        party: Admission | Recall,
+        constraint: Constraint,
+        *,
+        asker: bytes,
+        epoch: int,
+        now: float,
+    ) -> Parked:
         """Keep a request until its grammar is ready."""
         compilation = self._by_constraint.get(constraint)
-        asked = compilation is not None
         if compilation is None:
             self._last_id += 1
             compilation = _Compilation(self._last_id, constraint)
             self._by_constraint[constraint] = self._by_id[compilation.id] = compilation
-        waiter = _Waiter(admission, compilation, now + self._wait_s)
+        waiter = _Waiter(party, compilation, now)
         compilation.waiting[waiter] = self._waiters[waiter] = None
-        for number, part in enumerate(admission.parts):
+        for number, part in enumerate(party.parts):
             self._samples[part.client, part.rid] = waiter, number
-        return Parked(None if asked else _question(compilation, admission.admitted.epoch))
+        if asker in compilation.askers:
+            return Parked(None)
+        compilation.askers[asker] = None
+        return Parked(CompileReq(compilation.id, epoch, constraint, asker))
 
     def holds(self, client: bytes, rid: str) -> bool:
         """Whether this sample is parked."""
@@ -76,16 +97,19 @@ class Parking:
         """End one sample, which is parked. With the last one the request leaves, as one of which
         all samples were aborted; else None."""
         waiter, number = self._samples.pop((client, rid))
-        admitted, parts = waiter.admission
-        waiter.admission = Admission(
+        assert isinstance(waiter.party, Admission)
+        admitted, parts = waiter.party
+        admission = Admission(
             replace(admitted, aborted=[*admitted.aborted, number]),
             [part for part in parts if part.rid != rid],
         )
-        if waiter.admission.parts:
-            return None
-        return self._remove(waiter, answered=False)
+        waiter.party = admission
+        if not admission.parts:
+            self._remove(waiter, answered=False)
+            return admission
+        return None
 
-    def take_compiled(self, compilation_id: int) -> list[tuple[Admission, Constraint]]:
+    def take_compiled(self, compilation_id: int) -> list[tuple[Admission | Recall, Constraint]]:
         """Remove those that waited for an answer which has come."""
         compilation = self._by_id.get(compilation_id)
         if compilation is None:
@@ -93,18 +117,34 @@ class Parking:
         waiters = list(compilation.waiting)
         return [(self._remove(waiter, answered=True), compilation.constraint) for waiter in waiters]
 
-    def take_expired(self, now: float) -> list[Admission]:
+    def hear(self, now: float) -> None:
+        """A message of the compiler has come."""
+        self._heard_at = now
+
+    def take_expired(self, now: float) -> list[Admission | Recall]:
         """Remove those that have waited for too long."""
+        is_silent = now >= self._heard_at + self._silence_s
+        patience_s = min(self._wait_s, self._silence_s) if is_silent else self._wait_s
         expired = []
         for waiter in self._waiters:
-            if waiter.deadline > now:
+            if waiter.since + patience_s > now:
                 break
             expired.append(waiter)
         return [self._remove(waiter, answered=False) for waiter in expired]
 
+    def take_late(self, now: float) -> list[Admission]:
+        """Remove those whose own time is over."""
+        late = [waiter for waiter in self._waiters if 0.0 < _deadline_s(waiter.party) <= now]
+        parties = [self._remove(waiter, answered=False) for waiter in late]
+        return [party for party in parties if isinstance(party, Admission)]
+
     def questions(self, epoch: int) -> list[CompileReq]:
         """All that have no answer yet, to be asked again."""
-        return [_question(compilation, epoch) for compilation in self._by_id.values()]
+        return [
+            CompileReq(compilation.id, epoch, compilation.constraint, asker)
+            for compilation in self._by_id.values()
+            for asker in compilation.askers
+        ]
 
     def take_cancelled(self, epoch: int) -> list[CompileCancel]:
         """The questions whose answers nobody waits for any more, each once."""
@@ -119,19 +159,20 @@ class Parking:
         self._by_id.clear()
         self._cancelled.clear()
 
-    def _remove(self, waiter: _Waiter, *, answered: bool) -> Admission:
+    def _remove(self, waiter: _Waiter, *, answered: bool) -> Admission | Recall:
         """Let a request go; a question that nobody waits for any more is forgotten."""
         compilation = waiter.compilation
         del self._waiters[waiter]
-        for part in waiter.admission.parts:
+        for part in waiter.party.parts:
             del self._samples[part.client, part.rid]
         del compilation.waiting[waiter]
         if not compilation.waiting:
             del self._by_constraint[compilation.constraint], self._by_id[compilation.id]
             if not answered:
                 self._cancelled.append(compilation.id)
-        return waiter.admission
+        return waiter.party
 
 
-def _question(compilation: _Compilation, epoch: int) -> CompileReq:
-    return CompileReq(compilation.id, epoch, compilation.constraint)
+def _deadline_s(party: Admission | Recall) -> float:
+    """When it times out; 0 is never."""
+    return party.parts[0].deadline_s if isinstance(party, Admission) else 0.0

@@ -1,7 +1,7 @@
 """Reads a request's prompt, given as text, token ids or chat messages, into token ids.
 
-Called by the front for each request. Invariant: the work is bounded by the context length,
-whatever the size of the request.
+Called in the tokenizer's children for each request; the front calls `check_size` before. Invariant:
+the work is bounded by the context length, whatever the size of the request.
 """
 
 import json
@@ -26,6 +26,10 @@ from tokenizer_proc.continuation import render_open
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
+# Text above so many characters per token of the limit mostly does not fit: its head is encoded
+# first. Where the head ends, it may have some tokens more than the whole text has there.
+_HEAD_CHARS_PER_TOKEN = 4
+_HEAD_SPARE_TOKENS = 256
 
 
 class Prompt(NamedTuple):
@@ -52,6 +56,13 @@ class PromptReader:
         self._vocab_size = vocab_size
         self._limit = limit
 
+    def check_size(self, req: GenerateReq | TokenizeReq) -> None:
+        """Raise RequestError for what is too long to be read at all."""
+        self._check_chars(len(req.text or ""), "text")
+        self._check_chars(_chars(req.messages or []), "messages")
+        self._check_chars(sum(len(t.description) + len(t.parameters) for t in req.tools), "tools")
+        self._check_chars(len(req.chat.template_args), "chat.template_args")
+
     def read(self, req: GenerateReq) -> Prompt:
         """The prompt of `req`. Raises RequestError naming the field."""
         given = [
@@ -70,17 +81,18 @@ class PromptReader:
 
     def _ids(self, req: GenerateReq) -> np.ndarray:
         if req.text is not None:
+            self._check_fits(req.text, "text")
             return self.encode(req.text, "text")
         return self.checked_ids(req.input_ids or b"", "input_ids")
 
-    def tokenize(self, req: TokenizeReq) -> np.ndarray:
-        """The ids (int32 [n]) of a text or a chat. Raises RequestError naming the field."""
+    def tokenize(self, req: TokenizeReq) -> Prompt:
+        """A text or a chat, of any number of tokens. Raises RequestError naming the field."""
         if (req.text is None) == (req.messages is None):
             raise RequestError("exactly one of text and messages must be given", param="text")
         _check_chat_only(req)
         if req.text is not None:
-            return self.encode(req.text, "text", req.add_special_tokens)
-        return self._chat(req).ids
+            return Prompt(self.encode(req.text, "text", req.add_special_tokens), "text")
+        return self._chat(req)
 
     def _chat(self, req: GenerateReq | TokenizeReq) -> Prompt:
         messages = req.messages or []
@@ -88,12 +100,12 @@ class PromptReader:
             raise RequestError("messages must not be empty", param="messages")
         if not all(message.role for message in messages):
             raise RequestError("every message must have a role", param="messages")
-        self._check_chars(_chars(messages), "messages")
-        self._check_chars(sum(len(t.description) + len(t.parameters) for t in req.tools), "tools")
-        self._check_chars(len(req.chat.template_args), "chat.template_args")
+        self.check_size(req)
         _check_json(messages, req.tools)
         text = self._render(messages, req.tools, req.chat)
         self._check_chars(len(text), "messages")
+        if isinstance(req, GenerateReq):
+            self._check_fits(text, "messages")
         # The template writes whatever belongs at the start, BOS included.
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         end = text.rstrip()
@@ -131,6 +143,14 @@ class PromptReader:
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
             raise RequestError(f"{param} must be in [0, {self._vocab_size})", param=param)
         return ids
+
+    def _check_fits(self, text: str, param: str) -> None:
+        """Refuse a prompt that is much too long without encoding all of it."""
+        head = text[: _HEAD_CHARS_PER_TOKEN * self._limit]
+        if len(head) == len(text):
+            return
+        if len(self._tokenizer.encode(head)) > self._limit + _HEAD_SPARE_TOKENS:
+            raise far_too_long(self._limit, param)
 
     def _check_chars(self, num_chars: int, param: str) -> None:
         if num_chars > MAX_CHARS_PER_TOKEN * self._limit:
@@ -188,15 +208,9 @@ def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> R
     Clients search the text for the limit, so its first sentence stays as it is.
     """
     size = len(prompt.ids)
-    what = "messages" if prompt.param == "messages" else "prompt"
-    limit_words = f"This model's maximum context length is {limit} tokens. However, "
     if max_new_tokens is None:
-        return RequestError(
-            f"{limit_words}your {what} resulted in {size} tokens. "
-            f"Please reduce the length of the {what}.",
-            param=prompt.param,
-            code=CONTEXT_LENGTH,
-        )
+        return _longer(limit, prompt.param, f"{size}")
+    what, limit_words = _what(prompt.param), _limit_words(limit)
     return RequestError(
         f"{limit_words}you requested {size + max_new_tokens} tokens ({size} in the {what}, "
         f"{max_new_tokens} in the completion). "
@@ -204,3 +218,26 @@ def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> R
         param="max_new_tokens",
         code=CONTEXT_LENGTH,
     )
+
+
+def far_too_long(limit: int, param: str) -> RequestError:
+    """The same for one whose tokens were not counted to the end."""
+    return _longer(limit, param, f"more than {limit}")
+
+
+def _longer(limit: int, param: str, size: str) -> RequestError:
+    what = _what(param)
+    return RequestError(
+        f"{_limit_words(limit)}your {what} resulted in {size} tokens. "
+        f"Please reduce the length of the {what}.",
+        param=param,
+        code=CONTEXT_LENGTH,
+    )
+
+
+def _what(param: str) -> str:
+    return "messages" if param == "messages" else "prompt"
+
+
+def _limit_words(limit: int) -> str:
+    return f"This model's maximum context length is {limit} tokens. However, "

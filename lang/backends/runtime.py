@@ -20,6 +20,7 @@ from lang.sampling import Sampling
 from srt.client import AsyncClient
 from srt.errors import RequestError, RingError
 from srt.generation import GenerateOutput
+from srt.many import patiently
 from srt.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -93,26 +94,31 @@ class RuntimeEndpoint(BackendDefaults):
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         client = await self.client()
-        output = await client.generate(prompt.text, **_request(prompt, sampling))
+        request = _request(prompt, sampling)
+        output = await patiently(lambda: client.generate(prompt.text, **request))
         return _completion(output, sampling)
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         client = await self.client()
-        outputs = client.stream(prompt.text, **_request(prompt, sampling))
-        async with contextlib.aclosing(outputs):
-            async for output in outputs:
+        request = _request(prompt, sampling) | {"stream": True}
+        generation = await patiently(lambda: client.submit(text=prompt.text, **request))
+        async with contextlib.aclosing(generation):
+            async for output in generation:
                 yield _completion(output, sampling)
 
     async def prefetch(self, prefix: str) -> None:
         client = await self.client()
-        await client.generate(prefix, sampling=SamplingParams(max_new_tokens=0))
+        nothing = SamplingParams(max_new_tokens=0)
+        await patiently(lambda: client.generate(prefix, sampling=nothing))
 
     async def score(
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
         _refuse_images(prompt)
         client = await self.client()
-        output = await client.score(text=prompt.text, continuations=list(continuations))
+        output = await patiently(
+            lambda: client.score(text=prompt.text, continuations=list(continuations))
+        )
         alone: list[tuple[float | None, ...]] = [() for _ in continuations]
         if unconditional:
             calls = [_alone(client, choice.token_ids) for choice in output.choices]
@@ -291,11 +297,13 @@ def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
 
 async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None, ...]:
     """The log-probabilities of tokens with nothing before them."""
-    output = await client.generate(
-        input_ids=list(ids),
-        sampling=SamplingParams(max_new_tokens=0),
-        return_logprob=True,
-        logprob_start_len=0,
+    output = await patiently(
+        lambda: client.generate(
+            input_ids=list(ids),
+            sampling=SamplingParams(max_new_tokens=0),
+            return_logprob=True,
+            logprob_start_len=0,
+        )
     )
     return tuple(value for value, _ in output.prompt_logprobs or [])
 

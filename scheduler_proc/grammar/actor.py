@@ -17,8 +17,8 @@ import zmq
 from scheduler_proc.grammar.cache import (
     RING_BYTES,
     ArtefactFolder,
-    artefact_key,
     compiler_version,
+    naming_of,
     open_cache,
 )
 from scheduler_proc.grammar.children import Children
@@ -28,7 +28,12 @@ from scheduler_proc.grammar.maker import ArtefactMaker
 from scheduler_proc.grammar.service import CompileService, Counters, Rules
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.actor import Actor
-from srt.constraint import Constraint
+from srt.constraint import (
+    COMPILE_QUEUE_FACTOR,
+    COMPILE_WALL_FACTOR,
+    Constraint,
+    artefact_key,
+)
 from srt.messages import (
     CompileCancel,
     CompileCounts,
@@ -43,9 +48,12 @@ from srt.ring import send_now
 log = logging.getLogger(__name__)
 
 MAX_CHILDREN = 2
+# Once it is up, everything that serves comes first. Its start, of which requests may wait for the
+# end, would take half a minute so on a busy machine.
+NICENESS = 19
 COUNT_INTERVAL_S = 1.0
 LOG_INTERVAL_S = 10.0
-# Of a compilation's time limit, what it may take before new ones go first.
+# Of a compilation's time limit, what it may take by the clock before new ones go first.
 QUANTUM = 0.1
 
 
@@ -53,23 +61,28 @@ class CompilerActor(Actor):
     """Answers each CompileReq with a CompileReply, unless it is cancelled before."""
 
     name = "compiler"
-    niceness = 19  # everything that serves comes first
 
     async def start(self) -> None:
         args = self.args
         vocabulary = TokenVocabulary.from_vocab(load_vocab(resolve_model(args.model)))
         compiler = GrammarCompiler(vocabulary, args.grammar_backend)
-        self._fingerprint, self._version = vocabulary.fingerprint, compiler_version()
+        self._naming = naming_of(
+            backend=args.grammar_backend,
+            vocabulary=vocabulary.fingerprint,
+            version=compiler_version(),
+        )
         self._folder = ArtefactFolder(self.ring.grammars, RING_BYTES)
         self._maker = ArtefactMaker(compiler, vocabulary, self._folder, open_cache(args))
-        limits = Limits(args.grammar_compile_timeout, args.grammar_compile_memory * 2**20)
+        limit_s, mib = args.grammar_compile_timeout, args.grammar_compile_memory
+        limits = Limits(limit_s, mib * 2**20, limit_s * COMPILE_WALL_FACTOR)
         self._children = Children(self._maker, limits, self._folder.remove_temporary)
         rules = Rules(
             workers=min(MAX_CHILDREN, len(os.sched_getaffinity(0))),
-            seconds=args.grammar_compile_timeout,
-            mib=args.grammar_compile_memory,
-            max_wait_s=2 * args.grammar_compile_timeout,
-            quantum_s=QUANTUM * args.grammar_compile_timeout,
+            seconds=limit_s,
+            wall_s=limits.wall_s,
+            mib=mib,
+            max_wait_s=limit_s * COMPILE_QUEUE_FACTOR,
+            quantum_s=limit_s * QUANTUM,
         )
         self._service = CompileService(self._folder, self._key, self._run, self._reply, rules)
         self._told: Counters | None = None
@@ -98,12 +111,7 @@ class CompilerActor(Actor):
         send_now(self._front, reply)  # a front that is not there has forgotten what it asked
 
     def _key(self, constraint: Constraint) -> str:
-        return artefact_key(
-            constraint,
-            backend=self.args.grammar_backend,
-            vocabulary=self._fingerprint,
-            version=self._version,
-        )
+        return artefact_key(constraint, self._naming)
 
     async def _run(self, key: str, constraint: Constraint) -> Outcome:
         return await self._children.run(self._maker.job(key, constraint))
@@ -116,17 +124,22 @@ class CompilerActor(Actor):
         self._maker.rehearse()
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy the pages that it inherits
+        if self.ring.read_naming() != self._naming:  # a full disk must not end a restart
+            self.ring.write_naming(self._naming)
+        os.nice(NICENESS)
         self._children.prepare()
         send_now(self._front, CompilerStarted())
         await asyncio.Event().wait()
 
     async def _tell_counters(self) -> None:
-        """To the front soon after they have changed, to the log less often."""
+        """To the front soon after they have changed, and while it waits, which shows that this
+        process lives; to the log less often."""
         logged, logged_at = Counters(), time.monotonic()
         while True:
             await asyncio.sleep(COUNT_INTERVAL_S)
             now = replace(self._service.counters)
-            if now != self._told and send_now(self._front, CompileCounts(now.totals())):
+            is_news = now != self._told or self._service.is_busy
+            if is_news and send_now(self._front, CompileCounts(now.totals())):
                 self._told = now
             if now != logged and time.monotonic() - logged_at >= LOG_INTERVAL_S:
                 log.info("%s", _summary(now, self._service.num_queued))

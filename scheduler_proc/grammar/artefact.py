@@ -24,6 +24,10 @@ _ALIGNMENT = 64
 _DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8")
 
 
+class ArtefactError(GrammarError):
+    """A file that is missing or not what was written: made again, it may be good."""
+
+
 class _Array(Struct, frozen=True, array_like=True):
     """Where an array lies: `offset` bytes behind the header's (aligned) end."""
 
@@ -73,11 +77,11 @@ def write_artefact(path: Path, artefact: Artefact) -> int:
 
 
 def read_artefact(path: Path) -> Artefact:
-    """Map a file. Raises GrammarError if it is missing or not what was written."""
+    """Map a file. Raises ArtefactError if it is missing or not what was written."""
     try:
         content = np.asarray(np.memmap(path, np.uint8, mode="r"))
     except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise GrammarError(f"the compiled grammar {path.name} cannot be read: {error}") from None
+        raise ArtefactError(f"the compiled grammar {path.name} cannot be read: {error}") from None
     header, start = _checked_header(content, path.name)
     try:
         arrays = {array.name: _mapped(content[start:], array) for array in header.arrays}
@@ -140,5 +144,5 @@ def _mapped(content: np.ndarray, array: _Array) -> np.ndarray:
     return content[array.offset : end].view(dtype).reshape(array.shape)
 
 
-def _damaged(name: str, why: str) -> GrammarError:
-    return GrammarError(f"the compiled grammar {name} is damaged: {why}")
+def _damaged(name: str, why: str) -> ArtefactError:
+    return ArtefactError(f"the compiled grammar {name} is damaged: {why}")

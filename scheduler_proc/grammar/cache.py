@@ -24,7 +24,6 @@ from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.kernels.build import LIBRARY
 from srt.args import ServerArgs
-from srt.constraint import Constraint
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +51,10 @@ def compiler_version() -> str:
     return digest.hexdigest()
 
 
-def artefact_key(constraint: Constraint, *, backend: str, vocabulary: str, version: str) -> str:
-    """An artefact's name: a hash of everything that it depends on. `vocabulary` is the
-    fingerprint of one, `version` what `compiler_version` says."""
-    parts = [FORMAT_VERSION, version, backend, vocabulary, constraint]
+def naming_of(*, backend: str, vocabulary: str, version: str) -> str:
+    """What `artefact_key` needs: a hash of everything but the constraint that an artefact depends
+    on. `vocabulary` is the fingerprint of one, `version` what `compiler_version` says."""
+    parts = [FORMAT_VERSION, version, backend, vocabulary]
     return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()
 
 

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import NamedTuple
@@ -27,6 +28,8 @@ FINISH_S = 10.0
 MAX_FINISHING = 4
 # What allocators write before they abort: of Rust, of C++.
 _OUT_OF_MEMORY = (b"memory allocation of", b"bad_alloc")
+_CPU_CLOCK = 2  # in the kernel's number of a process's clock: of all its threads, running or not
+_CPU_CHECK_S = 0.01
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
@@ -76,20 +79,23 @@ class Children:
         while len(self._finishing) >= MAX_FINISHING:
             await asyncio.wait(self._finishing, return_when=asyncio.FIRST_COMPLETED)
         child = self._take() or self._fork(ahead=False)
-        report, timed_out, end = b"", False, None
+        report, overrun, has_ended = b"", None, False
+        limits = self._limits
         try:
-            async with asyncio.timeout(self._limits.seconds):
-                report = await _exchange(child, job)
+            async with asyncio.timeout(limits.wall_s) as timeout:
+                with _CpuLimit(child.pid, limits.seconds, timeout) as cpu:
+                    report = await _exchange(child, job)
+            has_ended = not report
         except TimeoutError:
-            timed_out = True
+            overrun = Outcome("time" if cpu.is_over else "starved")
         finally:
-            if report:
-                self._see_off(child)
-            else:
-                end = self._end(child)
+            if not has_ended:
+                self._see_off(child, kill=not report)
             if not self._closed:
                 asyncio.get_running_loop().call_soon(self.prepare)
-        return _judge(*end, timed_out) if end is not None else _decoded(report)
+        if has_ended:
+            return _judge(*self._end(child))
+        return _decoded(report) if overrun is None else overrun
 
     async def close(self) -> None:
         """Kill those that wait or finish. What runs is ended by cancelling it."""
@@ -106,7 +112,7 @@ class Children:
         child, self._spare = self._spare, None
         if child is not None and os.waitid(os.P_PID, child.pid, _HAS_ENDED) is not None:
             end = self._end(child)
-            log.warning("a child ended while it waited: %s", _judge(*end, timed_out=False).reason)
+            log.warning("a child ended while it waited: %s", _judge(*end).reason)
             return None
         return child
 
@@ -127,17 +133,20 @@ class Children:
         ours.setblocking(False)
         return child
 
-    def _see_off(self, child: _Child) -> None:
-        """Let a child finish, and wait for its end beside."""
+    def _see_off(self, child: _Child, *, kill: bool) -> None:
+        """Let a child finish, or kill it, and wait for its end beside: to give back its memory
+        takes a child of low priority long on a busy machine."""
+        if kill:
+            os.kill(child.pid, signal.SIGKILL)
         task = asyncio.get_running_loop().create_task(_ended(child, FINISH_S))
         self._finishing.add(task)
-        task.add_done_callback(lambda task: self._finished(task, child))
+        task.add_done_callback(lambda task: self._finished(task, child, kill))
 
-    def _finished(self, task: "asyncio.Task[None]", child: _Child) -> None:
+    def _finished(self, task: "asyncio.Task[None]", child: _Child, killed: bool) -> None:
         self._finishing.discard(task)
         status, errors = self._end(child)
-        if status and not task.cancelled():
-            log.warning("a child did not finish: %s", _judge(status, errors, timed_out=False))
+        if status and not killed and not task.cancelled():
+            log.warning("a child did not finish: %s", _judge(status, errors))
 
     def _end(self, child: _Child) -> _End:
         """Make sure that a child has ended, and release what is left of it."""
@@ -150,6 +159,32 @@ class Children:
         os.close(child.pidfd)
         child.socket.close()
         return _End(status, errors)
+
+
+class _CpuLimit:
+    """Within it, `timeout` ends early when a child has used so many seconds of CPU time."""
+
+    def __init__(self, pid: int, seconds: float, timeout: asyncio.Timeout) -> None:
+        self._clock, self._timeout = (~pid << 3) | _CPU_CLOCK, timeout
+        self._end = time.clock_gettime(self._clock) + seconds
+        self._loop = asyncio.get_running_loop()
+        self.is_over = False
+
+    def __enter__(self) -> "_CpuLimit":
+        self._timer = self._loop.call_later(0, self._check)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        """Now, and again when it may be over: CPU time is hardly faster than the clock."""
+        left = self._end - time.clock_gettime(self._clock)
+        if left <= 0:
+            self.is_over = True
+            self._timeout.reschedule(self._loop.time())
+        else:
+            self._timer = self._loop.call_later(max(left, _CPU_CHECK_S), self._check)
 
 
 def _kill(pid: int) -> int:
@@ -194,10 +229,10 @@ def _decoded(report: bytes) -> Outcome:
         return Outcome("crash", f"its report does not decode: {error}")
 
 
-def _judge(status: int, errors: bytes, timed_out: bool) -> Outcome:
+def _judge(status: int, errors: bytes) -> Outcome:
     """The outcome of a child that told none."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if timed_out or number == signal.SIGXCPU:
+    if number == signal.SIGXCPU:
         return Outcome("time")
     if number == signal.SIGKILL or any(words in errors for words in _OUT_OF_MEMORY):
         return Outcome("memory")  # SIGKILL is the kernel's, out of memory

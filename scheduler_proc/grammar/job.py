@@ -6,12 +6,11 @@ and dies with it.
 """
 
 import contextlib
-import ctypes
 import math
 import os
 import resource
-import signal
 import socket
+import time
 import traceback
 from typing import Literal, NamedTuple, NoReturn, Protocol
 
@@ -20,29 +19,31 @@ from msgspec import Struct
 
 from scheduler_proc.grammar.artefact import MAX_BYTES
 from scheduler_proc.grammar.base import GrammarError
+from srt.forked import detach, limit_memory
 
 MAX_REPORT_BYTES = 16 * 1024  # below a socket's capacity: a child never waits for its reader
 _MAX_REASON_CHARS = 2000
 _STDERR_FD = 2
-_PR_SET_PDEATHSIG = 1
 _CHUNK_BYTES = 2**18
-_LIBC = ctypes.CDLL(None)  # loaded before any fork: a child must not wait for the loader's lock
 
-Status = Literal["ok", "cached", "invalid", "time", "memory", "crash"]
+Status = Literal["ok", "cached", "invalid", "time", "starved", "memory", "crash"]
 
 
 class Limits(NamedTuple):
-    """Of one child: seconds of wall-clock time, bytes of memory above what it inherits."""
+    """Of one child: seconds of CPU time, bytes of memory above what it inherits, and seconds by
+    the clock, of which a busy machine may give a child little."""
 
     seconds: float
     num_bytes: int
+    wall_s: float
 
 
 class Outcome(Struct, frozen=True, array_like=True):
     """How a child ended. `reason` is for the user if it is "invalid", else for the log.
 
     ok, cached: it did its work, or found it done. invalid: it raised GrammarError, or nested too
-    deeply. time, memory: it was over that limit. crash: anything else.
+    deeply. time (of CPU), memory: it was over that limit. starved: it did not end within its limit
+    by the clock. crash: anything else.
     """
 
     status: Status
@@ -75,7 +76,7 @@ def live(work: Work, limits: Limits, inherited: Inherited, ahead: bool) -> NoRet
     """The child's whole life. Nothing may be raised out of it, into its parent's code."""
     status = 1
     try:
-        _detach(inherited)
+        detach(inherited.parent, inherited.socket.fileno(), inherited.stderr)
         if ahead:
             work.rehearse()
         ceiling = _limit(limits)
@@ -113,30 +114,10 @@ def _outcome(work: Work, job: bytes) -> Outcome:
         return Outcome("memory")
 
 
-def _detach(inherited: Inherited) -> None:
-    """Let go of what is the parent's: signal handlers, standard streams, files, sockets. Another
-    thread's lock may be held for ever here, so nothing that needs one is called."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != inherited.parent:  # it died before that
-        os._exit(1)
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    os.dup2(inherited.stderr, _STDERR_FD)
-    kept = inherited.socket.fileno()
-    os.closerange(_STDERR_FD + 1, kept)
-    os.closerange(kept + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
 def _limit(limits: Limits) -> tuple[int, int]:
     """Set the limits, and return those on memory that held before."""
-    seconds = math.ceil(limits.seconds) + 1  # for the case that the parent cannot kill
+    # For the case that the parent cannot kill.
+    seconds = math.ceil(time.process_time() + limits.seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_BYTES, MAX_BYTES))
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm") as statm:
-        inherited = int(statm.read().split()[0]) * resource.getpagesize()
-    ceiling = inherited + limits.num_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
-    return soft, hard
+    return limit_memory(limits.num_bytes)

@@ -2,8 +2,8 @@
 
 The worker's actor calls it and sends its answers. Each constraint is compiled once however many
 ask for it, and not at all once nobody waits for it; a few are compiled at once, a bounded number
-waits, and failures are remembered. Compiling itself is `run`'s affair, so that nothing a
-constraint does can harm the service.
+waits, of which each asker has a bounded part, and failures are remembered. Compiling itself is
+`run`'s affair, so that nothing a constraint does can harm the service.
 """
 
 import asyncio
@@ -23,21 +23,27 @@ from srt.messages import CompileCancel, CompileReply, CompileReq
 
 log = logging.getLogger(__name__)
 
-MAX_QUEUE = 256
-MAX_QUEUE_CHARS = 16 * 2**20
+MAX_QUEUE = 1024
+MAX_QUEUE_CHARS = 64 * 2**20
+MAX_ASKER_QUEUE = 256
+MAX_ASKER_CHARS = 16 * 2**20
 MAX_FAILURES = 4096
+_TIMER_S = 0.01  # so that what is due is due when the timer comes
 FORGET_AFTER_S = 30.0  # failures that another time may not meet
-# The scheduler maps an artefact as soon as the front has heard of it: until then it must stay.
-KEEP_S = 30.0
+# The scheduler maps an artefact as soon as the front has heard of it: until then it had better
+# stay, or it is compiled again. Where so much was used lately, the second time counts.
+KEEP_S = (30.0, 2.0)
 
 Run = Callable[[str, Constraint], Awaitable[Outcome]]
 
 
 class Rules(NamedTuple):
-    """Limits of the service; `seconds` and `mib` are those of one compilation, for messages."""
+    """Limits of the service; `seconds` of CPU time, `wall_s` of time and `mib` are those of one
+    compilation, for messages."""
 
     workers: int
     seconds: float
+    wall_s: float
     mib: int
     max_wait_s: float  # longer in the queue, and nobody waits any more
     quantum_s: float  # a compilation that takes longer may have to make way for new ones
@@ -83,6 +89,10 @@ class _Pending:
     task: "asyncio.Task[None] | None" = None
 
 
+def _num_chars(waiting: list[_Pending]) -> int:
+    return sum(len(pending.constraint.source) for pending in waiting)
+
+
 class CompileService:
     """Answers each CompileReq once, through `answer`, at once or later."""
 
@@ -113,6 +123,11 @@ class CompileService:
     def num_running(self) -> int:
         return self._lanes.num_running
 
+    @property
+    def is_busy(self) -> bool:
+        """Somebody waits for an answer."""
+        return bool(self._pending)
+
     def ask(self, req: CompileReq) -> None:
         """Answer a request, or see that it will be."""
         key = self._key_of(req.constraint)
@@ -122,11 +137,12 @@ class CompileService:
         elif self._folder.touch(key):
             self.counters.reused += 1
             self._answer(CompileReply(req.id, req.epoch, key))
-        elif self._enqueue(key, req):
+        elif key in self._pending or self._has_room(req):
+            self._enqueue(key, req)
             self._schedule()
         else:
             self.counters.refused += 1
-            self._answer(CompileReply(req.id, req.epoch, error=self._overloaded()))
+            self._answer(CompileReply(req.id, req.epoch, error=self._overloaded(req.asker)))
 
     def cancel(self, req: CompileCancel) -> None:
         """Forget a request; what nobody else waits for is not compiled any further."""
@@ -159,43 +175,66 @@ class CompileService:
 
     # ---- the queue -----------------------------------------------------------------------------
 
-    def _enqueue(self, key: str, req: CompileReq) -> bool:
-        """False if there is no room."""
+    def _has_room(self, req: CompileReq) -> bool:
+        """Whether one more may wait. Where all are too many, the newest of the asker who has most
+        makes room for those who have less."""
+        size, mine = len(req.constraint.source), self._lanes.waiting_for(req.asker)
+        if len(mine) >= MAX_ASKER_QUEUE or _num_chars(mine) + size > MAX_ASKER_CHARS:
+            return False
+        while (waiting := self._lanes.waiting) and (
+            len(waiting) >= MAX_QUEUE or _num_chars(waiting) + size > MAX_QUEUE_CHARS
+        ):
+            asker = max(self._lanes.askers(), key=lambda one: len(self._lanes.waiting_for(one)))
+            theirs = self._lanes.waiting_for(asker)
+            if len(theirs) <= len(mine) + 1:
+                return False
+            self._refuse(theirs[-1], self._overloaded(asker))
+        return True
+
+    def _enqueue(self, key: str, req: CompileReq) -> None:
         pending = self._pending.get(key)
         if pending is None:
-            waiting = self._lanes.waiting
-            size = len(req.constraint.source) + sum(len(p.constraint.source) for p in waiting)
-            if len(waiting) >= MAX_QUEUE or size > MAX_QUEUE_CHARS:
-                return False
             pending = _Pending(key, req.constraint, monotonic(), req.epoch)
             self._pending[key] = pending
-            self._lanes.add(pending)
+        self._lanes.add(pending, req.asker)
         if req.epoch != pending.epoch:  # those who asked in the epoch before have gone
             pending.asking, pending.epoch = [], req.epoch
         if req.id not in pending.asking:  # a front asks again when the compiler has started
             pending.asking.append(req.id)
-        return True
 
     def _schedule(self) -> None:
         """Start and stop what the lanes say, now and when they next change by themselves."""
+        now = monotonic()
         for pending in self._lanes.waiting:
-            if monotonic() - pending.since > self._rules.max_wait_s:
-                self.counters.refused += len(pending.asking)
-                self._lanes.remove(pending)
-                self._settle(pending, self._too_late())
-        changes = self._lanes.changes(monotonic())
+            if now - pending.since > self._rules.max_wait_s:
+                self._refuse(pending, self._too_late())
+        changes = self._lanes.changes(now)
         for pending in changes.stop:
             self._stop(pending)
+            pending.since = now
         for pending in changes.start:
             pending.task = asyncio.get_running_loop().create_task(self._work(pending))
             self._tasks.add(pending.task)
             pending.task.add_done_callback(self._on_done)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """For what changes although nothing happens: a quantum ends, or somebody's patience."""
         if self._timer is not None:
             self._timer.cancel()
-        due = self._lanes.next_change_s()
-        if due is not None:
+        due = [p.since + self._rules.max_wait_s + _TIMER_S for p in self._lanes.waiting]
+        quantum = self._lanes.next_change_s()
+        if quantum is not None:
+            due.append(quantum)
+        if due:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due - monotonic()), self._schedule)
+            self._timer = loop.call_later(max(0.0, min(due) - monotonic()), self._schedule)
+
+    def _refuse(self, pending: _Pending, error: ErrorInfo) -> None:
+        """One that waits is not to be compiled."""
+        self.counters.refused += len(pending.asking)
+        self._lanes.remove(pending)
+        self._settle(pending, error)
 
     def _drop(self, pending: _Pending) -> None:
         """Nobody waits for it any more."""
@@ -250,13 +289,14 @@ class CompileService:
             log.debug("%s: %s after %.3f s %s", kind, outcome.status, seconds, outcome.reason)
             return self._make_room(pending.key)
         counters.invalid += outcome.status == "invalid"
-        counters.timed_out += outcome.status == "time"
+        counters.timed_out += outcome.status in ("time", "starved")
         counters.failed += outcome.status in ("memory", "crash")
         if outcome.status != "invalid":
             log.warning("%s: %s after %.1f s %s", kind, outcome.status, seconds, outcome.reason)
         error = self._error(outcome)
-        lasts = outcome.status in ("invalid", "memory")
-        self._remember(pending.key, error, None if lasts else FORGET_AFTER_S)
+        if not error.retryable:
+            lasts = outcome.status in ("invalid", "memory")
+            self._remember(pending.key, error, None if lasts else FORGET_AFTER_S)
         return error
 
     def _error(self, outcome: Outcome) -> ErrorInfo:
@@ -264,13 +304,21 @@ class CompileService:
         if outcome.status == "invalid":
             return ErrorInfo(BAD_REQUEST, outcome.reason)
         if outcome.status == "time":
-            return ErrorInfo(BAD_REQUEST, f"compiling it took longer than {rules.seconds:g} s")
+            limit = f"compiling it took longer than {rules.seconds:g} s of CPU time"
+            return ErrorInfo(BAD_REQUEST, limit)
+        if outcome.status == "starved":
+            reason = f"the server is at its limit: compiling it did not end in {rules.wall_s:g} s"
+            return ErrorInfo(OVERLOADED, reason, retryable=True)
         if outcome.status == "memory":
             return ErrorInfo(BAD_REQUEST, f"compiling it needed more than {rules.mib} MiB")
         return ErrorInfo(INTERNAL, "compiling it failed (the server's log says why)")
 
-    def _overloaded(self) -> ErrorInfo:
-        reason = f"the server is at its limit: {self.num_queued} grammars wait to be compiled"
+    def _overloaded(self, asker: bytes) -> ErrorInfo:
+        mine = len(self._lanes.waiting_for(asker))
+        reason = (
+            f"the server is at its limit: {self.num_queued} grammars wait to be compiled, "
+            f"{mine} of them this client's"
+        )
         return ErrorInfo(OVERLOADED, reason, retryable=True)
 
     def _too_late(self) -> ErrorInfo:
@@ -279,7 +327,7 @@ class CompileService:
 
     def _make_room(self, key: str) -> ErrorInfo | None:
         """Hold the folder to its bound, without what was used just now."""
-        if self._folder.trim(KEEP_S):
+        if any(map(self._folder.trim, KEEP_S)):
             return None
         self._folder.discard(key)
         reason = "the server is at its limit: too many grammars are in use"

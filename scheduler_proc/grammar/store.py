@@ -70,8 +70,9 @@ class GrammarStore:
 
     async def load(self, key: str) -> CompiledGrammar:
         """A grammar, read from its artefact if it is not here, or made if its key says all about
-        it. Many may ask at once: it is read once. Raises GrammarError if it is missing or damaged;
-        then the file is removed, so that the compiler makes it again."""
+        it. Many may ask at once: it is read once. Raises ArtefactError if it is missing or damaged,
+        GrammarError if its back end does not take it; then the file is removed, so that the
+        compiler makes it again."""
         compiled = self.get(key)
         if compiled is not None:
             return compiled

@@ -212,7 +212,7 @@ def safetensors_files(path: Path) -> list[str]:
         return ["model.safetensors"]
     try:
         names = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{index}: not a safetensors index ({error!r})") from error
     for name in names:
         if Path(name).name != name:

@@ -5,12 +5,15 @@ What this project cannot compute exactly has no field here: a reader that meets 
 ConfigError that names it, so that no model is ever silently a different one.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from srt.errors import ConfigError
 
@@ -110,6 +113,7 @@ class DecoderConfig(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate"):
             require(getattr(self, name) > 0, f"{name} must be positive")
+        self._check_numbers()
         require(self.vocab_size > 0 and self.context_len > 0, "vocabulary and context are empty")
         require(
             self.heads % self.kv_heads == 0,
@@ -127,9 +131,21 @@ class DecoderConfig(Struct, frozen=True):
             f"windowed layers with a window of {self.window} tokens",
         )
 
+    def _check_numbers(self) -> None:
+        """Constants that no model can have would make every logit NaN."""
+        require(0 < self.rms_eps < 1, f"the norm's epsilon is {self.rms_eps}, not in (0, 1)")
+        for name in ("embed_scale", "query_scale", "attn_softcap", "logit_softcap"):
+            value = getattr(self, name)
+            require(value is None or 0 < value < math.inf, f"{name} is {value}, not above 0")
+
     def _check_rope(self, rope: Rope) -> None:
         dims = self.rope_dims(rope)
-        require(rope.theta > 1, f"rope_theta {rope.theta} is not above 1")
+        require(1 < rope.theta < math.inf, f"rope_theta {rope.theta} is not above 1")
+        require(0 < rope.amplitude < math.inf, f"rope's attention factor is {rope.amplitude}")
+        for name, value in ({} if rope.scaling is None else asdict(rope.scaling)).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            fine = all(isinstance(number, bool) or 0 < number < math.inf for number in numbers)
+            require(fine, f"rope scaling: {name} is {value}")
         require(
             0 < dims <= self.head_dim and dims % 2 == 0,
             f"rope over {dims} of {self.head_dim} dimensions: it needs pairs of them",
@@ -182,3 +198,17 @@ def require(condition: bool, message: str) -> None:
     """Raise ConfigError with `message` unless `condition`."""
     if not condition:
         raise ConfigError(message)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have every ConfigError name the file that it is about, and take numbers that no computation
+    takes for one."""
+    try:
+        yield
+    except (ArithmeticError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ConfigError as error:
+        if str(path) in str(error):
+            raise
+        raise ConfigError(f"{path}: {error}") from error

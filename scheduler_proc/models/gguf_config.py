@@ -19,6 +19,7 @@ from scheduler_proc.models.config import (
     Rope,
     YarnRope,
     convert,
+    naming,
     require,
 )
 from scheduler_proc.models.gguf_names import ROPE_DIVISORS
@@ -94,6 +95,11 @@ def config_from_gguf(file: GGUFFile) -> DecoderConfig:
 
     Raises ConfigError naming what is not supported.
     """
+    with naming(file.path):
+        return _config_from_gguf(file)
+
+
+def _config_from_gguf(file: GGUFFile) -> DecoderConfig:
     arch = file.metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise ConfigError(

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from scheduler_proc.models.config import DecoderConfig, convert
+from scheduler_proc.models.config import DecoderConfig, convert, naming
 from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
 from scheduler_proc.models.families.llama import read_llama
 from scheduler_proc.models.families.mistral import read_mistral
 from scheduler_proc.models.families.phi3 import read_phi3
 from scheduler_proc.models.families.qwen import read_qwen2, read_qwen3
 from srt.errors import ConfigError
+from srt.model.files import require_file
 
 _Reader = Callable[[Mapping[str, Any], Path], DecoderConfig]
 
@@ -51,10 +52,12 @@ class _Kind(Struct):
 def config_from_json(path: Path) -> DecoderConfig:
     """Read config.json at `path`. Raises ConfigError naming what is not supported."""
     try:
+        require_file(path)
         found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as JSON ({error})") from error
-    return _reader(found, path)(found, path)
+    with naming(path):
+        return _reader(found, path)(found, path)
 
 
 def _reader(found: Mapping[str, Any], path: Path) -> _Reader:

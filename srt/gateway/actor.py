@@ -1,11 +1,13 @@
 """The gateway process: the HTTP application over a ring client. The ring sees one more client."""
 
+import gc
 import socket
 from importlib.metadata import PackageNotFoundError, version
 
 from srt.actor import Actor
 from srt.gateway.app import create_app
 from srt.gateway.context import GatewayInfo
+from srt.gateway.places import PROBE_PLACES
 from srt.gateway.server import GatewayServer
 from srt.listener import allow_connections
 from srt.model.files import ModelFiles, resolve_model
@@ -26,10 +28,11 @@ class GatewayActor(Actor):
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
         app = create_app(self._client, self._facts(files, vocab), vocab)
-        allow_connections(self.args.max_connections)
+        allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
         await self._server.start()
+        gc.freeze()  # a collection looks at what requests left only, and holds the loop for less
 
     async def stop(self) -> None:
         await self._server.stop()

@@ -14,10 +14,11 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 
 import msgspec
 
-from srt.errors import RequestError
-from srt.gateway.context import Gateway
+from srt.errors import OVERLOADED, ErrorInfo, RequestError
+from srt.gateway.context import Gateway, Refusal
 from srt.generation import GenerateOutput, Generation, Request
 
+MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
 RenameParam = Callable[[str | None, int], str | None]
 
 
@@ -178,6 +179,7 @@ async def submit_all(
     and an abort of a request's rid all its samples.
     """
     started = time.monotonic()
+    _check_load(gateway, started)
     requests = [_named(request) for request in requests]
     with _announced(gateway, requests, name):
         prompts = await _admitted(gateway, requests, rename_param)
@@ -189,6 +191,20 @@ async def submit_all(
     if name is not None:
         batch.name(name, generations)
     return batch
+
+
+def _remember(gateway: Gateway, error: ErrorInfo) -> None:
+    """Until the ring may think otherwise, it need not be asked."""
+    if error.code == OVERLOADED and error.retry_after_s > 0:
+        hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
+        gateway.refusal = Refusal(error, time.monotonic() + hold_s)
+
+
+def _check_load(gateway: Gateway, now: float) -> None:
+    """Raise the last refusal for load, if it still holds: to refuse must cost next to nothing."""
+    refusal = gateway.refusal
+    if refusal is not None and now < refusal.until:
+        raise RequestError.from_info(refusal.error)
 
 
 def _named(request: Request) -> Request:
@@ -225,8 +241,11 @@ async def _admitted(
         prompts: list[Sequence[Generation]] = []
         for index, request in enumerate(requests):
             try:
+                if index > 0:  # the batch comes in whole, however long it is
+                    request = msgspec.structs.replace(request, joined=True)
                 samples = await gateway.client.submit_samples(request)
             except RequestError as exc:
+                _remember(gateway, exc.info)
                 raise renamed(exc, rename_param, index) from exc
             for sample in samples:
                 admitted.push_async_callback(sample.aclose)
@@ -241,4 +260,4 @@ def renamed(exc: RequestError, rename_param: RenameParam, index: int) -> Request
     message = exc.info.message
     if old and new and message.startswith((f"{old} ", f"{old}:")):
         message = new + message[len(old) :]
-    return RequestError(message, param=new, code=exc.info.code, retryable=exc.info.retryable)
+    return RequestError.from_info(msgspec.structs.replace(exc.info, message=message, param=new))

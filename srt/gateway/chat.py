@@ -82,6 +82,7 @@ def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
         messages=messages,
         rid=body.rid,
         cache_salt=body.cache_salt,
+        timeout_ms=body.timeout_ms,
         tools=shown,
         chat=chat_options(body, template),
         return_logprob=body.logprobs or wants_prompt,

@@ -5,6 +5,7 @@ Whole answers are what the pieces of a stream add up to: both come from the same
 
 import uuid
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,8 +13,10 @@ from msgspec import UNSET, UnsetType
 from srt.gateway.chat import Chat, Reading
 from srt.gateway.openai_answers import NewTokens, ended, matched
 from srt.gateway.openai_logprobs import (
+    Position,
     TokenNames,
     chat_logprobs,
+    chat_token,
     output_positions,
     prompt_positions,
     ranked_prompt,
@@ -26,7 +29,6 @@ from srt.gateway.wire_openai import (
     ChatMessageOut,
     ChatRequest,
     FinishWord,
-    PromptLogprobs,
 )
 from srt.gateway.wire_tools import FunctionCall, FunctionDelta, ToolCallDelta, ToolCallJson
 from srt.generation import GenerateOutput, Request
@@ -34,6 +36,8 @@ from srt.model.vocab import Vocab
 from srt.reasoning import ReasoningSplitter
 from srt.tools.format import HERMES
 from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
+
+_encode = msgspec.json.Encoder().encode
 
 
 class ChatReader:
@@ -136,12 +140,10 @@ class ChatFace:
             for _ in range(body.n)
         ]
 
-    def choices(self, outputs: Sequence[GenerateOutput]) -> list[ChatChoice]:
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterator[ChatChoice | None]:
         """One for each sample."""
-        return [
-            self._writers[i].whole(msgspec.structs.replace(output, delta=output.text), i)
-            for i, output in enumerate(outputs)
-        ]
+        for i, output in enumerate(outputs):
+            yield from self._writers[i].whole(msgspec.structs.replace(output, delta=output.text), i)
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> list[ChatChunkChoice]:
         """What a snapshot adds; the first one of a choice begins with its role."""
@@ -154,7 +156,9 @@ class ChatFace:
         """The ids of the chat as the template wrote it."""
         return UNSET if self._prompt_ids is None else self._prompt_ids
 
-    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> PromptLogprobs | UnsetType:
+    def prompt_logprobs(
+        self, outputs: Sequence[GenerateOutput]
+    ) -> Iterator[msgspec.Raw] | UnsetType:
         """Those of the chat's tokens, which the samples share."""
         if self._body.prompt_logprobs is None:
             return UNSET
@@ -178,10 +182,15 @@ class _Writer:
         self._new = NewTokens(request.sampling)
         self._begun = False
 
-    def whole(self, output: GenerateOutput, index: int) -> ChatChoice:
-        """The choice of a finished answer."""
-        logprobs, ids = self._tokens(output)
-        return ChatChoice(
+    def whole(self, output: GenerateOutput, index: int) -> Iterator[ChatChoice | None]:
+        """The choice of a finished answer, after None for each token with a log-probability."""
+        positions, ids = self._new_tokens(output)
+        rows: list[Any] = []
+        for position in positions or ():
+            rows.append(msgspec.Raw(_encode(chat_token(position, self._names))))
+            yield None
+        logprobs = None if positions is None else ChatLogprobs(rows)
+        yield ChatChoice(
             index=index,
             message=message_of(self._reader.feed(output.delta, final=True)),
             logprobs=logprobs,
@@ -214,9 +223,14 @@ class _Writer:
 
     def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
         """What is new of the log-probabilities and of the ids."""
+        positions, ids = self._new_tokens(output)
+        return None if positions is None else chat_logprobs(positions, self._names), ids
+
+    def _new_tokens(
+        self, output: GenerateOutput
+    ) -> tuple[list[Position] | None, list[int] | UnsetType]:
         start, end = self._new.take(output)
         ids = output.output_ids[start:end] if self._body.return_token_ids else UNSET
         if not self._body.logprobs:
             return None, ids
-        positions = output_positions(output, start, end, self._body.top_logprobs)
-        return chat_logprobs(positions, self._names), ids
+        return output_positions(output, start, end, self._body.top_logprobs), ids

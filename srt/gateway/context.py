@@ -4,14 +4,16 @@
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import litestar
 from litestar.datastructures import State
 from msgspec import Struct, field
 
-from srt.errors import RequestError
+from srt.errors import ErrorInfo, RequestError
 from srt.gateway.errors import MODEL_NOT_FOUND
+from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
 from srt.generation import Client, Generation, Request, ScoreRequest
 from srt.model.vocab import Vocab
@@ -41,6 +43,19 @@ class GatewayInfo(Struct, frozen=True):
     cors_origins: tuple[str, ...] = ()
     server_args: dict[str, Any] = {}
 
+    @property
+    def max_entries(self) -> int:
+        """How many entries a list of ids, or of prompts, may have: the longest prompt, or the most
+        prompts."""
+        return max(min(self.context_len, self.max_total_tokens), self.max_requests)
+
+    def check_entries(self, entries: Sequence[Any], name: str) -> None:
+        """Raise RequestError if the field `name`, ids or prompts, has too many. To be asked before
+        anything looks at all of them."""
+        if len(entries) > self.max_entries:
+            reason = f"{name} has {len(entries)} entries; a prompt, or a batch, has at most "
+            raise RequestError(f"{reason}{self.max_entries}", param=name)
+
 
 class ProfileStart(Struct, frozen=True):
     """When a profile was begun (time.monotonic()), and the scheduler's counters then."""
@@ -49,12 +64,19 @@ class ProfileStart(Struct, frozen=True):
     counters: dict[str, float]
 
 
+class Refusal(Struct, frozen=True):
+    """The ring's refusal of a request for load, which holds `until` (time.monotonic())."""
+
+    error: ErrorInfo
+    until: float
+
+
 class Gateway(Struct, eq=False):
     """The state of one gateway process.
 
     `live` holds, by rid, what can be aborted: the admitted requests, those that wait for admission,
     and scores; `groups` the rids behind a name that a client gave to several. `vocab` is the served
-    model's. `profile` is the one that has been started.
+    model's. `profile` is the one that has been started, `refusal` the last for load.
     """
 
     client: Client
@@ -64,6 +86,8 @@ class Gateway(Struct, eq=False):
     live: dict[str, Generation | Request | ScoreRequest] = {}
     groups: dict[str, list[str]] = {}
     profile: ProfileStart | None = None
+    refusal: Refusal | None = None
+    large_bodies: LargeBodies = field(default_factory=LargeBodies)
     created: int = field(default_factory=lambda: int(time.time()))
 
 

@@ -5,6 +5,7 @@ the traceback; the client never sees one.
 """
 
 import logging
+import math
 import re
 import uuid
 from collections.abc import Mapping
@@ -105,6 +106,11 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
     return RequestError(f"{path or 'the body'}: {lowered}", param=path or None)
 
 
+def retry_after(info: ErrorInfo) -> dict[str, str]:
+    """The header that says when to try again, in whole seconds."""
+    return {"Retry-After": str(max(1, math.ceil(info.retry_after_s)))}
+
+
 def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) -> Response[bytes]:
     return Response(
         msgspec.json.encode(body),
@@ -117,7 +123,7 @@ def _respond(body: ErrorBody, status: int, headers: Mapping[str, str] | None) ->
 def _on_request_error(_: Request[Any, Any, Any], exc: RequestError) -> Response[bytes]:
     status = http_status(exc.info)
     body = report_defect(exc) if exc.info.code == INTERNAL else error_body(exc.info)
-    return _respond(body, status, RETRY_AFTER if status in (429, 503) else None)
+    return _respond(body, status, retry_after(exc.info) if status in (429, 503) else None)
 
 
 def _on_framework_error(_: Request[Any, Any, Any], exc: HTTPException) -> Response[bytes]:

@@ -31,6 +31,7 @@ class OnlyNeutral(NamedTuple):
 
 
 FieldClass = Ignored | OnlyNeutral
+Path = tuple[str | int, ...]  # names of fields and indices of lists, from the body on
 
 
 class Kind(NamedTuple):
@@ -48,7 +49,7 @@ class FieldRow(NamedTuple):
     note: str
 
 
-MAX_OBJECTS = 16384  # in a list: to check more would hold up all other requests
+MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
 
 _NOT_SUPPORTED = "not supported by this server"
 _MEDIA = "text only"
@@ -218,7 +219,7 @@ RESPONSES = Kind(
 )
 
 
-def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:
+def honoured_only(value: Any, kind: Kind, path: Path = ()) -> Any:
     """`value` (decoded JSON) without nulls and without fields that need no action.
 
     A list's objects are taken one by one; no kind has lists in lists, so the depth of this is that
@@ -227,29 +228,35 @@ def honoured_only(value: Any, kind: Kind, path: str = "") -> Any:
     """
     if isinstance(value, list):
         if len(value) > MAX_OBJECTS:
-            where = path or "the body"
-            raise RequestError(f"{where} takes at most {MAX_OBJECTS} items", param=path or None)
+            where = _where(path)
+            reason = f"{where or 'the body'} takes at most {MAX_OBJECTS} items"
+            raise RequestError(reason, param=where or None)
         return [
-            honoured_only(item, kind, f"{path}[{i}]") if isinstance(item, dict) else item
+            honoured_only(item, kind, (*path, i)) if isinstance(item, dict) else item
             for i, item in enumerate(value)
         ]
     if not isinstance(value, dict):
         return value
     kept = {}
+    fields, nested_kinds = kind
     for name, item in value.items():
-        where = f"{path}.{name}".lstrip(".")
-        if item is None or _needs_no_action(item, kind.fields.get(name), where):
+        if item is None or (name in fields and _needs_no_action(item, fields[name], (*path, name))):
             continue
-        nested = kind.nested.get(name)
-        kept[name] = honoured_only(item, nested, where) if nested else item
+        nested = nested_kinds.get(name)
+        kept[name] = honoured_only(item, nested, (*path, name)) if nested else item
     return kept
 
 
-def _needs_no_action(item: Any, field: FieldClass | None, where: str) -> bool:
-    if field is None:
-        return False
+def _where(path: Path) -> str:
+    """As in `messages[3].content`."""
+    names = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return "".join(names).removeprefix(".")
+
+
+def _needs_no_action(item: Any, field: FieldClass, path: Path) -> bool:
     if isinstance(field, Ignored) or any(_same(item, value) for value in field.neutral):
         return True
+    where = _where(path)
     raise RequestError(f"{where} is not supported with this value: {field.why}", param=where)
 
 

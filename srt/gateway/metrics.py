@@ -16,8 +16,11 @@ from srt.generation import GenerateOutput
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",
     "num_queue_reqs": "Requests waiting to be scheduled.",
+    "num_tokenizing_reqs": "Requests whose text waits to be tokenized, or is.",
+    "expected_queue_wait_seconds": "Wait that a request which came now would have.",
     "num_used_tokens": "KV slots that running requests hold.",
     "num_grammar_queue_reqs": "Requests waiting for their constraint to be compiled.",
+    "dropped_messages": "Messages inside the server that made no sense and were dropped.",
     "max_total_tokens": "KV slots in the pool.",
     "token_usage": "Fraction of the KV slots in use.",
     "cache_hit_rate": "Cached prompt tokens per prompt token.",

@@ -39,7 +39,7 @@ async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
     body = await read_body(request, NativeRequest, REQUEST_KIND)
     gateway = gateway_of(request)
-    prompts = prompts_of(body, gateway.info.max_requests)
+    prompts = prompts_of(body, gateway.info)
     admission = _admit(gateway, body, prompts)
     if body.stream:
         batch, answers = await while_connected(request.receive, admission)
@@ -50,7 +50,8 @@ async def generate(request: HttpRequest) -> ASGIApp:
         batch, answers = await admission
         async with aclosing(batch):
             outputs = await batch.results()
-            return [answers.response(i, o, batch.latency_s) for i, o in enumerate(outputs)]
+            latency_s = batch.latency_s
+            return [await answers.whole(i, o, latency_s) for i, o in enumerate(outputs)]
 
     responses = await while_connected(request.receive, answer())
     return json_reply(responses if prompts.answers_list else responses[0])

@@ -1,18 +1,22 @@
 """Words the answers of /generate: snapshots as SGLang's response fields."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from srt.gateway.openai_answers import NewTokens
+from srt.gateway.turns import in_turns
 from srt.gateway.wire_native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.generation import GenerateOutput, Request
 from srt.messages import Finish
 from srt.model.vocab import Vocab
 
 T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+_SETTLED_AT_ONCE = 64  # rows
 
 
 class NativeAnswers:
@@ -40,6 +44,13 @@ class NativeAnswers:
                 for _ in range(samples)
             ]
 
+    async def whole(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
+        """The finished answer number `index`, made in turns with other work."""
+        logprobs = self._logprobs[index]
+        if logprobs is not None:
+            await in_turns(logprobs.settle(output))
+        return self.response(index, output, latency_s)
+
     def response(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
         """The answer number `index`, so far."""
         meta = MetaInfo(
@@ -66,15 +77,23 @@ class NativeAnswers:
 
 class _Column:
     """A list of log-probabilities that every event of a stream has as a whole: the entries of the
-    rows that cannot change any more are made once."""
+    rows that cannot change any more are made once. Those that are lists are encoded then."""
 
     def __init__(self) -> None:
         self._settled: list[Any] = []
 
     def entries(self, rows: Sequence[T], settled: int, entry: Callable[[T], Any]) -> list[Any]:
         """The entries of all rows, of which the first `settled` will not change."""
-        self._settled += [entry(row) for row in rows[len(self._settled) : settled]]
+        for _ in self.settle(rows[:settled], entry):
+            pass
         return self._settled + [entry(row) for row in rows[len(self._settled) :]]
+
+    def settle(self, rows: Sequence[T], entry: Callable[[T], Any]) -> Iterator[None]:
+        """Make the entries of `rows`, which will not change, some at a time."""
+        while len(self._settled) < len(rows):
+            start = len(self._settled)
+            self._settled += [entry(row) for row in rows[start : start + _SETTLED_AT_ONCE]]
+            yield
 
 
 class _Logprobs:
@@ -86,6 +105,18 @@ class _Logprobs:
         self._new = NewTokens(request.sampling)
         self._inputs = inputs
         self._outputs = [_Column(), _Column(), _Column()]
+
+    def settle(self, output: GenerateOutput) -> Iterator[None]:
+        """Make the entries of a finished answer, some at a time."""
+        outputs = list(zip(output.output_logprobs or [], output.output_ids, strict=False))
+        yield from self._inputs[0].settle(output.prompt_logprobs or [], self._chosen)
+        yield from self._outputs[0].settle(outputs, self._chosen)
+        if self._request.top_logprobs:
+            yield from self._inputs[1].settle(output.prompt_top_logprobs or [], self._top)
+            yield from self._outputs[1].settle(output.output_top_logprobs or [], self._top)
+        if self._request.logprob_token_ids:
+            yield from self._inputs[2].settle(output.prompt_id_logprobs or [], self._named)
+            yield from self._outputs[2].settle(output.output_id_logprobs or [], self._named)
 
     def added_to(self, meta: MetaInfo, output: GenerateOutput) -> MetaInfo:
         """`meta` with all that is known of them."""
@@ -118,12 +149,15 @@ class _Logprobs:
     def _chosen(self, pair: tuple[float | None, int]) -> LogprobEntry:
         return self._entry(*pair)
 
-    def _top(self, row: list[tuple[float, int]] | None) -> list[LogprobEntry] | None:
-        return None if row is None else [self._entry(*pair) for pair in row]
+    def _top(self, row: list[tuple[float, int]] | None) -> msgspec.Raw | None:
+        return None if row is None else self._encoded(row)
 
-    def _named(self, row: list[float] | None) -> list[LogprobEntry] | None:
+    def _named(self, row: list[float] | None) -> msgspec.Raw | None:
         ids = self._request.logprob_token_ids
-        return None if row is None else [self._entry(*p) for p in zip(row, ids, strict=True)]
+        return None if row is None else self._encoded(zip(row, ids, strict=True))
+
+    def _encoded(self, pairs: Iterable[tuple[float, int]]) -> msgspec.Raw:
+        return msgspec.Raw(_encode([self._entry(*pair) for pair in pairs]))
 
     def _entry(self, logprob: float | None, token: int) -> LogprobEntry:
         if self._texts is None:
@@ -136,8 +170,9 @@ def _finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReaso
         return None
     if finish.type == "stop":
         return FinishReason(type="stop", matched=finish.matched)
-    if finish.type == "length":
-        return FinishReason(type="length", length=completion_tokens)
+    if finish.type in ("length", "timeout"):
+        kind: Literal["length", "timeout"] = "length" if finish.type == "length" else "timeout"
+        return FinishReason(type=kind, length=completion_tokens)
     error = finish.error
     return FinishReason(
         type="abort",

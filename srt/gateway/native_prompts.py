@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from srt.errors import RequestError
 from srt.gateway.batch import check_size, renamed
+from srt.gateway.context import GatewayInfo
 from srt.gateway.wire_native import NativeRequest, NativeSampling
 from srt.generation import Request
 from srt.sampling_params import SamplingParams
@@ -41,9 +42,9 @@ class Prompts(NamedTuple):
         return self.is_list or self.samples > 1
 
 
-def prompts_of(body: NativeRequest, max_requests: int) -> Prompts:
-    """The prompts of a body, at most `max_requests` with their samples. Raises RequestError naming
-    the field that is wrong."""
+def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
+    """The prompts of a body, at most `info.max_requests` with their samples. Raises
+    RequestError naming the field that is wrong."""
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("exactly one of text and input_ids must be given", param="text")
     name = "text" if body.text is not None else "input_ids"
@@ -53,13 +54,14 @@ def prompts_of(body: NativeRequest, max_requests: int) -> Prompts:
     elif body.text is not None:
         values, is_list = body.text, True
     else:
+        info.check_entries(body.input_ids or [], name)
         values, is_list = _id_lists(body.input_ids or [])
     if not values:
         raise RequestError(f"{name} must not be empty", param=name)
     count = len(values)
     samplings = _per_prompt(body.sampling_params, count, "sampling_params")
     samples = _samples(samplings)
-    check_size(count, samples, max_requests, name)
+    check_size(count, samples, info.max_requests, name)
     shared = _per_prompt_fields(body, samplings)
     rids = _rids(body.rid, count, is_list)
     requests = [
@@ -69,6 +71,7 @@ def prompts_of(body: NativeRequest, max_requests: int) -> Prompts:
             text=value if name == "text" else None,
             input_ids=value if name == "input_ids" else None,
             rid=rids[i],
+            timeout_ms=body.timeout_ms,
             **{field: values_of[i] for field, values_of in shared.items()},
         )
         for i, value in enumerate(values)

@@ -68,7 +68,7 @@ async def completions(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, CompletionRequest, COMPLETION)
     given = openai_constraint(body)
     gateway = gateway_of(request)
-    prompts = completion_requests(body, given, gateway.info.max_requests)
+    prompts = completion_requests(body, given, gateway.info)
     names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
     if body.best_of is not None:
         names = names | {"n": "best_of"}
@@ -136,7 +136,7 @@ async def _answer(
         async with aclosing(batch):
             outputs = await batch.results()
             envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
-            return whole(envelope, face, batch, outputs)
+            return await whole(envelope, face, batch, outputs)
 
     return json_reply(await while_connected(request.receive, answer()))
 

@@ -9,15 +9,16 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from srt.errors import RequestError
 from srt.gateway.batch import Batch
+from srt.gateway.turns import in_turns
 from srt.gateway.wire_openai import (
     FinishWord,
     OpenAIRequest,
     OpenAIResponse,
-    PromptLogprobs,
     PromptTokensDetails,
     StreamOptions,
     Usage,
@@ -38,8 +39,9 @@ class Face(Protocol):
     object: str
     chunk_object: str
 
-    def choices(self, outputs: Sequence[GenerateOutput]) -> list[Any]:
-        """The choices of an answer that does not stream."""
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterable[Any]:
+        """The choices of an answer that does not stream. None comes between them, so that other
+        work has its turn while a long one is made."""
         ...
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
@@ -50,7 +52,9 @@ class Face(Protocol):
         """The prompt's ids, for routes that tell them once for all choices."""
         ...
 
-    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> PromptLogprobs | UnsetType:
+    def prompt_logprobs(
+        self, outputs: Sequence[GenerateOutput]
+    ) -> Iterable[msgspec.Raw] | UnsetType:
         """The prompt's log-probabilities, for routes that tell them once for all choices."""
         ...
 
@@ -71,19 +75,22 @@ class Envelope(Struct, frozen=True):
         return cls(rid or prefix + name, model, int(time.time()))
 
 
-def whole(
+async def whole(
     envelope: Envelope, face: Face, batch: Batch, outputs: list[GenerateOutput]
 ) -> OpenAIResponse[Any]:
-    """The response to a request that does not stream."""
+    """The response to a request that does not stream, made in turns with other work."""
+    choices = await in_turns(face.choices(outputs))
+    ranked = face.prompt_logprobs(outputs)
+    rows: Any = ranked if isinstance(ranked, UnsetType) else await in_turns(ranked)
     return OpenAIResponse(
         id=envelope.id,
         object=face.object,
         created=envelope.created,
         model=envelope.model,
-        choices=face.choices(outputs),
+        choices=[choice for choice in choices if choice is not None],
         usage=usage_of(batch, dict(enumerate(outputs))),
         prompt_token_ids=face.prompt_ids(),
-        prompt_logprobs=face.prompt_logprobs(outputs),
+        prompt_logprobs=rows,
     )
 
 
@@ -140,7 +147,8 @@ def finish_word(output: GenerateOutput) -> FinishWord | None:
         return None
     if output.finish.type == "stop":
         return "stop"
-    return "length" if output.finish.type == "length" else "abort"
+    # OpenAI's clients know no other word for an answer that is cut short.
+    return "length" if output.finish.type in ("length", "timeout") else "abort"
 
 
 def ended(output: GenerateOutput) -> FinishWord:

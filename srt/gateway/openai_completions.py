@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType
 from srt.errors import RequestError
 from srt.gateway.batch import check_size
 from srt.gateway.constraint_fields import Given, constrained
+from srt.gateway.context import GatewayInfo
 from srt.gateway.openai_answers import NewTokens, ended, finish_word, matched
 from srt.gateway.openai_logprobs import (
     CompletionScores,
@@ -23,25 +24,26 @@ from srt.gateway.wire_openai import (
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
-    PromptLogprobs,
 )
 from srt.generation import GenerateOutput, Request
 from srt.model.vocab import Vocab
 
 
 def completion_requests(
-    body: CompletionRequest, given: Given | None, max_requests: int
+    body: CompletionRequest, given: Given | None, info: GatewayInfo
 ) -> list[Request]:
-    """A request for each prompt, at most `max_requests` with their samples. RequestError for
+    """A request for each prompt, at most `info.max_requests` with their samples. RequestError for
     fields that do not go together."""
     _check(body)
+    if isinstance(body.prompt, list):
+        info.check_entries(body.prompt, "prompt")
     sampling = constrained(body.sampling(body.max_tokens), body, given, body.constraint_after or "")
     sampling = msgspec.structs.replace(sampling, n=body.best_of or body.n)
     many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
     if body.prompt == []:
         raise RequestError("prompt must not be empty", param="prompt")
-    check_size(len(values), sampling.n, max_requests, "prompt")
+    check_size(len(values), sampling.n, info.max_requests, "prompt")
     if len({type(value) for value in values}) > 1:
         raise RequestError("prompt must not mix texts and token ids", param="prompt")
     wants_prompt = _scores_echo(body) or body.prompt_logprobs is not None
@@ -53,6 +55,7 @@ def completion_requests(
             input_ids=None if isinstance(value, str) else value,
             rid=f"{body.rid}_{i}" if body.rid and many else body.rid,
             cache_salt=body.cache_salt,
+            timeout_ms=body.timeout_ms,
             return_logprob=body.logprobs is not None or wants_prompt or _has_losers(body),
             logprob_start_len=0 if wants_prompt else -1,
             top_logprobs=max(body.logprobs or 0, body.prompt_logprobs or 0),
@@ -102,24 +105,31 @@ class CompletionFace:
             for _ in range(self._samples)
         ]
 
-    def choices(self, outputs: Sequence[GenerateOutput]) -> list[CompletionChoice]:
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterator[CompletionChoice | None]:
         """`n` for each prompt: all, or the likeliest ones."""
-        choices: list[CompletionChoice] = []
+        count = 0
         for first in range(0, len(outputs), self._samples):
             group = range(first, first + self._samples)
             best = sorted(group, key=lambda i: -_mean_logprob(outputs[i]))
             for i in sorted(best[: self._body.n]) if _has_losers(self._body) else group:
-                choices.append(self._whole(len(choices), i, outputs[i]))
-        return choices
+                yield from self._whole(count, i, outputs[i])
+                count += 1
 
-    def _whole(self, index: int, place: int, output: GenerateOutput) -> CompletionChoice:
+    def _whole(
+        self, index: int, place: int, output: GenerateOutput
+    ) -> Iterator[CompletionChoice | None]:
+        for _ in self._writers[place].prepare(output):
+            yield None
         choice = self._writers[place].write(msgspec.structs.replace(output, delta=output.text))
-        ranked: PromptLogprobs | UnsetType = UNSET
+        yield None
+        ranked: Any = UNSET
         if self._body.prompt_logprobs is not None:
-            ranked = ranked_prompt(
-                prompt_positions(output, self._body.prompt_logprobs), self._names
-            )
-        return msgspec.structs.replace(
+            ranked = []
+            positions = prompt_positions(output, self._body.prompt_logprobs)
+            for row in ranked_prompt(positions, self._names):
+                ranked.append(row)
+                yield None
+        yield msgspec.structs.replace(
             choice, index=index, finish_reason=ended(output), prompt_logprobs=ranked
         )
 
@@ -159,6 +169,13 @@ class _Writer:
         self._new = NewTokens(prompt.sampling)
         self._held = ""
         self._begun = False
+
+    def prepare(self, output: GenerateOutput) -> Iterator[None]:
+        """What takes longest of a whole answer that is to be written next."""
+        if self._num_top:
+            prompt = prompt_positions(output, self._num_top) if self._body.echo else []
+            new = output_positions(output, 0, len(output.output_ids), self._num_top)
+            yield from self._scores.prepare([*prompt, *new])
 
     def feed(self, output: GenerateOutput) -> Iterator[CompletionChoice]:
         """What a snapshot adds, if anything. The prompt's log-probabilities come first: text that

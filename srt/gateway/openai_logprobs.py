@@ -5,13 +5,14 @@ UTF-8 is written as `\\xNN`, since the characters of a text may be cut into seve
 """
 
 import codecs
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
 
 from srt.gateway.wire_openai import (
     ChatLogprobs,
     CompletionLogprobs,
-    PromptLogprobs,
     RankedLogprob,
     TokenLogprob,
     TopLogprob,
@@ -19,6 +20,7 @@ from srt.gateway.wire_openai import (
 from srt.generation import GenerateOutput
 from srt.model.vocab import Vocab
 
+_encode = msgspec.json.Encoder().encode
 Ranked = Sequence[tuple[float, int]]  # (log-probability, id) pairs, best first
 
 
@@ -77,10 +79,12 @@ class TokenNames:
 
 def chat_logprobs(positions: Sequence[Position], names: TokenNames) -> ChatLogprobs:
     """The log-probabilities of a chat's tokens."""
-    return ChatLogprobs([_chat_token(position, names) for position in positions])
+    return ChatLogprobs([chat_token(position, names) for position in positions])
 
 
-def _chat_token(position: Position, names: TokenNames) -> TokenLogprob:
+def chat_token(position: Position, names: TokenNames) -> TokenLogprob:
+    """The log-probability of one generated token, and the likely ones of its place."""
+
     def written(token: int, logprob: float) -> TopLogprob:
         return TopLogprob(names.name(token), list(names.data(token)), logprob)
 
@@ -104,6 +108,13 @@ class CompletionScores:
         self._hidden = hidden
         self._offset = 0
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._ready: list[Any] = []
+
+    def prepare(self, positions: Sequence[Position]) -> Iterator[None]:
+        """Do what takes longest for the positions that come next, one by one."""
+        for position in positions:
+            self._ready.append(msgspec.Raw(_encode(self._top(position))))
+            yield
 
     def prompt(
         self, positions: Sequence[Position], text: str, is_given: bool
@@ -141,9 +152,14 @@ class CompletionScores:
         return CompletionLogprobs(
             tokens=[self._names.old_name(p.token) for p in positions],
             token_logprobs=[p.logprob for p in positions],
-            top_logprobs=[self._top(p) for p in positions] if self._num_top else None,
+            top_logprobs=self._tops(positions) if self._num_top else None,
             text_offset=offsets,
         )
+
+    def _tops(self, positions: Sequence[Position]) -> list[Any]:
+        count = len(positions)
+        ready, self._ready = self._ready[:count], self._ready[count:]
+        return ready + [self._top(position) for position in positions[len(ready) :]]
 
     def _top(self, position: Position) -> dict[str, float] | None:
         """By text; of several tokens with one text the likeliest counts."""
@@ -166,9 +182,9 @@ def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionL
     )
 
 
-def ranked_prompt(positions: Sequence[Position], names: TokenNames) -> PromptLogprobs:
-    """vLLM's `prompt_logprobs`: by id, the token and the likely ones of each place."""
-    return [_ranked(position, names) for position in positions]
+def ranked_prompt(positions: Sequence[Position], names: TokenNames) -> Iterator[msgspec.Raw]:
+    """vLLM's `prompt_logprobs`, encoded: by id, the token and the likely ones of each place."""
+    return (msgspec.Raw(_encode(_ranked(position, names))) for position in positions)
 
 
 def _ranked(position: Position, names: TokenNames) -> dict[int, RankedLogprob] | None:

@@ -9,11 +9,13 @@ from srt.gateway.fields import CHAT, NO_EXTRAS, Kind
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.tool_plan import tool_plan
+from srt.gateway.turns import in_turns
 from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
 from srt.reasoning import ReasoningSplitter
 from srt.tools.format import HERMES
-from srt.tools.parser import CallArguments, CallStart, ToolCallParser
+from srt.tools.parser import CallArguments, CallStart, ToolCallParser, ToolEvent
 
+SLICE_CHARS = 4096
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
 
 
@@ -24,7 +26,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
     plan, _ = tool_plan(body.tools, None, True)
     parser = ToolCallParser(HERMES, plan.names if plan else frozenset(), constrained=False)
     text, names, arguments = "", [], dict[int, str]()
-    for event in parser.feed(body.text, final=True):
+    for event in await _events(parser, body.text):
         if isinstance(event, CallStart):
             names.append(event.name)
         elif isinstance(event, CallArguments):
@@ -36,6 +38,14 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
         for i, name in enumerate(names)
     ]
     return json_reply(ParsedCalls(normal_text=text, calls=calls))
+
+
+async def _events(parser: ToolCallParser, text: str) -> list[ToolEvent]:
+    """All of a text, which is parsed in slices: many calls take long."""
+    starts = range(0, max(len(text), 1), SLICE_CHARS)
+    slices = ((text[i : i + SLICE_CHARS], i == starts[-1]) for i in starts)
+    found = await in_turns(parser.feed(*slice_) for slice_ in slices)
+    return [event for events in found for event in events]
 
 
 @post("/separate_reasoning", status_code=200, opt=documented(SeparateBody, NO_EXTRAS, Separated))

@@ -102,6 +102,7 @@ def _chat(body: ResponsesRequest, reasoning: bool, template: str) -> Chat:
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         cache_salt=body.cache_salt,
+        timeout_ms=body.timeout_ms,
         rid=body.rid,
     )
     try:

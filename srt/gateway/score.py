@@ -32,6 +32,8 @@ from srt.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest
 from srt.sampling_params import SamplingParams
 
 MAX_ITEMS = 1024
+MAX_JOINED_CHARS = 2**24  # of queries before all items
+MAX_JOINED_IDS = 2**21
 # One token, whatever it is: its place has the probabilities.
 _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
@@ -95,6 +97,11 @@ def _label_prompts(body: LabelBody) -> list[Any]:
     if not 0 < len(items) <= MAX_ITEMS:
         raise RequestError(f"items must have 1 to {MAX_ITEMS} entries", param="items")
     query: Any = body.query
+    most = MAX_JOINED_CHARS if isinstance(query, str) else MAX_JOINED_IDS
+    if len(query) * len(items) > most:
+        asked = f"query has a length of {len(query)} and {len(items)} items"
+        reason = f"{asked}: at most {most} together"
+        raise RequestError(reason, param="query")
     for index, item in enumerate(items):
         if isinstance(item, str) != isinstance(query, str):
             param = f"items[{index}]"

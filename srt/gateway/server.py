@@ -3,8 +3,9 @@
 uvicorn's own signal handling is off: the launcher decides when to stop. Gaps of uvicorn that are
 closed here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
 for ever); a peer that takes hardly anything of what was written for it for WRITE_STALL_S is cut
-off, which ends its request; the number of connections is bounded; `stop` bounds how
-long it waits for streams.
+off, which ends its request; the number of connections is bounded (see `places`); what has arrived
+is parsed in slices, so that many small chunks hold nobody up; `stop` bounds how long it waits for
+streams.
 """
 
 import asyncio
@@ -22,16 +23,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
 from srt.gateway.errors import RETRY_AFTER, error_body
+from srt.gateway.places import Places
 from srt.gateway.unread import reading_all
 from srt.listener import BACKLOG, bind_listener, url_of
 
 MAX_CONNECTIONS = 2048
-MAX_REFUSED = 256  # connections above the bound that are told so; beyond they are cut
+PROBES = frozenset({"/health", "/ready", "/metrics"})  # are served when all places are taken
 HEAD_TIMEOUT_S = 30.0
 REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
 WRITE_STALL_S = 60.0
 MIN_TAKEN_BYTES = 16384  # that a peer must take in WRITE_STALL_S while a write is blocked
 KEEP_ALIVE_S = 30
+CLOSE_S = 2.0  # for what is still to be written when a connection must make room
+SLICE_BYTES = 8192  # may be 1400 chunks of a byte
 STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
@@ -45,33 +49,60 @@ class BoundedProtocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, max_connections: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, places: Places, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._max_connections = max_connections
+        self._places = places
+        self._arrived = bytearray()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        above = len(self.connections) - self._max_connections
-        if above > MAX_REFUSED:
-            transport.abort()
-            return
-        if above > 0:
-            self.app = reading_all(refuse_connection)
+        if not self._places.enter(self):
+            self.app = probes_only(self.app)
             self.head_timeout_s = REFUSED_TIMEOUT_S
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        has_turn = bool(self._arrived)
+        self._arrived += data
+        if not has_turn:
+            self._parse()
+
+    def _parse(self) -> None:
+        """A slice of what has arrived; the rest of it when others have had their turn."""
+        slice_ = bytes(self._arrived[:SLICE_BYTES])
+        del self._arrived[:SLICE_BYTES]
+        if self.transport.is_closing():
+            self._arrived.clear()
+            return
+        super().data_received(slice_)
         self._watch_head()
+        self._watch_place()
+        if self._arrived:
+            self.transport.pause_reading()
+            self.loop.call_soon(self._parse)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    def close_idle(self) -> None:
+        self.transport.close()  # when all is written: a peer that takes nothing keeps it open
+        self.loop.call_later(CLOSE_S, self.transport.abort)
+
+    def _watch_place(self) -> None:
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.transport.is_closing():
+            self._places.waits(self)
+        else:
+            self._places.works(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
         self._stop_write_timer()
+        self._places.leave(self)
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._stop_head_timer()  # from here on it is uvicorn's keep-alive timer's turn
+        self._watch_place()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -117,8 +148,19 @@ class BoundedProtocol(H11Protocol):
             self._write_timer = None
 
 
-async def refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application of a connection above the bound: 503, and it is closed."""
+def probes_only(app: ASGIApp) -> ASGIApp:
+    """`app` for a connection above the bound: 503 for all but probes."""
+    refuse = reading_all(refuse_request)
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = app if scope["path"] in PROBES else refuse
+        await chosen(scope, receive, send)
+
+    return wrapped
+
+
+async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
+    """503, and the connection is closed."""
     info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
     body = msgspec.json.encode(error_body(info))
     retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
@@ -151,7 +193,7 @@ class GatewayServer:
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             reading_all(app),
-            http=partial(BoundedProtocol, max_connections=max_connections),  # type: ignore[arg-type]
+            http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,

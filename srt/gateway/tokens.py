@@ -1,6 +1,7 @@
 """POST /tokenize and /detokenize: texts and chats to token ids, and ids to texts."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from litestar import post
@@ -18,11 +19,12 @@ from srt.gateway.fields import NO_EXTRAS
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.tool_plan import tool_plan
+from srt.gateway.turns import in_turns
 from srt.gateway.wire_tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody, Tokens
 from srt.generation import Client, TokenizeRequest
-from srt.model.vocab import Vocab
 
 MAX_PROMPTS = 1024
+MAX_IDS = 131072  # of one text
 
 
 @post(
@@ -45,7 +47,9 @@ async def tokenize(request: HttpRequest) -> ASGIApp:
         max_model_len=gateway.info.context_len,
     )
     if body.return_token_strs:
-        texts = [_texts(gateway.vocab, row) for row in rows]
+        vocab = gateway.vocab
+        strs = iter(await in_turns(vocab.decode([i], False) for row in rows for i in row))
+        texts = [list(islice(strs, len(row))) for row in rows]
         answer = replace(answer, token_strs=texts if is_list else texts[0])
     return json_reply(answer)
 
@@ -111,24 +115,27 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, DetokenizeBody, NO_EXTRAS)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
+    _check_length(body.tokens)
     lists: list[Any] = [item for item in body.tokens if isinstance(item, list)]
     if lists and len(lists) != len(body.tokens):
         raise RequestError("tokens must not mix ids and lists of ids", param="tokens")
     for row in lists or [body.tokens]:
         _check_ids(row, gateway.vocab.vocab_size)
     decode, skip = gateway.vocab.decode_prompt, body.skip_special_tokens
-    texts = [decode(row, skip) for row in lists or [body.tokens]]
+    texts = await in_turns(decode(row, skip) for row in lists or [body.tokens])
     text = texts if lists else texts[0]
     return json_reply(Text(text=text, prompt=text))
 
 
+def _check_length(ids: Sequence[Any]) -> None:
+    if len(ids) > MAX_IDS:
+        raise RequestError(f"tokens takes at most {MAX_IDS} ids of one text", param="tokens")
+
+
 def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
-    if any(i >= vocab_size for i in ids):
+    _check_length(ids)
+    if max(ids, default=0) >= vocab_size:
         raise RequestError(f"tokens must be in [0, {vocab_size})", param="tokens")
-
-
-def _texts(vocab: Vocab, ids: Sequence[int]) -> list[str]:
-    return [vocab.decode([i], skip_special_tokens=False) for i in ids]
 
 
 ROUTES = [tokenize, detokenize]

@@ -137,12 +137,15 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         str | list[str], Meta(description="Prompts share KV under one salt only.")
     ] = ""
     extra_key: Annotated[str | list[str], Meta(description="Another name of cache_salt.")] = ""
+    timeout_ms: Annotated[
+        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+    ] = 0
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):
-    """Why the text ended: a stop (what matched), the length, or an abort (why)."""
+    """Why the text ended: a stop (what matched), the length, the time, or an abort (why)."""
 
-    type: Literal["stop", "length", "abort"]
+    type: Literal["stop", "length", "timeout", "abort"]
     matched: int | str | UnsetType | None = UNSET
     length: int | UnsetType = UNSET
     message: str | UnsetType = UNSET

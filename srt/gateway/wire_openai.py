@@ -34,7 +34,7 @@ class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
     min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
     frequency_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
     presence_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
-    repetition_penalty: Annotated[float, Meta(description="In (0, 2]; 1 is off.")] = 1.0
+    repetition_penalty: Annotated[float, Meta(description="From 1e-6 to 2; 1 is off.")] = 1.0
     logit_bias: Annotated[
         dict[TokenId, float], Meta(description="Added to the logits of tokens, by their ids.")
     ] = field(default_factory=dict)
@@ -76,6 +76,9 @@ class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
         bool, Meta(description="vLLM's: tokens in log-probabilities are written token_id:5.")
     ] = False
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    timeout_ms: Annotated[
+        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+    ] = 0
     rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
 
     def sampling(self, max_new_tokens: int | None) -> SamplingParams:

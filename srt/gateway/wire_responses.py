@@ -107,6 +107,9 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
         default_factory=dict
     )
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    timeout_ms: Annotated[
+        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+    ] = 0
     rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
 
 

@@ -36,6 +36,13 @@ def resolve_model(model: str) -> ModelFiles:
     )
 
 
+def require_file(path: Path) -> None:
+    """Raise ConfigError unless `path` is a regular file: to open a pipe may wait for ever."""
+    if not path.is_file():
+        what = "is not a regular file" if path.exists() else "does not exist"
+        raise ConfigError(f"{path}: {what}")
+
+
 def _embedded_gguf() -> Path:
     spec = importlib.util.find_spec(_EMBEDDED_PACKAGE)
     files = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []

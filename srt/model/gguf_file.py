@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from srt.errors import ConfigError
+from srt.model.files import require_file
 
 # Metadata value type -> struct code.
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
@@ -75,6 +76,7 @@ class GGUFFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._pos = 0
+        require_file(path)
         try:
             with open(path, "rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

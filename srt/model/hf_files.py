@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from srt.errors import ConfigError
+from srt.model.files import require_file
 
 # A list is made with an entry per row of the embedding; models have up to half a million.
 MAX_VOCAB_SIZE = 1 << 24
@@ -121,11 +122,12 @@ class HFFiles:
 
     def _read(self, name: str, must_exist: bool = False) -> dict[str, Any]:
         path = self.path / name
-        if not must_exist and not path.is_file():
+        if not must_exist and not path.exists():
             return {}
+        require_file(path)
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
 
     def _convert(self, name: str, content: dict[str, Any], kind: type[_T]) -> _T:
@@ -202,7 +204,7 @@ class HFFiles:
         each, and from tokenizer_config.json if there are none."""
         paths = {path.stem: path for path in self.path.glob("additional_chat_templates/*.jinja")}
         default = self.path / "chat_template.jinja"
-        if default.is_file():
+        if default.exists():
             paths["default"] = default
         if paths:
             return {name: self._text(path) for name, path in paths.items()}
@@ -213,6 +215,7 @@ class HFFiles:
 
     @staticmethod
     def _text(path: Path) -> str:
+        require_file(path)
         try:
             return path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:

@@ -6,7 +6,8 @@ tokenizer.json. Invariant: BOS is added here and nowhere else, and never twice.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,18 @@ from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import GGUFTokens
 from srt.model.hf_files import HFFiles
 from srt.model.vocab import load_vocab
+
+
+@contextmanager
+def raising_exceptions() -> Iterator[None]:
+    """Turn a panic of the library, which is no Exception and would end a process, into one."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ != "PanicException":
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "a panic"
+        raise RuntimeError(f"the tokenizers' library failed: {reason}") from None
 
 
 class Tokenizer:
@@ -39,7 +52,10 @@ class Tokenizer:
         With `add_special_tokens`, those that the model wants come first, most often BOS, if the
         text does not already start with them; the same at the end, where few models want any.
         """
-        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        # Unlike `encode`, this does not keep where each token lies in the text: half the time.
+        with raising_exceptions():
+            (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         if add_special_tokens:
             before, after = self._before, self._after
             if ids[: len(before)] != before:
@@ -80,7 +96,8 @@ class PlainTokenizer:
 
     def split(self, text: str) -> Pieces:
         """The ids of `text`, without BOS."""
-        encoding = self._encoder.encode(text, add_special_tokens=False)
+        with raising_exceptions():
+            encoding = self._encoder.encode(text, add_special_tokens=False)
         return Pieces(encoding.ids, encoding.word_ids)
 
     @property
@@ -119,7 +136,8 @@ def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
 def _of_gguf(files: ModelFiles, plain: bool = False) -> tokenizers.Tokenizer:
     tokens = GGUFTokens(GGUFFile(files.path))
     try:
-        return gguf_encoder(tokens, plain)
+        with raising_exceptions():
+            return _tried(gguf_encoder(tokens, plain))
     except ConfigError:
         raise
     except Exception as error:  # the library raises bare Exception for every kind of bad merge
@@ -128,6 +146,7 @@ def _of_gguf(files: ModelFiles, plain: bool = False) -> tokenizers.Tokenizer:
 
 # ---- tokenizer.json ---------------------------------------------------------------------------
 
+_TRIAL = "A trial, 12 words:\n\tit's naïve 汉字."
 _PREFIXING_PARTS = ("normalizer", "pre_tokenizer")
 _NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 
@@ -138,14 +157,21 @@ def _built(files: ModelFiles, content: dict[str, Any] | None = None) -> tokenize
     path = str(files.path / "tokenizer.json")
     try:
         library = tokenizers.Tokenizer
-        if content is None:
-            encoder = library.from_file(path)
-        else:
-            encoder = library.from_str(json.dumps(content))
+        with raising_exceptions():
+            if content is None:
+                encoder = _tried(library.from_file(path))
+            else:
+                encoder = _tried(library.from_str(json.dumps(content)))
     except Exception as error:  # the library raises bare Exception for every kind of bad file
         raise ConfigError(f"{path}: cannot be loaded ({error})") from error
     encoder.no_truncation()
     encoder.no_padding()
+    return encoder
+
+
+def _tried(encoder: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """An encoder that can encode anything at all: some files only fail when they are used."""
+    encoder.encode_batch_fast([_TRIAL], add_special_tokens=False)
     return encoder
 
 

@@ -20,6 +20,7 @@ from bench.report import figures_of
 from srt.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import served
+from tests.waiting import SOON_S
 
 
 class Here:
@@ -146,7 +147,7 @@ async def test_a_process_runs_for_a_while(tmp_path: Path) -> None:
     async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.ConnectError):
             await http.get(f"{url}/up")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         while _lives(child):
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ from bench.load import LoadGenerator
 from bench.peers.openvino_server import App, Ask, Engine, News, OpenVino, parse_args
 from srt.gateway.server import GatewayServer
 from tests.srt.gateway_setup import sse_payloads
+from tests.waiting import SOON_S
 
 VOCABULARY = [bytes([i]) for i in range(256)]  # a token is a byte
 SPECIAL, EOS = 0, 1
@@ -85,7 +86,7 @@ async def post(pipeline: FakePipeline, path: str, body: Any) -> httpx.Response:
     async with httpx.AsyncClient(transport=transport, base_url="http://peer") as http:
         steps = asyncio.ensure_future(engine.run())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SOON_S):
                 return await http.request("POST" if body else "GET", path, json=body)
         finally:
             steps.cancel()
@@ -189,7 +190,7 @@ async def test_a_disconnect_cancels() -> None:
         gone.set()
 
     scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         await App(Engine(pipeline), "m")(scope, receive, send)
     assert pipeline.handles[0].cancelled
     assert [message["type"] for message in sent] == ["http.response.start"]
@@ -203,7 +204,7 @@ async def test_no_steps_without_work_and_a_failed_step_ends_the_engine() -> None
     pipeline.broken = True
     engine.submit(Ask([1], 1, 0.0, True, True, False))
     with pytest.raises(RuntimeError, match="broken"):
-        await asyncio.wait_for(engine.run(), 5)
+        await asyncio.wait_for(engine.run(), SOON_S)
 
 
 async def test_the_load_generator_reads_it() -> None:
@@ -214,7 +215,7 @@ async def test_the_load_generator_reads_it() -> None:
     try:
         async with LoadGenerator(server.url) as load:
             await load.fill_model()
-            record = await asyncio.wait_for(load.complete("hi", 2), 5)
+            record = await asyncio.wait_for(load.complete("hi", 2), SOON_S)
             assert not await load.flush_cache()
     finally:
         steps.cancel()

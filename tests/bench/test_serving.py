@@ -18,6 +18,7 @@ from srt.generation import Request
 from srt.messages import Finish
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import served
+from tests.waiting import SOON_S
 
 
 def shape(name: str, scale: float = 1.0) -> Workload:
@@ -179,7 +180,7 @@ async def test_refused_requests_are_counted() -> None:
 
 async def test_a_server_that_is_not_there() -> None:
     async with LoadGenerator("http://127.0.0.1:1", "m") as load:
-        record = await asyncio.wait_for(load.complete("a", 1), 10)
+        record = await asyncio.wait_for(load.complete("a", SOON_S), SOON_S)
         assert record.error is not None and "ConnectionRefusedError" in record.error
         with pytest.raises(RuntimeError, match="probe"):
             await load.tokens_per_word(TextSource(0))

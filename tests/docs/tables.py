@@ -64,7 +64,9 @@ _MEANINGS = {
     "conflict": "the operation cannot be done now (`/flush_cache` while requests run), or the "
     "request was aborted while its grammar was compiled",
     "request_too_large": "the body is above the size limit",
-    "overloaded": "the bound on requests or prompt tokens in flight is reached; `Retry-After`",
+    "overloaded": "a request would wait for too long, or the bound on requests or prompt tokens in "
+    "flight is reached; `Retry-After`",
+    "timed_out": "`timeout_ms` was over before there was a token",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
     "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
 }
@@ -94,7 +96,7 @@ _SAMPLING_NOTES = {
     "constraint_after": "the text is free up to and including the first occurrence of this",
     "frequency_penalty": "-2 to 2; taken from a token's logit for each time it was generated",
     "presence_penalty": "-2 to 2; taken once from the logit of each generated token",
-    "repetition_penalty": "above 0, up to 2; divides positive logits, multiplies negative ones, of "
+    "repetition_penalty": "1e-6 to 2; divides positive logits, multiplies negative ones, of "
     "all tokens of prompt and output; 1 is off",
     "logit_bias": f"by id, what is added to the logit; up to {MAX_BIASED_TOKENS} ids",
     "allowed_token_ids": "the only ids that may be generated; `None`: all",
@@ -111,7 +113,7 @@ _SOCKETS: list[tuple[str, Any]] = [
     ("scheduler → detokenizer", messages.DetokenizerMessage),
     ("client → detokenizer", messages.BackMessage),
     ("detokenizer → client", messages.BackReply),
-    ("detokenizer → tokenizer", messages.Credit),
+    ("detokenizer, scheduler → tokenizer", messages.FrontNews),
     ("tokenizer → compiler", messages.CompilerRequest),
     ("compiler → tokenizer", messages.CompilerMessage),
     ("supervisor → everyone", messages.RingEvent),

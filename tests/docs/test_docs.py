@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.hit_rate.__main__ import parse_args as parse_hit_rate_args
 from bench.serving import parse_args as parse_bench_args
 from scheduler_proc.trace import TraceRecorder
 from srt.args import _LATER, _parser, parse_args
@@ -28,11 +29,12 @@ from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.test_scheduler import record
 
 OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "bench.hit_rate": parse_hit_rate_args,
     "bench.serving": parse_bench_args,
     "srt.chat": parse_chat_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 BLOCKS = [block for document in documents() for block in blocks_of(document)]
 PYTHON = [block for block in BLOCKS if block.tag == "python"]
@@ -151,11 +153,11 @@ def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
 
 
 def known_options() -> set[str]:
-    """Those of the launcher (the ones it refuses for now included), of the benchmark and of pip."""
+    """Those of the launcher (the ones it refuses for now included), of benchmarks and of pip."""
     launcher = {option for action in _parser()._actions for option in action.option_strings}
     others = {
         option
-        for path in ("bench/serving.py", "srt/chat.py")
+        for path in ("bench/serving.py", "bench/overload.py", "srt/chat.py")
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
     }
     return launcher | set(_LATER) | others | {"--no-deps"}

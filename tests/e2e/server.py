@@ -12,6 +12,8 @@ from typing import Any
 
 import httpx
 
+from tests.waiting import SOON_S
+
 START_TIMEOUT_S = 120.0
 
 
@@ -78,12 +80,15 @@ class Server:
         return found
 
     def stats(self) -> dict[str, Any]:
-        """The scheduler's numbers."""
-        answer = httpx.get(self.url + "/server_info", timeout=10).json()
-        internal: dict[str, Any] = answer["internal_states"][0]
-        return internal
+        """The scheduler's numbers. It may be at a step for longer than the gateway waits for it."""
+        deadline = time.monotonic() + SOON_S
+        while time.monotonic() < deadline:
+            answer = httpx.get(self.url + "/server_info", timeout=SOON_S).json()
+            for internal in answer["internal_states"]:
+                return dict(internal)
+        raise AssertionError("the scheduler does not answer:\n" + self.log())
 
-    def wait_idle(self, timeout_s: float = 30.0) -> dict[str, Any]:
+    def wait_idle(self, timeout_s: float = SOON_S) -> dict[str, Any]:
         """Until nothing runs or waits; then every slot is free or in the tree."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
@@ -101,7 +106,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(SOON_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise

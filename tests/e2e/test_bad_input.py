@@ -21,6 +21,7 @@ from srt.messages import FrontReply, GenerateReq, Hello, decoder, encode
 from srt.ring import ring_at
 from srt.sampling_params import SamplingParams
 from tests.e2e.server import Server
+from tests.waiting import SOON_S
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 GOOD: dict[str, Any] = {
@@ -191,7 +192,7 @@ def serves_on(server: Server, http: httpx.Client) -> Iterator[None]:
     yield
     answer = http.post("/generate", json=GOOD)
     assert answer.status_code == 200 and answer.json()["text"] == " Paris", answer.text
-    stats = http.get("/server_info").json()["internal_states"][0]
+    stats = server.stats()
     if stats["num_running_reqs"] or stats["num_used_tokens"]:
         server.wait_idle()
 
@@ -342,7 +343,7 @@ async def test_a_client_refuses_by_name_and_at_once(server: Server, face: str) -
     url = server.ring if face == "ring" else server.url
     async with AsyncClient(url) as client:
         for request, param in WRONG_TYPES:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(SOON_S):
                 with pytest.raises(RequestError) as caught:
                     await client.generate(**{"text": "Hi", **request})
             named = (caught.value.info.param or "").removeprefix("sampling_params.")

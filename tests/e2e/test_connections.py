@@ -11,7 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from bench.hostile_bodies import BODIES
+from srt.client import AsyncClient
 from tests.e2e.server import Server, running_server
+from tests.waiting import SOON_S
 
 PROMPT = "The capital of France is"
 SHORT = {"max_new_tokens": 2, "temperature": 0.0}
@@ -109,6 +112,41 @@ async def test_a_body_above_the_limit_is_told_so(server: Server) -> None:
     assert response.json()["error"]["code"] == "request_too_large"
 
 
+# ---- hostile bodies ------------------------------------------------------------------------------
+
+HOSTILE = (
+    *("5,000,000 empty lists", "1,000,000 unknown keys", "1,000,000 ids", "1,000,000 ids to score"),
+    *("2 MiB before each item", "slow numbers", "130,000 characters to tokenize", "10,000 calls"),
+)
+STEADY = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True}
+
+
+async def test_streams_of_others_finish_beside_hostile_bodies(server: Server) -> None:
+    """Over HTTP and over the ring, with the texts that they have alone."""
+    over = asyncio.Event()
+
+    async def steady(client: AsyncClient) -> int:
+        rounds = 0
+        while not over.is_set() or rounds == 0:
+            outputs = [output async for output in client.stream(PROMPT, sampling=STEADY)]
+            assert outputs[-1].text == expected.text
+            rounds += 1
+        return rounds
+
+    async with AsyncClient(server.url) as one, AsyncClient(server.ring) as two:
+        expected = await one.generate(PROMPT, sampling=STEADY)
+        beside = [asyncio.create_task(steady(client)) for client in (one, two, one)]
+        async with fresh_client(server) as http:
+            for name in HOSTILE:
+                path, data = BODIES[name].path, BODIES[name].make()
+                answer = await http.post(path, content=data)
+                assert answer.status_code in (200, 400, 413), name
+                assert (await http.get("/health")).status_code == 200
+        over.set()
+        assert min(await asyncio.gather(*beside)) > 0
+    await asyncio.to_thread(server.wait_idle)
+
+
 # ---- a server with keys, a bound and an origin ---------------------------------------------------
 
 
@@ -171,21 +209,22 @@ async def test_the_servers_stream_interval(guarded: Server) -> None:
 
 
 async def test_connections_above_the_bound(guarded: Server) -> None:
-    """They get a 503 that says so; those inside the bound go on, and room comes back."""
+    """They get a 503 that says so, but for probes; the others go on, and room comes back."""
     async with fresh_client(guarded, headers=bearer(KEYS[0])) as http:
         body = {"text": PROMPT, "sampling_params": LONG, "stream": True}
         inside = []
         for _ in range(MAX_CONNECTIONS):
             request = http.build_request("POST", "/generate", json=body)
             inside.append(await http.send(request, stream=True))
-        refused = await asyncio.gather(*[http.get("/health") for _ in range(40)])
+        refused = await asyncio.gather(*[http.get("/v1/models") for _ in range(40)])
         assert {r.status_code for r in refused} == {503}
+        assert (await http.get("/health")).status_code == 200
         error = refused[0].json()["error"]
         assert error["code"] == "unavailable" and "connections" in error["message"]
         for response in inside:
             assert response.status_code == 200
             assert (await anext(response.aiter_lines())).startswith("data: {")
             await response.aclose()
-        async with asyncio.timeout(20):
-            while (await http.get("/health")).status_code != 200:
+        async with asyncio.timeout(SOON_S):
+            while (await http.get("/v1/models")).status_code != 200:
                 await asyncio.sleep(0.05)

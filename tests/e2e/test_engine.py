@@ -1,7 +1,11 @@
 """`srt.Engine`: offline use, on a server of its own without HTTP."""
 
+import asyncio
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,15 +15,8 @@ from srt.generation import GenerateOutput
 from tests.e2e.server import gone
 
 PROMPT = "The capital of France is"
+POOL = 8192  # of the shared engine
 GREEDY = {"max_new_tokens": 6, "temperature": 0.0}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(max_total_tokens=4096, check_invariants=True) as engine:
-        yield engine
-        stats = engine.stats()
-        assert stats["num_running_reqs"] == stats["num_used_tokens"] == 0
 
 
 def test_one_prompt(engine: Engine) -> None:
@@ -71,7 +68,7 @@ def test_stats_and_flush(engine: Engine) -> None:
     engine.generate(PROMPT, GREEDY)
     assert engine.generate(PROMPT, GREEDY).cached_tokens == 4
     stats = engine.stats()
-    assert stats["max_total_tokens"] == 4096 and stats["cached_tokens_total"] >= 4
+    assert stats["max_total_tokens"] == POOL and stats["cached_tokens_total"] >= 4
     engine.flush_cache()
     assert engine.stats()["num_cached_tokens"] == 0
 
@@ -87,10 +84,46 @@ def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
     with pytest.raises(RequestError):
         list(engine.stream(PROMPT, {"temprature": 1.0}))
     with pytest.raises(RequestError):
-        engine.generate(PROMPT, {"max_new_tokens": 5000})  # more than the pool
+        engine.generate(PROMPT, {"max_new_tokens": POOL + 1})
     steps = engine.stats()["forward_steps_total"]
     assert engine.generate(PROMPT, GREEDY).text.startswith(" Paris")
     assert engine.stats()["forward_steps_total"] - steps < 100
+
+
+def test_a_forked_process_is_told_so_at_once(engine: Engine) -> None:
+    """It has none of the engine's threads; the server stays its parent's."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            os.write(write_end, "\n".join(_errors_of(engine)).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end) as answers:
+        errors = answers.read().splitlines()
+    os.waitpid(child, 0)
+    assert len(errors) == 3, errors
+    assert all(f"belongs to process {os.getpid()}" in error for error in errors)
+    assert engine.generate("Hello", {"max_new_tokens": 2}).completion_tokens == 2
+
+
+def _errors_of(engine: Engine) -> list[str]:
+    """What its calls raise."""
+    calls: list[Callable[[], Any]] = [
+        lambda: engine.generate("Hello"),
+        lambda: engine.stats(),
+        lambda: asyncio.run(engine.client.generate("Hello")),
+        lambda: engine.close(),
+    ]
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except ConfigError as error:
+            errors.append(str(error))
+    return errors
 
 
 def test_closing(engine: Engine) -> None:

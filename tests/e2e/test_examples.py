@@ -31,7 +31,7 @@ from tests.e2e.server import Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__")
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.e2e.server import running_server
-from tests.scheduler_proc.families import one_torch_thread, random_family
+from tests.scheduler_proc.families import random_family
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seven wizards vex bold knights. "
@@ -41,7 +41,7 @@ def save_tokenizer(path: Path) -> Any:
 def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
     """What transformers generates greedily."""
     ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).input_ids
-    with one_torch_thread(), torch.inference_mode():
+    with torch.inference_mode():
         out = model.generate(ids, do_sample=False, max_new_tokens=NEW_TOKENS)
     text: str = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
     return text

@@ -16,8 +16,9 @@ import pytest
 from srt.client import AsyncClient
 from srt.errors import RequestError, RingError
 from srt.messages import Goodbye
-from srt.ring import send_now
+from srt.ring import RING_LOST_S, send_now
 from tests.e2e.server import Server, gone, running_server
+from tests.waiting import SOON_S
 
 LONG = {"max_new_tokens": 1200, "ignore_eos": True, "temperature": 0.0}
 TWO = {"max_new_tokens": 2, "temperature": 0}
@@ -77,18 +78,18 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
         ring = [Stream() for _ in range(4)]
         tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in http]
         tasks += [asyncio.ensure_future(s.over_ring(client)) for s in ring]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON_S):
             await asyncio.gather(*(stream.started.wait() for stream in http + ring))
         os.kill(fragile.pids()[part], signal.SIGKILL)
         killed_at = time.monotonic()
         hit = http if part == "gateway" else http + ring
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             while not all(stream.ended_at for stream in hit):
                 await asyncio.sleep(0.005)
         assert all(stream.error is not None for stream in hit)
         worst = max(stream.ended_at for stream in hit) - killed_at
         print(f"{part}: every stream ended within {1000 * worst:.0f} ms")
-        assert worst < 3.0
+        assert worst < RING_LOST_S  # not by the silence, which all would notice
         if part == "gateway":
             assert all(stream.error is None for stream in ring)
         for task in tasks:
@@ -104,7 +105,7 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
 
 
 def wait_ready_again(server: Server) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SOON_S
     while not server.is_ready():
         assert time.monotonic() < deadline, server.log()
         time.sleep(0.05)
@@ -152,7 +153,7 @@ async def test_a_client_that_slept_through_its_lease_starts_afresh(fragile: Serv
     """The server gave it up; its requests fail, and the next one works."""
     async with AsyncClient(fragile.ring) as client:
         generation = await client.submit(text="Hello", sampling=LONG, stream=True)
-        with pytest.raises(RingError, match="given this client up"):
+        with pytest.raises(RingError, match="gave it up"):
             async for _ in generation:
                 send_now(client._transport._back, Goodbye())  # what the end of the lease does
         await client._transport.wait_ready(10)
@@ -182,9 +183,9 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
     server.process.kill()
     killed_at = time.monotonic()
     server.process.wait()
-    assert gone(pids, 5.0), "processes outlive their launcher"
+    assert gone(pids, SOON_S), "processes outlive their launcher"
     print(f"launcher killed: all gone after {time.monotonic() - killed_at:.2f} s")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + SOON_S
     while server.directory.exists():
         assert time.monotonic() < deadline, "sockets are left"
         time.sleep(0.02)
@@ -219,7 +220,7 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
     pids = list(server.pids().values())
     asyncio.run(scenario(server))
     assert server.process.wait(60) == 0
-    assert gone(pids, 1.0) and not server.directory.exists()
+    assert gone(pids, 10.0) and not server.directory.exists()
 
 
 def test_a_missing_model_is_one_line() -> None:

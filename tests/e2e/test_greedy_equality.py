@@ -7,8 +7,8 @@ teacher-forced: if each of our tokens is the reference's argmax given the tokens
 reference's greedy text is ours.
 """
 
-from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import pytest
 
@@ -53,13 +53,28 @@ QUESTIONS = [
 
 
 EXECUTORS = {"torch": ("torch", False), "exact": ("native", True), "native": ("native", False)}
+ALL = len(TEXTS)
+FEW = 4
+COUNTS = [(name, FEW) for name in EXECUTORS]
+LONG = [pytest.param((name, ALL), marks=pytest.mark.slow) for name in EXECUTORS]
 
 
-@pytest.fixture(scope="module", params=EXECUTORS)
-def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    kind, exact = EXECUTORS[request.param]
+class Serving(NamedTuple):
+    """An executor and its prompts."""
+
+    executor: Executor
+    prompts: list[list[int]]
+
+
+@pytest.fixture(
+    scope="module", params=[*COUNTS, *LONG], ids=lambda param: f"{param[0]}, {2 * param[1]}"
+)
+def serving(request: pytest.FixtureRequest) -> Serving:
+    name, count = request.param
+    kind, exact = EXECUTORS[name]
     options = ExecutorOptions(max_total_tokens=POOL, exact=exact)
-    yield make_executor(kind, resolve_model(DEFAULT_MODEL), options)
+    executor = make_executor(kind, resolve_model(DEFAULT_MODEL), options)
+    return Serving(executor, [*prompts()[:count], *prompts()[ALL : ALL + count]])
 
 
 @cache
@@ -71,40 +86,40 @@ def prompts() -> list[list[int]]:
     return [tokenizer.encode(text).tolist() for text in (*TEXTS, *chats)]
 
 
-def serve(executor: Executor, **config: object) -> Driver:
+def serve(serving: Serving, **config: object) -> Driver:
     """All prompts at once, to their end."""
     defaults: dict[str, object] = {
         "max_total_tokens": POOL,
         "max_running_requests": 20,
-        "context_len": executor.context_len,
+        "context_len": serving.executor.context_len,
     }
-    driver = Driver(executor=executor, **{**defaults, **config})  # type: ignore[arg-type]
-    send(driver, "")
+    driver = Driver(executor=serving.executor, **{**defaults, **config})  # type: ignore[arg-type]
+    send(driver, serving)
     return driver
 
 
-def send(driver: Driver, name: str) -> None:
-    for i, prompt in enumerate(prompts()):
+def send(driver: Driver, serving: Serving, name: str = "") -> None:
+    for i, prompt in enumerate(serving.prompts):
         driver.add(f"{name}{i}", prompt, MAX_NEW)
     driver.run()
 
 
-def texts(driver: Driver, name: str = "") -> list[list[int]]:
-    return [driver.outputs[f"{name}{i}"] for i in range(len(prompts()))]
+def texts(driver: Driver, serving: Serving, name: str = "") -> list[list[int]]:
+    return [driver.outputs[f"{name}{i}"] for i in range(len(serving.prompts))]
 
 
 @pytest.fixture(scope="module")
-def alone(executor: Executor) -> list[list[int]]:
+def alone(serving: Serving) -> list[list[int]]:
     """Each prompt by itself, nothing shared: the baseline."""
-    return texts(serve(executor, max_running_requests=1, disable_radix_cache=True))
+    return texts(serve(serving, max_running_requests=1, disable_radix_cache=True), serving)
 
 
-def divergences(executor: Executor, outputs: list[list[int]], baseline: list[list[int]]) -> int:
+def divergences(serving: Serving, outputs: list[list[int]], baseline: list[list[int]]) -> int:
     """How many outputs part from the baseline, each only at a near tie of the reference."""
     parted = 0
-    if executor.name == "native":
+    if serving.executor.name == "native":
         assert outputs == baseline
-    for prompt, ours, theirs in zip(prompts(), outputs, baseline, strict=True):
+    for prompt, ours, theirs in zip(serving.prompts, outputs, baseline, strict=True):
         if ours == theirs:
             continue
         at = next(i for i, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
@@ -114,11 +129,16 @@ def divergences(executor: Executor, outputs: list[list[int]], baseline: list[lis
     return parted
 
 
-def test_alone_equals_transformers(executor: Executor, alone: list[list[int]]) -> None:
-    if executor.name == "native" and executor.dtype != "float32":
-        pytest.skip("int8 activations: see test_quantized_quality.py")
+def is_float32(executor: Executor) -> bool:
+    """Those that are not are measured in test_quantized_quality.py."""
+    return executor.name != "native" or executor.dtype == "float32"
+
+
+def test_alone_equals_transformers(serving: Serving, alone: list[list[int]]) -> None:
+    if not is_float32(serving.executor):
+        return
     parted = 0
-    for prompt, output in zip(prompts(), alone, strict=True):
+    for prompt, output in zip(serving.prompts, alone, strict=True):
         logits = reference_logits(prompt + output)[len(prompt) - 1 : -1]
         for row, token in zip(logits, output, strict=True):
             if int(row.argmax()) != token:
@@ -134,39 +154,36 @@ MODES: dict[str, dict[str, object]] = {
     "batched, sharing": {},
     "chunked": {"chunked_prefill_size": 16},
     "overlapped": {"lag": 1, "chunked_prefill_size": 64},
-    "after retraction": {"max_total_tokens": 360, "lag": 1},
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_however_served(executor: Executor, alone: list[list[int]], mode: str) -> None:
-    if mode == "after retraction":
-        driver = retracting(executor)
-        assert driver.core.counters.retracted > 0
-    else:
-        driver = serve(executor, **MODES[mode])
-    parted = divergences(executor, texts(driver), alone)
-    print(f"{mode}: {parted} texts part, {driver.core.counters.retracted} retractions")
+def test_however_served(serving: Serving, alone: list[list[int]], mode: str) -> None:
+    parted = divergences(serving, texts(serve(serving, **MODES[mode]), serving), alone)
+    print(f"{mode}: {parted} texts part")
     assert parted <= 2
 
 
-def test_warm_equals_cold(executor: Executor, alone: list[list[int]]) -> None:
-    """The second time everything but the last prompt token comes from the cache."""
-    driver = serve(executor)
-    send(driver, "again ")
-    hits = [driver.cached[f"again {i}"] for i in range(len(prompts()))]
-    assert hits == [len(prompt) - 1 for prompt in prompts()]
-    assert divergences(executor, texts(driver, "again "), alone) <= 2
-
-
-def retracting(executor: Executor) -> Driver:
+def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
     """A pool too small for all, and a scheduler that believes outputs to be short."""
+    executor, prompts = serving
     driver = Driver(
         executor=executor,
         max_running_requests=20,
         context_len=executor.context_len,
-        **MODES["after retraction"],  # type: ignore[arg-type]
+        max_total_tokens=18 * len(prompts),
+        lag=1,
     )
     driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0  # type: ignore[misc]
-    send(driver, "")
-    return driver
+    send(driver, serving)
+    assert driver.core.counters.retracted > 0
+    assert divergences(serving, texts(driver, serving), alone) <= 2
+
+
+def test_warm_equals_cold(serving: Serving, alone: list[list[int]]) -> None:
+    """The second time everything but the last prompt token comes from the cache."""
+    driver = serve(serving)
+    send(driver, serving, "again ")
+    hits = [driver.cached[f"again {i}"] for i in range(len(serving.prompts))]
+    assert hits == [len(prompt) - 1 for prompt in serving.prompts]
+    assert divergences(serving, texts(driver, serving, "again "), alone) <= 2

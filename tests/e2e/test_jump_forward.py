@@ -1,7 +1,6 @@
 """Jump-forward through the whole server on the real model, streamed and not, scored and stopped."""
 
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -14,13 +13,6 @@ from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 
 PROMPT = "Harry Potter is a character in a novel. Fill in the information as JSON.\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(max_total_tokens=8192, check_invariants=True) as engine:
-        yield engine
-        assert engine.stats()["num_used_tokens"] == 0
 
 
 def text_of(output: GenerateOutput) -> str:

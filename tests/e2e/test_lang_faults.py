@@ -13,8 +13,8 @@ import lang as sgl
 from srt.errors import RingError
 from tests.e2e.server import Server, gone, running_server
 from tests.lang.test_faults import within
+from tests.waiting import SOON_S
 
-WAIT_S = 60.0
 LONG = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0.0}
 
 
@@ -42,7 +42,7 @@ def short(s: Any) -> None:
 
 
 def until_running(backend: sgl.RuntimeEndpoint, count: int) -> None:
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + SOON_S
     while backend.get_server_info()["num_running_reqs"] < count:
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -92,8 +92,8 @@ def test_a_killed_server_ends_a_batch(tmp_path: Any) -> None:
             until_running(watcher, 6)
         pids = [*server.pids().values(), server.process.pid]
         os.killpg(server.process.pid, signal.SIGKILL)
-        assert gone(pids[:-1], WAIT_S)
-        thread.join(WAIT_S)
+        assert gone(pids[:-1], SOON_S)
+        thread.join(SOON_S)
         assert results and len(results[0]) == 3
         for state in results[0]:
             assert isinstance(cause(within(state.error)), RingError)

@@ -18,7 +18,7 @@ from srt.model.files import ModelFiles
 from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.e2e.server import running_server
-from tests.scheduler_proc.families import one_torch_thread, random_family
+from tests.scheduler_proc.families import random_family
 from tests.scheduler_proc.gguf_families import write_family
 from tests.spm_files import SPM_SPACE, add_spm_tokenizer, pieces_and_types, scores
 
@@ -71,7 +71,7 @@ def served(
 
 def test_greedy_tokens_are_those_of_transformers(served: Served) -> None:
     ids = served.tokenizer.encode(PROMPT).tolist()
-    with one_torch_thread(), torch.inference_mode():
+    with torch.inference_mode():
         expected = served.model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)
     output = served.engine.generate(PROMPT, GREEDY)
     assert output.prompt_tokens == len(ids)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import lang as sgl
 from lang.errors import CancelledError, ProgramError
 from tests.lang.fakes import BOOM, HANG, FakeBackend
-
-BOUND_S = 20.0
+from tests.waiting import SOON_S
 
 
 def within(function: Callable[[], Any]) -> Any:
@@ -31,7 +30,7 @@ def within(function: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(BOUND_S)
+    thread.join(SOON_S)
     assert result, "it hangs"
     value, error = result[0]
     if error is not None:
@@ -41,7 +40,7 @@ def within(function: Callable[[], Any]) -> Any:
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that another thread does soon."""
-    deadline = time.monotonic() + BOUND_S
+    deadline = time.monotonic() + SOON_S
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -173,7 +172,7 @@ def test_the_time_limit_of_a_gen() -> None:
     assert "timeout_s=0.01" in str(within(state.error)) and backend.aborted == 1
     one, other = within(
         lambda: sgl.function(lambda s, word: s.__iadd__(word + sgl.gen("a"))).run_batch(
-            [(HANG,), ("x",)], backend=backend, timeout_s=0.1
+            [(HANG,), ("x",)], backend=backend, timeout_s=1.0
         )
     )
     assert isinstance(one.error(), TimeoutError) and other["a"] == "<1>"
@@ -181,10 +180,10 @@ def test_the_time_limit_of_a_gen() -> None:
 
 def test_a_limited_run_that_is_quick_is_not_disturbed_later() -> None:
     state = sgl.function(lambda s: s.__iadd__(sgl.gen("a"))).run(
-        backend=FakeBackend(), timeout_s=0.05
+        backend=FakeBackend(), timeout_s=0.5
     )
     assert state["a"] == "<0>"
-    within(lambda: asyncio.run(asyncio.sleep(0.1)))
+    within(lambda: asyncio.run(asyncio.sleep(0.6)))
     assert state.error() is None
 
 

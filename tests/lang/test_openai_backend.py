@@ -20,6 +20,7 @@ from lang.sampling import Sampling
 from srt.client import AsyncClient
 from srt.errors import ConfigError, RequestError
 from tests.e2e.server import Server
+from tests.waiting import SOON_S
 
 TEXT = Prompt("The capital of France is")
 CHAT = Prompt(
@@ -273,7 +274,7 @@ async def test_what_is_not_sent_again(answer: httpx.Response | Exception) -> Non
 
 
 async def test_a_silent_server_is_given_up() -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON_S):
         held = asyncio.Event()
 
         async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

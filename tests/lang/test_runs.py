@@ -12,6 +12,7 @@ import lang as sgl
 from lang import bodies
 from lang.tracer import constant_prefix
 from tests.lang.fakes import FakeBackend
+from tests.waiting import SOON_S
 
 
 @sgl.function
@@ -111,7 +112,7 @@ def test_runs_inside_of_runs_never_wait_for_their_own_threads() -> None:
     async def every() -> list[sgl.ProgramState]:
         program = sgl.function(outer)
         runs = [program.arun(backend=backend) for _ in range(2 * bodies.MAX_BODIES)]
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON_S):
             return list(await asyncio.gather(*runs))
 
     texts = {state.text() for state in asyncio.run(every())}

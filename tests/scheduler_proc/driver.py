@@ -1,5 +1,6 @@
 """Drives a scheduler core with the fake executor, at lag 0 or 1, and collects what comes out."""
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -12,7 +13,9 @@ from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Step
+from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.trace import TraceRecorder
 from srt.messages import (
     Abort,
     Finish,
@@ -24,7 +27,12 @@ from srt.messages import (
     unpack_ids,
 )
 from srt.sampling_params import SamplingParams
-from tests.scheduler_proc.fake_executor import VOCAB, Detail, FakeExecutor, changes_of
+from tests.scheduler_proc.fake_executor import (
+    VOCAB,
+    Detail,
+    FakeExecutor,
+    changes_of,
+)
 
 
 class Driver:
@@ -40,6 +48,7 @@ class Driver:
         defaults = {"context_len": 4096, "vocab_size": VOCAB}
         self.config = SchedulerConfig(**{**defaults, **config})  # type: ignore[arg-type]
         self.core = Scheduler(self.config)
+        self.recovery = Recovery(self.core, TraceRecorder("", self.config))
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
         self.executor = fake if executor is None else executor
         self.lag = lag
@@ -73,6 +82,7 @@ class Driver:
         top_logprobs: int = 0,
         logprob_ids: Sequence[int] = (),
         healed: Sequence[int] = (),
+        deadline: float = 0.0,
     ) -> None:
         """Of `sampling` the fields that are not given here."""
         wire = TokenizedReq(
@@ -91,6 +101,7 @@ class Driver:
             top_logprobs=top_logprobs,
             logprob_token_ids=list(logprob_ids),
             healed_ids=pack_ids(list(healed)),
+            deadline_s=deadline,
         )
         self.core.add(wire, self.now, grammar)
 
@@ -105,14 +116,12 @@ class Driver:
         was_idle = plan is None and previous is None
         self.between()
         if plan is not None and plan.deferred and previous is not None:
-            if not self._settle(previous):
-                self.core.drop(plan)
-                plan = None
+            self._settle(previous)
             previous = None
         step = None if plan is None else self.core.seal(plan)
         if step is not None and (previous is None or previous[1] is not None):
             self.core.finalize(step, None if previous is None else previous[1])
-            self._running = (step, None if self.fails() else self.executor.run(step.batch))
+            self._running = (step, self._result(step))
         if previous is not None and not self._settle(previous) and step is not None:
             self.core.cancel(step)
         if self.lag == 0 and self._running is not None:
@@ -137,14 +146,26 @@ class Driver:
                     change = np.array(expected.get(token, (1.0, 0.0)), np.float32).tolist()
                     assert list(counted.get(token, (1.0, 0.0))) == change, token
 
+    def _result(self, step: Step) -> StepResult | None:
+        """None if the step fails."""
+        try:
+            return None if self.fails() else self.executor.run(step.batch)
+        except RuntimeError:
+            return None
+
     def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
-        """Commit the step, or tell of its failure."""
+        """Commit the step, or run it by halves; whether it succeeded."""
         step, result = launched
-        if result is None:
-            self.core.fail(step, "made to fail")
-        else:
-            self.core.commit(step, result)
-        return result is not None
+        if result is not None:
+            self.recovery.commit(step, result)
+            return True
+        parts = self.recovery.parts(step)
+        with contextlib.suppress(StopIteration):
+            part = next(parts)
+            while True:
+                self.between()
+                part = parts.send(self._result(part))
+        return False
 
     def run(self, max_steps: int = 100_000) -> None:
         """Until everything that was added has ended."""

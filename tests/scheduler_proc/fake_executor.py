@@ -142,7 +142,13 @@ def ids_of(mask: np.ndarray) -> set[int]:
     return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 
 
+class PoisonedStep(RuntimeError):
+    """Raised for a step that has a poisoned row."""
+
+
 class FakeExecutor:
+    """A step that reads a token of `poison` raises when it has written some of its KV."""
+
     name = "fake"
     vocab_size = VOCAB
 
@@ -152,6 +158,7 @@ class FakeExecutor:
         self.hash_at: dict[int, int] = {}  # slot -> hash of the prefix that ends there
         self.parent_at: dict[int, int] = {}
         self.steps = 0
+        self.poison: frozenset[int] = frozenset()
 
     def run(self, batch: ForwardBatch) -> StepResult:
         self.steps += 1
@@ -160,6 +167,8 @@ class FakeExecutor:
         assert len(set(batch.out_slots.tolist())) == batch.num_tokens, "a slot is written twice"
         for row in range(batch.num_rows):
             self._run_row(batch, row, hashes)
+            if self.poison.intersection(batch.input_ids[slice(*batch.qo_indptr[row : row + 2])]):
+                raise PoisonedStep
         suppressed = {s.row: frozenset(s.ids.tolist()) for s in batch.suppressed}
         next_ids = [
             next_token(

@@ -1,7 +1,5 @@
 """Small random checkpoints of every family, made by transformers."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -147,14 +145,3 @@ def random_family(name: str, **overrides: Any) -> Any:
             elif "norm" in parameter_name:
                 parameter.uniform_(center - 0.5, center + 0.5)
     return model
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Operations on such models are so small that threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

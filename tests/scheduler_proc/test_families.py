@@ -17,7 +17,7 @@ from scheduler_proc.models.decoder import Decoder
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 from tests.scheduler_proc.checkpoints import save_directory
-from tests.scheduler_proc.families import FAMILIES, ON_NATIVE, one_torch_thread, random_family
+from tests.scheduler_proc.families import FAMILIES, ON_NATIVE, random_family
 from tests.scheduler_proc.native_ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, make_batch
 
@@ -52,12 +52,6 @@ class Case(NamedTuple):
     model: Any
     sequences: Sequence[np.ndarray]
     logits: Sequence[torch.Tensor]  # of every position
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    with one_torch_thread():
-        yield
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

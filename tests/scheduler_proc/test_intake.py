@@ -2,26 +2,31 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.intake import GrammarIntake
+from scheduler_proc.intake import MAX_RECALLS, GrammarIntake
 from scheduler_proc.invariants import check_invariants
+from scheduler_proc.pace import PaceMeter
+from scheduler_proc.recovery import Recovery
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.errors import INTERNAL
-from srt.messages import Abort, ClientGone, Finish, TokenizedReq, pack_ids
+from srt.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
+from srt.messages import Abort, ClientGone, Finish, GrammarMade, TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 from tests.scheduler_proc.test_actor_steps import LoopOnly
+from tests.waiting import SOON_S
 
 PROMPT = [4, 5]
 
@@ -47,10 +52,13 @@ class Intake(LoopOnly):
         self.epoch = 0
         self.gate = threading.Event()
         self._trace = TraceRecorder(trace, self.driver.config)
+        self._pace = PaceMeter(self.driver.core)
+        self._recovery = Recovery(self._core, self._trace)
         self._grammars = GrammarStore(
             lambda: TokenVocabulary.from_tokens([b"a"], [], []), directory, loader=self._read
         )
-        self._intake = GrammarIntake(self._grammars, self._enter, self._fail)
+        self.recalled: list[str] = []
+        self._intake = GrammarIntake(self._grammars, self._enter, self._fail, self.recalled.append)
         for length in (9, 5):
             facts = {"length": length}
             artefact = Artefact("fake", facts, {"a": np.arange(2)})
@@ -62,8 +70,16 @@ class Intake(LoopOnly):
         assert self.gate.wait(10)
         return Compiled(artefact.facts["length"])
 
+    async def until_recalled(self, *keys: str) -> None:
+        """And nothing else was, since the last time."""
+        async with asyncio.timeout(SOON_S):
+            while len(self.recalled) < len(keys):
+                await asyncio.sleep(0.001)
+        assert self.recalled == list(keys)
+        self.recalled.clear()
+
     async def until_entered(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(SOON_S):
             while len(self._intake):
                 await asyncio.sleep(0.001)
 
@@ -118,6 +134,18 @@ async def test_an_abort_while_it_loads(actor: Intake) -> None:
     assert len(actor._core.waiting) == 2
 
 
+async def test_a_deadline_holds_while_it_loads(actor: Intake) -> None:
+    late = replace(request("late"), deadline_s=time.monotonic() + 0.01)
+    actor._on_message(late)
+    actor._on_message(request("patient"))
+    async with asyncio.timeout(SOON_S):
+        while not actor.driver.finishes:
+            await asyncio.sleep(0.001)
+    assert actor.driver.finishes == {"late": Finish("abort", error=TIMED_OUT_EARLY)}
+    assert len(actor._intake) == 1
+    actor.gate.set()
+
+
 async def test_a_client_that_goes_while_it_loads(actor: Intake) -> None:
     for rid in "12":
         actor._on_message(request(rid))
@@ -147,7 +175,7 @@ async def test_a_new_epoch_while_it_loads(actor: Intake) -> None:
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [("missing", "cannot be read"), ("broken", "cannot be loaded"), ("stuck", "cannot start")],
+    [("broken", "cannot be loaded"), ("stuck", "cannot start")],
 )
 async def test_a_grammar_that_cannot_be_loaded(actor: Intake, key: str, reason: str) -> None:
     actor.gate.set()
@@ -161,6 +189,68 @@ async def test_a_grammar_that_cannot_be_loaded(actor: Intake, key: str, reason: 
     assert actor.driver.outputs == {"2": bound(9)}
 
 
+@pytest.mark.parametrize("content", [None, b"", b"damaged", b"\0" * 10_000])
+async def test_a_missing_or_damaged_grammar_is_made_again(
+    actor: Intake, tmp_path: Path, content: bytes | None
+) -> None:
+    """Asked for once, for all who want it; others do not wait."""
+    artefact = tmp_path / "g9"
+    whole = artefact.read_bytes()
+    if content is None:
+        artefact.unlink()
+    else:
+        artefact.write_bytes(content)
+    actor.gate.set()
+    for rid, key in (("1", "g9"), ("2", "g9"), ("3", "g5"), ("4", "g9")):
+        actor._on_message(request(rid, key))
+    await actor.until_recalled("g9")
+    assert not artefact.exists()
+    actor._on_message(Abort(b"c", "4", 0))
+    async with asyncio.timeout(SOON_S):
+        while len(actor._core.waiting) < 1:
+            await asyncio.sleep(0.001)
+    artefact.write_bytes(whole)
+    actor._on_message(GrammarMade("g9", 0))
+    actor._on_message(GrammarMade("other", 0))
+    actor._on_message(request("5"))
+    await actor.until_entered()
+    await actor.serve()
+    assert actor.driver.finishes["4"] == Finish("abort") and actor.recalled == []
+    outputs = actor.driver.outputs
+    assert {rid: outputs[rid] for rid in "1235"} == dict.fromkeys("125", bound(9)) | {"3": bound(5)}
+
+
+async def test_a_grammar_that_cannot_be_made_again(actor: Intake) -> None:
+    """By the front's word, or because it goes missing again and again."""
+    error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
+    actor.gate.set()
+    actor._on_message(request("1", "missing"))
+    await actor.until_recalled("missing")
+    actor._on_message(GrammarMade("missing", 0, error))
+    await actor.until_entered()
+    assert actor.driver.finishes["1"] == Finish("abort", error=error)
+    actor._on_message(request("2", "missing"))
+    for _ in range(MAX_RECALLS):
+        await actor.until_recalled("missing")
+        actor._on_message(GrammarMade("missing", 0))
+    await actor.until_entered()
+    finish = actor.driver.finishes["2"]
+    assert finish.error is not None and "cannot be read" in finish.error.message
+
+
+async def test_a_new_epoch_while_it_is_made_again(actor: Intake) -> None:
+    actor.gate.set()
+    actor._on_message(request("1", "missing"))
+    await actor.until_recalled("missing")
+    actor.epoch = 1
+    actor.new_epoch(1)
+    actor._on_message(request("1", "missing", epoch=1))
+    await actor.until_recalled("missing")
+    actor._on_message(GrammarMade("missing", 0))  # of the old epoch
+    await asyncio.sleep(0.01)
+    assert actor.in_flight == 1 and actor.recalled == []
+
+
 async def test_a_defect_of_the_core_is_not_swallowed(
     actor: Intake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,7 +261,7 @@ async def test_a_defect_of_the_core_is_not_swallowed(
     actor.gate.set()
     actor._on_message(request("1"))
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(actor._intake.watch(), 10)
+        await asyncio.wait_for(actor._intake.watch(), SOON_S)
 
 
 async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
@@ -181,6 +271,8 @@ async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
         actor._on_message(request(rid, key))
     actor._on_message(Abort(b"c", "4", 0))
     actor.gate.set()
+    await actor.until_recalled("missing")
+    actor._on_message(GrammarMade("missing", 0, ErrorInfo(UNAVAILABLE, "no compiler")))
     await actor.until_entered()
     await actor.serve()
     actor._trace.close(actor._core.counters)

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.executor.native_executor import NativeExecutor
-from scheduler_proc.kernels import library
 from tests.scheduler_proc.checkpoints import random_llama, save_directory
-from tests.scheduler_proc.native_ops import load_or_skip
+from tests.scheduler_proc.native_ops import levels, load_or_skip
 from tests.scheduler_proc.native_sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.ragged import Row, indptr, int32, make_batch
 
 Changes = dict[int, tuple[float, float]]  # id: (repeat, add)
 
 
-@pytest.fixture(scope="module", params=library.ISAS)
+@pytest.fixture(scope="module", params=levels())
 def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
     with sampler_of(request.param) as sampler:
         yield sampler

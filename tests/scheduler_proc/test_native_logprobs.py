@@ -11,7 +11,6 @@ import pytest
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
-from scheduler_proc.kernels import library
 from srt.model.files import ModelFiles
 from tests.scheduler_proc.checkpoints import random_llama, save_directory
 from tests.scheduler_proc.native_ops import levels, load_or_skip
@@ -22,7 +21,7 @@ VOCAB = 131
 POOL = 400
 
 
-@pytest.fixture(scope="module", params=library.ISAS)
+@pytest.fixture(scope="module", params=levels())
 def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
     with sampler_of(request.param) as sampler:
         yield sampler

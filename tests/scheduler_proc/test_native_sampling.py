@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
-from scheduler_proc.kernels import library
+from tests.scheduler_proc.native_ops import levels
 from tests.scheduler_proc.native_sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.ragged import int32
 
@@ -25,7 +25,7 @@ ROUNDING = 5e-7  # of a weight: a few units in the last place
 SUM_ROUNDING = 1e-6  # of a cumulative weight
 
 
-@pytest.fixture(scope="module", params=library.ISAS)
+@pytest.fixture(scope="module", params=levels())
 def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
     with sampler_of(request.param) as sampler:
         yield sampler

@@ -93,7 +93,6 @@ def test_close_to_optimal_when_only_the_running_set_fits(policy: str, seed: int)
         max_running_requests=8,
         chunked_prefill_size=64,
         schedule_policy=policy,
-        max_wait_s=1e9,
     )
     total = sum(len(p) for p in prompts)
     optimum = total - sum_of_edges(prompts)
@@ -146,7 +145,7 @@ def test_wait_is_bounded_under_a_stream_of_better_matches() -> None:
         for other in arrived
         if admitted[other] < admitted[rid] and arrived[other] > arrived[rid]
     ]
-    assert max(overtaken_by) <= 2.0 + 0.011
+    assert max(overtaken_by) <= 2.0
     _, arrived, unbounded = overload(max_wait_s=1e9)
     cold = [rid for rid in arrived if rid.startswith("cold")]
     assert max(unbounded[rid] - arrived[rid] for rid in cold) > 12.0

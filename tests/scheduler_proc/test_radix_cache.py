@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import Cursor, NoCache, RadixCache
+from scheduler_proc.radix_cache import Cursor, Inserted, NoCache, RadixCache, TreeNode
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 SALTS = st.sampled_from(["", "a"])
@@ -24,8 +24,9 @@ class TreeMachine(RuleBasedStateMachine):
         self.pool = TokenPool(60)
         self.cache = RadixCache(self.pool)
         self.model: dict[tuple[str, tuple[int, ...]], int] = {}
-        self.locked: list[tuple[object, str, list[int]]] = []
+        self.locked: list[tuple[TreeNode, str, list[int]]] = []
         self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
+        self.wanted: list[tuple[str, list[int]]] = []  # what the last look at the queue has found
 
     def longest(self, tokens: list[int], salt: str) -> int:
         n = 0
@@ -35,20 +36,36 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(tokens=TOKENS, salt=SALTS)
     def insert(self, tokens: list[int], salt: str) -> None:
-        slots = self.pool.alloc(len(tokens))
-        if slots is None:
+        self.insert_with(tokens, salt, None)
+
+    @precondition(lambda self: self.locked)
+    @rule(pick=st.integers(0, 100), more=TOKENS)
+    def go_on(self, pick: int, more: list[int]) -> None:
+        """As a running req that has computed more: its lock moves to the new end."""
+        at = pick % len(self.locked)
+        node, salt, tokens = self.locked[at]
+        done = self.insert_with(tokens + more, salt, node)
+        if done is not None:
+            self.cache.inc_lock_ref(done.node)
+            self.cache.dec_lock_ref(node)
+            self.locked[at] = (done.node, salt, tokens + more)
+
+    def insert_with(self, tokens: list[int], salt: str, own: TreeNode | None) -> Inserted | None:
+        """Make room, insert, and note what the tree has taken; None if there is no room."""
+        if self.pool.free_size < len(tokens):
             self.cache.evict(len(tokens) - self.pool.free_size)
             self.forget_evicted()
-            slots = self.pool.alloc(len(tokens))
+        slots = self.pool.alloc(len(tokens))
         if slots is None:
-            return
+            return None
         existing = self.longest(tokens, salt)
-        done = self.cache.insert(ids(tokens), slots, salt)
-        assert done.existing == existing and done.owned == len(tokens)
+        done = self.cache.insert(ids(tokens), slots, salt, own)
+        assert done.existing == existing and done.owned == len(tokens) == done.node.end
         self.pool.free(slots[:existing])
         for i, slot in enumerate(done.slots.tolist()):
             known = self.model.setdefault((salt, tuple(tokens[: i + 1])), slot)
             assert known == slot
+        return done
 
     @rule(tokens=TOKENS, salt=SALTS)
     def match(self, tokens: list[int], salt: str) -> None:
@@ -73,7 +90,7 @@ class TreeMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100))
     def unlock(self, pick: int) -> None:
         node, _, _ = self.locked.pop(pick % len(self.locked))
-        self.cache.dec_lock_ref(node)  # type: ignore[arg-type]
+        self.cache.dec_lock_ref(node)
 
     @rule(n=st.integers(1, 20))
     def evict(self, n: int) -> None:
@@ -81,9 +98,34 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.cache.evict(n) == min(n, before)
         self.forget_evicted()
 
+    @rule()
+    def look(self) -> None:
+        """At the queue: all that are watched wait, in this order."""
+        self.cache.want(list(self.cursors.values()))
+        self.wanted = [
+            (salt, list(tokens)[: cursor.length]) for (salt, tokens), cursor in self.cursors.items()
+        ]
+
     def forget_evicted(self) -> None:
+        """Of what is wanted and not locked, the last in the queue has lost most, and only when
+        nothing else was left to evict."""
         free = set(self.pool.free_slots().tolist())
+        evicted = {prefix for prefix, slot in self.model.items() if slot in free}
+        kept = self.model.keys() - evicted - self.locked_prefixes()
+        for salt, tokens in self.wanted:
+            ours = {(salt, tuple(tokens[: i + 1])) for i in range(len(tokens))}
+            if ours & evicted:
+                assert kept <= self.needed_before(salt, tokens), "something else was to go first"
+                break
         self.model = {prefix: slot for prefix, slot in self.model.items() if slot not in free}
+
+    def needed_before(self, salt: str, tokens: list[int]) -> set[tuple[str, tuple[int, ...]]]:
+        """The prefixes wanted by those up to this one, in the order of the queue."""
+        upto = self.wanted[: self.wanted.index((salt, tokens)) + 1]
+        return {(s, tuple(t[: i + 1])) for s, t in upto for i in range(len(t))}
+
+    def locked_prefixes(self) -> set[tuple[str, tuple[int, ...]]]:
+        return {(salt, tuple(t[: i + 1])) for _, salt, t in self.locked for i in range(len(t))}
 
     @invariant()
     def cursors_follow(self) -> None:
@@ -99,9 +141,12 @@ class TreeMachine(RuleBasedStateMachine):
         assert sorted(slots) == sorted(self.model.values())
         assert len(slots) + self.pool.free_size == 60
         assert self.cache.evictable_size + self.cache.protected_size == len(slots)
-        kept = {(*t[: i + 1], s) for _, s, t in self.locked for i in range(len(t))}
-        assert all((p[-1], p[:-1]) in self.model for p in kept), "a locked token was evicted"
+        kept = self.locked_prefixes()
+        assert kept <= self.model.keys(), "a locked token was evicted"
         assert self.cache.protected_size == len(kept)
+        for node in self.cache.nodes():
+            assert len(node.key) == len(node.slots) and node.parent is not None
+            assert node.start == node.parent.end and node.parent.children[int(node.key[0])] is node
 
 
 TreeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -138,6 +183,59 @@ def test_locked_paths_survive_any_eviction() -> None:
     assert cache.match_len(ids([1, 2, 3])) == 3
     cache.dec_lock_ref(node)
     assert cache.evict(100) == 3
+
+
+def test_what_waiting_reqs_have_matched_is_evicted_last_and_the_last_in_the_queue_first() -> None:
+    cache = filled(TokenPool(20), [1, 2, 3], [4, 5, 6], [7, 8, 9])
+    cursors = [Cursor(), Cursor()]
+    waiting = list(zip(cursors, (ids([4, 5, 0]), ids([1, 2, 3, 0])), strict=True))
+    for cursor, tokens in waiting:
+        cache.track(cursor, tokens)
+    cache.want(cursors)
+    cache.match_prefix(ids([4, 5]))
+    for _ in range(5):
+        cache.match_prefix(ids([7, 8, 9]))  # uses do not outweigh a waiting req
+    matches = []
+    while cache.evict(1):
+        matches.append([cache.track(cursor, tokens) for cursor, tokens in waiting])
+    assert matches[:4] == [[2, 3]] * 4  # [7 8 9] and what nobody has matched of [4 5 6]
+    assert matches[4:] == [[2, 2], [2, 1], [2, 0], [1, 0], [0, 0]]
+
+
+def test_what_was_wanted_ages_like_all_else_when_nobody_waits_for_it_any_more() -> None:
+    cache = filled(TokenPool(20), [1, 2], [3, 4])
+    cursor = Cursor()
+    cache.track(cursor, ids([1, 2]))
+    cache.want([cursor])
+    cache.want([])
+    cache.match_prefix(ids([3, 4]))
+    cache.evict(2)
+    assert (cache.match_len(ids([1, 2])), cache.match_len(ids([3, 4]))) == (0, 2)
+
+
+def test_a_prompt_that_grows_is_one_edge() -> None:
+    """Its own lock does not keep a leaf from growing, another's does, and so does a child."""
+    pool = TokenPool(20)
+    cache = filled(pool, [1, 2])
+    own = cache.match_prefix(ids([1, 2])).node
+    cache.inc_lock_ref(own)
+    done = cache.insert(ids([1, 2, 3]), pool.alloc(3), own=own)
+    assert done.node is own and own.end == 3 and cache.protected_size == 3
+    cache.inc_lock_ref(own)  # another's
+    done = cache.insert(ids([1, 2, 3, 4]), pool.alloc(4), own=own)
+    assert done.node.parent is own and done.node.start == 3 and cache.evictable_size == 1
+
+
+def test_a_cursor_notices_that_its_edge_has_been_cut_and_has_grown_another_way() -> None:
+    pool = TokenPool(6)
+    cache = filled(pool, [1, 2, 3, 4])
+    cursor = Cursor()
+    assert cache.track(cursor, ids([1, 2, 3, 4])) == 4
+    assert cache.evict(2) == 2
+    slots = pool.alloc(4)
+    cache.insert(ids([1, 2, 7, 8]), slots)
+    pool.free(slots[:2])
+    assert cache.track(cursor, ids([1, 2, 3, 4])) == 2
 
 
 def test_namespaces_do_not_see_each_other_but_share_memory() -> None:

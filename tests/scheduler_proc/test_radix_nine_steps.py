@@ -42,31 +42,31 @@ def test_the_nine_steps() -> None:
     assert ask(driver, CHAT_A1) == [0]
     assert tree() == ["[1 2 3 10 11]"]
 
-    # (3) The second turn finds the first and hangs the new part below it.
+    # (3) The second turn finds the first. Nobody else uses its edge, so that grows.
     assert ask(driver, CHAT_A2) == [5]
-    assert tree() == ["[1 2 3 10 11][12 13 14 15 16 17]"]
+    assert tree() == ["[1 2 3 10 11 12 13 14 15 16 17]"]
 
     # (4) A second chat splits the edge after the common system prompt.
     assert ask(driver, CHAT_B1) == [3]
-    assert tree() == ["[1 2 3][10 11][12 13 14 15 16 17]", "[1 2 3][20 21]"]
+    assert tree() == ["[1 2 3][10 11 12 13 14 15 16 17]", "[1 2 3][20 21]"]
 
     # (5) Its next turn needs 4 slots, 3 are free: the least recently used leaf gives up its tail.
     assert ask(driver, CHAT_B2) == [5]
-    assert tree() == ["[1 2 3][10 11][12 13 14 15 16]", "[1 2 3][20 21][22 23 24 25]"]
+    assert tree() == ["[1 2 3][10 11 12 13 14 15 16]", "[1 2 3][20 21 22 23 24 25]"]
 
     # (6) A few-shot query without a common prefix is a new branch of the root.
     assert ask(driver, QUERY) == [0]
     assert tree() == [
-        "[1 2 3][10 11][12]",
-        "[1 2 3][20 21][22 23 24 25]",
+        "[1 2 3][10 11 12]",
+        "[1 2 3][20 21 22 23 24 25]",
         "[50 51 52 60]",
     ]
 
     # (7) A batch with the same examples shares them by splitting that node. To make room the
-    # first chat's leaf goes, then its parent (a leaf now), then the next least recent leaf's tail.
+    # first chat's leaf goes, then the next least recent leaf's tail.
     assert ask(driver, *BATCH) == [3, 3]
     assert tree() == [
-        "[1 2 3][20 21][22 23 24]",
+        "[1 2 3][20 21 22 23 24]",
         "[50 51 52][60]",
         "[50 51 52][70 71]",
         "[50 51 52][80 81]",

@@ -313,20 +313,24 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
     assert again.cache.evicted_total == driver.core.cache.evicted_total
 
 
-def test_a_trace_with_a_failed_step_replays(tmp_path: Path) -> None:
-    """At lag 1 the step planned behind a failed one is cancelled: the replay knows both."""
-    driver = small(lag=1, max_total_tokens=400)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
+    """Steps that fail once and rows that always do; at lag 1 the step planned behind a failed one
+    is cancelled: the replay knows it all."""
+    driver = small(lag=lag, max_total_tokens=400)
     recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
     record(driver, recorder)
     steps = iter(range(10_000))
     driver.fails = lambda: next(steps) in (4, 15)
+    driver.executor.poison = frozenset([77])  # type: ignore[attr-defined]
     for i in range(12):
-        driver.add(f"r{i}", [i, 1, 2, 3], max_new=9)
+        driver.add(f"r{i}", [i, 1, 2, 77 if i in (3, 4, 9) else 3], max_new=9)
         driver.step()
         driver.step()
     driver.run()
     recorder.close(driver.core.counters)
-    assert any(finish.error is not None for finish in driver.finishes.values())
+    failed = {rid for rid, finish in driver.finishes.items() if finish.error is not None}
+    assert failed >= {"r3", "r4", "r9"}
     assert replay(tmp_path / "trace").counters == driver.core.counters
 
 
@@ -356,6 +360,8 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
     commit, seal = core.commit, core.seal
 
     fail, cancel = core.fail, core.cancel
+    split = core.split
+    core.split = lambda step: (recorder.split(), split(step))[1]  # type: ignore[method-assign]
     core.fail = lambda step, why: (recorder.failed(), fail(step, why))[1]  # type: ignore[method-assign]
     core.cancel = lambda step: (recorder.cancelled(), cancel(step))[1]  # type: ignore[method-assign]
 

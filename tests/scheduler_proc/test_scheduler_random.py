@@ -103,6 +103,7 @@ class Traffic:
         self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
         self.history: list[list[int]] = [[]]
+        self.num_failed = 0  # reqs whose step could not be computed
         self.num_stuck = 0  # reqs that ended because nothing was left to them
 
     def arrive(self) -> None:
@@ -176,7 +177,10 @@ class Traffic:
                 assert got == expected and is_stuck
                 self.num_stuck += 1
             else:
-                assert finish.error.message == "made to fail"
+                assert "failed on this request's step" in finish.error.message
+                self.num_failed += 1
+                if poison := self.driver.executor.poison:  # type: ignore[attr-defined]
+                    assert poison & {*asked.prompt, *got}, "another's row ended this req"
 
     def check_details(self, rid: str, asked: Asked) -> None:
         """Of all that was told, and of each position that has been asked for."""
@@ -204,8 +208,10 @@ def drive(
     pool: int,
     constrained: float = 0.0,
     wishing: float = 0.0,
+    poison: frozenset[int] = frozenset(),
     **config: object,
 ) -> Traffic:
+    """With `poison` only rows that read one of these tokens fail, else every row now and then."""
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -219,7 +225,10 @@ def drive(
     )
     traffic = Traffic(seed, driver, constrained, wishing)
     driver.between = traffic.meddle
-    driver.fails = lambda: traffic.rng.random() < 0.004
+    if poison:
+        driver.executor.poison = poison  # type: ignore[attr-defined]
+    else:
+        driver.fails = lambda: traffic.rng.random() < 0.01
     for _ in range(steps):
         traffic.turn()
     driver.between = lambda: None
@@ -260,6 +269,15 @@ def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -
     assert traffic.driver.core.counters.retracted > 0 and traffic.num_stuck > 0
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize(("constrained", "wishing"), [(0.0, 0.0), (0.4, 0.5)])
+def test_random_traffic_with_poisoned_rows(lag: int, constrained: float, wishing: float) -> None:
+    """A token that no step survives: the reqs that come upon it end, and no others."""
+    poison = frozenset(range(500, 506))
+    traffic = drive(23, 400, lag, "lpm", 200, constrained, wishing, poison)
+    assert traffic.num_failed > 3
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_random_traffic_long(seed: int) -> None:
@@ -267,4 +285,5 @@ def test_random_traffic_long(seed: int) -> None:
     constrained = rng.choice([0.0, 0.3, 1.0])
     pool = rng.choice([145, 300, 800])
     wishing = rng.choice([0.0, 0.5, 1.0])
-    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool, constrained, wishing)
+    poison = rng.choice([frozenset(), frozenset([500, 501])])
+    drive(seed, 3000, seed % 2, POLICIES[seed // 2 % 4], pool, constrained, wishing, poison)

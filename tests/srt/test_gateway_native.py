@@ -1,10 +1,13 @@
 """/generate and the server's operations, as SGLang's clients use them."""
 
+import asyncio
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from srt.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
+from srt.gateway.batch import MAX_REFUSAL_S
 from srt.gateway.native_answers import NativeAnswers
 from srt.generation import GenerateOutput, Request
 from srt.messages import JUMP_WINDOW_TOKENS, Finish
@@ -232,14 +235,14 @@ def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
             output_id_logprobs=[[value] for value in values],
             prompt_id_logprobs=[None, [-0.75]],
         )
-        meta = answers.response(0, output, 0.0).meta_info
-        told = [(value, i, f"t{i}") for value, i in zip(values, ids, strict=True)]
-        assert meta.output_token_logprobs == told
-        assert meta.output_top_logprobs == [[entry] for entry in told]
-        assert meta.output_token_ids_logprobs == [[(value, 7, "t7")] for value in values]
-        assert meta.input_token_logprobs == [(None, 1, "t1"), (-0.5, 2, "t2")]
-        assert meta.input_top_logprobs == [None, [(-0.25, 3, "t3")]]
-        assert meta.input_token_ids_logprobs == [None, [(-0.75, 7, "t7")]]
+        meta = msgspec.json.decode(msgspec.json.encode(answers.response(0, output, 0.0).meta_info))
+        told = [[value, i, f"t{i}"] for value, i in zip(values, ids, strict=True)]
+        assert meta["output_token_logprobs"] == told
+        assert meta["output_top_logprobs"] == [[entry] for entry in told]
+        assert meta["output_token_ids_logprobs"] == [[[value, 7, "t7"]] for value in values]
+        assert meta["input_token_logprobs"] == [[None, 1, "t1"], [-0.5, 2, "t2"]]
+        assert meta["input_top_logprobs"] == [None, [[-0.25, 3, "t3"]]]
+        assert meta["input_token_ids_logprobs"] == [None, [[-0.75, 7, "t7"]]]
     assert len(texts.tokens) <= 4 + 3 * steps * (JUMP_WINDOW_TOKENS + 2)
     assert texts.tokens.count(3) == 1  # of the prompt
 
@@ -433,6 +436,29 @@ async def test_overload_is_429_even_for_streams() -> None:
     assert response.status_code == 429
     assert response.headers["retry-after"] == "1"
     assert error_of(response)["type"] == "rate_limit_error"
+
+
+async def test_a_refusal_for_load_holds_for_those_that_come_at_once() -> None:
+    client = FakeClient()
+    client.refusals[0] = RequestError(
+        "queue full", code=OVERLOADED, retryable=True, retry_after_s=2.1
+    )
+    async with in_process(client) as http:
+        first = await http.post("/generate", json={"text": "a"})
+        second = await http.post("/generate", json={"text": "b"})
+        assert [first.status_code, second.status_code] == [429, 429]
+        assert second.headers["retry-after"] == "3"
+        assert len(client.requests) == 1
+        await asyncio.sleep(2 * MAX_REFUSAL_S)
+        third = await http.post("/generate", json={"text": "c"})
+    assert third.status_code == 200
+
+
+async def test_only_the_first_prompt_of_a_batch_is_judged_by_its_wait() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        await http.post("/generate", json={"text": ["a", "b", "c"]})
+    assert [request.joined for request in client.requests] == [False, True, True]
 
 
 async def test_ring_down_is_503() -> None:

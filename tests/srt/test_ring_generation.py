@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import traceback
 from typing import Any
 
 import pytest
@@ -186,3 +187,17 @@ async def test_each_fails_and_closes_alone() -> None:
     third.fail(RingError("lost"))
     with pytest.raises(RingError, match="lost"):
         await snapshots(third)
+
+
+async def test_one_error_for_many_keeps_no_tracebacks_of_others() -> None:
+    """Raised at each reader, one object would collect all their frames."""
+    readers, error = [Reader() for _ in range(300)], RingError("the server cannot be reached")
+    results = [asyncio.ensure_future(reader.generations[0].result()) for reader in readers]
+    await asyncio.sleep(0)
+    for reader in readers:
+        reader.generations[0].fail(error)
+    raised = await asyncio.gather(*results, return_exceptions=True)
+    assert len({id(exception) for exception in raised}) == len(raised)
+    for exception in raised:
+        assert isinstance(exception, RingError) and exception.info == error.info
+        assert len(traceback.format_exception(exception)) < 20

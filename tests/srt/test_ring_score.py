@@ -58,9 +58,11 @@ async def test_parts_in_any_order() -> None:
 
 def test_the_message() -> None:
     score = make_score(2)
-    request = ScoreRequest(input_ids=[1, 2], continuations=["a", (3,)], cache_salt="s", rid="r")
+    request = ScoreRequest(
+        input_ids=[1, 2], continuations=["a", (3,)], cache_salt="s", rid="r", tenant="t"
+    )
     parts = [Continuation("a"), Continuation(None, pack_ids([3]))]
-    message = ScoreReq("7", 1, parts, None, pack_ids([1, 2]), "s")
+    message = ScoreReq("7", 1, parts, None, pack_ids([1, 2]), "s", "t")
     assert score.message(request, epoch=1) == message
     assert score.wire_ids == ["7/0", "7/1"]
     with pytest.raises(RequestError) as error:

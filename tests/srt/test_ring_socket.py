@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from srt.ring_socket import RingContext, RingSocket
+from tests.waiting import SOON_S
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def test_messages_come_in_order_with_their_frames(
     receiving = asyncio.ensure_future(pull.receive())
     await asyncio.sleep(0)
     assert push.send(b"1", b"one") and push.send(b"2")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         assert [await receiving, await pull.receive()] == [[b"1", b"one"], [b"2"]]
 
 
@@ -60,7 +61,7 @@ async def test_peers_that_talk_at_once_miss_nothing(context: RingContext, tmp_pa
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice([0, 0, 0.0005]))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SOON_S):
         assert dealer.send(b"hello")
         assert await router.receive() == [b"peer", b"hello"]  # from here on it knows its peer
         talks = talk(router, b"peer"), talk(dealer)
@@ -71,7 +72,7 @@ async def test_peers_that_talk_at_once_miss_nothing(context: RingContext, tmp_pa
 async def test_a_send_takes_no_message_along(context: RingContext, tmp_path: Path) -> None:
     """It takes the signal of what has come, after which the descriptor is silent."""
     router, dealer = pair(context, tmp_path, zmq.ROUTER, zmq.DEALER)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SOON_S):
         dealer.send(b"hello")
         await router.receive()
         receiving = asyncio.ensure_future(router.receive())
@@ -104,7 +105,7 @@ async def test_a_receiver_may_be_cancelled(context: RingContext, tmp_path: Path)
             async with asyncio.timeout(0.01):
                 await pull.receive()
         push.send(b"%d" % i)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             assert await pull.receive() == [b"%d" % i]
 
 
@@ -122,7 +123,7 @@ async def test_what_nobody_receives_costs_nothing(context: RingContext, tmp_path
     receiving = asyncio.ensure_future(pull.receive())
     await asyncio.sleep(0)
     push.send(b"1")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(SOON_S):
         await receiving
         calls = pull._socket.getsockopt(zmq.EVENTS)  # none; and what comes now is signalled
         push.send(b"2")

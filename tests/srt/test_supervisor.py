@@ -12,6 +12,7 @@ import pytest
 from srt.args import ServerArgs
 from srt.messages import Heartbeat, encode
 from srt.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Child, Supervisor
+from tests.waiting import SOON_S
 
 
 class Bench:
@@ -87,7 +88,7 @@ async def test_only_news_are_published(bench: Bench) -> None:
     async def published(beat: Heartbeat) -> bool:
         supervisor._changed.clear()
         beats.put_nowait(beat)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(SOON_S):
             while child.beat != beat:
                 await asyncio.wait([listening], timeout=0.001)
         return supervisor._changed.is_set()

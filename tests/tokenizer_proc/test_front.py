@@ -32,9 +32,9 @@ from srt.messages import (
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab, byte_level_alphabet
 from srt.sampling_params import SamplingParams, sub_seed
+from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.front import Front
 from tokenizer_proc.parking import Parked
 
 EPOCH, CONTEXT, EOS = 3, 100, 257
@@ -58,11 +58,12 @@ def byte_tokenizer(bos_id: int | None = None) -> Tokenizer:
     return Tokenizer(encoder, () if bos_id is None else (bos_id,))
 
 
-def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: Any) -> Front:
+def make_front(bos_id: int | None = None, vocab: Vocab = VOCAB, **bounds: Any) -> DirectFront:
     limits: dict[str, Any] = {"max_requests": 4, "max_tokens": 1000, "max_total_tokens": 10_000}
-    limits |= {"max_compile_wait_s": 25.0, **bounds}
+    limits |= {"max_compile_wait_s": 60.0, "max_silence_s": 25.0, "find": lambda constraint: ""}
+    limits |= bounds
     template = ChatTemplate.from_vocab(vocab)
-    return Front(byte_tokenizer(bos_id), template, vocab, epoch=EPOCH, **limits)
+    return DirectFront(byte_tokenizer(bos_id), template, vocab, epoch=EPOCH, **limits)
 
 
 def request(rid: str = "r", sampling: dict[str, Any] | None = None, **fields: Any) -> GenerateReq:
@@ -72,19 +73,19 @@ def request(rid: str = "r", sampling: dict[str, Any] | None = None, **fields: An
     return GenerateReq(**{"rid": rid, "epoch": EPOCH, "sampling": params, **fields})
 
 
-def admitted(front: Front, req: GenerateReq, client: bytes = A) -> TokenizedReq:
+def admitted(front: DirectFront, req: GenerateReq, client: bytes = A) -> TokenizedReq:
     (part,) = samples(front, req, client)
     return part
 
 
-def samples(front: Front, req: GenerateReq, client: bytes = A) -> list[TokenizedReq]:
+def samples(front: DirectFront, req: GenerateReq, client: bytes = A) -> list[TokenizedReq]:
     answer = front.generate(client, req, now=0.0)
     assert isinstance(answer, Admission), answer
     assert answer.admitted == Admitted(req.rid, EPOCH, len(answer.parts[0].input_ids) // 4)
     return answer.parts
 
 
-def refused(front: Front, req: GenerateReq, client: bytes = A) -> ErrorInfo:
+def refused(front: DirectFront, req: GenerateReq, client: bytes = A) -> ErrorInfo:
     before = (front.in_flight, front.tokens_in_flight)
     answer = front.generate(client, req, now=0.0)
     assert isinstance(answer, Refused), answer
@@ -205,6 +206,7 @@ def test_rid_length(rid: str) -> None:
 
 def test_salt_length() -> None:
     assert_bad(refused(make_front(), request(cache_salt="s" * 257)), "cache_salt")
+    assert_bad(refused(make_front(), request(tenant="t" * 257)), "tenant")
 
 
 def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
@@ -327,10 +329,11 @@ def test_long_text_is_refused_before_it_is_tokenized(monkeypatch: pytest.MonkeyP
 # ---- tokens only -----------------------------------------------------------------------------
 
 
-def tokenized(front: Front, **fields: Any) -> list[int]:
+def tokenized(front: DirectFront, **fields: Any) -> list[int]:
     answer = front.tokenize(TokenizeReq(rid="t", epoch=EPOCH, **fields))
     assert isinstance(answer, Tokenized) and (answer.rid, answer.epoch) == ("t", EPOCH)
-    return unpack_ids(answer.ids).tolist()
+    ids: list[int] = unpack_ids(answer.ids).tolist()
+    return ids
 
 
 def test_tokenize() -> None:
@@ -458,11 +461,14 @@ def test_abort_goes_on_for_requests_in_flight_only() -> None:
 def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     front = make_front()
     req = ControlReq("c", EPOCH, "stats")
-    counts = {"num_grammar_queue_reqs": 0}
+    counts: dict[str, float] = {"num_tokenizing_reqs": 0, "num_grammar_queue_reqs": 0}
+    counts["num_grammar_cache_hit_total"] = 0
+    counts["expected_queue_wait_seconds"] = 0.0
     assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
-    front.count(CompileCounts({"num_grammar_compiled_total": 2}))
+    totals = {"num_grammar_compiled_total": 2, "num_grammar_cache_hit_total": 3}
+    front.count(CompileCounts(totals))
     assert isinstance(front.generate(A, request(sampling={"regex": "a"}), now=0.0), Parked)
-    counts = {"num_grammar_queue_reqs": 1, "num_grammar_compiled_total": 2}
+    counts |= {"num_grammar_queue_reqs": 1, **totals}
     assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
 
 

@@ -13,9 +13,9 @@ from srt.model.files import resolve_model
 from srt.model.tokenizer import Tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
 from srt.sampling_params import SamplingParams
+from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request
 from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Front
 from tokenizer_proc.healing import Healing, PromptHealer
 from tokenizer_proc.parking import Parked
 
@@ -130,11 +130,11 @@ MERGED = [*VOCAB.token_bytes[:256], b"<bos>", b"<eos>", b"lo!", b"://"]
 FIELDS: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 5}
 
 
-def healed(front: Front, req: GenerateReq) -> Any:
+def healed(front: DirectFront, req: GenerateReq) -> Any:
     return front.generate(A, req, now=0.0)
 
 
-def front_of_merged() -> Front:
+def front_of_merged() -> DirectFront:
     return make_front(vocab=dataclasses.replace(VOCAB, token_bytes=MERGED))
 
 

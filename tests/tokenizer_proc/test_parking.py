@@ -16,17 +16,22 @@ from srt.messages import (
     CompileCancel,
     CompileReply,
     CompileReq,
+    Control,
+    ControlReq,
     Credit,
     GenerateReq,
+    GrammarLost,
+    GrammarMade,
     Refused,
     TokenizedReq,
 )
+from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, refused, request
 from tokenizer_proc.admission import Admission
-from tokenizer_proc.front import Answer, Front
+from tokenizer_proc.front import Answer
 from tokenizer_proc.parking import Parked
 
-WAIT_S = 25.0  # of make_front
+WAIT_S, SILENCE_S = 60.0, 25.0  # of make_front
 
 
 def constrained(rid: str = "r", regex: str = "a+", **fields: Any) -> GenerateReq:
@@ -34,14 +39,14 @@ def constrained(rid: str = "r", regex: str = "a+", **fields: Any) -> GenerateReq
 
 
 def parked(
-    front: Front, req: GenerateReq, client: bytes = A, now: float = 0.0
+    front: DirectFront, req: GenerateReq, client: bytes = A, now: float = 0.0, tenant: str = ""
 ) -> CompileReq | None:
-    answer = front.generate(client, req, now)
+    answer = front.generate(client, replace(req, tenant=tenant), now)
     assert isinstance(answer, Parked), answer
     return answer.question
 
 
-def asked(front: Front, req: GenerateReq, client: bytes = A, now: float = 0.0) -> CompileReq:
+def asked(front: DirectFront, req: GenerateReq, client: bytes = A, now: float = 0.0) -> CompileReq:
     question = parked(front, req, client, now)
     assert question is not None
     return question
@@ -89,7 +94,7 @@ def test_one_question_for_one_constraint() -> None:
     front = make_front(max_requests=5)
     question = asked(front, constrained("1"))
     assert parked(front, constrained("2")) is None
-    assert parked(front, constrained("1"), B) is None
+    assert asked(front, constrained("1"), B).id == question.id
     other = asked(front, constrained("3", "b+"))
     assert other.id != question.id
     reply = CompileReply(question.id, EPOCH, "key")
@@ -132,6 +137,81 @@ def test_a_parked_request_is_checked_and_holds_its_place() -> None:
     assert refused(front, request("2", text="x" * 8)).code == OVERLOADED
     parked(front, constrained("2"))
     assert refused(front, request("3", text="x")).code == OVERLOADED
+
+
+# ---- askers ----------------------------------------------------------------------------------
+
+
+def test_each_asker_asks_once() -> None:
+    """With one id: the compiler goes by the best of them. All ask again when it has started."""
+    front = make_front(max_requests=9)
+    tenants = [(A, "1", "x"), (A, "2", "x"), (A, "3", "y"), (B, "1", "x"), (A, "4", "y")]
+    found = [
+        parked(front, constrained(rid), client, tenant=tenant) for client, rid, tenant in tenants
+    ]
+    questions = [question for question in found if question is not None]
+    assert [question is None for question in found] == [False, True, False, False, True]
+    assert len({question.id for question in questions}) == 1
+    assert len({question.asker for question in questions}) == 3
+    assert front.unanswered() == questions
+    answers = front.compiled(CompileReply(questions[0].id, EPOCH, "key"))
+    assert len(admitted_by(answers)) == 5
+
+
+# ---- grammars that lie ready -----------------------------------------------------------------
+
+
+def test_a_grammar_that_lies_ready_needs_no_compiler() -> None:
+    ready = {Constraint("regex", "a+"): "key"}
+    front = make_front(find=lambda constraint: ready.get(constraint, ""))
+    admission = front.generate(A, constrained("1", n=2), now=0.0)
+    assert isinstance(admission, Admission)
+    found = {part.rid: part.grammar for part in admission.parts}
+    assert found == {"1/0": "key", "1/1": "key"}
+    assert (front.in_flight, front.unanswered(), front.expire(1e9)) == (2, [], [])
+    asked(front, constrained("2", "b+"))
+    stats = front.control(A, ControlReq("c", EPOCH, "stats"))
+    assert isinstance(stats, Control) and stats.counts["num_grammar_cache_hit_total"] == 1
+
+
+def test_a_lost_grammar_is_compiled_again() -> None:
+    """By its constraint, which the scheduler does not have; requests for it wait along."""
+    front = make_front(max_requests=9)
+    first = asked(front, constrained("1"))
+    front.compiled(CompileReply(first.id, EPOCH, "key"))
+    assert front.lost(GrammarLost("key", EPOCH - 1), now=0.0) is None
+    question = front.lost(GrammarLost("key", EPOCH), now=0.0)
+    assert isinstance(question, CompileReq)
+    assert question.id != first.id and question.constraint == first.constraint
+    asked(front, constrained("2"))  # in its own turn
+    assert front.lost(GrammarLost("key", EPOCH), now=0.0) is None
+    assert len(front.unanswered()) == 2
+    answers = front.compiled(CompileReply(question.id, EPOCH, "key"))
+    made = (b"", GrammarMade("key", EPOCH))
+    assert [answer for answer in answers if not answer[0]] == [made, made]
+    assert list(admitted_by([answer for answer in answers if answer[0]])) == [(A, "2")]
+
+
+def test_a_lost_grammar_that_cannot_be_had() -> None:
+    front = make_front()
+    word = front.lost(GrammarLost("unheard", EPOCH), now=0.0)
+    assert isinstance(word, tuple) and isinstance(word[1], GrammarMade)
+    assert word[1].error is not None and word[1].error.retryable
+    question = asked(front, constrained("1"))
+    front.compiled(CompileReply(question.id, EPOCH, "key"))
+    again = front.lost(GrammarLost("key", EPOCH), now=10.0)
+    assert isinstance(again, CompileReq)
+    error = ErrorInfo(OVERLOADED, "full", retryable=True)
+    assert front.compiled(CompileReply(again.id, EPOCH, error=error)) == [
+        (b"", GrammarMade("key", EPOCH, error))
+    ]
+    assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    ((client, expired),) = front.expire(10.0 + SILENCE_S)
+    assert client == b"" and isinstance(expired, GrammarMade) and expired.error is not None
+    assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    other = front.unanswered()[0]
+    ((_, word),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # of other code
+    assert isinstance(word, GrammarMade) and word.error is not None and word.error.retryable
 
 
 # ---- the ways out ----------------------------------------------------------------------------
@@ -191,7 +271,7 @@ def test_the_compiler_hears_of_what_nobody_waits_for() -> None:
     front.abort(A, AbortReq("1", EPOCH))
     assert front.cancelled() == [CompileCancel(first.id, EPOCH)]
     assert front.cancelled() == []
-    front.expire(10.0 + WAIT_S)
+    front.expire(10.0 + SILENCE_S)
     assert front.cancelled() == [CompileCancel(second.id, EPOCH)]
     front.compiled(CompileReply(third.id, EPOCH, "key"))
     assert front.cancelled() == []
@@ -230,14 +310,27 @@ def test_a_compiler_that_does_not_answer() -> None:
     front = make_front()
     question = asked(front, constrained("1"), now=10.0)
     parked(front, constrained("2"), now=20.0)
-    assert front.expire(10.0 + WAIT_S - 0.1) == []
-    expired = refused_by(front.expire(10.0 + WAIT_S))
+    assert front.expire(10.0 + SILENCE_S - 0.1) == []
+    expired = refused_by(front.expire(10.0 + SILENCE_S))
     assert list(expired) == [(A, "1")]
     assert (expired[A, "1"].code, expired[A, "1"].retryable) == (UNAVAILABLE, True)
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     reply = CompileReply(question.id, EPOCH, "key")
     assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
     assert front.expire(1e9) == []
+
+
+def test_a_compiler_that_is_heard_of_has_longer() -> None:
+    """Such as one that was killed, and killed again, and is there again."""
+    front = make_front()
+    parked(front, constrained("1"), now=0.0)
+    front.hear(20.0)
+    parked(front, constrained("2"), now=21.0)
+    assert front.expire(20.0 + SILENCE_S - 0.1) == []
+    front.hear(45.0)
+    assert front.expire(WAIT_S - 0.1) == []
+    assert list(refused_by(front.expire(WAIT_S))) == [(A, "1")]  # it has waited enough
+    assert list(refused_by(front.expire(45.0 + SILENCE_S))) == [(A, "2")]
 
 
 def test_a_compiler_that_restarted_is_asked_again() -> None:

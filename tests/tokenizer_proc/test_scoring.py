@@ -27,10 +27,10 @@ from srt.messages import (
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import Vocab, byte_level_alphabet
 from srt.sampling_params import SamplingParams
+from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc import scoring
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.front import Front
 from tokenizer_proc.scoring import common_length
 
 EPOCH, CONTEXT, CLIENT = 3, 100, b"client"
@@ -38,7 +38,7 @@ BOS, EOS, AB, ABC, XY = 259, 260, 256, 257, 258
 MERGES = [("a", "b"), ("ab", "c"), ("x", "y")]
 
 
-def make_front(bos_id: int | None = None, **bounds: Any) -> Front:
+def make_front(bos_id: int | None = None, **bounds: Any) -> DirectFront:
     merged = {"".join(pair): AB + i for i, pair in enumerate(MERGES)}
     encoder = tokenizers.Tokenizer(models.BPE(byte_level_alphabet() | merged, MERGES))
     encoder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -55,10 +55,11 @@ def make_front(bos_id: int | None = None, **bounds: Any) -> Front:
         chat_template=None,
     )
     limits: dict[str, Any] = {"max_requests": 8, "max_tokens": 1000, "max_total_tokens": 10_000}
-    limits |= {"max_compile_wait_s": 25.0, **bounds}
+    limits |= {"max_compile_wait_s": 60.0, "max_silence_s": 25.0, "find": lambda constraint: ""}
+    limits |= bounds
     template = ChatTemplate.from_vocab(vocab)
     tokenizer = Tokenizer(encoder, () if bos_id is None else (bos_id,))
-    return Front(tokenizer, template, vocab, epoch=EPOCH, **limits)
+    return DirectFront(tokenizer, template, vocab, epoch=EPOCH, **limits)
 
 
 def score(*continuations: str | list[int], rid: str = "s", **fields: Any) -> ScoreReq:
@@ -71,13 +72,13 @@ def score(*continuations: str | list[int], rid: str = "s", **fields: Any) -> Sco
     return ScoreReq(rid=rid, epoch=fields.pop("epoch", EPOCH), continuations=made, **fields)
 
 
-def admitted(front: Front, req: ScoreReq) -> Admission:
+def admitted(front: DirectFront, req: ScoreReq) -> Admission:
     answer = front.score(CLIENT, req)
     assert isinstance(answer, Admission), answer
     return answer
 
 
-def refused(front: Front, req: ScoreReq) -> ErrorInfo:
+def refused(front: DirectFront, req: ScoreReq) -> ErrorInfo:
     before = (front.in_flight, front.tokens_in_flight)
     answer = front.score(CLIENT, req)
     assert isinstance(answer, Refused), answer
@@ -240,7 +241,7 @@ def test_characters_in_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- load, aborts, epochs --------------------------------------------------------------------
 
 
-def overloads(front: Front, req: ScoreReq) -> bool:
+def overloads(front: DirectFront, req: ScoreReq) -> bool:
     error = refused(front, req)
     return (error.code, error.retryable) == (OVERLOADED, True)
 

@@ -14,12 +14,12 @@ from scheduler_proc.grammar.artefact import Artefact, read_artefact, write_artef
 from scheduler_proc.grammar.cache import (
     STALE_TEMPORARY_S,
     ArtefactFolder,
-    artefact_key,
     compiler_version,
+    naming_of,
     open_cache,
 )
 from srt.args import ServerArgs
-from srt.constraint import Constraint
+from srt.constraint import Constraint, artefact_key
 
 
 def put(folder: ArtefactFolder, key: str, age_s: float = 0.0, num_bytes: int = 1000) -> int:
@@ -141,10 +141,10 @@ def test_a_key_depends_on_everything() -> None:
         Constraint("regex", "a", "free"),
         Constraint("regex", "a", after="b"),
     ]
-    keys = [artefact_key(c, **rest) for c in constraints]
-    keys += [artefact_key(constraint, **{**rest, name: "other"}) for name in rest]
+    keys = [artefact_key(c, naming_of(**rest)) for c in constraints]
+    keys += [artefact_key(constraint, naming_of(**{**rest, name: "other"})) for name in rest]
     assert len(set(keys)) == len(keys) and set(map(len, keys)) == {64}
-    assert artefact_key(Constraint("regex", "a"), **rest) == keys[0]
+    assert artefact_key(Constraint("regex", "a"), naming_of(**rest)) == keys[0]
 
 
 def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,9 +19,11 @@ import pytest
 from scheduler_proc.grammar import children as module
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.children import Children
-from scheduler_proc.grammar.job import Limits, Outcome
+from scheduler_proc.grammar.job import Limits, Outcome, Status
+from tests.waiting import SOON_S
 
-ROOMY = Limits(20.0, 512 * 2**20)
+WALL_S = 60.0
+ROOMY = Limits(20.0, 512 * 2**20, WALL_S)
 JOB = b"a job"
 
 
@@ -56,7 +58,7 @@ async def run(
     """In a child that is forked for it."""
     children = Children(Calls(work), limits, clean_up)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SOON_S):
             return await children.run(JOB)
     finally:
         await children.close()
@@ -113,14 +115,19 @@ def loops() -> NoReturn:
         pass
 
 
-@pytest.mark.parametrize("work", [sleeps, loops])
-async def test_a_child_that_does_not_end_is_killed(work: Callable[[], Outcome]) -> None:
+@pytest.mark.parametrize(
+    ("work", "limits", "status"),
+    [(sleeps, Limits(0.2, 2**29, 0.5), "starved"), (loops, Limits(0.2, 2**29, WALL_S), "time")],
+)
+async def test_a_child_that_does_not_end_is_killed(
+    work: Callable[[], Outcome], limits: Limits, status: Status
+) -> None:
     pids: list[int] = []
     started = time.monotonic()
     others = [asyncio.ensure_future(run(lambda: Outcome("ok"))) for _ in range(3)]
-    outcome = await run(work, Limits(0.5, 2**29), pids.append)
-    assert outcome == Outcome("time")
-    assert time.monotonic() - started >= 0.5
+    outcome = await run(work, limits, pids.append)
+    assert outcome == Outcome(status)
+    assert time.monotonic() - started >= 0.2
     assert await asyncio.gather(*others) == [Outcome("ok")] * 3
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
@@ -139,8 +146,8 @@ async def test_memory_is_limited() -> None:
         held = [from_the_system(60 * 2**20) for _ in range(10)]
         return Outcome("ok", str(len(held)))
 
-    assert await run(allocates, Limits(20.0, 64 * 2**20)) == Outcome("memory")
-    assert await run(allocates, Limits(20.0, 2**30)) == Outcome("ok", "10")
+    assert await run(allocates, Limits(20.0, 64 * 2**20, WALL_S)) == Outcome("memory")
+    assert await run(allocates, Limits(20.0, 2**30, WALL_S)) == Outcome("ok", "10")
 
 
 @pytest.mark.parametrize("words", ["memory allocation of 8 bytes failed", "std::bad_alloc"])
@@ -204,7 +211,7 @@ def test_a_child_dies_with_its_parent() -> None:
         "    def do(self, job):\n"
         "        import os; os.write(1, f'{os.getpid()}\\n'.encode())\n"
         "        time.sleep(60)\n"
-        "asyncio.run(Children(Work(), Limits(60.0, 2**28)).run(b'job'))\n"
+        "asyncio.run(Children(Work(), Limits(60.0, 2**28, 60.0)).run(b'job'))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert parent.stdout is not None
@@ -215,6 +222,36 @@ def test_a_child_dies_with_its_parent() -> None:
     parent.wait(10)
     assert parent.stdout.read() == b""  # which ends when the child, who has it too, has ended
     parent.stdout.close()
+
+
+def busy(cpu: int) -> subprocess.Popen[bytes]:
+    """A process that takes all it gets of a CPU; it says so when it has begun."""
+    code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.write(1, b'.')\nwhile True: pass"
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.read(1) == b"."
+    return process
+
+
+async def test_the_time_limit_is_of_cpu_time() -> None:
+    """A child of low priority beside a busy process: it takes longer than its limit by the clock,
+    and ends well."""
+    cpu = min(os.sched_getaffinity(0))
+
+    def work() -> Outcome:
+        os.sched_setaffinity(0, [cpu])
+        os.nice(10)
+        began = time.monotonic()
+        while time.process_time() < 0.3:
+            pass
+        return Outcome("ok", str(time.monotonic() - began))
+
+    other = busy(cpu)
+    try:
+        outcome = await run(work, Limits(0.6, 2**29, WALL_S))
+    finally:
+        other.kill()
+        other.communicate()
+    assert outcome.status == "ok" and float(outcome.reason) > 0.6
 
 
 # ---- forked ahead, and finishing after -------------------------------------------------------
@@ -241,7 +278,7 @@ async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
     def work() -> Outcome:
         return Outcome("ok", f"{os.getpid()} {marked[0]}")
 
-    children = Children(Calls(work, rehearse=rehearse), Limits(20.0, 64 * 2**20))
+    children = Children(Calls(work, rehearse=rehearse), Limits(20.0, 64 * 2**20, WALL_S))
     seen = set()
     try:
         for _ in range(3):
@@ -309,8 +346,8 @@ async def test_a_rehearsal_that_fails_costs_nobody_anything() -> None:
 
 
 async def test_the_limits_hold_in_a_child_that_was_forked_ahead() -> None:
-    for work, outcome in ((sleeps, Outcome("time")), (allocates_much, Outcome("memory"))):
-        children = Children(Calls(work), Limits(1.0, 64 * 2**20))
+    for work, outcome in ((sleeps, Outcome("starved")), (allocates_much, Outcome("memory"))):
+        children = Children(Calls(work), Limits(1.0, 64 * 2**20, 1.0))
         try:
             children.prepare()
             await asyncio.sleep(1.2)  # waiting costs nothing of its time

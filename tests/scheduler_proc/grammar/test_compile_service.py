@@ -1,6 +1,7 @@
 """The service around compilations: each once, few at a time, failures remembered."""
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from scheduler_proc.grammar.service import CompileService, Rules
 from srt.constraint import Constraint
 from srt.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
 from srt.messages import CompileCancel, CompileReply, CompileReq
+from tests.waiting import SOON_S
 
 OK = Outcome("ok")
 
@@ -34,7 +36,7 @@ class Bench:
         self.replies: list[CompileReply] = []
         self.running: dict[str, asyncio.Future[Outcome]] = {}
         self.runs: list[str] = []
-        rules = Rules(workers, 10.0, 64, max_wait_s, quantum_s)
+        rules = Rules(workers, 10.0, 100.0, 64, max_wait_s, quantum_s)
         self.service = CompileService(
             self.folder, lambda c: f"key-{c.source}", self._run, self.replies.append, rules
         )
@@ -50,8 +52,8 @@ class Bench:
             self.folder.add(key, temporary)
         return outcome
 
-    async def ask(self, request_id: int, source: str, epoch: int = 1) -> None:
-        self.service.ask(CompileReq(request_id, epoch, Constraint("regex", source)))
+    async def ask(self, request_id: int, source: str, epoch: int = 1, asker: bytes = b"") -> None:
+        self.service.ask(CompileReq(request_id, epoch, Constraint("regex", source), asker))
         await settle()
 
     async def cancel(self, request_id: int, epoch: int = 1) -> None:
@@ -142,11 +144,79 @@ async def test_the_queue_is_bounded_in_characters(
     assert [reply.id for reply in bench.take()] == [3]
 
 
+async def test_one_asker_has_a_part_of_the_queue(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_ASKER_QUEUE", 3)
+    for i in range(6):
+        await bench.ask(i, f"a{i}", asker=b"a")
+    (refused,) = bench.take()
+    assert refused.id == 5 and refused.error is not None
+    assert (refused.error.code, refused.error.retryable) == (OVERLOADED, True)
+    assert "3 of them this client's" in refused.error.message
+    monkeypatch.setattr(module, "MAX_ASKER_CHARS", 8)
+    await bench.ask(10, "b" * 9, asker=b"b")
+    assert [reply.id for reply in bench.take()] == [10]
+    await bench.ask(11, "b" * 8, asker=b"b")
+    assert bench.take() == []
+
+
+async def test_in_a_full_queue_who_has_least_gets_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From who has most: the newest, which is refused."""
+    monkeypatch.setattr(module, "MAX_QUEUE", 4)
+    for i in range(6):
+        await bench.ask(i, f"a{i}", asker=b"a")
+    for i in (10, 11, 12):
+        await bench.ask(i, f"b{i}", asker=b"b")
+    # One of b's runs in place of one of a's; each has two that wait.
+    assert bench.service.num_queued == 4 and bench.service.num_running == 2
+    refused = bench.take()
+    assert [reply.id for reply in refused] == [5, 4, 3]
+    assert all(reply.error is not None and reply.error.code == OVERLOADED for reply in refused)
+    await bench.ask(13, "b13", asker=b"b")
+    assert [reply.id for reply in bench.take()] == [13]
+    assert bench.service.counters.refused == 4
+
+
+async def test_a_flood_does_not_delay_another_asker(bench: Bench) -> None:
+    for i in range(120):
+        await bench.ask(i, f"a{i}", asker=b"a")
+    await bench.ask(500, "trivial", asker=b"b")
+    assert bench.runs[-1] == "trivial"
+    await bench.ask(7, "a100", asker=b"b")  # of the flood; but b asks for it too
+    await bench.end("trivial")
+    assert bench.runs[-1] == "a100"
+    await bench.end("a100")
+    assert [reply.id for reply in bench.take()] == [500, 100, 7]
+
+
+async def test_a_compilation_that_got_no_time_may_be_tried_again(bench: Bench) -> None:
+    await bench.ask(1, "a")
+    await bench.end("a", Outcome("starved"))
+    (reply,) = bench.take()
+    assert reply.error is not None and reply.error.code == OVERLOADED and reply.error.retryable
+    await bench.ask(2, "a")
+    await bench.end("a")
+    assert bench.take() == [CompileReply(2, 1, "key-a")]
+
+
+async def test_patience_ends_without_anything_else(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, workers=1, max_wait_s=0.05)
+    for i, source in enumerate("ab"):
+        await bench.ask(i, source)
+    async with asyncio.timeout(SOON_S):
+        while not bench.replies:
+            await asyncio.sleep(0.001)
+    assert [reply.id for reply in bench.take()] == [1]
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "words"),
     [
         (Outcome("invalid", "bad at 3"), BAD_REQUEST, "bad at 3"),
-        (Outcome("time"), BAD_REQUEST, "compiling it took longer than 10 s"),
+        (Outcome("time"), BAD_REQUEST, "compiling it took longer than 10 s of CPU time"),
         (Outcome("memory"), BAD_REQUEST, "compiling it needed more than 64 MiB"),
         (Outcome("crash", "secret"), INTERNAL, "compiling it failed (the server's log says why)"),
     ],
@@ -196,7 +266,7 @@ async def test_a_defect_of_the_service_is_not_swallowed(
     await bench.ask(1, "a")
     await bench.end("a")
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(bench.service.watch(), 10)
+        await asyncio.wait_for(bench.service.watch(), SOON_S)
 
 
 async def test_who_waited_too_long_is_told(tmp_path: Path) -> None:
@@ -205,6 +275,18 @@ async def test_who_waited_too_long_is_told(tmp_path: Path) -> None:
     assert bench.runs == []  # at once: nothing may wait
     (reply,) = bench.take()
     assert reply.error is not None and reply.error.retryable
+
+
+async def test_many_artefacts_do_not_shut_others_out(tmp_path: Path) -> None:
+    """The folder holds three; all were used lately, and the one whose use is longest ago goes."""
+    bench = Bench(tmp_path, folder_bytes=10_000)
+    for i, source in enumerate("abcd"):
+        await bench.ask(i, source)
+        await bench.end(source)
+        then = time.time() - 10 + i
+        os.utime(bench.folder.path(f"key-{source}"), (then, then))
+    assert [reply.error for reply in bench.take()] == [None] * 4
+    assert [bench.folder.touch(f"key-{source}") for source in "abcd"] == [False, True, True, True]
 
 
 async def test_artefacts_in_use_are_not_pushed_out(tmp_path: Path) -> None:
@@ -313,7 +395,7 @@ async def test_long_ones_make_way_for_new_ones(tmp_path: Path) -> None:
     bench = Bench(tmp_path, workers=1, quantum_s=0.01)
     for i, source in enumerate(("long", "longer", "longest", "quick")):
         await bench.ask(i, source)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(SOON_S):
         while bench.runs[-1] != "quick":
             await asyncio.sleep(0.001)
     assert bench.runs == ["long", "longer", "longest", "quick"]

@@ -65,9 +65,80 @@ def test_a_long_one_stays_while_nobody_waits() -> None:
     assert lanes.changes(51.0) == Changes(["b"], ["c"])
 
 
-ACTIONS = st.lists(
-    st.tuples(st.sampled_from(["add", "end", "drop", "wait"]), st.integers(0, 9)), max_size=60
-)
+# ---- askers ----------------------------------------------------------------------------------
+
+
+def test_askers_take_turns() -> None:
+    lanes: Lanes[str] = Lanes(1, QUANTUM_S)
+    for job in ("a1", "a2", "a3", "b1", "c1", "b2"):
+        lanes.add(job, job[:1].encode())
+    order = []
+    for _ in range(6):
+        (job,) = lanes.changes(0.0).start
+        order.append(job)
+        lanes.remove(job)
+    assert order == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+@given(st.integers(2, 4), st.integers(1, 200), st.integers(0, 300))
+def test_a_flood_delays_its_own_asker_only(slots: int, flood: int, ticks: int) -> None:
+    """None of it ever ends. Another's is started as soon as it comes, new or put off."""
+    lanes: Lanes[int] = Lanes(slots, QUANTUM_S)
+    for job in range(flood):
+        lanes.add(job, b"a")
+    now = 0.0
+    for _ in range(ticks):
+        lanes.changes(now)
+        now += QUANTUM_S / 3
+    lanes.changes(now)
+    lanes.add(-1, b"b")
+    assert lanes.changes(now).start == [-1]
+    lanes.add(-2, b"b")
+    for _ in range(3 * slots + 3):
+        now += QUANTUM_S
+        lanes.changes(now)
+        assert {-1, -2} - set(lanes.waiting)  # a share of the slots, until they end
+
+
+def test_one_slot_is_shared_after_a_quantum() -> None:
+    lanes: Lanes[str] = Lanes(1, QUANTUM_S)
+    lanes.add("long", b"a")
+    lanes.changes(0.0)
+    lanes.add("b1", b"b")
+    assert lanes.changes(0.1) == Changes() and lanes.next_change_s() == QUANTUM_S
+    assert lanes.changes(1.0) == Changes([], ["b1"])
+
+
+def test_a_job_of_several_goes_by_the_best() -> None:
+    lanes: Lanes[str] = Lanes(1, QUANTUM_S)
+    for job in ("a1", "a2", "a3", "a4"):
+        lanes.add(job, b"a")
+    lanes.add("a4", b"b")
+    assert lanes.waiting_for(b"a")[-1] == "a4" and lanes.waiting_for(b"b") == ["a4"]
+    order = []
+    for _ in range(4):
+        (job,) = lanes.changes(0.0).start
+        order.append(job)
+        lanes.remove(job)
+    assert order == ["a1", "a4", "a2", "a3"] and lanes.askers() == set()
+
+
+def test_who_joins_a_job_that_runs_keeps_it_running() -> None:
+    """It counts for the one of its askers for whom least runs."""
+    lanes: Lanes[str] = Lanes(2, QUANTUM_S)
+    for job in ("a1", "a2", "a3"):
+        lanes.add(job, b"a")
+    lanes.changes(0.0)
+    lanes.add("a2", b"b")
+    lanes.add("c1", b"c")
+    assert lanes.changes(0.1) == Changes()
+    lanes.add("a2", b"b")  # again, as after a restart
+    assert lanes.changes(1.0).stop == []
+
+
+ASKERS = [*[[b"a"]] * 4, *[[b"b"]] * 2, [b"c"], [b"a", b"b"], [b"b", b"c"], [b"d"]]
+KINDS = ["add", "end", "drop", "wait", "join"]
+ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9)), max_size=60)
 
 
 @given(ACTIONS, st.integers(1, 3))
@@ -81,7 +152,10 @@ def test_nobody_is_forgotten(actions: list[tuple[str, int]], slots: int) -> None
         everyone = [*running, *lanes.waiting]
         if kind == "add":
             last += 1
-            lanes.add(last)
+            for asker in ASKERS[number]:
+                lanes.add(last, asker)
+        elif kind == "join" and everyone:
+            lanes.add(everyone[number % len(everyone)], ASKERS[number][0])
         elif kind == "wait":
             now += number / 4
         elif kind == "end" and running:
@@ -97,6 +171,8 @@ def test_nobody_is_forgotten(actions: list[tuple[str, int]], slots: int) -> None
         assert len(running) == lanes.num_running <= slots + 1
         assert len(set(running)) == len(running)
         assert not lanes.waiting or lanes.num_running >= slots
+        shares = lanes._shares()
+        assert max(shares.values(), default=0) < 2 or all(map(shares.get, lanes._new.askers()))
     while lanes.waiting:  # until all have begun
         now += QUANTUM_S
         changes = lanes.changes(now)

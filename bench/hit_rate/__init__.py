@@ -1,0 +1,1 @@
+"""`python -m bench.hit_rate`: how much of the reachable reuse the scheduler gets."""

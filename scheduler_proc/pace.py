@@ -1,0 +1,168 @@
+"""Measures how fast the scheduler works, so that the front can tell how long a new request waits.
+
+The actor reports every step. A step of n tokens takes about `base + n * per_token` seconds: both
+come from a least-squares fit, so that what was seen under little load holds under much. All sums
+forget with busy time only: an idle server keeps what it knows. Nothing here changes the core.
+"""
+
+import math
+
+import numpy as np
+
+from scheduler_proc.scheduler import Scheduler
+from srt.messages import Pace, TokenizedReq, unpack_ids
+
+MEMORY_S = 20.0  # of busy time, after which a step counts e times less
+REPORT_INTERVAL_S = 0.1
+MAX_SURPRISE = 8.0  # a step counts as at most so many times what it was expected to take
+FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
+_TOTALS = (
+    *("admitted", "computed_prompt_tokens", "generation_tokens"),
+    *("ended", "ended_outputs"),
+)
+
+
+class StepCost:
+    """Seconds of a step by its tokens: a line through the steps of the recent past."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, tokens, seconds, tokens², tokens·seconds
+        self._slope = 0.0  # when the steps were last of several sizes
+
+    def add(self, tokens: int, seconds: float, keep: float) -> None:
+        """One more step; the earlier ones count `keep` times what they did."""
+        base_s, token_s = self.line()
+        expected_s = base_s + token_s * tokens
+        if expected_s > 0:  # a machine that stood still says nothing of the next step
+            seconds = min(seconds, MAX_SURPRISE * expected_s)
+        weight = 1.0 if any(self._sums) else FIRST_STEP
+        new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
+        sums = zip(self._sums, new, strict=True)
+        self._sums = [keep * old + weight * value for old, value in sums]
+        self._fit_slope()
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step, on average."""
+        return self._sums[2] / self._sums[0] if self._sums[0] else 0.0
+
+    def line(self) -> tuple[float, float]:
+        """Seconds of any step and seconds of each of its tokens; zeros before the first step."""
+        count, tokens, seconds, _, _ = self._sums
+        if tokens == 0.0:
+            return 0.0, 0.0
+        base_s = (seconds - self._slope * tokens) / count
+        if self._slope <= 0.0 or base_s <= 0.0:
+            return 0.0, seconds / tokens
+        return base_s, self._slope
+
+    def _fit_slope(self) -> None:
+        """Steps of one size do not tell the two apart: what others have told still holds; before
+        there were any, all is the tokens'."""
+        count, tokens, seconds, squares, products = self._sums
+        spread = squares * count - tokens * tokens
+        if spread > 1e-6 * squares * count:
+            self._slope = (products * count - tokens * seconds) / spread
+
+
+class PaceMeter:
+    """What the front must know of one core. `entered` counts what was sent to it in this epoch."""
+
+    def __init__(self, core: Scheduler) -> None:
+        self._core = core
+        self._cost = StepCost()
+        self._work = [0.0] * len(_TOTALS)
+        self._seen = self._totals()
+        self._reported_at = -math.inf
+        self.reset()
+
+    def reset(self) -> None:
+        """A new epoch: nothing has entered. What was measured still holds."""
+        self._entered = self._entered_tokens = 0
+        self._last: TokenizedReq | None = None
+        self._own: dict[tuple[bytes, str], int] = {}
+        self._reported_at = -math.inf
+        self._reported = (0, 0)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether requests have come or gone since the last report."""
+        return self._reported != (self._entered, len(self._core.waiting))
+
+    def entered(self, req: TokenizedReq) -> None:
+        """A request has come, for the core at once or when its grammar is loaded."""
+        length = len(req.input_ids) // 4
+        self._entered += 1
+        self._entered_tokens += length
+        self._own[req.client, req.rid] = length - _shared_len(req, self._last)
+        self._last = req
+
+    def stepped(self, tokens: int, seconds: float) -> None:
+        """A step of so many tokens has been run; `seconds` is the time since the one before, or
+        since it began if nothing was to be done in between."""
+        keep = math.exp(-seconds / MEMORY_S)
+        self._cost.add(tokens, seconds, keep)
+        totals = self._totals()
+        new = (now - before for now, before in zip(totals, self._seen, strict=True))
+        self._work = [keep * old + value for old, value in zip(self._work, new, strict=True)]
+        self._seen = totals
+
+    def report(self, now: float, *, at_once: bool = False) -> Pace | None:
+        """The present pace, if it is time to tell it again."""
+        if not at_once and now < self._reported_at + REPORT_INTERVAL_S:
+            return None
+        self._reported_at = now
+        self._reported = (self._entered, len(self._core.waiting))
+        return self._pace()
+
+    def _totals(self) -> list[int]:
+        return [getattr(self._core.counters, name) for name in _TOTALS]
+
+    def _pace(self) -> Pace:
+        core = self._core
+        base_s, token_s = self._cost.line()
+        admitted, computed, generated, ended, ended_outputs = self._work
+        # Of requests that began together none has ended for a while, of others the short ones. When
+        # their beginning is forgotten, they have no more outputs than the first of them.
+        longest = max((req.num_outputs for req in core.running.values()), default=0)
+        so_far = min(generated / max(1.0, admitted), longest)
+        outputs = max(so_far, ended_outputs / max(1.0, ended))
+        places, budget = core.places, core.config.chunked_prefill_size
+        # Of a full step's fixed time a req has the share that its outputs have of the places, or
+        # its prompt of the budget, whichever is scarcer.
+        share = max(outputs / places, computed / max(1.0, admitted) / budget)
+        output_s = token_s + base_s / places
+        done = sum(min(outputs, req.num_outputs) for req in core.running.values())
+        waiting_tokens = self._waiting_tokens() + sum(
+            req.prefill_len - req.computed_len for req in core.running.values() if req.is_prefilling
+        )
+        return Pace(
+            epoch=core.epoch,
+            left=self._entered - len(core.waiting),
+            left_tokens=self._entered_tokens - waiting_tokens,
+            prompt_token_s=token_s,
+            request_s=token_s * outputs + base_s * share,
+            free_places=max(0, places - len(core.running)),
+            step_s=self._cost.mean_s,
+            # On average they are halfway; those that began together are not, and end together.
+            running_s=max(0.0, (len(core.running) * outputs / 2 - done) * output_s),
+        )
+
+    def _waiting_tokens(self) -> int:
+        """What the prompts in the queue need: neither what the queue's last look found in the tree
+        nor what the request before them has too is computed for them. Looks at nothing anew: the
+        core's state is a matter of its inputs alone."""
+        waiting = list(self._core.waiting)
+        self._own = {req.key: self._own.get(req.key, req.prompt_len) for req in waiting}
+        needs = (min(self._own[r.key], r.prompt_len - r.cursor.length) for r in waiting)
+        return sum(max(0, need) for need in needs)
+
+
+def _shared_len(req: TokenizedReq, before: TokenizedReq | None) -> int:
+    """The tokens at the beginning of a prompt that the one before it has too."""
+    if before is None or before.cache_salt != req.cache_salt:
+        return 0
+    ours, theirs = unpack_ids(req.input_ids), unpack_ids(before.input_ids)
+    length = min(len(ours) - 1, len(theirs))
+    differ = np.flatnonzero(ours[:length] != theirs[:length])
+    return int(differ[0]) if len(differ) else length

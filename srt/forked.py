@@ -1,0 +1,63 @@
+"""A forked child that works for its parent: it lets go of what is the parent's, and dies with it.
+
+For processes that run what others wrote, be it a user's grammar or a model's template, where only a
+process of its own can be stopped for certain.
+"""
+
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+_STDERR_FD = 2
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)  # loaded before any fork: a child must not wait for the loader's lock
+
+
+def detach(parent: int, kept_fd: int, stderr_fd: int) -> None:
+    """Called first in the child of process `parent`: lets go of signal handlers, standard streams,
+    files and sockets, but for `kept_fd`. Errors go to `stderr_fd`.
+
+    Another thread's lock may be held for ever here, so nothing that needs one is called.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(stderr_fd, _STDERR_FD)
+    os.closerange(_STDERR_FD + 1, kept_fd)
+    os.closerange(kept_fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def limit_memory(num_bytes: int) -> tuple[int, int]:
+    """Let this process have so much above what it has inherited; no core files. Returns the limits
+    on memory (RLIMIT_AS) that held before."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with open("/proc/self/statm") as statm:
+        inherited = int(statm.read().split()[0]) * resource.getpagesize()
+    ceiling, hard = inherited + num_bytes, before[1]
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
+    return before
+
+
+def ends_in_time(work: Callable[[], object], cpu_s: float, num_bytes: int) -> bool:
+    """Whether `work` returns or raises an Exception within these limits, tried in a child."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            detach(parent, nowhere, nowhere)
+            limit_memory(num_bytes)
+            signal.setitimer(signal.ITIMER_PROF, cpu_s)
+            with suppress(Exception):
+                work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0

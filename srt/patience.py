@@ -1,0 +1,38 @@
+"""Waiting with a limit that counts only the time in which this loop runs.
+
+A loop that stood still (a blocking call, a suspended process) finds its timers run out before it
+has read what came meanwhile: a plain time-out would take its own pause for the other side's.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TICK_S = 0.5
+
+
+async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK_S) -> T:
+    """What `awaitable` gives, which is cancelled with this call.
+
+    Raises TimeoutError after `timeout_s`, of which a tick in which the loop stood still for another
+    tick does not count; but for no more ticks than twice the limit has.
+    """
+    future = asyncio.ensure_future(awaitable)
+    left_s, ticks = timeout_s, 0
+    try:
+        while not future.done():
+            if left_s <= 0 or ticks * tick_s > 2 * (timeout_s + tick_s):
+                raise TimeoutError
+            length_s, began = min(tick_s, left_s), time.monotonic()
+            await asyncio.wait([future], timeout=length_s)
+            ticks += 1
+            if time.monotonic() - began < length_s + tick_s:
+                left_s -= length_s
+        return await future
+    finally:
+        if not future.done():
+            future.cancel()
+            await asyncio.gather(future, return_exceptions=True)

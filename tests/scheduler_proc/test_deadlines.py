@@ -1,0 +1,83 @@
+"""Requests whose time is over, in the queue and later. A driver's step takes 0.01 s."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scheduler_proc.trace import TraceRecorder, replay
+from srt.errors import TIMED_OUT
+from srt.messages import Finish, TokenizedReq, pack_ids
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import reference_output
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_one_that_runs_ends_with_what_it_has(lag: int) -> None:
+    driver = Driver(lag, max_total_tokens=500)
+    driver.add("timed", [1, 2, 3], max_new=100, deadline=0.1)
+    driver.add("other", [4, 5, 6], max_new=40)
+    driver.run()
+    assert driver.finishes["timed"] == Finish("timeout")
+    outputs = driver.outputs["timed"]
+    assert 0 < len(outputs) < 12
+    assert outputs == reference_output([1, 2, 3], 100)[: len(outputs)]
+    assert driver.outputs["other"] == reference_output([4, 5, 6], 40)
+    assert driver.core.counters.aborted == 0
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_one_that_waits_fails_before_it_runs(lag: int) -> None:
+    driver = Driver(lag, max_total_tokens=500, max_running_requests=1)
+    driver.add("first", [1, 2, 3], max_new=50)
+    driver.add("timed", [4, 5, 6], max_new=5, deadline=0.1)
+    driver.run()
+    finish = driver.finishes["timed"]
+    assert finish.type == "abort"
+    assert finish.error is not None
+    assert (finish.error.code, finish.error.retryable) == (TIMED_OUT, True)
+    assert "timed" not in driver.outputs
+    assert driver.core.counters.prompt_tokens == 3
+
+
+def test_a_prompt_that_is_only_partly_computed_is_no_answer() -> None:
+    driver = Driver(max_total_tokens=500, chunked_prefill_size=8)
+    driver.add("timed", range(40), max_new=5, deadline=0.03)
+    driver.run()
+    assert driver.finishes["timed"].error is not None
+
+
+def test_in_time_nothing_happens() -> None:
+    driver = Driver(max_total_tokens=500)
+    driver.add("timed", [1, 2, 3], max_new=5, deadline=10.0)
+    driver.run()
+    assert driver.finishes["timed"] == Finish("length")
+
+
+def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:
+    driver = Driver(max_total_tokens=500, max_running_requests=1)
+    trace = TraceRecorder(str(tmp_path / "trace"), driver.config)
+    params = SamplingParams(max_new_tokens=50, temperature=0, seed=1)
+    for rid, deadline in (("a", 0.2), ("b", 0.1)):
+        wire = TokenizedReq(b"c", rid, 0, pack_ids([1, 2, 3]), params, deadline_s=deadline)
+        trace.message(wire, 0.0)
+        driver.core.add(wire, 0.0)
+    now = 0.0
+    while driver.core.has_work:
+        now += 0.01
+        plan = driver.core.prepare(now)
+        trace.prepared(plan, now)
+        if plan is None:
+            continue
+        step = driver.core.seal(plan)
+        trace.sealed(step)
+        assert step is not None
+        result = driver.executor.run(step.batch)
+        trace.committed(result)
+        driver.core.commit(step, result)
+    trace.close(driver.core.counters)
+    replayed = replay(tmp_path / "trace").counters
+    assert msgspec.to_builtins(replayed) == msgspec.to_builtins(driver.core.counters)
+    assert replayed.aborted == 1
+    assert replayed.generation_tokens < 50

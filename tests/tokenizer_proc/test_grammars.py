@@ -1,0 +1,66 @@
+"""The front finds grammars that lie ready, and remembers a bounded number of constraints."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from srt.constraint import Constraint, artefact_key
+from srt.ring import Ring
+from tokenizer_proc import grammars as module
+from tokenizer_proc.grammars import GrammarFinder, KnownGrammars
+
+DIGITS = Constraint("regex", "[0-9]+")
+
+
+def put(ring: Ring, naming: str, constraint: Constraint = DIGITS) -> Path:
+    path = ring.grammars / artefact_key(constraint, naming)
+    path.write_bytes(b"compiled")
+    return path
+
+
+def test_what_lies_ready_is_found_and_counts_as_used(tmp_path: Path) -> None:
+    """Whether the finder was there before the compiler or after it."""
+    ring = Ring(tmp_path)
+    ring.grammars.mkdir()
+    early = GrammarFinder(ring)
+    assert early(DIGITS) == ""
+    ring.write_naming("names")
+    path = put(ring, "names")
+    os.utime(path, (0, 0))
+    for find in (early, GrammarFinder(ring)):
+        assert find(DIGITS) == path.name
+        assert find(Constraint("regex", "[0-9]")) == ""
+    assert path.stat().st_mtime > time.time() - 100
+    path.unlink()
+    assert early(DIGITS) == ""
+
+
+def test_a_compiler_with_other_names(tmp_path: Path) -> None:
+    ring = Ring(tmp_path)
+    ring.grammars.mkdir()
+    ring.write_naming("names")
+    find = GrammarFinder(ring)
+    put(ring, "names")
+    ring.write_naming("others")
+    assert find(DIGITS) != ""  # it is good as long as the scheduler is what it was
+    find.refresh()
+    assert find(DIGITS) == ""
+    assert find(DIGITS) == "" != put(ring, "others").name == find(DIGITS)
+
+
+def test_constraints_are_forgotten_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN", 3)
+    monkeypatch.setattr(module, "MAX_KNOWN_CHARS", 10)
+    known = KnownGrammars()
+    for key in "abacd":
+        known.add(key, Constraint("regex", key))
+    assert len(known) == 3 and known.get("b") is None
+    assert known.get("a") == Constraint("regex", "a")
+    known.add("e", Constraint("regex", "e" * 9))
+    assert len(known) == 2 and known.get("d") is not None
+    known.add("e", Constraint("regex", "e" * 9))
+    assert len(known) == 2
+    known.add("f", Constraint("regex", "f" * 11))
+    assert len(known) == 0

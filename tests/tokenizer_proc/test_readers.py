@@ -1,0 +1,193 @@
+"""Children that read texts: whatever a template or a tokenizer does, one piece fails."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+import tokenizers
+from tokenizers import Regex, models, pre_tokenizers
+
+import tokenizer_proc.readers
+from srt.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
+from srt.forked import ends_in_time
+from srt.messages import ChatMessage, GenerateReq, TokenizeReq
+from srt.model.tokenizer import Tokenizer
+from srt.model.vocab import byte_level_alphabet
+from srt.sampling_params import SamplingParams
+from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
+from tokenizer_proc.chat_template import ChatTemplate, load_template
+from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.readers import Reader
+from tokenizer_proc.reading import Reading, ReadPrompt, TextReader, Unreadable
+from tokenizer_proc.scoring import ScoreReader
+from tokenizer_proc.turns import Piece, TextReq
+
+LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+ONE = "(messages | length)"  # which Jinja does not know before
+CHAT = [ChatMessage("user", "hi")]
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.2)
+
+
+def text(rid: str = "t", content: str = "hello") -> Piece:
+    return Piece(b"c", TokenizeReq(rid=rid, epoch=1, text=content), len(content), [rid])
+
+
+def chat() -> Piece:
+    req = GenerateReq(rid="r", epoch=1, sampling=SamplingParams(), messages=CHAT)
+    return Piece(b"c", req, 2, ["r"])
+
+
+def reader_of(template: str) -> Reader:
+    prompts = PromptReader(byte_tokenizer(), ChatTemplate(template), 258, 100_000)
+    scores = ScoreReader(prompts, 100_000, 1000, 8)
+    return Reader(TextReader(byte_tokenizer(), prompts, scores).read)
+
+
+async def read(reader: Reader, *pieces: Piece) -> list[Reading]:
+    try:
+        return [await reader.read(piece) for piece in pieces]
+    finally:
+        reader.close()
+
+
+def error_of(reading: Reading) -> ErrorInfo:
+    assert isinstance(reading, Unreadable), reading
+    return reading.error
+
+
+async def test_a_text_and_a_chat() -> None:
+    pieces = (text(), chat(), text(content="x" * 300_000))
+    first, second, long = await read(reader_of("{{ messages[0].content }}"), *pieces)
+    assert first == ReadPrompt(b"".join(bytes([c, 0, 0, 0]) for c in b"hello"), "text")
+    assert isinstance(second, ReadPrompt) and second.param == "messages"
+    assert isinstance(long, ReadPrompt) and len(long.ids) == 4 * 300_000
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        LOOPS,
+        "{% set nine = messages | length + 8 %}{{ nine ** (nine ** nine) }}",
+    ],
+)
+async def test_a_template_that_does_not_end(template: str) -> None:
+    """Its chats are refused; texts are read as before."""
+    started = time.process_time()
+    pieces = (text(), chat(), text("again"))
+    first, never, again = await read(reader_of(template), *pieces)
+    error = error_of(never)
+    assert error.param == "messages" and "template" in error.message
+    assert error.code in (BAD_REQUEST, INTERNAL)
+    assert isinstance(first, ReadPrompt) and again == first
+    assert time.process_time() - started < 2  # this process does not do the work
+
+
+async def test_the_deadline_is_told() -> None:
+    (never,) = await read(reader_of(LOOPS), chat())
+    assert error_of(never).message == "the chat template took too long"
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ '%*d' % (ONE * 10 ** 9, 1) }}", "{{ 'x' * ONE * 10 ** 10 }}"]
+)
+async def test_a_template_that_writes_too_much(template: str) -> None:
+    huge, after = await read(reader_of(template.replace("ONE", ONE)), chat(), text())
+    assert error_of(huge).param == "messages"
+    assert isinstance(after, ReadPrompt)
+
+
+class PanicException(BaseException):
+    pass
+
+
+def panics(req: TextReq) -> Reading:
+    raise PanicException("called `Result::unwrap()` on an `Err` value\nmore")
+
+
+def aborts(req: TextReq) -> Reading:
+    os.abort()
+
+
+@pytest.mark.parametrize("work", [panics, aborts])
+async def test_what_ends_a_child_ends_one_piece(work: Callable[[TextReq], Reading]) -> None:
+    first, second = await read(Reader(work), text(), text())
+    assert error_of(first).code == error_of(second).code == INTERNAL
+
+
+def test_a_panic_of_the_library_is_an_error_of_its_request() -> None:
+    """Its patterns are given up after so many steps."""
+    encoder = tokenizers.Tokenizer(models.BPE(byte_level_alphabet(), []))
+    pattern = pre_tokenizers.Split(Regex("(a+a+)+$"), "isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([pattern, byte_level])
+    prompts = PromptReader(Tokenizer(encoder), ChatTemplate(None), 258, 100)
+    reader = TextReader(Tokenizer(encoder), prompts, ScoreReader(prompts, 100, 1000, 8))
+    assert isinstance(reader.read(text().req), ReadPrompt)
+    failed = error_of(reader.read(text(content="a" * 40 + "b").req))
+    assert failed.code == INTERNAL and "tokenizer failed at this text" in failed.message
+
+
+async def test_a_child_that_was_killed_while_it_waited_is_replaced() -> None:
+    reader = reader_of("")
+    first = await reader.read(text())
+    os.kill(reader._pid, signal.SIGKILL)
+    os.waitid(os.P_PID, reader._pid, os.WEXITED | os.WNOWAIT)
+    assert await read(reader, text()) == [first]
+
+
+async def test_a_machine_without_a_process_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError
+
+    reader = reader_of("")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fork", fork)
+        error = error_of(await reader.read(text()))
+    assert (error.code, error.retryable) == (UNAVAILABLE, True)
+    (reading,) = await read(reader, text())
+    assert isinstance(reading, ReadPrompt)
+
+
+async def test_a_child_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_proc.readers, "WALL_S", -1.0)
+    monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.25)
+    reader = reader_of("")
+    reading = None
+    asking = asyncio.ensure_future(reader.read(text()))
+    await asyncio.sleep(0)
+    os.kill(reader._pid, signal.SIGSTOP)
+    reading = await asking
+    if isinstance(reading, Unreadable):  # it may have answered before it was stopped
+        assert reading.error.retryable and reader.close() == 0
+    reader.close()
+
+
+def test_a_template_that_cannot_be_compiled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenizer_proc.chat_template.COMPILE_CPU_S", 0.2)
+    vocab = VOCAB.__class__(**{**VOCAB.__dict__, "chat_template": "{{ 9 ** (9 ** 9) }}"})
+    template = load_template(vocab)
+    with pytest.raises(Exception, match="cannot be compiled in time"):
+        template.render(CHAT)
+
+
+@pytest.mark.parametrize("source", ["(" * 3000, "{{ " + "(" * 3000, "{{ " + "-" * 9000 + "1 }}"])
+def test_a_template_that_is_nested_too_deeply(source: str) -> None:
+    vocab = VOCAB.__class__(**{**VOCAB.__dict__, "chat_template": source})
+    template = load_template(vocab)
+    if source.startswith("{{"):
+        with pytest.raises(Exception, match="cannot be compiled"):
+            template.render(CHAT)
+
+
+def test_ends_in_time() -> None:
+    assert ends_in_time(lambda: None, 0.2, 2**30)
+    assert ends_in_time(lambda: 1 / 0, 0.2, 2**30)
+    assert not ends_in_time(lambda: 9**9**9, 0.2, 2**30)
+    assert not ends_in_time(os.abort, 0.2, 2**30)

@@ -1,0 +1,133 @@
+"""Makes of a request whose text was read what the scheduler gets, and what the client is told.
+
+Called by the front. It knows the model's limits and changes nothing; whether there is room for what
+it makes is the front's affair. Raises RequestError naming the field for what does not fit.
+"""
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from srt.constraint import CONSTRAINT_KINDS, Constraint, free_key
+from srt.errors import RequestError
+from srt.messages import (
+    Admitted,
+    GenerateReq,
+    ScoreReq,
+    TokenizedReq,
+    unpack_ids,
+)
+from srt.model.vocab import Vocab
+from srt.reasoning import END_THINK
+from srt.sampling_params import SamplingParams
+from tokenizer_proc.admission import Admission, samples_of
+from tokenizer_proc.healing import Healing, PromptHealer
+from tokenizer_proc.prompt import Prompt, too_long
+from tokenizer_proc.reading import Reading, ReadPrompt, ReadScore
+from tokenizer_proc.scoring import ScorePrompts
+
+# With the constraint that has yet to be compiled.
+Built = tuple[Admission, Constraint | None]
+
+
+class Builder:
+    """For the model of `vocab`, whose requests hold at most `limit` tokens."""
+
+    def __init__(self, vocab: Vocab, limit: int) -> None:
+        self._vocab = vocab
+        self._limit = limit
+        self._healer = PromptHealer(vocab)
+
+    def build(self, client: bytes, req: GenerateReq | ScoreReq, reading: Reading) -> Built:
+        """The requests of all parts of `req`."""
+        if isinstance(req, GenerateReq):
+            assert isinstance(reading, ReadPrompt)
+            return self._generation(client, req, reading)
+        assert isinstance(reading, ReadScore)
+        sequences = [unpack_ids(ids) for ids in reading.sequences]
+        prompts = ScorePrompts(sequences, reading.start, reading.prefix_tokens)
+        return prompts.admission(client, req), None
+
+    def _generation(self, client: bytes, req: GenerateReq, reading: ReadPrompt) -> Built:
+        ids = unpack_ids(reading.ids)
+        prompt = Prompt(ids, reading.param, reading.opens_reasoning, reading.closes_reasoning)
+        sampling = self._resolve_lengths(req.sampling, prompt)
+        _check_logprob_start(req, len(ids))
+        healing = self._healer.heal(ids, sampling)
+        constraint = _constraint(sampling, prompt)
+        admitted = Admitted(
+            req.rid,
+            req.epoch,
+            len(ids),
+            prompt.opens_reasoning,
+            healed_tokens=healing.num_tokens,
+            closes_reasoning=prompt.closes_reasoning,
+        )
+        tokenized = self._tokenized(client, replace(req, sampling=sampling), reading, healing)
+        if constraint is not None:
+            constraint = replace(constraint, before=healing.text)
+        elif healing.text:
+            tokenized = replace(tokenized, grammar=free_key(healing.text))
+        return Admission(admitted, samples_of(tokenized)), constraint
+
+    def _tokenized(
+        self, client: bytes, req: GenerateReq, reading: ReadPrompt, healing: Healing
+    ) -> TokenizedReq:
+        """The request, as if it wanted one sample, without a grammar."""
+        kept = len(reading.ids) // 4 - healing.num_tokens
+        return TokenizedReq(
+            client=client,
+            rid=req.rid,
+            epoch=req.epoch,
+            input_ids=reading.ids[: 4 * kept],
+            sampling=_unconstrained(req.sampling),
+            eos_ids=[] if req.sampling.ignore_eos else list(self._vocab.eos_ids),
+            stream=req.stream,
+            return_logprob=req.return_logprob,
+            logprob_start_len=min(req.logprob_start_len, kept),
+            cache_salt=req.cache_salt,
+            healed_ids=reading.ids[4 * kept :],
+            healed_bytes=len(healing.text.encode()),
+            top_logprobs=req.top_logprobs,
+            logprob_token_ids=req.logprob_token_ids,
+            bad_ids=reading.bad_ids,
+        )
+
+    def _resolve_lengths(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
+        """`sampling` with a `max_new_tokens` that fits behind the prompt."""
+        wanted = sampling.max_new_tokens
+        room = self._limit - len(prompt.ids)
+        if room < (1 if wanted is None else 0):
+            raise too_long(self._limit, prompt)
+        if wanted is not None and wanted > room:
+            raise too_long(self._limit, prompt, wanted)
+        resolved = room if wanted is None else wanted
+        if sampling.min_new_tokens > resolved:
+            raise RequestError(
+                f"min_new_tokens must not exceed the {resolved} tokens left for the completion",
+                param="min_new_tokens",
+            )
+        return replace(sampling, max_new_tokens=resolved)
+
+
+def _constraint(sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
+    """The constraint; one that waits for the reasoning to end does not wait behind its end."""
+    if prompt.closes_reasoning and sampling.constraint_after == END_THINK:
+        sampling = replace(sampling, constraint_after="")
+    return sampling.constraint
+
+
+def _unconstrained(sampling: SamplingParams) -> SamplingParams:
+    """`sampling` without the constraint's texts, which the scheduler needs not."""
+    if sampling.constraint is None:
+        return sampling
+    texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)
+    return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
+
+
+def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:
+    if req.return_logprob and not -1 <= req.logprob_start_len <= prompt_tokens:
+        raise RequestError(
+            f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens",
+            param="logprob_start_len",
+        )

@@ -1,0 +1,64 @@
+"""The compiled grammars that the front knows of: those that lie ready, and what they were made of.
+
+A request whose grammar lies in the ring's directory needs no compiler, whatever has become of
+that. Grammars may be removed from there at any time: the scheduler, which is the one to read them,
+says so, and then the compiler is asked for the same constraint again.
+"""
+
+import os
+from collections import OrderedDict
+
+from srt.constraint import Constraint, artefact_key
+from srt.ring import Ring
+
+MAX_KNOWN = 4096
+MAX_KNOWN_CHARS = 16 * 2**20
+
+
+class GrammarFinder:
+    """Looks into a ring's directory for the grammars of constraints."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._naming = ring.read_naming()
+
+    def refresh(self) -> None:
+        """The compiler has started, perhaps with other names."""
+        self._naming = self._ring.read_naming()
+
+    def __call__(self, constraint: Constraint) -> str:
+        """The key of a constraint's grammar, which lies ready and counts as used now; "" if there
+        is none."""
+        if not self._naming:
+            self.refresh()
+        key = artefact_key(constraint, self._naming)
+        try:
+            os.utime(self._ring.grammars / key)
+        except OSError:
+            return ""
+        return key
+
+
+class KnownGrammars:
+    """What the grammars of late requests were made of, by key. The oldest uses are forgotten."""
+
+    def __init__(self) -> None:
+        self._constraints: OrderedDict[str, Constraint] = OrderedDict()
+        self._num_chars = 0
+
+    def __len__(self) -> int:
+        return len(self._constraints)
+
+    def get(self, key: str) -> Constraint | None:
+        return self._constraints.get(key)
+
+    def add(self, key: str, constraint: Constraint) -> None:
+        """It was used just now."""
+        self._num_chars += len(constraint.source)
+        replaced = self._constraints.pop(key, None)
+        if replaced is not None:
+            self._num_chars -= len(replaced.source)
+        self._constraints[key] = constraint
+        while len(self._constraints) > MAX_KNOWN or self._num_chars > MAX_KNOWN_CHARS:
+            _, forgotten = self._constraints.popitem(last=False)
+            self._num_chars -= len(forgotten.source)

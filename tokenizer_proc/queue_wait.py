@@ -1,0 +1,66 @@
+"""How long a request that comes now would wait for its first token, and the bound on that.
+
+The front counts what it hands to the scheduler; the scheduler says how much of it has left its
+queue, and how fast it works. Only what is before a request counts, so that one which finds nothing
+before it is never refused, however large it is. Before the scheduler's first word nobody waits.
+"""
+
+from collections.abc import Sequence
+
+from srt.errors import OVERLOADED, RequestError
+from srt.messages import Pace, TokenizedReq
+
+_AT_REST = Pace(epoch=0)
+
+
+class QueueWait:
+    """The expected wait behind all that was handed on. `limit_s` 0 is no limit."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.reset()
+
+    def reset(self) -> None:
+        """A new epoch: nothing is before anybody."""
+        self._entered = self._entered_tokens = 0
+        self._pace = _AT_REST
+
+    def enter(self, parts: Sequence[TokenizedReq]) -> None:
+        """Requests on their way to the scheduler."""
+        self._entered += len(parts)
+        self._entered_tokens += sum(len(part.input_ids) // 4 for part in parts)
+
+    def update(self, pace: Pace) -> None:
+        """The scheduler's last word."""
+        self._pace = pace
+
+    def expected_s(self, unread: int = 0, in_flight: int | None = None) -> float:
+        """The time that what waits now takes until the next one has begun: its prompts, the whole
+        of the requests that must end because there are no more places, the rest of the step that
+        runs, and the step of the next one itself; 0 if nothing waits. `unread` requests, whose
+        tokens are not counted yet, come before it too. No more wait than are `in_flight`, which is
+        known sooner than the scheduler's last word."""
+        pace = self._pace
+        waiting = self._entered - pace.left + unread
+        waiting = waiting if in_flight is None else min(waiting, in_flight)
+        tokens = self._entered_tokens - pace.left_tokens
+        tokens += unread * self._entered_tokens // max(1, self._entered)
+        if waiting <= 0:
+            return 0.0
+        expected_s = tokens * pace.prompt_token_s + 1.5 * pace.step_s
+        without_place = waiting - pace.free_places
+        if without_place > 0:
+            expected_s += without_place * pace.request_s + pace.running_s
+        return expected_s
+
+    def check(self, unread: int = 0, in_flight: int | None = None) -> None:
+        """Raise RequestError if a request that came now would wait for too long."""
+        expected_s = self.expected_s(unread, in_flight)
+        if self._limit_s and expected_s > self._limit_s:
+            raise RequestError(
+                f"the server is at its limit: a request would wait {expected_s:.0f} s, "
+                f"and may wait {self._limit_s:g}",
+                code=OVERLOADED,
+                retryable=True,
+                retry_after_s=expected_s - self._limit_s,
+            )

@@ -1,0 +1,117 @@
+"""What reading a request's text gives: the messages from a child that reads back to the front.
+
+`TextReader` does all that costs time in proportion to the text, or runs what came with the model:
+the chat template and the tokenizer. The tokenizer process calls it in its children, see `readers`.
+"""
+
+from msgspec import Struct
+
+from srt.constraint import GrammarError
+from srt.errors import INTERNAL, ErrorInfo, RequestError
+from srt.messages import ChatMessage, GenerateReq, ScoreReq, pack_ids
+from srt.model.tokenizer import Tokenizer
+from srt.regex.stops import build_stops
+from tokenizer_proc.bad_words import bad_ids
+from tokenizer_proc.prompt import PromptReader
+from tokenizer_proc.scoring import ScoreReader
+from tokenizer_proc.turns import TextReq
+
+
+class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):
+    """A `prompt.Prompt`, its ids packed, and the ids that its bad words stand for."""
+
+    ids: bytes
+    param: str
+    opens_reasoning: bool = False
+    closes_reasoning: bool = False
+    bad_ids: list[list[int]] = []
+
+
+class ReadScore(Struct, frozen=True, tag=True, array_like=True):
+    """A `scoring.ScorePrompts`, its sequences packed."""
+
+    sequences: list[bytes]
+    start: int
+    prefix_tokens: int
+
+
+class Unreadable(Struct, frozen=True, tag=True, array_like=True):
+    """The request is refused."""
+
+    error: ErrorInfo
+
+
+Reading = ReadPrompt | ReadScore | Unreadable
+
+
+def has_text(req: TextReq) -> bool:
+    """Whether there is anything to be read that is not token ids."""
+    if not isinstance(req, GenerateReq) or req.input_ids is None:
+        return True
+    return bool(req.sampling.bad_words or req.sampling.stop_regex)
+
+
+def num_chars(req: TextReq) -> int:
+    """The characters of a request, about: of all that may be long."""
+    if isinstance(req, ScoreReq):
+        texts = [c.text for c in req.continuations if c.text is not None]
+        return len(texts) * len(req.text or "") + sum(map(len, texts)) + len(req.text or "")
+    total = len(req.text or "") + len(req.chat.template_args)
+    total += sum(len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
+    return total + sum(map(_message_chars, req.messages or ()))
+
+
+def _message_chars(message: ChatMessage) -> int:
+    texts = message.role, message.content, message.tool_call_id, message.name, message.reasoning
+    calls = sum(len(c.id) + len(c.name) + len(c.arguments) for c in message.tool_calls)
+    return sum(map(len, texts)) + calls
+
+
+class TextReader:
+    """Reads requests of every kind."""
+
+    def __init__(self, tokenizer: Tokenizer, prompts: PromptReader, scores: ScoreReader) -> None:
+        self._tokenizer = tokenizer
+        self._prompts = prompts
+        self._scores = scores
+
+    def read(self, req: TextReq) -> Reading:
+        """What `req` says, or why not. Raises no Exception."""
+        try:
+            return self._read(req)
+        except RequestError as error:
+            return Unreadable(error.info)
+        except Exception as error:
+            reason = f"the model's tokenizer failed at this text: {_line(error)}"
+            return Unreadable(ErrorInfo(INTERNAL, reason))
+
+    def _read(self, req: TextReq) -> Reading:
+        if isinstance(req, ScoreReq):
+            score = self._scores.read(req)
+            packed = [pack_ids(sequence) for sequence in score.sequences]
+            return ReadScore(packed, score.start, score.prefix_tokens)
+        bad: list[list[int]] = []
+        if isinstance(req, GenerateReq):
+            _check_stop_patterns(req.sampling.stop_regex)
+            prompt = self._prompts.read(req)
+            bad = bad_ids(req.sampling.bad_words, self._tokenizer)
+        else:
+            prompt = self._prompts.tokenize(req)
+        return ReadPrompt(
+            pack_ids(prompt.ids),
+            prompt.param,
+            prompt.opens_reasoning,
+            prompt.closes_reasoning,
+            bad,
+        )
+
+
+def _check_stop_patterns(patterns: list[str]) -> None:
+    try:
+        build_stops(patterns)
+    except GrammarError as error:
+        raise RequestError(f"stop_regex {error}", param="stop_regex") from None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,115 @@
+"""Whose text is read next: callers take turns, so that a flood delays others by one piece of work.
+
+The front queues here what has passed its cheap checks. Invariant: of each caller, a client of the
+ring and its tenant, at most one piece is being read at a time, and its pieces go in order.
+"""
+
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from srt.errors import OVERLOADED, RequestError
+from srt.messages import GenerateReq, ScoreReq, TokenizeReq
+
+TextReq = GenerateReq | ScoreReq | TokenizeReq
+Caller = tuple[bytes, str]  # client, tenant
+# Waiting: of all callers, and of each, so that none fills the queue alone.
+MAX_PIECES, MAX_CALLER_PIECES = 4096, 1024
+MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
+
+
+@dataclass(eq=False)
+class Piece:
+    """A request whose text is to be read. `rids` are those of its parts, of which `aborted` (by
+    number) have ended already; `gone` says that nobody waits for it any more. It times out at
+    `deadline_s` (0: never)."""
+
+    client: bytes
+    req: TextReq
+    num_chars: int
+    rids: list[str]
+    aborted: list[int] = field(default_factory=list)
+    gone: bool = False
+    deadline_s: float = 0.0
+
+    @property
+    def caller(self) -> Caller:
+        return (self.client, self.req.tenant)
+
+
+class Turns:
+    """The pieces that wait, by caller; the callers in the order of their turns."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Caller, dict[Piece, None]] = {}
+        self._reading: dict[Caller, Piece] = {}
+        self._chars: dict[Caller, int] = {}
+        self._num_pieces = 0
+
+    def __len__(self) -> int:
+        """The pieces that wait or are being read."""
+        return self._num_pieces + len(self._reading)
+
+    def check_room(self, caller: Caller, num_chars: int) -> None:
+        """Raise RequestError (429) if a piece of so many characters is too much."""
+        mine = len(self._waiting.get(caller, ()))
+        if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
+            raise _overloaded("requests")
+        of_caller, of_all = self._chars.get(caller, 0), sum(self._chars.values())
+        # A piece that would be too long for an empty queue is taken when it is empty.
+        if of_caller and of_caller + num_chars > MAX_CALLER_CHARS:
+            raise _overloaded("characters")
+        if of_all and of_all + num_chars > MAX_CHARS:
+            raise _overloaded("characters")
+
+    def before(self, caller: Caller) -> int:
+        """Requests whose texts are read before one that `caller` adds now: of each other caller, a
+        piece for each of its own."""
+        turns = len(self._waiting.get(caller, ())) + 1
+        waiting = (islice(pieces, turns) for pieces in self._waiting.values())
+        pieces = chain(self._reading.values(), chain.from_iterable(waiting))
+        return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, TokenizeReq)))
+
+    def add(self, piece: Piece) -> None:
+        """Let a piece wait, after its caller's others."""
+        self._waiting.setdefault(piece.caller, {})[piece] = None
+        self._chars[piece.caller] = self._chars.get(piece.caller, 0) + piece.num_chars
+        self._num_pieces += 1
+
+    def take(self) -> Piece | None:
+        """The next piece, which is then being read; None if there is none that may be."""
+        caller = next((c for c in self._waiting if c not in self._reading), None)
+        if caller is None:
+            return None
+        pieces = self._waiting.pop(caller)
+        piece = next(iter(pieces))
+        self._waiting[caller] = pieces  # to the end of the turns
+        self.remove(piece)
+        self._reading[caller] = piece
+        return piece
+
+    def done(self, piece: Piece) -> None:
+        """It has been read."""
+        if self._reading.get(piece.caller) is piece:
+            del self._reading[piece.caller]
+
+    def remove(self, piece: Piece) -> None:
+        """A piece waits no more. One that is being read goes on."""
+        pieces = self._waiting.get(piece.caller, {})
+        if piece not in pieces:
+            return
+        del pieces[piece]
+        self._num_pieces -= 1
+        self._chars[piece.caller] -= piece.num_chars
+        if not pieces:
+            del self._waiting[piece.caller], self._chars[piece.caller]
+
+    def clear(self) -> None:
+        """Forget what waits. What is being read keeps its caller's turn until it is done."""
+        self._waiting.clear()
+        self._chars.clear()
+        self._num_pieces = 0
+
+
+def _overloaded(what: str) -> RequestError:
+    reason = f"the server is at its limit: too many {what} wait to be tokenized"
+    return RequestError(reason, code=OVERLOADED, retryable=True)
