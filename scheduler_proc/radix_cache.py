@@ -195,7 +195,8 @@ class RadixCache:
     def want(self, cursors: Sequence[Cursor]) -> None:
         """Mark what waiting reqs have matched, the next to be admitted first: it is evicted after
         all else, in the reverse order. Forgets what was marked before, splits the edges where the
-        matches end. The cursors have just been tracked."""
+        matches end. What grows on a wanted leaf counts as wanted until the next look. The cursors
+        have just been tracked."""
         self._clock = before = max(self._clock, self._last_wanted)
         if not cursors:
             return

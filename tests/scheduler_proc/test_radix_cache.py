@@ -27,6 +27,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.locked: list[tuple[TreeNode, str, list[int]]] = []
         self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
         self.wanted: list[tuple[str, list[int]]] = []  # what the last look at the queue has found
+        self.grown: set[tuple[str, tuple[int, ...]]] = set()  # on what is wanted, since that look
 
     def longest(self, tokens: list[int], salt: str) -> int:
         n = 0
@@ -65,6 +66,8 @@ class TreeMachine(RuleBasedStateMachine):
         for i, slot in enumerate(done.slots.tolist()):
             known = self.model.setdefault((salt, tuple(tokens[: i + 1])), slot)
             assert known == slot
+        if any(s == salt and w and w == tokens[: len(w)] for s, w in self.wanted):
+            self.grown |= {(salt, tuple(tokens[: i + 1])) for i in range(existing, len(tokens))}
         return done
 
     @rule(tokens=TOKENS, salt=SALTS)
@@ -102,6 +105,7 @@ class TreeMachine(RuleBasedStateMachine):
     def look(self) -> None:
         """At the queue: all that are watched wait, in this order."""
         self.cache.want(list(self.cursors.values()))
+        self.grown = set()
         self.wanted = [
             (salt, list(tokens)[: cursor.length]) for (salt, tokens), cursor in self.cursors.items()
         ]
@@ -115,7 +119,8 @@ class TreeMachine(RuleBasedStateMachine):
         for salt, tokens in self.wanted:
             ours = {(salt, tuple(tokens[: i + 1])) for i in range(len(tokens))}
             if ours & evicted:
-                assert kept <= self.needed_before(salt, tokens), "something else was to go first"
+                needed = self.needed_before(salt, tokens) | self.grown
+                assert kept <= needed, "something else was to go first"
                 break
         self.model = {prefix: slot for prefix, slot in self.model.items() if slot not in free}
 

@@ -23,7 +23,9 @@ class Bench:
         self.slept: list[float] = []
         self.supervisor = Supervisor(ServerArgs(no_http=True, ring_dir=str(directory)))
         monkeypatch.setattr(self.supervisor, "_start", lambda c: self.started.append(c.part))
-        monkeypatch.setattr("srt.supervisor.asyncio.sleep", self._sleep)
+        # Of the supervisor's module only: other threads of this process sleep too.
+        patched = SimpleNamespace(**vars(asyncio) | {"sleep": self._sleep})
+        monkeypatch.setattr("srt.supervisor.asyncio", patched)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
