@@ -1,8 +1,9 @@
 """Measures how fast the scheduler works, so that the front can tell how long a new request waits.
 
 The actor reports every step. A step of n tokens takes about `base + n * per_token` seconds: both
-come from a least-squares fit, so that what was seen under little load holds under much. All sums
-forget with busy time only: an idle server keeps what it knows. Nothing here changes the core.
+come from a least-squares fit, so that what was seen under little load holds under much. While
+requests wait, what the tokens done were expected to take is set against the time that passes. All
+sums forget with busy time only: an idle server keeps what it knows. Nothing here changes the core.
 """
 
 import math
@@ -15,6 +16,8 @@ from srt.messages import Pace, TokenizedReq, unpack_ids
 MEMORY_S = 20.0  # of busy time, after which a step counts e times less
 REPORT_INTERVAL_S = 0.1
 MAX_SURPRISE = 8.0  # a step counts as at most so many times what it was expected to take
+MAX_ERROR = 4.0  # what was expected is corrected by so many times at most
+TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
 FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
 _TOTALS = (
     *("admitted", "computed_prompt_tokens", "generation_tokens"),
@@ -72,6 +75,7 @@ class PaceMeter:
         self._core = core
         self._cost = StepCost()
         self._work = [0.0] * len(_TOTALS)
+        self._queued = [0.0, 0.0]  # s that passed while requests waited, and s expected for what was done
         self._seen = self._totals()
         self._reported_at = -math.inf
         self.reset()
@@ -103,9 +107,16 @@ class PaceMeter:
         keep = math.exp(-seconds / MEMORY_S)
         self._cost.add(tokens, seconds, keep)
         totals = self._totals()
-        new = (now - before for now, before in zip(totals, self._seen, strict=True))
+        new = [now - before for now, before in zip(totals, self._seen, strict=True)]
         self._work = [keep * old + value for old, value in zip(self._work, new, strict=True)]
         self._seen = totals
+        if self._core.waiting:
+            _, computed, generated, *_ = new
+            outputs = self._outputs()
+            output_s = self._request_s(outputs) / max(1.0, outputs)
+            expected_s = computed * self._cost.line()[1] + generated * output_s
+            passed, expected = self._queued
+            self._queued = [keep * passed + seconds, keep * expected + expected_s]
 
     def report(self, now: float, *, at_once: bool = False) -> Pace | None:
         """The present pace, if it is time to tell it again."""
@@ -121,17 +132,11 @@ class PaceMeter:
     def _pace(self) -> Pace:
         core = self._core
         base_s, token_s = self._cost.line()
-        admitted, computed, generated, ended, ended_outputs = self._work
-        # Of requests that began together none has ended for a while, of others the short ones. When
-        # their beginning is forgotten, they have no more outputs than the first of them.
-        longest = max((req.num_outputs for req in core.running.values()), default=0)
-        so_far = min(generated / max(1.0, admitted), longest)
-        outputs = max(so_far, ended_outputs / max(1.0, ended))
-        places, budget = core.places, core.config.chunked_prefill_size
-        # Of a full step's fixed time a req has the share that its outputs have of the places, or
-        # its prompt of the budget, whichever is scarcer.
-        share = max(outputs / places, computed / max(1.0, admitted) / budget)
+        outputs, places = self._outputs(), core.places
         output_s = token_s + base_s / places
+        passed, expected = self._queued
+        error = (passed + TRUST_S) / (expected + TRUST_S)
+        error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
         done = sum(min(outputs, req.num_outputs) for req in core.running.values())
         waiting_tokens = self._waiting_tokens() + sum(
             req.prefill_len - req.computed_len for req in core.running.values() if req.is_prefilling
@@ -140,13 +145,31 @@ class PaceMeter:
             epoch=core.epoch,
             left=self._entered - len(core.waiting),
             left_tokens=self._entered_tokens - waiting_tokens,
-            prompt_token_s=token_s,
-            request_s=token_s * outputs + base_s * share,
+            prompt_token_s=error * token_s,
+            request_s=error * self._request_s(outputs),
             free_places=max(0, places - len(core.running)),
             step_s=self._cost.mean_s,
             # On average they are halfway; those that began together are not, and end together.
             running_s=max(0.0, (len(core.running) * outputs / 2 - done) * output_s),
         )
+
+    def _outputs(self) -> float:
+        """Of a request, on average. Of those that began together none has ended for a while, of
+        others the short ones. When their beginning is forgotten, they have no more outputs than the
+        first of them."""
+        admitted, _, generated, ended, ended_outputs = self._work
+        longest = max((req.num_outputs for req in self._core.running.values()), default=0)
+        so_far = min(generated / max(1.0, admitted), longest)
+        return max(so_far, ended_outputs / max(1.0, ended))
+
+    def _request_s(self, outputs: float) -> float:
+        """Seconds of a request beyond its prompt's tokens. Of a full step's fixed time it has the
+        share that its outputs have of the places, or its prompt of the budget, whichever is
+        scarcer."""
+        base_s, token_s = self._cost.line()
+        prompt = self._work[1] / max(1.0, self._work[0])
+        share = max(outputs / self._core.places, prompt / self._core.config.chunked_prefill_size)
+        return token_s * outputs + base_s * share
 
     def _waiting_tokens(self) -> int:
         """What the prompts in the queue need: neither what the queue's last look found in the tree

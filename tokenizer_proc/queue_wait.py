@@ -11,6 +11,7 @@ from srt.errors import OVERLOADED, RequestError
 from srt.messages import Pace, TokenizedReq
 
 _AT_REST = Pace(epoch=0)
+SLACK = 1.25  # a wait may turn out to be so many times what is expected: machines slow down
 
 
 class QueueWait:
@@ -56,11 +57,11 @@ class QueueWait:
     def check(self, unread: int = 0, in_flight: int | None = None) -> None:
         """Raise RequestError if a request that came now would wait for too long."""
         expected_s = self.expected_s(unread, in_flight)
-        if self._limit_s and expected_s > self._limit_s:
+        if self._limit_s and SLACK * expected_s > self._limit_s:
             raise RequestError(
-                f"the server is at its limit: a request would wait {expected_s:.0f} s, "
-                f"and may wait {self._limit_s:g}",
+                "the server is at its limit: a request would wait for up to "
+                f"{SLACK * expected_s:.0f} s, and may wait for {self._limit_s:g}",
                 code=OVERLOADED,
                 retryable=True,
-                retry_after_s=expected_s - self._limit_s,
+                retry_after_s=expected_s - self._limit_s / SLACK,
             )

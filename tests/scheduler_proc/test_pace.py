@@ -159,7 +159,7 @@ def test_no_request_has_had_more_outputs_than_the_longest() -> None:
         meter.stepped(40, 0.2)
     pace = meter.report(0.0)
     assert pace is not None
-    assert pace.request_s == pytest.approx(600 * 0.2 / 40, rel=0.1)
+    assert pace.request_s == pytest.approx(600 * 0.2 / 40, rel=0.15)
     assert pace.running_s == 0.0
 
 
