@@ -75,7 +75,10 @@ class PaceMeter:
         self._core = core
         self._cost = StepCost()
         self._work = [0.0] * len(_TOTALS)
-        self._queued = [0.0, 0.0]  # s that passed while requests waited, and s expected for what was done
+        self._queued = [
+            0.0,
+            0.0,
+        ]  # s that passed while requests waited, and s expected for what was done
         self._seen = self._totals()
         self._reported_at = -math.inf
         self.reset()

@@ -15,7 +15,7 @@ from srt.errors import RequestError
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.errors import REQUEST_TIMEOUT, ClientDisconnected, refuse_validation
 from srt.gateway.fields import Kind, honoured_only
-from srt.gateway.json_pieces import PIECE_BYTES, decoded
+from srt.gateway.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded
 from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies
 from srt.gateway.tenant import tenant
 
@@ -28,11 +28,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 async def read_body(request: HttpRequest, struct: type[T], kind: Kind) -> T:
     """The body of `request` as `struct`, without the fields that `kind` takes care of. Raises
     RequestError naming the field that is wrong."""
-    large = gateway_of(request).large_bodies
+    gateway = gateway_of(request)
+    large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
     body = _Body(large)
     try:
         data = await body.read(request)
-        value = await _decoded(data, large)
+        value = await _decoded(data, large, max_entries)
     finally:
         body.release()
     value = honoured_only(value, kind)
@@ -77,11 +78,11 @@ class _Body:
         self._large.give_back(self._taken, self._tenant)
 
 
-async def _decoded(data: bytes, large: LargeBodies) -> Any:
+async def _decoded(data: bytes, large: LargeBodies, max_entries: int) -> Any:
     """The value of the JSON `data`; other work has a turn after each piece of it."""
     if len(data) <= PIECE_BYTES:
         return next(decoded(data))
-    for value in decoded(data):
+    for value in decoded(data, max_entries):
         async with large.turn:
             await asyncio.sleep(0)
         latest = value

@@ -17,11 +17,12 @@ import msgspec
 from srt.errors import RequestError
 from srt.gateway.errors import TOO_LARGE
 
-PIECE_BYTES = 16 * 1024
+PIECE_BYTES = 4 * 1024
 MAX_TEXT_BYTES = 2 * 1024 * 1024
 MAX_GAP_BYTES = 64 * 1024  # between two commas, without texts
 _MAX_SEARCH = MAX_TEXT_BYTES + 2 * MAX_GAP_BYTES  # for a comma
 MAX_DEPTH = 64
+MAX_ENTRIES = 2**17  # of one list
 MAX_NUMBER_CHARS = 64
 
 _CONTINUED = secrets.token_hex(16)  # the key of what goes on from the piece before
@@ -51,20 +52,22 @@ _EXPONENTS = _Limit(2**14, "numbers with exponents")
 LIMITS = (_VALUES, _TEXTS, _KEYS, _CONTAINERS, _EXPONENTS)
 
 
-def decoded(data: bytes) -> Iterator[Any]:
+def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
     """None after each piece of `data`, and its value in the end.
 
-    Raises RequestError if it is no valid JSON, if it has more of something than LIMITS allow or a
-    longer text or number, or if it is nested too deeply.
+    Raises RequestError if it is no valid JSON, if it has more of something than LIMITS allow, a
+    longer text or number or a list of more than `max_entries`, or if it is nested too deeply.
     """
     if len(data) <= PIECE_BYTES:
         yield _value(data)
         return
     counts = dict.fromkeys(LIMITS, 0)
-    document = _Document()
+    document = _Document(max_entries)
     for piece, structure in _pieces(data):
         if piece:
             _count(counts, structure)
+            if len(piece) > PIECE_BYTES:  # it has taken long to find
+                yield None
             document.add(piece, structure)
         yield None
     yield document.value()
@@ -137,7 +140,8 @@ class _Document:
 
     The outermost one is a list around the whole document, which closes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
         self._root: list[Any] = []
         self._spine: list[Any] = [self._root]
         self._open = [b"["]
@@ -182,6 +186,7 @@ class _Document:
             if isinstance(container, list):
                 rest, found = found[1:], found[0]
                 container.extend(rest)
+                self._check_length(container)
             else:
                 rest, found = found, found.pop(_CONTINUED)
                 for name in rest.keys() & container.keys():
@@ -191,6 +196,14 @@ class _Document:
         for _ in self._open[1:]:
             self._spine.append(_last_of(self._spine[-1]))
         self._take_mark(self._spine[-1])
+
+    def _check_length(self, container: list[Any]) -> None:
+        """Passes over all of a list are short then, and it need not be decoded to its end."""
+        if len(container) > self._max_entries:
+            body = next(iter(self._root), None)
+            name = next(reversed(body), None) if isinstance(body, dict) else None
+            reason = f"{name or 'the body'} has a list of more than {self._max_entries} entries"
+            raise RequestError(reason, code=TOO_LARGE, param=name)
 
     @staticmethod
     def _take_mark(innermost: Any) -> None:

@@ -16,6 +16,7 @@ from srt.gateway.chat_messages import chat_messages
 from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.fields import NO_EXTRAS
+from srt.gateway.json_pieces import MAX_ENTRIES
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.tool_plan import tool_plan
@@ -24,7 +25,7 @@ from srt.gateway.wire_tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody
 from srt.generation import Client, TokenizeRequest
 
 MAX_PROMPTS = 1024
-MAX_IDS = 131072  # of one text
+MAX_IDS = MAX_ENTRIES  # of one text
 
 
 @post(

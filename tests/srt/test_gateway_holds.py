@@ -17,7 +17,6 @@ MAX_HOLD_S = 0.25
 ANSWERED = {
     "130,000 characters to tokenize",
     "1024 texts to tokenize",
-    "1,000,000 ids to score",  # the fake client takes them
     "slow numbers in a metadata",
     "escapes",
     "begins of calls",

@@ -100,7 +100,8 @@ TOO_MUCH = {
     "more than 16384 lists and objects": b"[" + b"[]," * 5_000_000 + b"[]]",
     "more than 65536 keys": b"{" + b",".join(b'"k%d":1' % i for i in range(10**6)) + b"}",
     "more than 131072 texts": b"[" + b'"",' * 5_000_000 + b'""]',
-    "more than 1048576 values": b"[" + b"0," * 8_000_000 + b"0]",
+    "more than 1048576 values": b"[" + b",".join([b"[" + b"0," * 99_999 + b"0]"] * 80) + b"]",
+    "a list of more than 131072 entries": b"[" + b"0," * 8_000_000 + b"0]",
     "more than 16384 numbers with exponents": b"[" + b"1.1e300," * 500_000 + b"0]",
     "a text of more than 2097152 bytes": b'"' + b"a" * 9_000_000 + b'"',
     "a text of more than 2097152 bytes ": b'{"' + b"a" * 2**21 + b'":"' + b"a" * 2**20 + b'"}',
@@ -119,6 +120,16 @@ def test_more_than_a_body_may_have(what: str) -> None:
     assert caught.value.info.code == TOO_LARGE
 
 
+def test_a_list_that_is_too_long_is_named() -> None:
+    data = b'{"a":1,"input_ids":[[' + b"7," * 30_000 + b"7]]}"
+    assert decode(data)["a"] == 1
+    with pytest.raises(RequestError) as caught:
+        list(decoded(data, max_entries=30_000))
+    assert caught.value.info.param == "input_ids"
+    reason = "input_ids has a list of more than 30000 entries"
+    assert caught.value.info.message == reason
+
+
 @pytest.mark.parametrize("bracket", [b"[", b'{"a":'])
 def test_nested_too_deeply(bracket: bytes) -> None:
     with pytest.raises(RequestError, match="nested too deeply"):
@@ -131,7 +142,7 @@ def test_what_clients_send_in_earnest_passes() -> None:
     prompts = [[rng.randrange(150_000) for _ in range(8192)] for _ in range(60)]
     values: list[Any] = [
         {"input_ids": prompts},
-        {"input_ids": prompts[0] * 127},
+        {"input_ids": prompts[0] * 16},
         {"text": ["word, " * 1000] * 512},
         {"text": "ä" * 300_000},
         {"logit_bias": {str(i): rng.random() for i in range(4096)}, "text": "a" * BIG},
