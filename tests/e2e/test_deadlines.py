@@ -1,6 +1,9 @@
-"""`timeout_ms` by every way in, on a real server."""
+"""`timeout_ms` by every way in, and clients that leave the queue, on a real server."""
 
 import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 
@@ -8,6 +11,7 @@ from srt.client import AsyncClient
 from srt.errors import TIMED_OUT, RequestError
 from srt.generation import GenerateOutput
 from tests.e2e.server import Server
+from tests.waiting import SOON_S
 
 PROMPT = "Once upon a time"
 LONG = {"max_new_tokens": 8000, "temperature": 0.0, "ignore_eos": True}
@@ -55,3 +59,38 @@ async def test_requests_that_have_nothing_fail(server: Server) -> None:
     assert (late.status_code, late.json()["error"]["code"]) == (504, TIMED_OUT)
     wrong = await completion(server, 10**9)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "timeout_ms")
+
+
+async def until(server: Server, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The scheduler's numbers once it is so."""
+    async with asyncio.timeout(SOON_S):
+        while not holds(stats := await asyncio.to_thread(server.stats)):
+            await asyncio.sleep(0.05)
+    return stats
+
+
+async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
+    """All places are taken; of five that wait for one, by either way in, nothing is computed."""
+    places = httpx.get(server.url + "/server_info").json()["max_running_requests"]
+
+    async def ask(url: str, text: str, samples: int = 1) -> None:
+        async with AsyncClient(url) as client:
+            sampling = LONG | {"max_new_tokens": 400, "n": samples}
+            await client.generate(PROMPT + text, sampling=sampling)
+
+    made = server.stats()["generation_tokens_total"]
+    holder = asyncio.create_task(ask(server.url, "", places))
+    before = await until(server, lambda stats: stats["generation_tokens_total"] >= made + places)
+    urls = [server.url, server.ring] * 2 + [server.url]
+    waiting = [asyncio.create_task(ask(url, f" {i}" * 50)) for i, url in enumerate(urls)]
+    await until(server, lambda stats: stats["num_queue_reqs"] == len(urls))
+    for task in waiting:
+        task.cancel()
+    after = await until(server, lambda stats: stats["num_queue_reqs"] == 0)
+    assert after["num_running_reqs"] == places
+    total = "computed_prompt_tokens_total"
+    assert after[total] == before[total]
+    holder.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await holder
+    await asyncio.to_thread(server.wait_idle)
