@@ -2,11 +2,15 @@
 
 torch computes with one thread, here and in what the tests start: threads that wait for each other
 beside other work, the tests' own servers included, take up to 30 times the CPU time.
+
+Nothing speaks TLS: that every new httpx client loads root certificates, in 60 ms of CPU time, is of
+no use.
 """
 
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,8 @@ from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # which has none
 
 
 @pytest.fixture(scope="session")

@@ -149,11 +149,11 @@ class _Document:
 
     def add(self, piece: bytes, structure: bytes) -> None:
         """Decode a piece, whose brackets are those of `structure`, and add what it has."""
-        if piece.rstrip().endswith((b"[", b"{")):
-            raise _invalid("a comma comes before the first value")
         before = self._open.copy()
         for bracket in structure.translate(None, _NOT_BRACKETS):
             self._turn(bracket)
+        if piece.rstrip().endswith((b"[", b"{")):
+            raise _invalid("a comma comes before the first value")
         head = self._head(before) + (b"," if self._is_first else b"")
         tail = _MARKS[self._open[-1]] + b"".join(_CLOSERS[kind] for kind in reversed(self._open))
         self._is_first = False

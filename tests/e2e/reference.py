@@ -7,7 +7,9 @@ takes some ten seconds and half a gigabyte.
 
 from functools import cache
 from typing import Any
+from unittest import mock
 
+import gguf
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -19,11 +21,13 @@ from srt.model.files import DEFAULT_MODEL, resolve_model
 def reference_model() -> Any:
     """A transformers LlamaForCausalLM in float32, evaluation mode, weights dequantised."""
     path = resolve_model(DEFAULT_MODEL).path
-    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     make_model: Any = AutoModelForCausalLM.from_config
     read_gguf: Any = load_gguf_checkpoint
-    model = make_model(config, dtype=torch.float32).eval()
-    loaded = read_gguf(str(path), return_tensors=True, model_to_load=model)
+    # transformers reads the file for its configuration and again for the weights, 7 s each time.
+    with mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)):
+        config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        model = make_model(config, dtype=torch.float32).eval()
+        loaded = read_gguf(str(path), return_tensors=True, model_to_load=model)
     missing, unexpected = model.load_state_dict(loaded["tensors"], strict=False)
     assert not unexpected, unexpected
     assert set(missing) <= {"lm_head.weight"}, missing
