@@ -7,6 +7,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def sources(*folders: str) -> list[Path]:
     return [path.relative_to(ROOT) for path in files]
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse((ROOT / path).read_text(), str(path))
 

@@ -26,7 +26,7 @@ ANSWERED = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _as_in_the_gateway() -> Iterator[None]:
     """What the tests have loaded is nothing that the collector looks at."""
     gc.collect()
