@@ -23,6 +23,16 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # which has none
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file's tests share its servers, so one process runs them; and those that need transformers'
+    model too, which takes 20 s to load."""
+    for item in items:
+        module = vars(getattr(item, "module", item))
+        uses_reference = "reference_logits" in module or "reference_model" in module
+        group = "reference" if uses_reference else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server on the embedded model with the scheduler's books checked after every step. Tests
