@@ -1,19 +1,30 @@
-"""`python -m bench.scheduler`: what the scheduler core costs per step, without any model.
+"""`python -m bench.scheduler`: what the scheduler core costs, without any model.
 
-A null executor answers at once, so all time is the core's: planning, books, tree, queue. Shapes:
-a full batch decoding with a long waiting queue behind it, and the same without sharing (the
-cache's overhead when it never hits).
+A null executor answers at once, so all time is the core's: CPU microseconds of this thread, at lag
+1, as the actor drives it. Rows that decode: per step, by the number of rows, with room in the pool
+and where every slot has to be evicted. A queue: per step that looks at so many waiting requests and
+admits one; the mean is over all looks, as what the core keeps of the queue is not renewed at each.
 """
 
 import argparse
 import time
+from itertools import product
+from statistics import mean, median
+from typing import NamedTuple
 
 import numpy as np
 
+from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.step import Step
 from srt.messages import TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
+
+VOCAB = 49152
+PROMPT, OUTPUTS = 512, 16  # of a request that decodes, in tokens
+DOCUMENTS, DOCUMENT, QUESTION = 100, 200, 40  # of the prompts in a queue, and their tokens
+LOOKS = 100
 
 
 def null_result(batch: ForwardBatch) -> StepResult:
@@ -26,63 +37,152 @@ def null_result(batch: ForwardBatch) -> StepResult:
     )
 
 
-def measure(running: int, waiting: int, shared: int, own: int, disable: bool) -> dict[str, float]:
-    """Microseconds per decode step and per prefilled prompt token, for reqs of shared+own tokens
-    and 64 outputs each."""
-    rng = np.random.default_rng(0)
-    config = SchedulerConfig(
-        max_total_tokens=200_000,
-        context_len=8192,
-        vocab_size=49152,
-        max_running_requests=running,
-        disable_radix_cache=disable,
-        max_wait_s=1e9,
-    )
-    core = Scheduler(config)
-    prefix = rng.integers(0, 49152, shared)
-    for i in range(running + waiting):
-        ids = np.concatenate((prefix, rng.integers(0, 49152, own)))
-        sampling = SamplingParams(max_new_tokens=64, temperature=0.0)
-        core.add(TokenizedReq(b"c", str(i), 0, pack_ids(ids), sampling), 0.0)
-    decode_us, prefill_us, steps, prefill_tokens = [], 0.0, 0, 0
-    while core.has_work and steps < 400:
-        started = time.perf_counter()
+class StepCost(NamedTuple):
+    """CPU microseconds of one step by what is done; `tell` makes the message."""
+
+    prepare: float
+    seal: float
+    finalize: float
+    commit: float
+    tell: float
+    is_decode: bool
+    num_rows: int
+
+
+class Loop:
+    """One core and the step that would be running now."""
+
+    def __init__(self, **config: object) -> None:
+        self.core = Scheduler(SchedulerConfig(vocab_size=VOCAB, **config))  # type: ignore[arg-type]
+        self._running: tuple[Step, StepResult] | None = None
+        self._rng = np.random.default_rng(0)
+        self._count = 0
+
+    def tokens(self, length: int) -> np.ndarray:
+        return self._rng.integers(0, VOCAB, length)
+
+    def add(self, prompt: np.ndarray, outputs: int, *, stream: bool = True) -> None:
+        sampling = SamplingParams(max_new_tokens=outputs, temperature=0.0)
+        wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=stream)
+        self._count += 1
+        self.core.add(wire, 0.0)
+
+    def step(self) -> StepCost:
+        """Plans the next step, runs it and commits the one before."""
+        core, (previous, self._running) = self.core, (self._running, None)
+        clock = [time.thread_time()]
         plan = core.prepare(0.0)
-        assert plan is not None
-        step = core.seal(plan)
-        assert step is not None
-        core.finalize(step, None)
-        core.commit(step, null_result(step.batch))
+        clock.append(time.thread_time())
+        step = None if plan is None else core.seal(plan)
+        clock.append(time.thread_time())
+        if step is not None:
+            core.finalize(step, None if previous is None else previous[1])
+        clock.append(time.thread_time())
+        if step is not None:
+            self._running = step, null_result(step.batch)
+        began = time.thread_time()
+        if previous is not None:
+            core.commit(*previous)
+        clock[1:] = [at - clock[0] for at in clock[1:]]
+        committed = time.thread_time()
         core.take_output()
-        elapsed_us = 1e6 * (time.perf_counter() - started)
-        steps += 1
-        if all(row.is_decode for row in step.rows) and len(step.rows) == running:
-            decode_us.append(elapsed_us)
-        else:
-            prefill_us += elapsed_us
-            prefill_tokens += step.batch.num_tokens
-    return {
-        "decode_step_us": float(np.median(decode_us)) if decode_us else float("nan"),
-        "prefill_us_per_token": prefill_us / max(1, prefill_tokens),
-    }
+        told = time.thread_time()
+        rows = [] if step is None else step.rows
+        return StepCost(
+            1e6 * clock[1],
+            1e6 * (clock[2] - clock[1]),
+            1e6 * (clock[3] - clock[2]),
+            1e6 * (committed - began),
+            1e6 * (told - committed),
+            all(row.is_decode for row in rows),
+            len(rows),
+        )
+
+    def drain(self) -> list[StepCost]:
+        """Steps until all is done."""
+        costs = []
+        while self.core.has_work:
+            costs.append(self.step())
+        return costs
 
 
-def main() -> None:
-    """Print one line per shape."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--waiting", type=int, default=1000)
-    waiting = parser.parse_args().waiting
-    print(f"{'shape':<44}{'decode step, us':>16}{'prefill, us/token':>19}")
-    for running in (1, 8, 32):
-        for shared, own in ((1500, 60), (0, 512)):
-            for disable in (False, True):
-                figures = measure(running, waiting, shared, own, disable)
-                name = f"batch {running}, {waiting} waiting, {shared} shared + {own} own"
-                name += ", no cache" if disable else ""
-                print(
-                    f"{name:<52}{figures['decode_step_us']:>10.0f}"
-                    f"{figures['prefill_us_per_token']:>17.2f}"
-                )
+def decode_costs(rows: int, *, is_full: bool) -> list[StepCost]:
+    """Of the steps in which `rows` requests decode and nothing else happens."""
+    slots_each = PROMPT + OUTPUTS - 1 if is_full else 2 * (PROMPT + 2 * OUTPUTS)
+    loop = Loop(
+        max_total_tokens=rows * slots_each,
+        context_len=2 * PROMPT,
+        max_running_requests=rows,
+        chunked_prefill_size=rows * PROMPT,
+    )
+    for _ in range(rows if is_full else 0):  # what is evicted later
+        loop.add(loop.tokens(PROMPT), 1)
+    loop.drain()
+    for _ in range(rows):
+        loop.add(loop.tokens(PROMPT), OUTPUTS)
+    costs = loop.drain()
+    return [cost for cost in costs if cost.is_decode and cost.num_rows == rows][2:]
+
+
+def look_costs(waiting: int, policy: str, *, is_full: bool) -> list[float]:
+    """CPU microseconds of the preparations that admit one of `waiting` requests each, with
+    questions to documents that are cached, all of them or half."""
+    cached = DOCUMENTS * DOCUMENT
+    loop = Loop(
+        max_total_tokens=cached // 2 if is_full else cached + (waiting + LOOKS) * (QUESTION + 1),
+        context_len=2 * PROMPT,
+        max_running_requests=4,
+        chunked_prefill_size=QUESTION if not is_full else DOCUMENT + QUESTION,
+        schedule_policy=policy,
+    )
+    documents = [loop.tokens(DOCUMENT) for _ in range(DOCUMENTS)]
+    for document in documents:
+        loop.add(document, 1)
+    loop.drain()
+    for i in range(waiting):
+        loop.add(np.concatenate((documents[i % DOCUMENTS], loop.tokens(QUESTION))), 1)
+    loop.step()  # the first look matches them all
+    return [loop.step().prepare for _ in range(LOOKS)]
+
+
+def decode_line(rows: int, repeat: int, *, is_full: bool) -> list[str]:
+    """Medians over all steps of all repetitions."""
+    costs = [cost for _ in range(repeat) for cost in decode_costs(rows, is_full=is_full)]
+    parts = [median(column) for column in list(zip(*costs, strict=True))[:5]]
+    total = median(sum(cost[:5]) for cost in costs)
+    cells = [*parts, total, total / rows]
+    return [f"{rows}", "no" if is_full else "yes", *(f"{cell:.4g}" for cell in cells)]
+
+
+def look_line(waiting: int, policy: str, *, is_full: bool) -> list[str]:
+    costs = look_costs(waiting, policy, is_full=is_full)
+    room = "no" if is_full else "yes"
+    return [f"{waiting}", policy, room, f"{median(costs):.0f}", f"{mean(costs):.0f}"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scheduler",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 32, 256, 1024])
+    parser.add_argument("--waiting", type=int, nargs="*", default=[1000, 10_000])
+    parser.add_argument("--policy", nargs="+", default=["lpm", "dfs-weight", "fcfs"])
+    parser.add_argument("--repeat", type=int, default=5, help="of the steps that decode")
+    args = parser.parse_args(argv)
+    lines = [
+        decode_line(rows, args.repeat, is_full=is_full)
+        for rows, is_full in product(args.rows, (False, True))
+    ]
+    parts = ("prepare", "seal", "finalize", "commit", "tell", "all", "per row")
+    print("\n" + markdown(("rows", "room", *parts), lines), flush=True)
+    lines = [
+        look_line(waiting, policy, is_full=is_full)
+        for waiting, policy, is_full in product(args.waiting, args.policy, (False, True))
+    ]
+    print("\n" + markdown(("waiting", "policy", "room", "median", "mean"), lines))
 
 
 if __name__ == "__main__":

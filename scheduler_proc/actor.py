@@ -27,10 +27,11 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
-from scheduler_proc.plan import Plan, Step
+from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
+from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
 from srt.actor import Actor

@@ -22,8 +22,12 @@ def check_invariants(core: Scheduler) -> None:
 def _check_ownership(core: Scheduler, nodes: list[TreeNode]) -> None:
     """free + cached + in flight = pool, and every slot has one owner."""
     owned = [node.slots for node in nodes] + [core.pool.free_slots()]
-    for req in core.running.values():
-        owned += [core.table.slots[req.row, req.shared_len : req.kv_len], req.spare]
+    owned += [
+        core.table.slots[req.row, req.shared_len : req.kv_len + req.num_spare]
+        for req in core.running.values()
+    ]
+    spares = sum(req.num_spare for req in core.running.values())
+    assert core.memory.room - core.memory.easy_room == spares, "the count of spares is wrong"
     slots = np.sort(np.concatenate(owned))
     assert len(slots) == core.pool.size, f"{len(slots)} slots have an owner of {core.pool.size}"
     assert np.array_equal(slots, np.arange(core.pool.size)), "a slot has two owners"

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch
-from scheduler_proc.plan import Row, Step, indptr_of
+from scheduler_proc.layout import indptr_of
+from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
 def part_of(step: Step, numbers: Sequence[int]) -> Step:
@@ -37,7 +38,7 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
         **_samples(batch, samples),
         **columns,
     )
-    return Step(part, [_renumbered(row, samples, details) for row in rows], [])
+    return Step(part, [_renumbered(row, samples, details) for row in rows], NO_LATE_TOKENS)
 
 
 def _renumbered(row: Row, samples: np.ndarray, details: np.ndarray) -> Row:

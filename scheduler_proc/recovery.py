@@ -10,8 +10,8 @@ are no longer split until one succeeds.
 from collections.abc import Generator
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.plan import Step
 from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder
 
 MAX_SPLITS = 32

@@ -16,9 +16,6 @@ from scheduler_proc.radix_cache import Cursor, TreeNode
 from srt.messages import Finish, TokenizedReq, unpack_ids
 from srt.sampling_params import SamplingParams
 
-_NO_SLOTS = np.empty(0, np.int32)
-_MASK = 2**64 - 1
-
 
 class Req:
     """A request from admission to its end. Only the scheduler changes it."""
@@ -43,7 +40,6 @@ class Req:
         self.eos_ids = frozenset(wire.eos_ids)
         self.stop_ids = self.eos_ids | frozenset(wire.sampling.stop_token_ids)
         params = wire.sampling
-        self.sampling_row = (params.temperature, params.top_p, params.min_p, params.top_k)
         self._stop_id_array = np.array(sorted(self.stop_ids), np.int32)
         self._rules = TokenRules(wire, vocab_size)
         # Not where the tokens that the tokenizer makes of forced text may be ruled out.
@@ -61,7 +57,7 @@ class Req:
         has_stops = bool(params.stop or params.stop_regex)
         self.is_watched = wire.stream or has_stops or self.wants_details
         self.salt = wire.cache_salt
-        self._seed_hash = _splitmix64(seed)
+        self.seed = seed
         self.arrival_s = now
         self.deadline_s = wire.deadline_s
 
@@ -75,13 +71,15 @@ class Req:
             self.logit_changes = LogitChanges(wire.sampling, prompt)
         self._penalties = self.logit_changes if wire.sampling.has_penalties else None
         self._needs_output = self._penalties is not None or self._rules.need_output
-        self._is_restricted = self._rules.forbid_something or wire.sampling.min_new_tokens > 0
+        self._is_restricted = self._rules.forbid_something or params.min_new_tokens > 0
+        self.is_limited = grammar is not None or self._is_restricted  # in what it may sample
 
         self.row = -1  # in ReqToTokenPool; -1 while not resident
-        self.residency = 0  # counts admissions, so that a late result knows if it still applies
+        # Counts entries and exits, so that a late result knows if it still applies.
+        self.residency = 0
         self.node: TreeNode | None = None  # locked while resident
         self.cursor = Cursor()  # of its match while it waits
-        self.spare: np.ndarray = _NO_SLOTS  # allocated ahead for decoding, not used yet
+        self.num_spare = 0  # slots set aside for decoding, in its row from kv_len on
         self.shared_len = 0
         self.computed_len = 0
         self.kv_len = 0
@@ -116,12 +114,14 @@ class Req:
     @property
     def num_outputs(self) -> int:
         """Output tokens, those not read yet included."""
-        return self.seq_len - self.prompt_len
+        return self.num_tokens + self.pending - self.prompt_len
 
     @property
     def remaining(self) -> int:
         """Output tokens that may still be sampled."""
-        return 0 if self.ending else self.max_new_tokens - self.num_outputs
+        if self.ending is not None:
+            return 0
+        return self.max_new_tokens - (self.num_tokens + self.pending - self.prompt_len)
 
     @property
     def is_resident(self) -> bool:
@@ -130,18 +130,19 @@ class Req:
     @property
     def is_prefilling(self) -> bool:
         """Resident, and the tokens it was admitted with are not all computed and committed."""
-        return self.is_resident and self.computed_len < self.prefill_len
+        return self.computed_len < self.prefill_len  # both are 0 while it is not resident
 
     @property
     def wants_decode(self) -> bool:
         """Resident, its prefill planned, and with something left to sample or to score."""
-        is_planned = self.kv_len >= self.prefill_len and self.extend_left > 0
-        return is_planned and (self.remaining > 0 or self.wants_logprobs)
+        if self.kv_len < self.prefill_len or self.num_tokens + self.pending <= self.kv_len:
+            return False
+        return self.remaining > 0 or self.wants_logprobs
 
     @property
     def extend_left(self) -> int:
         """Known or pending tokens that have not been planned yet."""
-        return self.seq_len - self.kv_len
+        return self.num_tokens + self.pending - self.kv_len
 
     @property
     def max_prefix_len(self) -> int:
@@ -167,7 +168,7 @@ class Req:
 
         Raises GrammarError if the grammar cannot go on, NoTokenLeft if nothing is left.
         """
-        if self.grammar is None and not self._is_restricted:
+        if not self.is_limited:
             return NO_LIMITS
         blocks_stop = self.num_outputs < self.sampling.min_new_tokens
         output = self._buffer[self.prompt_len : self.num_tokens]
@@ -178,6 +179,7 @@ class Req:
         """Let go of a grammar that has nothing left to say: the req is as if it never had one."""
         if self.grammar is not None and self.grammar.is_free():
             self.grammar = None
+            self.is_limited = self._is_restricted
 
     def append(self, token: int) -> None:
         self._buffer[self.num_tokens] = token
@@ -202,18 +204,3 @@ class Req:
         first = max(self.prompt_len, self.num_tokens - limit)
         tail: list[int] = self._buffer[first : self.num_tokens].tolist()
         return tail
-
-    def uniform(self) -> float:
-        """The draw for the next sample, in [0, 1): a hash of (seed, output index).
-
-        Independent of the batch, of retraction and of chunking, so a seed reproduces.
-        Source: the splitmix64 generator (Steele, Lea, Flood, OOPSLA 2014).
-        """
-        return (_splitmix64(self._seed_hash ^ self.num_outputs) >> 11) * 2.0**-53
-
-
-def _splitmix64(x: int) -> int:
-    x = (x + 0x9E3779B97F4A7C15) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)

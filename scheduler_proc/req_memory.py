@@ -1,8 +1,9 @@
-"""The memory of running reqs: slots from the pool or the cache's leavings, table rows, locks on the
+"""The memory of running reqs: slots from the pool or from the cache, table rows, locks on the
 radix tree.
 
 Called by the scheduler core, which decides who gets what. Invariant: every slot has one owner:
-the pool, a tree node, or a req (its row behind `shared_len`, and its spares).
+the pool, a tree node, or a req (its row from `shared_len` on: its tokens, and after them the slots
+set aside for those that it decodes next).
 """
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.radix_cache import PrefixCache
 from scheduler_proc.req import Req
+from scheduler_proc.sampling_table import SamplingTable
 
 
 class ReqMemory:
@@ -22,31 +24,50 @@ class ReqMemory:
         self.table = table
         self.cache = cache
         self._running = running
+        self.sampling = SamplingTable(len(table.slots))
+        self._num_spares = 0  # of all reqs
 
     @property
     def room(self) -> int:
         """Slots that an allocation could get without taking any from a req's tokens."""
-        return self.pool.free_size + self._spare_size() + self.cache.evictable_size
+        return self.easy_room + self._num_spares
 
     @property
     def easy_room(self) -> int:
-        """The same without taking spares from anyone either."""
+        """The same without taking what is set aside for anyone either."""
         return self.pool.free_size + self.cache.evictable_size
 
-    def alloc(self, n: int, keep: Req | None = None) -> np.ndarray | None:
-        """`n` slots: free ones, else from the cache, else those set aside for reqs other than
-        `keep`.
+    def alloc(self, n: int) -> np.ndarray | None:
+        """`n` slots: free ones, else from the cache, else those set aside.
 
-        Spares hardly exceed what their req may still need, so they cost the cache nothing that
-        the outputs would not.
+        What is set aside hardly exceeds what its req may still need, so it costs the cache nothing
+        that the outputs would not.
         """
+        if not self.find(n):
+            self.free_spares()
+        return self.pool.alloc(n)
+
+    def find(self, n: int) -> bool:
+        """See that `n` slots are free, by evicting if need be; whether they are."""
         if self.pool.free_size < n:
             self.cache.evict(n - self.pool.free_size)
-        if self.pool.free_size < n:
-            for req in self._running.values():
-                if len(req.spare) > 0 and req is not keep:
-                    self.free_spare(req)
-        return self.pool.alloc(n)
+        return self.pool.free_size >= n
+
+    def set_aside(self, reqs: list[Req], counts: list[int], *, in_runs: bool) -> None:
+        """Give each req so many slots more for what it decodes next. They have been found.
+        `in_runs` seeks a run for each, else they come from one for all."""
+        if in_runs:
+            parts: list[np.ndarray | None] = [self.pool.alloc(count) for count in counts]
+        else:
+            slots = self.pool.alloc(sum(counts))
+            assert slots is not None
+            parts = [*np.split(slots, np.cumsum(counts)[:-1])]
+        for req, part in zip(reqs, parts, strict=True):
+            assert part is not None
+            first = req.kv_len + req.num_spare
+            self.table.slots[req.row, first : first + len(part)] = part
+            req.num_spare += len(part)
+            self._num_spares += len(part)
 
     def enter(self, req: Req) -> int:
         """Lock the cached prefix and give the req a table row that begins with it; its length."""
@@ -55,24 +76,28 @@ class ReqMemory:
         req.node = found.node
         req.row = self.table.alloc()
         req.residency += 1
+        self.sampling.write(req)
         req.prefill_len = req.num_tokens
         req.shared_len = req.computed_len = req.kv_len = found.length
         self.table.slots[req.row, : found.length] = found.slots
         return found.length
 
     def take_spare(self, req: Req, length: int) -> None:
-        """Put the first `length` spares behind the req's planned tokens."""
-        self.table.slots[req.row, req.kv_len : req.kv_len + length] = req.spare[:length]
-        req.spare = req.spare[length:]
+        """The first `length` of the slots set aside will be those of the tokens planned next."""
+        req.num_spare -= length
+        self._num_spares -= length
 
     def truncate(self, req: Req, length: int) -> None:
         """Forget the KV behind the first `length` tokens. The slots that were the req's own are
         those that it will write next."""
         if req.kv_len <= length:
             return
-        own = self.table.slots[req.row, max(length, req.shared_len) : req.kv_len]
-        req.spare = np.concatenate((own, req.spare))
+        row, stop = self.table.slots[req.row], req.kv_len + req.num_spare
+        own_len = max(length, req.shared_len)
+        self._num_spares += req.kv_len - own_len
+        req.num_spare = stop - own_len
         if req.shared_len > length:
+            row[length : length + req.num_spare] = row[own_len:stop].copy()
             assert req.node is not None
             found = self.cache.match_prefix(req.tokens[:length], req.salt)
             self.cache.inc_lock_ref(found.node)
@@ -101,16 +126,22 @@ class ReqMemory:
         self.insert_computed(req)
         assert req.node is not None
         self.cache.dec_lock_ref(req.node)
-        self.pool.free(self.table.slots[req.row, req.shared_len : req.kv_len].copy())
-        self.free_spare(req)
+        self._num_spares -= req.num_spare
+        stop = req.kv_len + req.num_spare
+        self.pool.free(self.table.slots[req.row, req.shared_len : stop])
         self.table.free(req.row)
         del self._running[req.handle]
         req.row, req.node = -1, None
-        req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
+        req.residency += 1
+        req.num_spare = req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
 
-    def free_spare(self, req: Req) -> None:
-        self.pool.free(req.spare)
-        req.spare = req.spare[:0]
-
-    def _spare_size(self) -> int:
-        return sum(len(req.spare) for req in self._running.values())
+    def free_spares(self) -> None:
+        """Give back what is set aside for anyone."""
+        if self._num_spares == 0:
+            return
+        for req in self._running.values():
+            if req.num_spare > 0:
+                spares = slice(req.kv_len, req.kv_len + req.num_spare)
+                self.pool.free(self.table.slots[req.row, spares])
+                req.num_spare = 0
+        self._num_spares = 0

@@ -31,6 +31,7 @@ import numpy as np
 
 from scheduler_proc.admission import NewTokenRatio, is_being_computed, prefix_need
 from scheduler_proc.batch import StepResult
+from scheduler_proc.decodes import DecodePlanner, retraction_key
 from scheduler_proc.details import StepDetails
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import WINDOW_TOKENS, Jump, Retokeniser
@@ -38,15 +39,15 @@ from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.parts import part_of
-from scheduler_proc.plan import Plan, Row, Step
+from scheduler_proc.plan import Plan
 from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
+from scheduler_proc.step import Row, Step
 from srt.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
 
-DECODE_RUN = 16  # slots reserved at once for a decoding req, so that its KV lies together
 MAX_GONE_CLIENTS = 4096
 ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
 
@@ -97,7 +98,10 @@ class Scheduler:
         self._rng = random.Random(config.random_seed)
         self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self._rng)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
-        self._memory = ReqMemory(self.pool, self.table, self.cache, self.running)
+        self.memory = ReqMemory(self.pool, self.table, self.cache, self.running)
+        self._decodes = DecodePlanner(
+            self.running, self.memory, config.chunked_prefill_size, self._retract, self._limits
+        )
         self.counters = Counters()
         self.new_token_ratio = NewTokenRatio()
         self._reqs: dict[tuple[bytes, str], Req] = {}
@@ -180,8 +184,8 @@ class Scheduler:
     def prepare(self, now: float) -> Plan | None:
         """Plan a step, or None if nothing can run now. Takes memory; reads no token values."""
         self._expire(now)
-        plan = Plan(self.table)
-        self._plan_decodes(plan)
+        plan = Plan(self.table, self.memory.sampling)
+        self._decodes.plan(plan)
         budget = self.config.chunked_prefill_size
         # Decodes never starve prefills altogether.
         num_decodes = plan.num_tokens + len(plan.deferred)
@@ -202,10 +206,7 @@ class Scheduler:
         A plan with deferred reqs needs the step that ran when it was prepared to be committed.
         """
         plan.drop_ended()
-        waiting = [req for req in plan.deferred if req.is_resident and req.wants_decode]
-        for i, req in enumerate(waiting):
-            if req.is_resident:
-                self._add_decode(plan, req, victims=waiting[i + 1 :])
+        self._decodes.plan_deferred(plan)
         if not plan.rows:
             return None
         self.counters.forward_steps += 1
@@ -214,19 +215,34 @@ class Scheduler:
 
     def finalize(self, step: Step, previous: StepResult | None) -> None:
         """Fill in the tokens that the step before has sampled. Needed once, before running."""
-        for at, sample in step.late_tokens:
+        if len(step.late_tokens.at) > 0:
             assert previous is not None
-            step.batch.input_ids[at] = previous.next_ids[sample]
+            step.batch.input_ids[step.late_tokens.at] = previous.next_ids[step.late_tokens.samples]
 
     def commit(self, step: Step, result: StepResult) -> None:
         """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
         logprobs_at = 0
         details = StepDetails(step.batch, result)
+        next_ids, logprobs = result.next_ids.tolist(), result.logprobs.tolist()
         for row in step.rows:
-            logprobs = result.prompt_logprobs[logprobs_at : logprobs_at + row.num_logprobs]
+            req = row.req
+            if req.finish is None:
+                if row.residency == req.residency:
+                    req.computed_len = row.start + row.extend_len
+                if row.num_logprobs > 0:
+                    known = result.prompt_logprobs[logprobs_at : logprobs_at + row.num_logprobs]
+                    self._tell_logprobs(row, known, details)
+                if row.samples:
+                    req.pending -= 1
+                    detail = details.read(row.sample_detail, 1) if req.wants_details else None
+                    self._accept(req, next_ids[row.sample], logprobs[row.sample], detail)
+                elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
+                    self._finish(req, Finish("length"))
+                elif req.ending is not None and row.logprob_stop == req.logprob_stop:
+                    self._finish(req, req.ending)
+                if not row.is_decode:
+                    self._commit_prefill(row)
             logprobs_at += row.num_logprobs
-            if row.req.finish is None:
-                self._commit_row(row, result, logprobs, details)
 
     def cancel(self, step: Step) -> None:
         """A sealed step that will not be run: its reqs go back to the queue as they were."""
@@ -254,28 +270,11 @@ class Scheduler:
             if row.req.finish is None:
                 self._finish(row.req, Finish("abort", error=error))
 
-    def _commit_row(
-        self, row: Row, result: StepResult, logprobs: np.ndarray, details: StepDetails
-    ) -> None:
-        req = row.req
-        is_current = row.is_current
-        if is_current:
-            req.computed_len = row.start + row.extend_len
-        if not row.is_decode:
-            self.counters.computed_prompt_tokens += row.extend_len
-        if len(logprobs) > 0:
-            self._tell_logprobs(row, logprobs, details)
-        if row.samples:
-            req.pending -= 1
-            token, logprob = int(result.next_ids[row.sample]), result.logprobs[row.sample]
-            detail = details.read(row.sample_detail, 1) if req.wants_details else None
-            self._accept(req, token, logprob, detail)
-        elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
-            self._finish(req, Finish("length"))
-        elif req.ending is not None and row.logprob_stop == req.logprob_stop:
-            self._finish(req, req.ending)
-        if is_current and not row.is_decode and req.finish is None:
-            self._memory.insert_computed(req)
+    def _commit_prefill(self, row: Row) -> None:
+        """What a chunk has computed can be shared now."""
+        self.counters.computed_prompt_tokens += row.extend_len
+        if row.is_current and row.req.finish is None:
+            self.memory.insert_computed(row.req)
 
     def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
         """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
@@ -297,17 +296,17 @@ class Scheduler:
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
     ) -> None:
         """Append a sampled token and see whether it ends the req."""
-        try:
-            if req.grammar is not None:
+        if req.grammar is not None:
+            try:
                 req.grammar.accept([token])
-        except GrammarError as error:
-            self._fail_grammar(req, error)
-            return
-        req.drop_free_grammar()
+            except GrammarError as error:
+                self._fail_grammar(req, error)
+                return
+            req.drop_free_grammar()
         req.append(token)
         self.counters.generation_tokens += 1
-        self._outputs.token(req, token, float(logprob), detail)
-        if self._is_stop(req, token, req.num_tokens):
+        self._outputs.token(req, token, logprob, detail)
+        if token in req.stop_ids and self._is_stop(req, token, req.num_tokens):
             self._finish(req, Finish("stop", matched=token))
         elif req.grammar is not None and req.grammar.is_terminated():
             # Without an EOS it is text that has ended the output, and not to be hidden.
@@ -315,7 +314,7 @@ class Scheduler:
             self._finish(req, Finish("stop", matched=None if is_text else token))
         elif req.num_tokens - req.prompt_len >= req.max_new_tokens:
             self._finish(req, Finish("length"))
-        else:
+        elif req.grammar is not None:
             self._jump_forward(req)
 
     def _is_stop(self, req: Req, token: int, num_tokens: int) -> bool:
@@ -362,9 +361,9 @@ class Scheduler:
             req.unsent_jump = (jump.drop, jump.skip)
             req.next_logprob = first if not req.wants_logprobs else req.next_logprob
             req.logprob_stop, req.ending = req.num_tokens, finish
-            self._memory.truncate(req, first - 1)
+            self.memory.truncate(req, first - 1)
             return
-        self._memory.truncate(req, first)
+        self.memory.truncate(req, first)
         self._outputs.jump(req, jump.drop, jump.skip, tokens, [math.nan] * len(tokens))
         if finish is not None:
             self._finish(req, finish)
@@ -396,70 +395,23 @@ class Scheduler:
 
     # ---- planning ------------------------------------------------------------------------------
 
-    def _plan_decodes(self, plan: Plan) -> None:
-        """One row for each decoding req. Those with most outputs come first: they are the ones
-        that are never retracted, so something always gets done."""
-        decoding = [req for req in self.running.values() if req.wants_decode]
-        decoding.sort(key=lambda req: (-req.num_outputs, req.handle))
-        for i, req in enumerate(decoding):
-            if not req.is_resident:
-                continue
-            victims = []
-            if len(req.spare) < req.extend_left:  # else it needs no memory
-                prefilling = [r for r in self.running.values() if r.is_prefilling]
-                victims = decoding[i + 1 :] + [r for r in prefilling if r.pending == 0]
-            if req.pending > 0 and req.needs_newest_token:
-                if self._reserve_slots(req, 1, victims):
-                    plan.deferred.append(req)
-            else:
-                self._add_decode(plan, req, victims)
-
-    def _add_decode(self, plan: Plan, req: Req, victims: list[Req]) -> None:
-        """A row for the req's newest token; after a jump for several, in chunks if need be."""
-        length = min(req.extend_left, max(1, self.config.chunked_prefill_size - plan.num_tokens))
-        if not self._reserve_slots(req, length, victims):
-            return
-        limits = self._limits(req, length)
-        if limits is not None:
-            self._memory.take_spare(req, length)
-            plan.add(req, length, is_decode=True, limits=limits)
-
-    def _reserve_slots(self, req: Req, count: int, victims: list[Req]) -> bool:
-        """See that `req` has `count` slots set aside. If there are not enough, the least advanced
-        of `victims`, which are not part of the plan yet, gives up its memory; or `req` itself,
-        and then the answer is False."""
-        while len(req.spare) < count:
-            missing = count - len(req.spare)
-            roomy = self._memory.easy_room >= DECODE_RUN * len(self.running)
-            run = min(DECODE_RUN, req.remaining) if roomy else 0
-            slots = self._memory.alloc(max(missing, run), keep=req)
-            if slots is not None:
-                req.spare = np.concatenate((req.spare, slots))
-                break
-            resident = [r for r in (req, *victims) if r.is_resident]
-            victim = min(resident, key=_retraction_key)
-            self._retract(victim)
-            if victim is req:
-                return False
-        return True
-
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
         planned = 0
-        for req in list(self.running.values()):
-            if planned < budget and req.is_resident and req.kv_len < req.prefill_len:
+        for req in [req for req in self.running.values() if req.kv_len < req.prefill_len]:
+            if planned < budget and req.is_resident:
                 planned += self._extend(plan, req, budget - planned)
         return planned
 
     def _extend(self, plan: Plan, req: Req, budget: int) -> int:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
-        length = min(req.extend_left, budget, self._memory.room)
+        length = min(req.extend_left, budget, self.memory.room)
         if length == 0:
             return 0
         limits = self._limits(req, length)
         if limits is None:
             return 0
-        slots = self._memory.alloc(length)
+        slots = self.memory.alloc(length)
         assert slots is not None
         self.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
         plan.add(req, length, is_decode=False, limits=limits)
@@ -517,7 +469,7 @@ class Scheduler:
 
     def _start_running(self, req: Req) -> None:
         """Lock the cached prefix and give the req a table row that begins with it."""
-        prefix_len = self._memory.enter(req)
+        prefix_len = self.memory.enter(req)
         if req.cached_tokens < 0:
             req.cached_tokens = min(prefix_len, req.prompt_len)
             self.counters.admitted += 1
@@ -539,7 +491,7 @@ class Scheduler:
                 return True
             if len(self.running) < 2:
                 return False
-            self._retract(min(self.running.values(), key=_retraction_key))
+            self._retract(min(self.running.values(), key=retraction_key))
 
     # ---- memory --------------------------------------------------------------------------------
 
@@ -549,10 +501,10 @@ class Scheduler:
             max(0, req.extend_left) + self.new_token_ratio.expected_outputs(req)
             for req in self.running.values()
         )
-        return self._memory.room - reserved
+        return self.memory.room - reserved
 
     def _release(self, req: Req) -> None:
-        self._memory.release(req)
+        self.memory.release(req)
         self._admission_refused_at = None
 
     def _retract(self, req: Req) -> None:
@@ -577,8 +529,3 @@ class Scheduler:
             self.counters.ended += 1
             self.counters.ended_outputs += req.num_tokens - req.prompt_len
         self._outputs.end(req, finish)
-
-
-def _retraction_key(req: Req) -> tuple[int, int]:
-    """Fewest outputs first; of those, the latest arrival."""
-    return req.num_outputs, -req.handle

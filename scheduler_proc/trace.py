@@ -16,8 +16,9 @@ from msgspec import Struct
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.plan import Plan, Step
+from scheduler_proc.plan import Plan
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
+from scheduler_proc.step import Step
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
 _LEN_BYTES = 4

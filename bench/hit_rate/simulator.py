@@ -13,8 +13,8 @@ import numpy as np
 
 from bench.hit_rate.families import OUTPUT_TOKEN, VOCAB, Prompt
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.plan import Step
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.step import Step
 from srt.args import ServerArgs
 from srt.messages import TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams

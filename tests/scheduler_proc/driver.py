@@ -12,9 +12,9 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.plan import Step
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder
 from srt.messages import (
     Abort,

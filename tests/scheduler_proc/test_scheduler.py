@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.decodes import DECODE_RUN
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.plan import Step
-from scheduler_proc.scheduler import DECODE_RUN
+from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder, replay
 from srt.messages import ClientGone, Finish
 from srt.sampling_params import SamplingParams

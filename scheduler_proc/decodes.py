@@ -1,0 +1,137 @@
+"""Plans the rows of the reqs that decode, and sets slots aside for them.
+
+Part of the scheduler core. Those with most outputs come first; when slots run out, those with
+fewest give theirs up. So something always gets done.
+
+All slots of a step are found together, and with room in the pool each req gets a run of DECODE_RUN,
+so that its KV lies together. Only where the pool, the cache and the slots set aside earlier do not
+suffice is each req served by itself, and others retracted for it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.plan import Plan
+from scheduler_proc.req import Req
+from scheduler_proc.req_memory import ReqMemory
+
+DECODE_RUN = 16  # slots set aside at once for a decoding req
+
+
+def retraction_key(req: Req) -> tuple[int, int]:
+    """Fewest outputs first; of those, the latest arrival."""
+    return req.num_outputs, -req.handle
+
+
+class DecodePlanner:
+    """Decodes of the reqs in `running` (by handle), in rows of up to `max_tokens`.
+
+    `retract(req)` takes a req out of memory. `limits(req, length)` says what it may sample once so
+    many more of its tokens are extended, or None if that has ended it.
+    """
+
+    def __init__(
+        self,
+        running: dict[int, Req],
+        memory: ReqMemory,
+        max_tokens: int,
+        retract: Callable[[Req], None],
+        limits: Callable[[Req, int], Limits | None],
+    ) -> None:
+        self._running = running
+        self._memory = memory
+        self._max_tokens = max_tokens
+        self._retract = retract
+        self._limits = limits
+
+    def plan(self, plan: Plan) -> None:
+        """One row for each; those whose row depends on a token that is still being sampled are
+        deferred."""
+        decoding = [req for req in self._running.values() if req.wants_decode]
+        decoding.sort(key=retraction_key, reverse=True)
+        self._reserve(decoding)
+        victims = _Victims(decoding, self._running.values())
+        for req in decoding:
+            if req.row < 0:
+                continue  # retracted for one before it
+            if req.pending > 0 and req.needs_newest_token:
+                if self._reserve_one(req, 1, victims):
+                    plan.deferred.append(req)
+            else:
+                self._add(plan, req, victims)
+
+    def plan_deferred(self, plan: Plan) -> None:
+        """The rows of those that were deferred, whose newest token is known now."""
+        waiting = [req for req in plan.deferred if req.is_resident and req.wants_decode]
+        waiting.sort(key=retraction_key, reverse=True)
+        victims = _Victims(waiting, ())
+        for req in waiting:
+            if req.row >= 0:
+                self._add(plan, req, victims)
+
+    def _add(self, plan: Plan, req: Req, victims: "_Victims") -> None:
+        """A row for the req's newest token; after a jump for several, in chunks if need be."""
+        length = req.extend_left
+        if length > 1:
+            length = min(length, max(1, self._max_tokens - plan.num_tokens))
+        if req.num_spare < length and not self._reserve_one(req, length, victims):
+            return
+        limits = self._limits(req, length) if req.is_limited else NO_LIMITS
+        if limits is not None:
+            self._memory.take_spare(req, length)
+            plan.add(req, length, is_decode=True, limits=limits)
+
+    def _reserve(self, decoding: list[Req]) -> None:
+        """Set slots aside for those that have too few. If there are not enough for all, what is
+        set aside for anyone is given back, and nobody gets any here."""
+        most = self._max_tokens
+        short = [req for req in decoding if req.num_spare < min(req.extend_left, most)]
+        if not short:
+            return
+        run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
+        counts = [
+            max(min(req.extend_left, most) - req.num_spare, min(run, req.remaining))
+            for req in short
+        ]
+        if self._memory.find(sum(counts)):
+            self._memory.set_aside(short, counts, in_runs=run > 0)
+        else:
+            self._memory.free_spares()
+
+    def _reserve_one(self, req: Req, count: int, victims: "_Victims") -> bool:
+        """See that `req` has `count` slots set aside. If there are not enough, the least advanced
+        of those that are not part of the plan yet gives up its memory; or `req` itself, and then
+        the answer is False."""
+        while req.num_spare < count:
+            missing = count - req.num_spare
+            if self._memory.find(missing):
+                self._memory.set_aside([req], [missing], in_runs=True)
+                break
+            victim = victims.least()
+            self._retract(victim)
+            if victim is req:
+                return False
+        return True
+
+
+class _Victims:
+    """Who gives up memory: the least advanced of the reqs that decode and of those that prefill.
+
+    The reqs that decode are planned in the reverse order, so one that is planned already is never
+    the least: the one that asks comes before it.
+    """
+
+    def __init__(self, decoding: list[Req], running: Iterable[Req]) -> None:
+        self._decoding = decoding
+        self._running = running
+        self._least_last: list[Req] | None = None
+
+    def least(self) -> Req:
+        """The next one that is still in memory."""
+        if self._least_last is None:
+            prefilling = [req for req in self._running if req.is_prefilling and req.pending == 0]
+            self._least_last = self._decoding + prefilling
+            self._least_last.sort(key=retraction_key, reverse=True)
+        while not self._least_last[-1].is_resident:
+            self._least_last.pop()
+        return self._least_last[-1]

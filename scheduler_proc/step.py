@@ -1,0 +1,60 @@
+"""A sealed step: what the executor runs, and what its commit needs to know of each row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.req import Req
+
+
+@dataclass(slots=True)
+class Row:
+    """One req's share of a step: tokens [start, start+extend_len) of its sequence."""
+
+    req: Req
+    residency: int
+    start: int
+    extend_len: int
+    is_decode: bool
+    samples: bool = False
+    limits: Limits = NO_LIMITS  # what it may sample
+    sample: int = -1  # index into the batch's samples; -1 if it does not sample
+    logprob_start: int = 0  # position of the first known token that it scores
+    num_logprobs: int = 0
+    sample_detail: int = -1  # the sample's detail row, and the first of those of the known tokens
+    known_detail: int = -1  # that it scores; -1 if its req asks for none
+
+    @property
+    def logprob_stop(self) -> int:
+        """The position behind the last known token that it scores."""
+        return self.logprob_start + self.num_logprobs
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the req is still in memory as it was when this row was planned."""
+        return self.residency == self.req.residency
+
+
+class LateTokens(NamedTuple):
+    """Tokens that were not known when a step was laid out: the places `at` in its input_ids, and
+    of which samples of the step before they are. Both [n]."""
+
+    at: Sequence[int]
+    samples: Sequence[int]
+
+
+NO_LATE_TOKENS = LateTokens((), ())
+
+
+@dataclass(slots=True)
+class Step:
+    """A sealed step: what the executor runs (`batch`) and what commit needs to know (`rows`).
+
+    `finalize` fills in the `late_tokens`.
+    """
+
+    batch: ForwardBatch
+    rows: list[Row]
+    late_tokens: LateTokens
