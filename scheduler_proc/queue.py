@@ -10,92 +10,124 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the
   bound moves with the queue, and a batch that came at once is the policy's as a whole, however long
   it waits.
+
+A look costs what has changed since the one before: the first window's order is kept, and the tree
+tells whose match has changed. Later windows are ordered when they are reached.
 """
 
 import random
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from scheduler_proc.radix_cache import PrefixCache, TreeNode
+from scheduler_proc.queue_order import order_of
+from scheduler_proc.radix_cache import PrefixCache
 from scheduler_proc.req import Req
+from scheduler_proc.watchers import Watchers
 
-MATCH_GRAIN = 16  # matches are told apart by so many parts of a prompt
-POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
+RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
 
 
 class WaitingQueue:
     """Reqs that hold no memory. They arrive in order; retracted ones come back at any time."""
 
-    def __init__(self, policy: str, max_wait_s: float, rng: random.Random) -> None:
-        self._fresh: dict[int, Req] = {}  # by handle, in order of arrival
-        self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
+    def __init__(
+        self, policy: str, max_wait_s: float, rng: random.Random, cache: PrefixCache
+    ) -> None:
+        self._policy = policy
         self._max_wait_s = max_wait_s
         self._rng = rng
-        self._order: Callable[[list[Req]], list[Req]] = {
-            "lpm": _longest_prefix_first,
-            "dfs-weight": _depth_first_by_weight,
-            "fcfs": lambda reqs: reqs,
-            "random": lambda reqs: self._rng.sample(reqs, len(reqs)),
-        }[policy]
+        self._cache = cache
+        self._resumed: dict[int, Req] = {}  # by handle: those that have been admitted before
+        self._window: OrderedDict[int, Req] = OrderedDict()  # the oldest of the others, by handle
+        self._later: OrderedDict[int, Req] = OrderedDict()  # the rest of them; by arrival, as above
+        self._order = order_of(policy, cache.watchers, rng)
+        self._untracked: dict[int, Req] = {}  # of the later ones: those that came since the look
+        self._changes = 0  # since all that is wanted was marked in the cache
 
     def __len__(self) -> int:
-        return len(self._fresh) + len(self._resumed)
+        return len(self._resumed) + len(self._window) + len(self._later)
 
     def __iter__(self) -> Iterator[Req]:
-        return chain(self._resumed.values(), self._fresh.values())
+        return chain(self._resumed.values(), self._window.values(), self._later.values())
 
     def add(self, req: Req) -> None:
-        (self._resumed if req.residency > 0 else self._fresh)[req.handle] = req
+        self._changes += 1
+        if req.residency > 0:
+            self._resumed[req.handle] = req
+        else:
+            self._later[req.handle] = self._untracked[req.handle] = req
 
     def remove(self, req: Req) -> None:
-        del (self._resumed if req.handle in self._resumed else self._fresh)[req.handle]
+        self._changes += 1
+        if req.handle in self._window:
+            del self._window[req.handle]
+            self._order.remove(req)
+            self._cache.watchers.remove(req.cursor)
+        elif req.handle in self._later:
+            del self._later[req.handle]
+            self._untracked.pop(req.handle, None)
+        else:
+            del self._resumed[req.handle]
 
-    def ordered(self, cache: PrefixCache) -> list[Req]:
-        """All waiting reqs in the order of admission. Tells the cache what they have matched."""
-        for req in self:
-            cache.track(req.cursor, req.tokens, req.salt)
-        order = sorted(self._resumed.values(), key=lambda req: req.handle)
-        for window in self._windows():
-            order += self._order(window)
-        cache.want([req.cursor for req in order])
+    def ordered(self) -> Iterable[Req]:
+        """All waiting reqs in the order of admission, as of now; those of later windows as of when
+        they are reached. Tells the cache what they have matched."""
+        self._refresh()
+        resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
+        first = map(self._window.__getitem__, self._order.handles())
+        if self._changes * RENEWALS < len(self):
+            return chain(resumed, first, self._later_windows())
+        self._changes = 0
+        order = [*resumed, *first, *self._later_windows()]
+        self._cache.want([req.cursor for req in order])
         return order
 
-    def _windows(self) -> Iterator[list[Req]]:
-        """The fresh reqs, cut where one came more than `max_wait_s` after the first of its part."""
-        reqs = list(self._fresh.values())
+    def _refresh(self) -> None:
+        """Bring the matches and the first window up to date."""
+        cache = self._cache
+        seen = [*self._resumed.values(), *self._untracked.values()]
+        self._untracked.clear()
+        for req in seen:
+            cache.track(req.cursor, req.tokens, req.salt)
+        for cursor in cache.watchers.take_moved():
+            self._changes += 1
+            req = self._window[cursor.handle]
+            self._order.remove(req)
+            self._place(req)
+            seen.append(req)
+        while self._later:
+            oldest = next(iter((self._window or self._later).values()))
+            first = next(iter(self._later.values()))
+            if first.arrival_s > oldest.arrival_s + self._max_wait_s:
+                break
+            del self._later[first.handle]
+            self._window[first.handle] = first
+            self._place(first)
+        for req in seen:
+            cache.also_want(req.cursor)
+
+    def _place(self, req: Req) -> None:
+        """Put a req of the first window in its order."""
+        self._cache.track(req.cursor, req.tokens, req.salt)
+        self._cache.watchers.add(req.cursor, req.tokens, req.salt)
+        self._order.add(req)
+
+    def _later_windows(self) -> Iterator[Req]:
+        """Those after the first window, cut where one came more than `max_wait_s` after the first
+        of its part."""
+        reqs = list(self._later.values())
         while reqs:
             latest = reqs[0].arrival_s + self._max_wait_s
-            stop = bisect_right(reqs, latest, key=lambda req: req.arrival_s)
-            yield reqs[:stop]
-            reqs = reqs[stop:]
-
-
-def _longest_prefix_first(reqs: list[Req]) -> list[Req]:
-    """In order of arrival where the matches differ by little: a word that two prompts begin with
-    saves nothing, and would let one pass the other all along the queue."""
-
-    def gain(req: Req) -> int:
-        return req.cursor.length - req.cursor.length % max(1, req.num_tokens // MATCH_GRAIN)
-
-    return sorted(reqs, key=gain, reverse=True)
-
-
-def _depth_first_by_weight(reqs: list[Req]) -> list[Req]:
-    """Depth-first over the cached tree, at each node the branch with most waiting reqs first.
-
-    A req's sort key is the sequence of (branch weight, branch) on its path, so comparing keys
-    walks the tree. A req that ends at a node comes after those that go deeper: they hold it.
-    """
-    paths: dict[int, list[TreeNode]] = {}  # root first
-    weights: dict[int, int] = {}
-    for req in reqs:
-        paths[req.handle] = list(req.cursor.path())[::-1]
-        for node in paths[req.handle]:
-            weights[node.uid] = weights.get(node.uid, 0) + 1
-
-    def key(req: Req) -> tuple[tuple[int, int], ...]:
-        steps = tuple((-weights[node.uid], node.uid) for node in paths[req.handle])
-        return (*steps, (1, 0))
-
-    return sorted(reqs, key=key)
+            window = {req.handle: req for req in reqs if req.arrival_s <= latest}
+            watchers = Watchers()
+            order = order_of(self._policy, watchers, self._rng)
+            for req in window.values():
+                self._cache.track(req.cursor, req.tokens, req.salt)
+                watchers.add(req.cursor, req.tokens, req.salt)
+                order.add(req)
+            handles = list(order.handles())
+            for req in window.values():
+                watchers.remove(req.cursor)
+            yield from (window[handle] for handle in handles)
+            reqs = reqs[len(window) :]

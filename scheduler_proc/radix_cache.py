@@ -30,6 +30,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduler_proc.memory import TokenPool
+from scheduler_proc.watchers import NO_TOKEN, Spot, Watchers
 
 USES_PER_LOOK = 1 << 20  # more than there can be between two looks at the queue
 
@@ -79,11 +80,15 @@ class Cursor:
     split or grow, but one that loses its tail becomes another node. `track` checks that.
     """
 
-    __slots__ = ("length", "node")
+    __slots__ = ("handle", "length", "next_token", "node", "spot")
 
-    def __init__(self) -> None:
+    def __init__(self, handle: int = -1) -> None:
+        """`handle` is that of its req."""
+        self.handle = handle
         self.node: TreeNode | None = None
         self.length = 0
+        self.spot: Spot | None = None  # among the watchers, if it is one
+        self.next_token = NO_TOKEN
 
     def current(self) -> TreeNode | None:
         """The node on whose edge the match ends now; None if the match has to begin anew."""
@@ -133,11 +138,13 @@ class PrefixCache(Protocol):
     evictable_size: int
     protected_size: int
     evicted_total: int
+    watchers: Watchers
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
     def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
     def want(self, cursors: Sequence[Cursor]) -> None: ...
+    def also_want(self, cursor: Cursor) -> None: ...
     def insert(
         self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
     ) -> Inserted: ...
@@ -163,10 +170,12 @@ class RadixCache:
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
         self._last_wanted = 0  # the latest stamp that `want` has given
+        self._least_wanted = 0  # below all of those, above all uses since
         self._uids = 0
         self.evictable_size = 0
         self.protected_size = 0
         self.evicted_total = 0
+        self.watchers = Watchers()
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
         """The length of the longest cached prefix of `tokens`. Changes nothing."""
@@ -200,7 +209,8 @@ class RadixCache:
         self._clock = before = max(self._clock, self._last_wanted)
         if not cursors:
             return
-        self._last_wanted = stamp = before + USES_PER_LOOK + len(cursors)
+        self._least_wanted = before + USES_PER_LOOK
+        self._last_wanted = stamp = self._least_wanted + len(cursors)
         for cursor in cursors:
             node = cursor.current()
             if node is not None and cursor.length < node.end:
@@ -210,6 +220,14 @@ class RadixCache:
                 node.last_access = stamp
                 node = node.parent
             stamp -= 1
+
+    def also_want(self, cursor: Cursor) -> None:
+        """Mark what one more waiting req has matched, as the last in the queue. The cursor has just
+        been tracked."""
+        node = cursor.node
+        while node is not None and node.last_access < self._least_wanted:
+            node.last_access = self._least_wanted
+            node = node.parent
 
     def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
         """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
@@ -311,12 +329,15 @@ class RadixCache:
     def _add_child(self, parent: TreeNode, key: np.ndarray, slots: np.ndarray) -> TreeNode:
         node = self._new_node(parent, key, slots)
         parent.children[int(key[0])] = node
+        home = self._salts[parent.uid] if parent.is_root else parent.uid
+        self.watchers.lengthened(home, parent.end, int(key[0]))
         self.evictable_size += len(key)
         self._push_if_evictable(node)
         return node
 
     def _grow(self, node: TreeNode, key: np.ndarray, slots: np.ndarray) -> None:
         """Lengthen the edge to a leaf that no req but the caller has locked."""
+        self.watchers.lengthened(node.uid, node.end, int(key[0]))
         node.key = np.concatenate((node.key, key))
         node.slots = np.concatenate((node.slots, slots))
         node.end += len(key)
@@ -335,6 +356,7 @@ class RadixCache:
         parent.children[int(upper.key[0])] = upper
         node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
         upper.children[int(node.key[0])] = node
+        self.watchers.split(node, upper)
         return upper
 
     def _push_if_evictable(self, node: TreeNode) -> None:
@@ -358,6 +380,7 @@ class RadixCache:
         assert parent is not None
         del parent.children[int(node.key[0])]
         node.parent = None
+        self.watchers.removed(node)
         if not parent.is_root:
             self._push_if_evictable(parent)
         elif not parent.children:
@@ -373,6 +396,7 @@ class NoCache:
         self.evictable_size = 0
         self.protected_size = 0
         self.evicted_total = 0
+        self.watchers = Watchers()
         self._root = TreeNode(0, None, _EMPTY, _EMPTY)
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
@@ -385,6 +409,9 @@ class NoCache:
         return Match(self._root, _EMPTY)
 
     def want(self, cursors: Sequence[Cursor]) -> None:
+        pass
+
+    def also_want(self, cursor: Cursor) -> None:
         pass
 
     def insert(

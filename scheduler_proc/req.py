@@ -78,7 +78,7 @@ class Req:
         # Counts entries and exits, so that a late result knows if it still applies.
         self.residency = 0
         self.node: TreeNode | None = None  # locked while resident
-        self.cursor = Cursor()  # of its match while it waits
+        self.cursor = Cursor(handle)  # of its match while it waits
         self.num_spare = 0  # slots set aside for decoding, in its row from kv_len on
         self.shared_len = 0
         self.computed_len = 0
@@ -197,7 +197,7 @@ class Req:
                 self._penalties.count(token, 1)
         self.num_tokens = first + len(tokens)
         self._buffer[first : self.num_tokens] = tokens
-        self.cursor = Cursor()  # it may have gone beyond `first`
+        self.cursor = Cursor(self.handle)  # it may have gone beyond `first`
 
     def output_tail(self, limit: int) -> list[int]:
         """The last `limit` outputs, or all if there are fewer."""

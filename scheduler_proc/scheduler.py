@@ -96,7 +96,9 @@ class Scheduler:
         self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
         self.retokeniser: Retokeniser | None = None  # without one there are no jumps
         self._rng = random.Random(config.random_seed)
-        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self._rng)
+        self.waiting = WaitingQueue(
+            config.schedule_policy, config.max_wait_s, self._rng, self.cache
+        )
         self.running: dict[int, Req] = {}  # by handle, in order of admission
         self.memory = ReqMemory(self.pool, self.table, self.cache, self.running)
         self._decodes = DecodePlanner(
@@ -448,7 +450,7 @@ class Scheduler:
         available = self._available()
         prefilling = [req for req in self.running.values() if req.is_prefilling]
         latest = math.inf  # the arrival after which nobody may overtake those that stand aside
-        for req in self.waiting.ordered(self.cache):
+        for req in self.waiting.ordered():
             if budget <= 0 or self.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
             if req.pending > 0:

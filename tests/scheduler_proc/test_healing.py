@@ -93,7 +93,7 @@ def test_what_no_longer_token_goes_on_from_is_jumped_and_the_grammar_dropped() -
     driver = make()
     driver.add("r", [1, 2, 3], 10, grammar=grammar_for(b"xyz"))
     assert driver.core.counters.jump_forward_tokens == 3
-    assert [req.grammar for req in driver.core.waiting.ordered(driver.core.cache)] == [None]
+    assert [req.grammar for req in driver.core.waiting.ordered()] == [None]
     driver.run()
     assert text_of(driver.outputs["r"]).startswith(b"xyz") and len(driver.outputs["r"]) == 10
 

@@ -170,7 +170,7 @@ def test_a_retracted_request_needs_no_less_than_nothing() -> None:
     for _ in range(40):
         driver.step()
     driver.core._retract(*driver.core.running.values())
-    driver.core.waiting.ordered(driver.core.cache)
+    driver.core.waiting.ordered()
     pace = meter.report(0.0)
     assert pace is not None
     assert pace.left_tokens == 4

@@ -1,6 +1,7 @@
 """The order of admission: the policy's, within a bound on who may overtake whom."""
 
 import random
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from bench.hit_rate.families import OUTPUT_TOKEN
 from bench.hit_rate.simulator import Setting, simulate
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.queue import POLICIES, WaitingQueue
-from scheduler_proc.radix_cache import RadixCache
+from scheduler_proc.queue import WaitingQueue
+from scheduler_proc.queue_order import POLICIES
+from scheduler_proc.radix_cache import Cursor, RadixCache, TreeNode
 from scheduler_proc.req import Req
 from srt.messages import TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
@@ -29,8 +31,8 @@ def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = Fal
     return waiting
 
 
-def queue_of(reqs: list[Req], policy: str, max_wait_s: float) -> WaitingQueue:
-    queue = WaitingQueue(policy, max_wait_s, random.Random(0))
+def queue_of(reqs: list[Req], policy: str, max_wait_s: float, cache: RadixCache) -> WaitingQueue:
+    queue = WaitingQueue(policy, max_wait_s, random.Random(0), cache)
     for waiting in reqs:
         queue.add(waiting)
     return queue
@@ -64,8 +66,8 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     for handle, (prompt, gap_s, is_resumed) in enumerate(arrivals):
         now += gap_s
         reqs.append(req(handle, prompt, now, is_resumed))
-    queue = queue_of(reqs, policy, max_wait_s)
-    order = queue.ordered(cache_with(*cached))
+    queue = queue_of(reqs, policy, max_wait_s, cache_with(*cached))
+    order = list(queue.ordered())
     assert sorted(r.handle for r in order) == list(range(len(reqs)))
     resumed = [r for r in reqs if r.residency > 0]
     assert order[: len(resumed)] == resumed
@@ -77,7 +79,7 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
 def test_a_batch_is_the_policys_as_a_whole_however_long_it_waits(policy: str) -> None:
     """No grid of time cuts it: all came within max_wait of the oldest."""
     reqs = [req(i, [1 + i % 2, 5, 5, 9 + i], 4.9 + 0.02 * i) for i in range(10)]
-    order = queue_of(reqs, policy, 1.0).ordered(cache_with([2, 5, 5]))
+    order = queue_of(reqs, policy, 1.0, cache_with([2, 5, 5])).ordered()
     assert [r.handle for r in order] == [1, 3, 5, 7, 9, 0, 2, 4, 6, 8]
 
 
@@ -85,10 +87,10 @@ def test_the_bound_moves_as_the_oldest_is_admitted() -> None:
     """A better match that came too late for the oldest may go before the next one."""
     cache = cache_with([7, 7, 7])
     first, second, better = req(0, [1], 0.0), req(1, [2], 2.0), req(2, [7, 7, 7, 1], 4.0)
-    queue = queue_of([first, second, better], "lpm", 3.0)
-    assert queue.ordered(cache) == [first, second, better]
+    queue = queue_of([first, second, better], "lpm", 3.0, cache)
+    assert list(queue.ordered()) == [first, second, better]
     queue.remove(first)
-    assert queue.ordered(cache) == [better, second]
+    assert list(queue.ordered()) == [better, second]
 
 
 @settings(max_examples=20, deadline=None)
@@ -131,3 +133,135 @@ def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
         driver.step()
     driver.run()
     assert driver.core.counters.retracted > 0
+
+
+class Queued:
+    """A queue and a tree of few slots, changed at random as a scheduler changes them."""
+
+    def __init__(self, seed: int, policy: str, max_wait_s: float, num_slots: int) -> None:
+        self.rng = random.Random(seed)
+        self.policy, self.max_wait_s = policy, max_wait_s
+        self.pool = TokenPool(num_slots)
+        self.cache = RadixCache(self.pool)
+        self.queue = WaitingQueue(policy, max_wait_s, random.Random(0), self.cache)
+        self.waiting: list[Req] = []  # by arrival
+        self.admitted: list[Req] = []
+        self.locked: list[TreeNode] = []
+        self.now, self.handles = 0.0, 0
+        self.texts = [[self.rng.randint(1, 3) for _ in range(40)] for _ in range(4)]
+
+    def text(self) -> list[int]:
+        """Some share long beginnings, some none, some are the beginning of others."""
+        rng = self.rng
+        text = rng.choice(self.texts)[: rng.randint(0, 40)]
+        return text + [rng.randint(1, 3) for _ in range(rng.choice([0, 1, 1, 20]))] or [9]
+
+    def change(self) -> None:
+        rng = self.rng
+        what = rng.choice(["arrive", "arrive", "admit", "abort", "insert", "evict", "retract"])
+        if what == "arrive":
+            self.now += rng.choice([0.0, 0.1, 1.0])
+            for _ in range(rng.choice([1, 1, 4])):
+                self.waiting.append(req(self.handles, self.text(), self.now))
+                self.queue.add(self.waiting[-1])
+                self.handles += 1
+        elif what == "admit" and self.waiting:
+            admitted = next(iter(self.queue.ordered()))
+            self.forget(admitted)
+            self.cache.inc_lock_ref(self.cache.match_prefix(admitted.tokens[:-1]).node)
+            self.locked.append(self.cache.match_prefix(admitted.tokens[:-1]).node)
+            self.admitted.append(admitted)
+        elif what == "abort" and self.waiting:
+            self.forget(rng.choice(self.waiting))
+        elif what == "insert":
+            self.insert(np.array(self.text(), np.int32))
+        elif what == "evict":
+            self.cache.evict(rng.choice([1, 3, 30]))
+        elif what == "retract" and self.admitted:
+            retracted = self.admitted.pop(rng.randrange(len(self.admitted)))
+            retracted.residency = 2
+            self.waiting.append(retracted)
+            self.queue.add(retracted)
+        if self.locked and rng.random() < 0.2:
+            self.cache.dec_lock_ref(self.locked.pop(rng.randrange(len(self.locked))))
+
+    def insert(self, tokens: np.ndarray) -> None:
+        self.cache.evict(len(tokens) - self.pool.free_size)
+        slots = self.pool.alloc(len(tokens))
+        if slots is not None:
+            done = self.cache.insert(tokens, slots)
+            self.pool.free(slots[: done.existing])
+
+    def forget(self, gone: Req) -> None:
+        self.queue.remove(gone)
+        self.waiting.remove(gone)
+
+    def sorted_anew(self) -> list[int]:
+        """The handles of all that wait, by the policy's definition."""
+        fresh = sorted((r for r in self.waiting if r.residency == 0), key=lambda r: r.handle)
+        order = sorted(r.handle for r in self.waiting if r.residency > 0)
+        while fresh:
+            latest = fresh[0].arrival_s + self.max_wait_s
+            window = [r for r in fresh if r.arrival_s <= latest]
+            order += {"lpm": self.by_match, "dfs-weight": self.by_weight, "fcfs": handles_of}[
+                self.policy
+            ](window)
+            fresh = fresh[len(window) :]
+        return order
+
+    def by_match(self, window: list[Req]) -> list[int]:
+        def gain(waiting: Req) -> int:
+            length = self.cache.match_len(waiting.tokens)
+            return length - length % max(1, waiting.num_tokens // 16)
+
+        return handles_of(sorted(window, key=gain, reverse=True))
+
+    def by_weight(self, window: list[Req]) -> list[int]:
+        paths: dict[int, list[TreeNode]] = {}
+        for waiting in window:
+            cursor = Cursor()
+            self.cache.track(cursor, waiting.tokens)
+            paths[waiting.handle] = list(cursor.path())[::-1]
+        weights = Counter(node.uid for path in paths.values() for node in path)
+
+        def key(waiting: Req) -> tuple[tuple[int, int], ...]:
+            steps = tuple((-weights[node.uid], node.uid) for node in paths[waiting.handle])
+            return (*steps, (1, 0))
+
+        return handles_of(sorted(window, key=key))
+
+
+def handles_of(reqs: list[Req]) -> list[int]:
+    return [waiting.handle for waiting in reqs]
+
+
+@pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 100_000),
+    max_wait_s=st.sampled_from([0.0, 0.5, 3.0, 1e9]),
+    num_slots=st.sampled_from([60, 200, 1000]),
+    looks=st.sampled_from([1.0, 0.3]),
+)
+def test_the_order_that_is_kept_is_the_one_of_a_full_sort(
+    policy: str, seed: int, max_wait_s: float, num_slots: int, looks: float
+) -> None:
+    """Whatever arrives, is admitted, aborted, retracted, inserted and evicted between looks."""
+    queued = Queued(seed, policy, max_wait_s, num_slots)
+    for _ in range(120):
+        queued.change()
+        if queued.rng.random() < looks:
+            expected = queued.sorted_anew()  # a look splits edges, and so renames branches
+            assert handles_of(list(queued.queue.ordered())) == expected
+
+
+def test_nothing_is_kept_of_those_that_have_left() -> None:
+    queued = Queued(1, "dfs-weight", 1.0, 200)
+    for _ in range(300):
+        queued.change()
+        list(queued.queue.ordered())
+    for waiting in list(queued.waiting):
+        queued.forget(waiting)
+    assert list(queued.cache.watchers.spots()) == []
+    assert queued.cache.watchers.take_moved() == []
+    assert len(queued.queue) == 0

@@ -1,0 +1,133 @@
+"""Which waiting reqs' matches a change of the radix tree may change: they are found without looking
+at the others.
+
+The tree owns one and reports its changes; the queue adds the cursors of reqs, which have just been
+tracked, and takes those that are to be tracked again. Invariant: a cursor that was added is at the
+place where its match ends, by the token that would lengthen it, or among those that moved.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from scheduler_proc.radix_cache import Cursor, TreeNode
+
+NO_TOKEN = -1  # follows a match that is the whole prompt
+
+# Of a node by its uid, or of matches of length 0 by their salt.
+Home = int | str
+
+
+class Spot:
+    """A place where matches end: so many tokens from the root, on the edge of a node or at a root.
+    `groups` are the cursors by their next token, `handles` are theirs, sorted."""
+
+    __slots__ = ("groups", "handles", "home", "length")
+
+    def __init__(self, home: Home, length: int) -> None:
+        self.home = home
+        self.length = length
+        self.groups: dict[int, dict[Cursor, None]] = {}
+        self.handles: list[int] = []
+
+    def add(self, cursor: "Cursor") -> None:
+        self.groups.setdefault(cursor.next_token, {})[cursor] = None
+        insort(self.handles, cursor.handle)
+
+    def remove(self, cursors: "list[Cursor]", token: int) -> None:
+        """Of the group of `token`."""
+        group = self.groups[token]
+        for cursor in cursors:
+            del group[cursor]
+            del self.handles[bisect_left(self.handles, cursor.handle)]
+        if not group:
+            del self.groups[token]
+
+    def __iter__(self) -> "Iterator[Cursor]":
+        for group in self.groups.values():
+            yield from group
+
+
+class Watchers:
+    """Cursors by place, and those that have moved."""
+
+    def __init__(self) -> None:
+        self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
+        self._moved: dict[Cursor, None] = {}
+
+    def add(self, cursor: "Cursor", tokens: np.ndarray, salt: str) -> None:
+        """From now on, `cursor` is told of if the match of `tokens` may have changed."""
+        node, length = cursor.node, cursor.length
+        home: Home = salt if node is None or node.parent is None else node.uid
+        spots = self._homes.setdefault(home, {})
+        if length not in spots:
+            spots[length] = Spot(home, length)
+        cursor.spot = spots[length]
+        cursor.next_token = int(tokens[length]) if length < len(tokens) else NO_TOKEN
+        cursor.spot.add(cursor)
+
+    def remove(self, cursor: "Cursor") -> None:
+        """It is told of no more."""
+        self._moved.pop(cursor, None)
+        spot = cursor.spot
+        if spot is None:
+            return
+        cursor.spot = None
+        spot.remove([cursor], cursor.next_token)
+        self._drop_if_empty(spot)
+
+    def take_moved(self) -> "list[Cursor]":
+        """Those to be tracked and added again."""
+        moved, self._moved = list(self._moved), {}
+        return moved
+
+    def spots(self) -> Iterator[tuple[Home, list[Spot]]]:
+        """All places, by home."""
+        for home, spots in self._homes.items():
+            yield home, list(spots.values())
+
+    # ---- changes of the tree -------------------------------------------------------------------
+
+    def lengthened(self, home: Home, length: int, token: int) -> None:
+        """Behind `length` tokens there is a `token` now that was not there."""
+        spot = self._homes.get(home, {}).get(length)
+        if spot is not None and token in spot.groups:
+            group = list(spot.groups[token])
+            spot.remove(group, token)
+            self._move(group)
+            self._drop_if_empty(spot)
+
+    def split(self, node: "TreeNode", upper: "TreeNode") -> None:
+        """The beginning of the edge to `node` is the edge to `upper` now."""
+        spots = self._homes.get(node.uid)
+        if spots is None:
+            return
+        for length in [length for length in spots if length <= upper.end]:
+            spot = spots.pop(length)
+            spot.home = upper.uid
+            for cursor in spot:
+                cursor.node = upper
+            self._homes.setdefault(upper.uid, {})[length] = spot
+        if not spots:
+            del self._homes[node.uid]
+
+    def removed(self, node: "TreeNode") -> None:
+        """The edge to `node` is gone."""
+        for spot in self._homes.pop(node.uid, {}).values():
+            self._move(list(spot))
+
+    def _move(self, cursors: "list[Cursor]") -> None:
+        for cursor in cursors:
+            cursor.spot = None
+        self._moved.update(dict.fromkeys(cursors))
+
+    def _drop_if_empty(self, spot: Spot) -> None:
+        if spot.groups:
+            return
+        spots = self._homes[spot.home]
+        del spots[spot.length]
+        if not spots:
+            del self._homes[spot.home]
