@@ -33,6 +33,7 @@ from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
+from scheduler_proc.step_target import CostMeter
 from scheduler_proc.trace import TraceRecorder
 from srt.actor import Actor
 from srt.args import ServerArgs
@@ -94,6 +95,7 @@ class SchedulerActor(Actor):
         self._stats_log = StatsLog(self._core)
         self._clock = StepClock()
         self._pace = PaceMeter(self._core)
+        self._costs = CostMeter()
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
@@ -256,9 +258,15 @@ class SchedulerActor(Actor):
                 self.send(self._detokenizer, part)
 
     def _tell_pace(self, *, at_once: bool = False) -> None:
-        """How fast it goes, to the front."""
+        """How fast it goes, to the front, and what steps cost, to the core."""
         while self._clock.steps:
-            self._pace.stepped(*self._clock.steps.popleft())
+            tokens, decodes, seconds = self._clock.steps.popleft()
+            self._pace.stepped(tokens, seconds)
+            self._costs.add(decodes, tokens - decodes, seconds)
+        costs = self._costs.news()
+        if costs is not None:
+            self._core.costs = costs
+            self._trace.measured(costs)
         pace = self._pace.report(time.monotonic(), at_once=at_once)
         if pace is not None:
             send_now(self._front, pace)
@@ -327,13 +335,13 @@ class SchedulerActor(Actor):
         """In the compute thread, which has run `previous` already."""
         self._core.finalize(step, None if previous is None else previous.result())
         self._clock.begin(time.perf_counter())
-        tokens = 0  # a step that raises says nothing of how long others take
+        tokens = decodes = 0  # a step that raises says nothing of how long others take
         try:
             result = self._executor.run(step.batch)
-            tokens = len(step.batch.input_ids)
+            tokens, decodes = len(step.batch.input_ids), step.num_decodes
             return result
         finally:
-            self._clock.end(time.perf_counter(), tokens)
+            self._clock.end(time.perf_counter(), tokens, decodes)
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it raised: then its parts have been
@@ -398,6 +406,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         vocab_size=executor.vocab_size,
         max_running_requests=args.max_running_requests,
         chunked_prefill_size=args.chunked_prefill_size,
+        step_target_s=args.step_target_ms / 1000,
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
         disable_radix_cache=args.disable_radix_cache,

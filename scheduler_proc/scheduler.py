@@ -45,6 +45,7 @@ from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
 from scheduler_proc.step import Row, Step
+from scheduler_proc.step_target import StepCosts, tokens_beside
 from srt.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
 
@@ -54,13 +55,15 @@ ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits and policies. `chunked_prefill_size` is the token budget of one step."""
+    """Limits and policies. `chunked_prefill_size` is the token budget of one step, `step_target_s`
+    how long one may last while others decode (0: see `step_target`)."""
 
     max_total_tokens: int
     context_len: int
     vocab_size: int
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
+    step_target_s: float = 0.0
     schedule_policy: str = "lpm"
     max_wait_s: float = 30.0
     disable_radix_cache: bool = False
@@ -94,6 +97,7 @@ class Scheduler:
         self.pool = TokenPool(config.max_total_tokens)
         self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
         self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
+        self.costs: StepCosts | None = None  # as measured; None: not known yet
         self.retokeniser: Retokeniser | None = None  # without one there are no jumps
         self._rng = random.Random(config.random_seed)
         self.waiting = WaitingQueue(
@@ -188,10 +192,7 @@ class Scheduler:
         self._expire(now)
         plan = Plan(self.table, self.memory.sampling)
         self._decodes.plan(plan)
-        budget = self.config.chunked_prefill_size
-        # Decodes never starve prefills altogether.
-        num_decodes = plan.num_tokens + len(plan.deferred)
-        prefill_budget = max(budget - num_decodes, budget // 8, 1)
+        prefill_budget = self._prefill_budget(plan)
         prefill_budget -= self._plan_prefills(plan, prefill_budget)
         if len(self.waiting) == 0:
             self._places_in_memory = 0
@@ -396,6 +397,14 @@ class Scheduler:
             self._finish(req, Finish("timeout" if has_output else "abort", error=error))
 
     # ---- planning ------------------------------------------------------------------------------
+
+    def _prefill_budget(self, plan: Plan) -> int:
+        """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
+        budget = whole = self.config.chunked_prefill_size
+        num_decodes = plan.num_tokens + len(plan.deferred)
+        if num_decodes > 0 and self.costs is not None:
+            budget = tokens_beside(self.costs, num_decodes, whole, self.config.step_target_s)
+        return min(budget, max(whole - num_decodes, whole // 8, 1))
 
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         """The next chunks of reqs that are partly prefilled; returns the tokens planned."""

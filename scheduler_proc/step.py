@@ -58,3 +58,8 @@ class Step:
     batch: ForwardBatch
     rows: list[Row]
     late_tokens: LateTokens
+
+    @property
+    def num_decodes(self) -> int:
+        """Rows that decode."""
+        return sum(row.is_decode for row in self.rows)

@@ -15,8 +15,9 @@ class StepClock:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.exposed_s = 0.0
-        # Of the steps that nobody has looked at: tokens, and seconds with the exposed ones before.
-        self.steps: deque[tuple[int, float]] = deque(maxlen=MAX_STEPS)
+        # Of the steps that nobody has looked at: tokens, those of them that are a decode each, and
+        # seconds with the exposed ones before.
+        self.steps: deque[tuple[int, int, float]] = deque(maxlen=MAX_STEPS)
         self._began = self._since = 0.0
         self._ended: float | None = None  # None: there was nothing to do since
 
@@ -27,11 +28,11 @@ class StepClock:
         self._since = now if self._ended is None else self._ended
         self._began = now
 
-    def end(self, now: float, tokens: int = 0) -> None:
-        """It has finished a step of so many tokens, or failed one (0)."""
+    def end(self, now: float, tokens: int = 0, decodes: int = 0) -> None:
+        """It has finished a step of so many tokens and decodes, or failed one (0)."""
         self.step_s += now - self._began
         if tokens > 0:
-            self.steps.append((tokens, now - self._since))
+            self.steps.append((tokens, decodes, now - self._since))
         self._ended = now
 
     def rest(self) -> None:

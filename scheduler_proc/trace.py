@@ -19,15 +19,16 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
+from scheduler_proc.step_target import StepCosts
 from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
 _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "prepare", "seal", "commit", "fail", "split", "cancel",
-    "flush", "reset" or "end". A commit, fail, split or cancel is of the oldest step or part of one
-    that has had none yet; a split puts the parts in its place."""
+    """One event: "config", "message", "costs", "prepare", "seal", "commit", "fail", "split",
+    "cancel", "flush", "reset" or "end". A commit, fail, split or cancel is of the oldest step or
+    part of one that has had none yet; a split puts the parts in its place."""
 
     kind: str
     now: float = 0.0
@@ -46,6 +47,9 @@ class TraceRecorder:
 
     def prepared(self, plan: Plan | None, now: float) -> None:
         self._write(Record("prepare", now, plan is not None))
+
+    def measured(self, costs: StepCosts) -> None:
+        self._write(Record("costs", data=list(costs)))
 
     def sealed(self, step: Step | None) -> None:
         if self._file is not None:
@@ -118,6 +122,8 @@ def replay(
     for index, record in enumerate(records):
         if record.kind == "message":
             _enter(core, decode(record.data), record.now, grammars)
+        elif record.kind == "costs":
+            core.costs = StepCosts(*record.data)
         elif record.kind == "prepare":
             plan = core.prepare(record.now)
             assert (plan is not None) == record.data, f"record {index}: planned or not"

@@ -60,6 +60,7 @@ class ServerArgs(Struct, frozen=True):
     max_queued_tokens: int = 1048576
     max_queue_wait: float = 30.0
     chunked_prefill_size: int = 512
+    step_target_ms: float = 0.0
     random_seed: int = -1
     grammar_backend: str = "fsm"
     grammar_compile_timeout: float = 10.0
@@ -113,6 +114,7 @@ class ServerArgs(Struct, frozen=True):
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
         _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
         _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
+        _require(self.step_target_ms >= 0, "step_target_ms", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
         _require(
@@ -226,6 +228,7 @@ def _add_scheduling(group: Any) -> None:
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
     _option(group, "--max-queue-wait", "seconds that a new request may expect to wait; beyond: 429")
     _option(group, "--chunked-prefill-size", "token budget of one step")
+    _option(group, "--step-target-ms", "of a step while others decode; 0: three times one without")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
 
 

@@ -1,0 +1,51 @@
+"""What a step takes by its size, measured: `base + n * each` seconds.
+
+Both come from a least-squares fit, so that what was seen under little load holds under much.
+"""
+
+MEMORY_S = 20.0  # of busy time, after which a step counts e times less
+MAX_SURPRISE = 8.0  # a step counts as at most so many times what it was expected to take
+FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
+
+
+class StepCost:
+    """Seconds of a step by its tokens: a line through the steps of the recent past."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5  # of 1, tokens, seconds, tokens², tokens·seconds
+        self._slope = 0.0  # when the steps were last of several sizes
+
+    def add(self, tokens: int, seconds: float, keep: float) -> None:
+        """One more step; the earlier ones count `keep` times what they did."""
+        base_s, token_s = self.line()
+        expected_s = base_s + token_s * tokens
+        if expected_s > 0:  # a machine that stood still says nothing of the next step
+            seconds = min(seconds, MAX_SURPRISE * expected_s)
+        weight = 1.0 if any(self._sums) else FIRST_STEP
+        new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)
+        sums = zip(self._sums, new, strict=True)
+        self._sums = [keep * old + weight * value for old, value in sums]
+        self._fit_slope()
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step, on average."""
+        return self._sums[2] / self._sums[0] if self._sums[0] else 0.0
+
+    def line(self) -> tuple[float, float]:
+        """Seconds of any step and seconds of each of its tokens; zeros before the first step."""
+        count, tokens, seconds, _, _ = self._sums
+        if tokens == 0.0:
+            return 0.0, 0.0
+        base_s = (seconds - self._slope * tokens) / count
+        if self._slope <= 0.0 or base_s <= 0.0:
+            return 0.0, seconds / tokens
+        return base_s, self._slope
+
+    def _fit_slope(self) -> None:
+        """Steps of one size do not tell the two apart: what others have told still holds; before
+        there were any, all is the tokens'."""
+        count, tokens, seconds, squares, products = self._sums
+        spread = squares * count - tokens * tokens
+        if spread > 1e-6 * squares * count:
+            self._slope = (products * count - tokens * seconds) / spread

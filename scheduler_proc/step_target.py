@@ -1,0 +1,76 @@
+"""How many prompt tokens a step may compute while others decode: as many as let it last as long as
+it should, by what steps have taken of late.
+
+The actor owns a `CostMeter` and hands its figures to the core as data, from which the core derives
+each step's budget: the core has no clock, and its traces replay.
+"""
+
+import math
+from typing import NamedTuple
+
+from scheduler_proc.step_cost import MEMORY_S, StepCost
+
+# By default a step with prefills is planned to last so many times one without. Both are estimates:
+# it leaves room for one that takes a third longer to be within four.
+AUTO_STEPS = 3.0
+MIN_SHARE = 128  # of the whole budget a prefill gets one part at least, however slow steps are
+NEWS = 0.05  # by how much a figure has to change to be handed on
+
+
+class StepCosts(NamedTuple):
+    """Seconds of a step of `n` decodes and `m` other tokens: `base_s + n * row_s + m * token_s`."""
+
+    base_s: float
+    row_s: float
+    token_s: float
+
+    def decode_s(self, rows: int) -> float:
+        """Of a step in which so many rows decode and nothing else happens."""
+        return self.base_s + rows * self.row_s
+
+
+def tokens_beside(costs: StepCosts, decodes: int, whole: int, target_s: float) -> int:
+    """The prompt tokens for a step of `target_s` with so many decodes; at most the `whole` budget.
+    A target of 0 stands for AUTO_STEPS times what it takes without them."""
+    decode_s = costs.decode_s(decodes)
+    left_s = (target_s or AUTO_STEPS * decode_s) - decode_s
+    if left_s >= whole * costs.token_s:
+        return whole
+    return max(1, whole // MIN_SHARE, int(left_s / costs.token_s))
+
+
+class CostMeter:
+    """Learns the costs from steps, which it forgets with busy time only."""
+
+    def __init__(self) -> None:
+        self._decodes = StepCost()
+        self._tokens = self._seconds = 0.0  # of all but decodes
+        self._known: StepCosts | None = None
+
+    def add(self, decodes: int, others: int, seconds: float) -> None:
+        """A step of so many decodes and other tokens, one of either at least."""
+        keep = math.exp(-seconds / MEMORY_S)
+        if others == 0:
+            self._decodes.add(decodes, seconds, keep)
+            return
+        base_s, row_s = self._decodes.line()
+        least_s = self._seconds / self._tokens / 2 * others if self._tokens else 0.0
+        # However long the decodes of this one took, its tokens took some time.
+        rest_s = max(seconds - base_s - row_s * decodes, least_s)
+        self._tokens = keep * self._tokens + others
+        self._seconds = keep * self._seconds + rest_s
+
+    def news(self) -> StepCosts | None:
+        """The costs, if they are known and not about those that were told last."""
+        base_s, row_s = self._decodes.line()
+        if row_s == 0.0 or self._seconds == 0.0:
+            return None
+        costs = StepCosts(base_s, row_s, self._seconds / self._tokens)
+        if self._known is not None and not _differ(self._known, costs):
+            return None
+        self._known = costs
+        return costs
+
+
+def _differ(old: StepCosts, new: StepCosts) -> bool:
+    return any(abs(a - b) > NEWS * max(a, b) for a, b in zip(old, new, strict=True))
