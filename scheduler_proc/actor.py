@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ MAX_PENDING_FLUSHES = 8
 BLOCKED_RETRY_S = 0.05
 # How long the compute thread may wait for the interpreter while the loop is in Python code.
 SWITCH_INTERVAL_S = 0.0005
+MAX_START_S = 0.005  # that the loop lets a step start before it goes on
 
 
 class PendingFlush(NamedTuple):
@@ -71,9 +73,11 @@ class PendingFlush(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A step on its way through the compute thread. `waiter` is `result` for the loop."""
+    """A step on its way through the compute thread, which says when it has `started`. `waiter` is
+    `result` for the loop."""
 
     step: Step
+    started: threading.Event
     result: "Future[StepResult]"
     waiter: "asyncio.Future[StepResult]"
 
@@ -285,12 +289,16 @@ class SchedulerActor(Actor):
         while True:
             plan = self._prepare() if self._overlap or running is None else None
             if plan is not None and plan.deferred and running is not None:
-                # Those of reqs whose next token depends on the one of the step that runs.
-                await self._settle(running)
-                running = None
+                if not await self._settle_deferred(plan, running):
+                    running = None
+                    self._tell()
+                    continue
             step = None if plan is None else self._seal(plan)
             # Queued behind the step that runs, so that the compute thread goes on by itself.
             finished, running = running, None if step is None else self._launch(step, running)
+            if finished is not None and finished.waiter.done() and running is not None:
+                # The compute thread has nothing to do: it goes before the rest of the commit.
+                running.started.wait(MAX_START_S)
             self._tell()
             succeeded = finished is None or await self._settle(finished)
             self._tell()
@@ -327,13 +335,17 @@ class SchedulerActor(Actor):
     def _launch(self, step: Step, before: Launched | None) -> Launched:
         """Have the step run, after the one `before`, whose tokens it needs."""
         previous = None if before is None else before.result
-        result = self._compute.submit(self._run, step, previous)
+        started = threading.Event()
+        result = self._compute.submit(self._run, step, previous, started)
         waiter = asyncio.wrap_future(result, loop=asyncio.get_running_loop())
-        return Launched(step, result, waiter)
+        return Launched(step, started, result, waiter)
 
-    def _run(self, step: Step, previous: "Future[StepResult] | None") -> StepResult:
+    def _run(
+        self, step: Step, previous: "Future[StepResult] | None", started: threading.Event
+    ) -> StepResult:
         """In the compute thread, which has run `previous` already."""
         self._core.finalize(step, None if previous is None else previous.result())
+        started.set()
         self._clock.begin(time.perf_counter())
         tokens = decodes = 0  # a step that raises says nothing of how long others take
         try:
@@ -354,6 +366,20 @@ class SchedulerActor(Actor):
         if self.args.check_invariants:
             check_invariants(self._core)
         return result is not None
+
+    async def _settle_deferred(self, plan: Plan, running: Launched) -> bool:
+        """Wait for the step that runs and take over what the plan needs of it; all else of the plan
+        is laid out meanwhile. False if the step raised: then the plan is taken back."""
+        self._core.seal_ahead(plan)
+        self._trace.sealed_ahead()
+        result = await self._result(running)
+        if result is not None:
+            self._recovery.commit_deferred(plan, running.step, result)
+            return True
+        await self._recover(running.step)
+        self._core.cancel_ahead(plan)
+        self._trace.cancelled_ahead()
+        return False
 
     async def _recover(self, step: Step) -> None:
         parts = self._recovery.parts(step)

@@ -74,7 +74,11 @@ class DecodePlanner:
         length = req.extend_left
         if length > 1:
             length = min(length, max(1, self._max_tokens - plan.num_tokens))
-        if req.num_spare < length and not self._reserve_one(req, length, victims):
+        if req.num_spare < length and plan.has_lost_rows:
+            length = req.num_spare
+            if length == 0:
+                return  # it has its row in the next step
+        elif req.num_spare < length and not self._reserve_one(req, length, victims):
             return
         limits = self._limits(req, length) if req.is_limited else NO_LIMITS
         if limits is not None:

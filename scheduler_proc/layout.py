@@ -12,19 +12,23 @@ from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Row
+from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Row, Step
 
 
 def lay_out(
-    rows: list[Row], table: ReqToTokenPool, sampling: SamplingTable
-) -> tuple[ForwardBatch, LateTokens]:
-    """The batch of these rows, one at least, which are numbered by this."""
+    rows: list[Row], table: ReqToTokenPool, sampling: SamplingTable, kv_room: int = 0
+) -> Step:
+    """A step of these rows, one at least, which are numbered by this; with room for so many
+    kv_indices of rows that are appended."""
     extend_lens = np.array([row.extend_len for row in rows], np.int32)
     starts = np.array([row.start for row in rows], np.int32)
     seq_lens = starts + extend_lens
     qo_indptr, kv_indptr = indptr_of(extend_lens), indptr_of(seq_lens)
     slots, order = table.slots, np.arange(qo_indptr[-1], dtype=np.int32)
-    kv_indices = np.concatenate([slots[row.req.row, : row.start + row.extend_len] for row in rows])
+    kv_buffer = np.empty(kv_indptr[-1] + kv_room, np.int32)
+    kv_indices = kv_buffer[: kv_indptr[-1]]
+    parts = [slots[row.req.row, : row.start + row.extend_len] for row in rows]
+    np.concatenate(parts, out=kv_indices)
     input_ids, late_tokens = _input_ids(rows, qo_indptr)
     samples = np.flatnonzero([row.samples for row in rows])
     picked = [row for row in rows if row.samples]
@@ -46,7 +50,7 @@ def lay_out(
         **_logprob_arrays(rows, qo_indptr),
         **_detail_arrays(rows),
     )
-    return batch, late_tokens
+    return Step(batch, rows, late_tokens, kv_buffer)
 
 
 def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, LateTokens]:
@@ -68,8 +72,11 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
     if not scored:
         return {}
     tokens, targets = [], []
+    count = 0
     for number in scored:
         row = rows[number]
+        row.logprobs_at = count
+        count += row.num_logprobs
         first, stop = row.logprob_start, row.logprob_stop
         at = qo_indptr[number] - row.start
         tokens.append(np.arange(first, stop, dtype=np.int32) - 1 + at)

@@ -21,8 +21,8 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
     rows = [step.rows[number] for number in numbers]
     samples = np.array([row.sample for row in rows if row.sample >= 0], np.int64)
     scored = indptr_of([row.num_logprobs for row in step.rows])
-    logprobs = _entries(scored, at)
-    tokens = _entries(batch.qo_indptr, at)
+    logprobs = entries_of(scored, at)
+    tokens = entries_of(batch.qo_indptr, at)
     asked = np.concatenate((samples, len(batch.sample_tokens) + logprobs))
     details, columns = _details(batch, asked)
     part = ForwardBatch(
@@ -31,20 +31,25 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
         out_slots=batch.out_slots[tokens],
         qo_indptr=indptr_of(np.diff(batch.qo_indptr)[at]),
         kv_indptr=indptr_of(np.diff(batch.kv_indptr)[at]),
-        kv_indices=batch.kv_indices[_entries(batch.kv_indptr, at)],
+        kv_indices=batch.kv_indices[entries_of(batch.kv_indptr, at)],
         logprob_tokens=_numbers_in(tokens, batch.logprob_tokens[logprobs]),
         logprob_targets=batch.logprob_targets[logprobs],
         sample_tokens=_numbers_in(tokens, batch.sample_tokens[samples]),
         **_samples(batch, samples),
         **columns,
     )
-    return Step(part, [_renumbered(row, samples, details) for row in rows], NO_LATE_TOKENS)
+    starts = indptr_of([row.num_logprobs for row in rows]).tolist()
+    renumbered = [
+        _renumbered(row, samples, details, at) for row, at in zip(rows, starts, strict=False)
+    ]
+    return Step(part, renumbered, NO_LATE_TOKENS)
 
 
-def _renumbered(row: Row, samples: np.ndarray, details: np.ndarray) -> Row:
+def _renumbered(row: Row, samples: np.ndarray, details: np.ndarray, logprobs_at: int) -> Row:
     """The row with its numbers among these samples and detail rows of the whole step."""
     return replace(
         row,
+        logprobs_at=logprobs_at,
         sample=_number_in(samples, row.sample),
         sample_detail=_number_in(details, row.sample_detail),
         known_detail=_number_in(details, row.known_detail),
@@ -62,7 +67,7 @@ def _samples(batch: ForwardBatch, samples: np.ndarray) -> dict[str, Any]:
     if batch.masks is not None and batch.mask_rows is not None:
         fields |= {"masks": batch.masks, "mask_rows": batch.mask_rows[samples]}
     if batch.adjust_indptr is not None:
-        entries = _entries(batch.adjust_indptr, samples)
+        entries = entries_of(batch.adjust_indptr, samples)
         fields["adjust_indptr"] = indptr_of(np.diff(batch.adjust_indptr)[samples])
         for name in ("adjust_ids", "adjust_repeat", "adjust_add"):
             fields[name] = getattr(batch, name)[entries]
@@ -79,11 +84,11 @@ def _details(batch: ForwardBatch, asked: np.ndarray) -> tuple[np.ndarray, dict[s
         "detail_rows": _numbers_in(asked, batch.detail_rows[numbers]),
         "detail_top": batch.detail_top[numbers],
         "detail_indptr": indptr_of(np.diff(batch.detail_indptr)[numbers]),
-        "detail_ids": batch.detail_ids[_entries(batch.detail_indptr, numbers)],
+        "detail_ids": batch.detail_ids[entries_of(batch.detail_indptr, numbers)],
     }
 
 
-def _entries(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def entries_of(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The indices [indptr[i], indptr[i+1]) of each of `numbers`, one list after the other."""
     ranges = [np.arange(indptr[i], indptr[i + 1]) for i in numbers.tolist()]
     return np.concatenate([np.empty(0, np.int64), *ranges]).astype(np.int64)

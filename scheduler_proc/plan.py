@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
@@ -9,13 +10,16 @@ from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import Row, Step
 
+APPENDED = 16  # tokens of a deferred row, beyond those of its req, that there is room for
+
 
 @dataclass(slots=True)
 class Plan:
     """A step that rows can still be added to. Their slots are in the req's table row already.
 
     `deferred` are reqs whose row depends on the result of the step that runs now: the plan can be
-    sealed only when that has been committed. Without any it can be sealed at once.
+    sealed only when their rows of that have been committed. Without any it can be sealed at once.
+    `ahead` are the other rows, if they have been laid out meanwhile.
     """
 
     table: ReqToTokenPool
@@ -23,6 +27,13 @@ class Plan:
     rows: list[Row] = field(default_factory=list)
     deferred: list[Req] = field(default_factory=list)
     num_tokens: int = 0
+    ahead: Step | None = None
+
+    @property
+    def has_lost_rows(self) -> bool:
+        """Whether a req whose row is laid out has ended or lost its memory since. The row is run
+        all the same: until then nobody else may get its slots."""
+        return self.ahead is not None and not all(row.is_current for row in self.ahead.rows)
 
     def add(self, req: Req, extend_len: int, is_decode: bool, limits: Limits = NO_LIMITS) -> Row:
         """Plan the req's next `extend_len` tokens; it samples, within `limits`, if they are all
@@ -39,8 +50,10 @@ class Plan:
     def drop_ended(self) -> None:
         """Forget the rows of reqs that have ended or lost their memory since they were planned:
         their slots may have new owners."""
-        self.rows = [row for row in self.rows if row.residency == row.req.residency]
-        self.num_tokens = sum(row.extend_len for row in self.rows)
+        rows = [row for row in self.rows if row.residency == row.req.residency]
+        self.num_tokens -= sum(row.extend_len for row in self.rows)
+        self.num_tokens += sum(row.extend_len for row in rows)
+        self.rows = rows
 
     def _plan_logprobs(self, row: Row) -> None:
         """Position p's log-probability comes from the logits of token p-1."""
@@ -52,11 +65,22 @@ class Plan:
             row.num_logprobs = stop - first
             req.next_logprob = stop
 
+    def seal_ahead(self) -> None:
+        """Lay out the rows so far; those that are added from now on come after them."""
+        if self.rows:
+            self.ahead = self._laid_out(sum(req.seq_len + APPENDED for req in self.deferred))
+            self.rows = []
+
     def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""
-        batch, late_tokens = lay_out(self.rows, self.table, self.sampling)
+        if self.ahead is None:
+            return self._laid_out()
+        return joined(self.ahead, self._laid_out()) if self.rows else self.ahead
+
+    def _laid_out(self, kv_room: int = 0) -> Step:
+        step = lay_out(self.rows, self.table, self.sampling, kv_room)
         for row in self.rows:
             if row.samples:
                 row.req.pending += 1
                 row.req.pending_sample = row.sample
-        return Step(batch, self.rows, late_tokens)
+        return step

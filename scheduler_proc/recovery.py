@@ -10,6 +10,7 @@ are no longer split until one succeeds.
 from collections.abc import Generator
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.plan import Plan
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder
@@ -32,6 +33,11 @@ class Recovery:
         self._hopeless = 0
         self._trace.committed(result)
         self._core.commit(step, result)
+
+    def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
+        """Of a step that was computed, what the plan waits for. The rest is committed later."""
+        self._trace.committed_deferred(result)
+        self._core.commit_deferred(plan, step, result)
 
     def parts(self, step: Step) -> Generator[Step, StepResult | None, None]:
         """The parts of a step that raised, each to be run at once; send its result back, or None

@@ -12,8 +12,10 @@ flight, whose result is dropped. Memory that a finished or retracted req gives b
 for the next step at once, because steps run one after the other.
 
 A req with a grammar, penalties or bad words has lag 0: what it may sample, or how likely that is,
-depends on its newest token. While that is still being sampled its row is deferred, and the plan is
-sealed only once the running step has been committed; everything else of the plan is ready by then.
+depends on its newest token. While that is still being sampled its row is deferred, and all others
+are laid out: seal_ahead(plan). When the running step ends, commit_deferred(plan, step, result)
+takes over what the deferred rows need, and with these the plan is sealed; the rest of the running
+step is committed while the next one runs.
 
 Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
 inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting
@@ -203,14 +205,21 @@ class Scheduler:
             return plan
         return None
 
+    def seal_ahead(self, plan: Plan) -> None:
+        """Lay out what of the plan needs no result of the step that runs, while it runs. What is
+        laid out takes part in the step even if its req ends meanwhile."""
+        plan.drop_ended()
+        plan.seal_ahead()
+
     def seal(self, plan: Plan) -> Step | None:
         """The plan's step; None if it turns out that nothing is left to run.
 
-        A plan with deferred reqs needs the step that ran when it was prepared to be committed.
+        A plan with deferred reqs needs these reqs' rows of the step that ran when it was prepared
+        to be committed.
         """
         plan.drop_ended()
         self._decodes.plan_deferred(plan)
-        if not plan.rows:
+        if not plan.rows and plan.ahead is None:
             return None
         self.counters.forward_steps += 1
         self.new_token_ratio.decay()
@@ -222,30 +231,41 @@ class Scheduler:
             assert previous is not None
             step.batch.input_ids[step.late_tokens.at] = previous.next_ids[step.late_tokens.samples]
 
+    def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
+        """Commit those rows of a step that the plan waits for."""
+        handles = {req.handle for req in plan.deferred}
+        rows = [row for row in step.rows if row.req.handle in handles]
+        self._commit(rows, step, result)
+        for row in rows:
+            row.is_committed = True
+
     def commit(self, step: Step, result: StepResult) -> None:
         """Take over a step's result: advance the reqs, insert prompts, finish what is done."""
-        logprobs_at = 0
+        self._commit([row for row in step.rows if not row.is_committed], step, result)
+
+    def _commit(self, rows: list[Row], step: Step, result: StepResult) -> None:
+        """These rows of a step."""
         details = StepDetails(step.batch, result)
         next_ids, logprobs = result.next_ids.tolist(), result.logprobs.tolist()
-        for row in step.rows:
+        for row in rows:
             req = row.req
-            if req.finish is None:
-                if row.residency == req.residency:
-                    req.computed_len = row.start + row.extend_len
-                if row.num_logprobs > 0:
-                    known = result.prompt_logprobs[logprobs_at : logprobs_at + row.num_logprobs]
-                    self._tell_logprobs(row, known, details)
-                if row.samples:
-                    req.pending -= 1
-                    detail = details.read(row.sample_detail, 1) if req.wants_details else None
-                    self._accept(req, next_ids[row.sample], logprobs[row.sample], detail)
-                elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
-                    self._finish(req, Finish("length"))
-                elif req.ending is not None and row.logprob_stop == req.logprob_stop:
-                    self._finish(req, req.ending)
-                if not row.is_decode:
-                    self._commit_prefill(row)
-            logprobs_at += row.num_logprobs
+            if req.finish is not None:
+                continue
+            if row.residency == req.residency:
+                req.computed_len = row.start + row.extend_len
+            if row.num_logprobs > 0:
+                stop = row.logprobs_at + row.num_logprobs
+                self._tell_logprobs(row, result.prompt_logprobs[row.logprobs_at : stop], details)
+            if row.samples:
+                req.pending -= 1
+                detail = details.read(row.sample_detail, 1) if req.wants_details else None
+                self._accept(req, next_ids[row.sample], logprobs[row.sample], detail)
+            elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
+                self._finish(req, Finish("length"))
+            elif req.ending is not None and row.logprob_stop == req.logprob_stop:
+                self._finish(req, req.ending)
+            if not row.is_decode:
+                self._commit_prefill(row)
 
     def cancel(self, step: Step) -> None:
         """A sealed step that will not be run: its reqs go back to the queue as they were."""
@@ -256,6 +276,11 @@ class Scheduler:
                     row.req.next_logprob = row.logprob_start
             if row.is_current:
                 self._retract(row.req)
+
+    def cancel_ahead(self, plan: Plan) -> None:
+        """The same of what is laid out of a plan that will not be sealed."""
+        if plan.ahead is not None:
+            self.cancel(plan.ahead)
 
     def split(self, step: Step) -> list[Step]:
         """Two halves of a step that could not be computed, to be run one after the other in its

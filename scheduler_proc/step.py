@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.req import Req
@@ -23,8 +25,10 @@ class Row:
     sample: int = -1  # index into the batch's samples; -1 if it does not sample
     logprob_start: int = 0  # position of the first known token that it scores
     num_logprobs: int = 0
+    logprobs_at: int = 0  # where theirs begin among the batch's
     sample_detail: int = -1  # the sample's detail row, and the first of those of the known tokens
     known_detail: int = -1  # that it scores; -1 if its req asks for none
+    is_committed: bool = False  # before the others of its step
 
     @property
     def logprob_stop(self) -> int:
@@ -52,12 +56,14 @@ NO_LATE_TOKENS = LateTokens((), ())
 class Step:
     """A sealed step: what the executor runs (`batch`) and what commit needs to know (`rows`).
 
-    `finalize` fills in the `late_tokens`.
+    `finalize` fills in the `late_tokens`. Where rows may be appended, `kv_buffer` is what
+    kv_indices is the beginning of.
     """
 
     batch: ForwardBatch
     rows: list[Row]
     late_tokens: LateTokens
+    kv_buffer: np.ndarray | None = None
 
     @property
     def num_decodes(self) -> int:

@@ -26,9 +26,10 @@ _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "costs", "prepare", "seal", "commit", "fail", "split",
-    "cancel", "flush", "reset" or "end". A commit, fail, split or cancel is of the oldest step or
-    part of one that has had none yet; a split puts the parts in its place."""
+    """One event: "config", "message", "costs", "prepare", "ahead", "seal", "deferred", "commit",
+    "fail", "split", "cancel", "cancel-ahead", "flush", "reset" or "end". A commit, fail, split or
+    cancel is of the oldest step or part of one that has had none yet, "deferred" of the oldest; a
+    split puts the parts in its place."""
 
     kind: str
     now: float = 0.0
@@ -55,10 +56,17 @@ class TraceRecorder:
         if self._file is not None:
             self._write(Record("seal", data=None if step is None else digest(step.batch)))
 
+    def sealed_ahead(self) -> None:
+        self._write(Record("ahead"))
+
     def committed(self, result: StepResult) -> None:
-        if self._file is not None:
-            columns = [None if column is None else column.tobytes() for column in result]
-            self._write(Record("commit", data=columns))
+        self._result("commit", result)
+
+    def committed_deferred(self, result: StepResult) -> None:
+        self._result("deferred", result)
+
+    def cancelled_ahead(self) -> None:
+        self._write(Record("cancel-ahead"))
 
     def failed(self) -> None:
         self._write(Record("fail"))
@@ -82,6 +90,11 @@ class TraceRecorder:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def _result(self, kind: str, result: StepResult) -> None:
+        if self._file is not None:
+            columns = [None if column is None else column.tobytes() for column in result]
+            self._write(Record(kind, data=columns))
 
     def _write(self, record: Record) -> None:
         if self._file is not None:
@@ -133,6 +146,15 @@ def replay(
             got = None if step is None else digest(step.batch)
             assert got == record.data, f"record {index}: another plan than the recorded one"
             planned += [] if step is None else [step]
+        elif record.kind == "ahead":
+            assert plan is not None, f"record {index}: no plan to seal"
+            core.seal_ahead(plan)
+        elif record.kind == "deferred":
+            assert plan is not None, f"record {index}: no plan that waits"
+            core.commit_deferred(plan, planned[0], _result(record.data))
+        elif record.kind == "cancel-ahead":
+            assert plan is not None, f"record {index}: nothing ahead"
+            core.cancel_ahead(plan)
         elif record.kind == "commit":
             core.commit(planned.pop(0), _result(record.data))
         elif record.kind == "fail":

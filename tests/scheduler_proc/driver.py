@@ -12,6 +12,7 @@ from scheduler_proc.batch import StepResult
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.invariants import check_invariants
+from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
@@ -114,10 +115,11 @@ class Driver:
         plan = self.core.prepare(self.now) if self.lag or self._running is None else None
         previous, self._running = self._running, None
         was_idle = plan is None and previous is None
-        self.between()
         if plan is not None and plan.deferred and previous is not None:
-            self._settle(previous)
-            previous = None
+            plan = self._settle_deferred(plan, previous)
+            previous = previous if plan is not None else None
+        else:
+            self.between()
         step = None if plan is None else self.core.seal(plan)
         if step is not None and (previous is None or previous[1] is not None):
             self.core.finalize(step, None if previous is None else previous[1])
@@ -132,6 +134,18 @@ class Driver:
             check_invariants(self.core)
             self._check_changes()
         return not was_idle
+
+    def _settle_deferred(self, plan: Plan, running: tuple[Step, StepResult | None]) -> Plan | None:
+        """What the plan waits for; None if the step failed, which takes the plan back."""
+        self.core.seal_ahead(plan)
+        self.between()
+        step, result = running
+        if result is not None:
+            self.recovery.commit_deferred(plan, step, result)
+            return plan
+        self._settle(running)
+        self.core.cancel_ahead(plan)
+        return None
 
     def _check_changes(self) -> None:
         """What the reqs have counted for their penalties is what is in their tokens."""

@@ -72,7 +72,7 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     resumed = [r for r in reqs if r.residency > 0]
     assert order[: len(resumed)] == resumed
     for before, after in combinations(order[len(resumed) :], 2):
-        assert before.arrival_s - after.arrival_s <= max_wait_s
+        assert before.arrival_s <= after.arrival_s + max_wait_s  # a difference would be rounded
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight"])

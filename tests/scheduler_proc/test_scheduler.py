@@ -361,6 +361,13 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
 
     fail, cancel = core.fail, core.cancel
     split = core.split
+    ahead, first, cancel_ahead = core.seal_ahead, core.commit_deferred, core.cancel_ahead
+    core.seal_ahead = lambda plan: (recorder.sealed_ahead(), ahead(plan))[1]  # type: ignore[method-assign]
+    core.commit_deferred = lambda plan, step, result: (  # type: ignore[method-assign]
+        recorder.committed_deferred(result),
+        first(plan, step, result),
+    )[1]
+    core.cancel_ahead = lambda plan: (recorder.cancelled_ahead(), cancel_ahead(plan))[1]  # type: ignore[method-assign]
     core.split = lambda step: (recorder.split(), split(step))[1]  # type: ignore[method-assign]
     core.fail = lambda step, why: (recorder.failed(), fail(step, why))[1]  # type: ignore[method-assign]
     core.cancel = lambda step: (recorder.cancelled(), cancel(step))[1]  # type: ignore[method-assign]

@@ -1,0 +1,92 @@
+"""A step that was laid out in two parts is the one that would have been laid out at once."""
+
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.joining import joined
+from scheduler_proc.parts import part_of
+from scheduler_proc.step import LateTokens, Step
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.scheduler_proc.test_scheduler_random import Wishes
+
+
+def steps_of(seed: int) -> list[Step]:
+    """Of reqs that wish for all kinds of things."""
+    rng = random.Random(seed)
+    driver = Driver(max_total_tokens=2000, chunked_prefill_size=40)
+    for i in range(12):
+        prompt = [rng.randint(0, 3) for _ in range(rng.randint(1, 40))]
+        wishes = Wishes.drawn(rng) if rng.random() < 0.6 else Wishes()
+        if rng.random() < 0.6:
+            wishes = wishes.with_details(rng, len(prompt))
+        grammar = FakeGrammar(9) if rng.random() < 0.3 else None
+        driver.add(str(i), prompt, 8, eos=[EOS], min_new=i % 3, grammar=grammar, **wishes._asdict())
+    steps: list[Step] = []
+    seal = driver.core.seal
+
+    def noted(plan: Any) -> Step | None:
+        step = seal(plan)
+        if step is not None:
+            rows = [replace(row) for row in step.rows]
+            steps.append(Step(step.batch, rows, step.late_tokens))
+        return step
+
+    driver.core.seal = noted  # type: ignore[method-assign]
+    driver.run()
+    return steps
+
+
+def assert_same(got: ForwardBatch, expected: ForwardBatch) -> None:
+    for name in (field.name for field in fields(ForwardBatch)):
+        ours, theirs = getattr(got, name), getattr(expected, name)
+        if name == "suppressed":
+            assert [(s.row, s.ids.tolist()) for s in ours] == [
+                (s.row, s.ids.tolist()) for s in theirs
+            ]
+        elif name == "masks" and theirs is not None:
+            used, meant = (
+                batch.masks[batch.mask_rows[batch.mask_rows >= 0]]  # type: ignore[index]
+                for batch in (got, expected)
+            )
+            assert np.array_equal(used, meant)
+        elif name == "mask_rows" and theirs is not None:
+            assert ((ours >= 0) == (theirs >= 0)).all()
+        elif theirs is None:
+            assert ours is None or len(ours) == 0 or name == "adjust_indptr", name
+        else:
+            assert ours.dtype == theirs.dtype, name
+            assert np.array_equal(ours, theirs), name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_parts_of_a_step_joined_are_the_step(seed: int) -> None:
+    rng = random.Random(seed)
+    seen: set[str] = set()
+    for step in steps_of(seed):
+        if len(step.rows) < 2:
+            continue
+        cut = rng.randint(1, len(step.rows) - 1)
+        numbers = range(len(step.rows))
+        whole = joined(part_of(step, numbers[:cut]), part_of(step, numbers[cut:]))
+        assert_same(whole.batch, step.batch)
+        for row, expected in zip(whole.rows, step.rows, strict=True):
+            assert (row.req, row.sample) == (expected.req, expected.sample)
+            assert row.sample_detail == expected.sample_detail
+            assert row.known_detail == expected.known_detail
+        seen |= {f.name for f in fields(ForwardBatch) if getattr(step.batch, f.name) is not None}
+    assert {"masks", "adjust_ids", "detail_ids"} <= seen
+
+
+def test_late_tokens_stay_at_their_places() -> None:
+    step = next(step for step in steps_of(0) if len(step.rows) > 4)
+    first, second = part_of(step, range(2)), part_of(step, range(2, len(step.rows)))
+    late = LateTokens([0], [7]), LateTokens([1], [3])
+    whole = joined(replace(first, late_tokens=late[0]), replace(second, late_tokens=late[1]))
+    assert list(whole.late_tokens.at) == [0, first.batch.num_tokens + 1]
+    assert list(whole.late_tokens.samples) == [7, 3]
