@@ -23,6 +23,7 @@ struct B {
 };
 
 // Register tiles that fit 16 registers, of which a vector takes two.
+constexpr int kVectorRegisters = 8;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 2;
 constexpr int kValueRegisters = 6;
@@ -51,7 +52,11 @@ SRT_INLINE void store(f16 *p, F x) {
   _mm_storeu_si128(out + 1, _mm256_cvtps_ph(x.hi, rounding));
 }
 
-SRT_INLINE F in_register(F x) { return x; }
+// x itself, held in registers: the compiler would rather load an operand again for each use.
+SRT_INLINE F in_register(F x) {
+  asm("" : "+x"(x.lo), "+x"(x.hi));
+  return x;
+}
 SRT_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 SRT_INLINE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 SRT_INLINE F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
@@ -182,6 +187,42 @@ SRT_INLINE I dot4(I acc, B w, const int8_t *x) {
   const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(all, 8), 8);
   const __m256i x_odd = _mm256_srai_epi16(all, 8);
   return {dot4_half(acc.lo, w.lo, x_even, x_odd), dot4_half(acc.hi, w.hi, x_even, x_odd)};
+}
+
+// ---- products of bytes in sums of 16 bits, for linear_words.inl ----------------------------------
+
+#define SRT_WORD_SUMS
+
+// Two sums of 16 bits for each lane of I.
+struct W {
+  __m256i lo, hi;
+};
+using Quad = __m256i;  // four bytes, in every lane of I
+SRT_INLINE Quad load_quad(const int8_t *x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, 4);
+  return _mm256_set1_epi32(quad);
+}
+// w[2i] * x[2i] + w[2i + 1] * x[2i + 1], which must fit 16 bits.
+SRT_INLINE W multiply_pairs(B w, Quad x) {
+  return {_mm256_maddubs_epi16(w.lo, x), _mm256_maddubs_epi16(w.hi, x)};
+}
+// The compiler would make trees of such sums, which keep far more products than there are registers.
+SRT_INLINE W add(W a, W b) {
+  W sum = {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+  asm("" : "+x"(sum.lo), "+x"(sum.hi));
+  return sum;
+}
+// Each lane's two sums together, times `by`.
+SRT_INLINE I widen(W x, int16_t by) {
+  const __m256i factor = _mm256_set1_epi16(by);
+  return {_mm256_madd_epi16(x.lo, factor), _mm256_madd_epi16(x.hi, factor)};
+}
+// p itself, in a way that what was read through it before is loaded again: the compiler would rather
+// keep it for the next round of a loop, in registers that it has not got.
+SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
+  asm volatile("" : "+r"(p) : : "memory");
+  return p;
 }
 
 // Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
