@@ -61,9 +61,11 @@ class Loop:
     def tokens(self, length: int) -> np.ndarray:
         return self._rng.integers(0, VOCAB, length)
 
-    def add(self, prompt: np.ndarray, outputs: int, *, stream: bool = True) -> None:
-        sampling = SamplingParams(max_new_tokens=outputs, temperature=0.0)
-        wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=stream)
+    def add(self, prompt: np.ndarray, outputs: int, presence_penalty: float = 0.0) -> None:
+        sampling = SamplingParams(
+            max_new_tokens=outputs, temperature=0.0, presence_penalty=presence_penalty
+        )
+        wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=True)
         self._count += 1
         self.core.add(wire, 0.0)
 

@@ -40,16 +40,19 @@ def tokens_beside(costs: StepCosts, decodes: int, whole: int, target_s: float) -
 
 
 class CostMeter:
-    """Learns the costs from steps, which it forgets with busy time only."""
+    """Learns the costs from steps, which it forgets with busy time only. Before there was a step of
+    decodes alone, a row counts as a token."""
 
     def __init__(self) -> None:
-        self._decodes = StepCost()
+        self._all = StepCost()
+        self._decodes = StepCost()  # steps of these alone
         self._tokens = self._seconds = 0.0  # of all but decodes
         self._known: StepCosts | None = None
 
     def add(self, decodes: int, others: int, seconds: float) -> None:
         """A step of so many decodes and other tokens, one of either at least."""
         keep = math.exp(-seconds / MEMORY_S)
+        self._all.add(decodes + others, seconds, keep)
         if others == 0:
             self._decodes.add(decodes, seconds, keep)
             return
@@ -63,9 +66,13 @@ class CostMeter:
     def news(self) -> StepCosts | None:
         """The costs, if they are known and not about those that were told last."""
         base_s, row_s = self._decodes.line()
-        if row_s == 0.0 or self._seconds == 0.0:
+        if row_s > 0.0 and self._seconds > 0.0:
+            costs = StepCosts(base_s, row_s, self._seconds / self._tokens)
+        else:
+            base_s, token_s = self._all.line()
+            costs = StepCosts(base_s, token_s, token_s)
+        if costs.row_s == 0.0:
             return None
-        costs = StepCosts(base_s, row_s, self._seconds / self._tokens)
         if self._known is not None and not _differ(self._known, costs):
             return None
         self._known = costs

@@ -78,9 +78,10 @@ async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
             sampling = LONG | {"max_new_tokens": 400, "n": samples}
             await client.generate(PROMPT + text, sampling=sampling)
 
-    made = server.stats()["generation_tokens_total"]
     holder = asyncio.create_task(ask(server.url, "", places))
-    before = await until(server, lambda stats: stats["generation_tokens_total"] >= made + places)
+    full = await until(server, lambda stats: stats["num_running_reqs"] == places)
+    later = full["generation_tokens_total"] + 3 * places  # three steps on, all prompts are computed
+    before = await until(server, lambda stats: stats["generation_tokens_total"] >= later)
     urls = [server.url, server.ring] * 2 + [server.url]
     waiting = [asyncio.create_task(ask(url, f" {i}" * 50)) for i, url in enumerate(urls)]
     await until(server, lambda stats: stats["num_queue_reqs"] == len(urls))

@@ -36,7 +36,6 @@ def test_never_more_than_the_whole_budget_nor_less_than_its_smallest_part() -> N
 
 def test_costs_are_learned_from_steps_of_both_kinds() -> None:
     meter, rng = CostMeter(), random.Random(0)
-    meter.add(0, 100, 0.2)
     assert meter.news() is None
     for _ in range(300):
         decodes, others = rng.randint(1, 30), rng.choice([0, 0, rng.randint(1, 100)])
@@ -45,6 +44,14 @@ def test_costs_are_learned_from_steps_of_both_kinds() -> None:
     learned = meter.news()
     assert learned == pytest.approx(COSTS, rel=0.15)
     assert meter.news() is None  # nothing has changed since
+
+
+def test_before_there_are_decodes_alone_a_row_counts_as_a_token() -> None:
+    """Else there would be no bound where somebody always prefills."""
+    meter = CostMeter()
+    for others in (100, 20) * 20:
+        meter.add(4, others, 0.010 + 0.002 * (4 + others))
+    assert meter.news() == pytest.approx(StepCosts(0.010, 0.002, 0.002), rel=0.1)
 
 
 def test_a_step_that_stood_still_says_nothing_of_the_next() -> None:
