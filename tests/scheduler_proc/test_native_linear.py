@@ -17,6 +17,7 @@ from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Format, Source
 from tests.scheduler_proc.native_ops import (
     FLOATS,
+    OWN_FORMATS,
     TILED,
     UNTILED,
     Ops,
@@ -172,6 +173,46 @@ def test_blocks_with_the_most_negative_code(ops: Ops) -> None:
     assert case.exact.min() > 100
     for m in (1, 9):
         case.check(ops.linear(case.weights, case.x[:m]))
+
+
+def extreme_blocks(source: Source, n: int, k: int) -> np.ndarray:
+    """Codes at both ends of their range, all of a row alike or in any order; scales of one."""
+    size = {Source.Q4_1: 20, Source.Q8_0: 34, Source.Q4_K: 144, Source.Q6_K: 210}[source]
+    blocks = np.zeros((n, source.row_bytes(k) // size, size), np.uint8)
+    rng = np.random.default_rng(3)
+    ends = (0x80, 0x7F, 0x81) if source is Source.Q8_0 else (0x00, 0xFF, 0x0F, 0xF0)
+    codes = {Source.Q4_1: 4, Source.Q8_0: 2, Source.Q4_K: 16, Source.Q6_K: 0}[source]
+    end = 192 if source is Source.Q6_K else size
+    blocks[:, :, codes:end] = rng.choice(ends, (n, blocks.shape[1], end - codes))
+    for row, code in enumerate(ends):
+        blocks[row, :, codes:end] = code
+    one, eight = np.array([1, -8], np.float16).view(np.uint8).reshape(2, 2)
+    if source is Source.Q6_K:
+        blocks[:, :, 192:208], blocks[:, :, 208:] = 1, one
+        return blocks
+    blocks[:, :, :2] = one
+    if source in (Source.Q4_1, Source.Q4_K):
+        blocks[:, :, 2:4] = eight
+    if source is Source.Q4_K:  # of every group: scale 1, minimum 1
+        blocks[:, :, 4:16] = [1] * 8 + [0x11] * 4
+    return blocks
+
+
+@pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0, Source.Q4_K, Source.Q6_K])
+def test_extreme_codes_and_activations_are_multiplied_exactly(ops: Ops, source: Source) -> None:
+    """All are integers that float32 holds, so every level computes the same bits."""
+    n, k, most = 40, 256, 33
+    weights = pack(source, extreme_blocks(source, n, k), n, k, OWN_FORMATS[source])
+    x = np.random.default_rng(6).choice([-127, 127], (most, k)).astype(np.float32)
+    x[:4] = np.array([127, -127, 127, -127])[:, None]
+    x[2:4, 1::2] *= -1
+    exact = x.astype(np.int64) @ weights.values().astype(np.int64).T
+    assert np.abs(exact).max() < 2**24
+    with opened("portable", 1) as portable:
+        for m in (*range(1, 8), 16, most):
+            y = ops.linear(weights, x[:m])
+            np.testing.assert_array_equal(y, exact[:m])
+            np.testing.assert_array_equal(y, portable.linear(weights, x[:m]))
 
 
 @pytest.mark.parametrize("format", UNTILED)

@@ -184,6 +184,42 @@ SRT_INLINE I dot4(I acc, B w, const int8_t *x) {
   return {dot4_half(acc.lo, w.lo, x_even, x_odd), dot4_half(acc.hi, w.hi, x_even, x_odd)};
 }
 
+// ---- products of bytes in sums of 16 bits, for linear_words.inl ----------------------------------
+
+#define SRT_WORD_SUMS
+
+// Two sums of 16 bits for each lane of I.
+struct W {
+  __m256i lo, hi;
+};
+using Quad = __m256i;  // four bytes, in every lane of I
+SRT_INLINE Quad load_quad(const int8_t *x) {
+  int32_t quad;
+  __builtin_memcpy(&quad, x, 4);
+  return _mm256_set1_epi32(quad);
+}
+// w[2i] * x[2i] + w[2i + 1] * x[2i + 1], which must fit 16 bits.
+SRT_INLINE W multiply_pairs(B w, Quad x) {
+  return {_mm256_maddubs_epi16(w.lo, x), _mm256_maddubs_epi16(w.hi, x)};
+}
+// The compiler would make trees of such sums, which keep far more products than there are registers.
+SRT_INLINE W add(W a, W b) {
+  W sum = {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
+  asm("" : "+x"(sum.lo), "+x"(sum.hi));
+  return sum;
+}
+// Each lane's two sums together, times `by`.
+SRT_INLINE I widen(W x, int16_t by) {
+  const __m256i factor = _mm256_set1_epi16(by);
+  return {_mm256_madd_epi16(x.lo, factor), _mm256_madd_epi16(x.hi, factor)};
+}
+// p itself, in a way that what was read through it before is loaded again: the compiler would rather
+// keep it for the next round of a loop, in registers that it has not got.
+SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
+  asm volatile("" : "+r"(p) : : "memory");
+  return p;
+}
+
 // Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
 SRT_INLINE I store_int8(int8_t *p, F x) {
   const I rounded = {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
