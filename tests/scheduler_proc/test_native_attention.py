@@ -226,11 +226,42 @@ def test_decodes_and_extends_on_one_prefix(ops: Ops, alone: Ops) -> None:
     check(sequences, ops, pieces, wanted, share=False)
 
 
+@pytest.mark.parametrize(
+    "shape", [Shape(), Shape(9, 3, 16, "float32"), Shape(24, 1, 32), Shape(window=140)], ids=name
+)
+@pytest.mark.parametrize("tokens", [2, 3, 9, 16, 17])
+def test_rows_of_some_tokens_on_a_tree_of_prefixes(
+    ops: Ops, alone: Ops, shape: Shape, tokens: int
+) -> None:
+    """Of that many tokens at most, and rows of one between them; what they share ends before their
+    first token, or at it, or between two."""
+    count = 14
+    sequences = tree(shape, count, seed=tokens)
+    wanted = expected(sequences, alone)
+    lengths = [len(slots) for slots in sequences.slots]
+    counts = [min(n, tokens) if i % 4 else 1 for i, n in enumerate(lengths)]
+    ends = [Piece(i, n - new, n) for i, (n, new) in enumerate(zip(lengths, counts, strict=True))]
+    pieces = [ends[i] for i in np.random.default_rng(3).permutation(count)]
+    for threads in (alone, ops):
+        check(sequences, threads, pieces, wanted)
+        check(sequences, threads, pieces[:2], wanted)
+        check(sequences, threads, pieces, wanted, share=False)
+    check(sequences.permuted(4), ops, pieces, wanted)
+
+
 def test_rows_of_the_same_slots(ops: Ops, alone: Ops) -> None:
     """Forks of a request that have not yet written anything of their own."""
     sequences = random_sequences(Shape(), [256] * 6, [(0, 0)] + [(0, 256)] * 5)
     wanted = expected(sequences, alone)
     check(sequences, ops, [sequences.last(i) for i in range(6)], wanted)
+    check(sequences, ops, [Piece(i, 250, 256) for i in range(6)], wanted)
+
+
+def test_a_row_of_some_tokens_is_split_among_threads(ops: Ops, alone: Ops) -> None:
+    sequences = random_sequences(Shape(2, 1, 16), (1290,))
+    wanted = expected(sequences, alone)
+    for end in (1279, 1280, 1281, 1284, 1290):
+        check(sequences, ops, [Piece(0, end - 9, end)], wanted)
 
 
 # ---- values that are not tame -------------------------------------------------------------------

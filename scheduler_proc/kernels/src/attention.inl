@@ -12,9 +12,14 @@
 
 namespace srt::SRT_ISA_NS {
 
-// Registers of output columns that a value product works on at once.
+// Vectors of output columns, a divisor of V, that a value product of `rows` rows works on at once: its
+// sums and the values of a key stay in registers.
 template <int V>
-constexpr int kColumns = V <= 6 ? V : 4;
+constexpr int columns_at_once(int rows) {
+  int columns = V <= 6 ? V : 4;
+  while (columns > 1 && (V % columns != 0 || columns * (rows + 1) >= kVectorRegisters)) columns--;
+  return columns;
+}
 
 // ---- few rows: keys are read where they lie -----------------------------------------------------
 
@@ -117,7 +122,6 @@ struct RowKernel {
 
   // `next`: how many keys of the next chunk will be read, their slots following these.
   SRT_FLATTEN void chunk_values(const View &view, const int32_t *slots, int lo, int n, int next) {
-    constexpr int C = kColumns<V>;
     const T *values_pool = static_cast<const T *>(view.call.v_pool);
     const size_t ldo = record_floats(kDim);
     for (int t = lo / kTile * kTile; t < n; t += kTile) {
@@ -127,14 +131,15 @@ struct RowKernel {
       else if (ahead - n < next)
         prefetch_rows(view, view.call.k_pool, slots + ahead, std::min(kTile, next + n - ahead));
       for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
-        for (int column = 0; column < V; column += C)
-          runs(view.group, [&](int h, auto count) {
-            const int local = (kv - view.unit.first_head) * view.group + h;
+        runs(view.group, [&](int h, auto count) {
+          constexpr int C = columns_at_once<V>(count.value);
+          const int local = (kv - view.unit.first_head) * view.group + h;
+          for (int column = 0; column < V; column += C)
             values<count.value, C>(view.scores + local * kChunk + first,
                                    values_pool + size_t(kv) * kDim + 16 * column, view.stride,
                                    slots + first, last - first,
                                    view.records + local * ldo + 16 * column, ldo);
-          });
+        });
     }
   }
 
@@ -189,6 +194,9 @@ template <class T, int V>
 struct BlockKernel {
   static constexpr int kDim = 16 * V;
   static constexpr int kTile = 64;  // keys gathered at once
+  static constexpr int kLeastValueRows = 3;  // of a value product, where there are so many
+  static constexpr int kValueRows =
+      std::max(1, std::min(6, kValueRegisters / columns_at_once<V>(kLeastValueRows)));
 
   struct Scratch {
     float *keys;     // [kDim][kTile]
@@ -305,30 +313,34 @@ struct BlockKernel {
     }
   }
 
-  // Values of keys [at, at + n) of the chunk. Row r reads those of [lower(r), limit(r)) alone, no
-  // others times zero: a value that is not finite harms nobody who may not see it.
-  template <class Lower, class Limit>
+  // Rows [row, row + R), keys [from, to) of those that are gathered, which begin at `at`.
+  template <int R>
+  SRT_INLINE void values_of(int row, int from, int to, const Scratch &s, int at) {
+    constexpr int C = columns_at_once<V>(std::min(R, kLeastValueRows));
+    for (int column = 0; column < V && from < to; column += C)
+      value_tile<R, C>(s.scores + row * kChunk + at + from, s.values + from * kDim + 16 * column,
+                       to - from, s.records + row * record_floats(kDim) + 16 * column);
+  }
+
+  // Values of keys [at, at + n) of the chunk, for rows in tiles of R and what is left in smaller ones.
+  // Row r reads those of [lower(r), limit(r)) alone, no others times zero: a value that is not finite
+  // harms nobody who may not see it.
+  template <int R, class Lower, class Limit>
   static void all_values(int first, int rows, int n, const Scratch &s, int at, Lower lower,
                          Limit limit) {
-    constexpr int C = kColumns<V>, R = std::max(1, std::min(6, kValueRegisters / C));
     const auto within = [&](int key) { return std::max(0, std::min(n, key - at)); };
-    const auto values = [&](auto count, int row, int from, int to) {
-      for (int column = 0; column < V && from < to; column += C)
-        value_tile<count.value, C>(s.scores + row * kChunk + at + from,
-                                   s.values + from * kDim + 16 * column, to - from,
-                                   s.records + row * record_floats(kDim) + 16 * column);
-    };
-    for (int r = first; r < rows; r += R) {
+    int r = first;
+    for (; r + R <= rows; r += R) {
       // What all of R rows see: limits ascend, and so do lower ends.
-      int from = r + R <= rows ? within(lower(r + R - 1)) : n, to = from < n ? within(limit(r)) : n;
+      int from = within(lower(r + R - 1)), to = from < n ? within(limit(r)) : n;
       if (from >= to) from = to = n;
-      for (int i = r; i < std::min(rows, r + R); i++)
-        values(std::integral_constant<int, 1>(), i, within(lower(i)),
-               std::min(from, within(limit(i))));
-      values(std::integral_constant<int, R>(), r, from, to);
-      for (int i = r; i < std::min(rows, r + R); i++)
-        values(std::integral_constant<int, 1>(), i, to, within(limit(i)));
+      for (int i = r; R > 1 && i < r + R; i++)
+        values_of<1>(i, within(lower(i)), std::min(from, within(limit(i))), s, at);
+      values_of<R>(r, from, to, s, at);
+      for (int i = r; R > 1 && i < r + R; i++) values_of<1>(i, to, within(limit(i)), s, at);
     }
+    if constexpr (R > 1)
+      all_values<(R > kLeastValueRows ? kLeastValueRows : 1)>(r, rows, n, s, at, lower, limit);
   }
 
   // Queries [first_query, last_query) x one kv head. Queries are in order of their limits.
@@ -364,9 +376,9 @@ struct BlockKernel {
       }
       for (int t = 0; t < n; t += kTile) {
         gather_values(v_pool, stride, slots + t, std::min(kTile, n - t), s.values);
-        all_values(first, rows, std::min(kTile, n - t), s, t,
-                   [&](int row) { return query_of(row).lower - base; },
-                   [&](int row) { return query_of(row).limit - base; });
+        all_values<kValueRows>(first, rows, std::min(kTile, n - t), s, t,
+                               [&](int row) { return query_of(row).lower - base; },
+                               [&](int row) { return query_of(row).limit - base; });
       }
       for (int r = first; r < rows; r++) keep(call, query_of(r), chunk, kv * group + r % group, r, s);
     }

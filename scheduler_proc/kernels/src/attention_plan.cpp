@@ -1,5 +1,5 @@
-// Attention planning: extends in blocks of tokens, decodes by request or split by chunks, shared
-// prefixes once for all rows that read them.
+// Attention planning: rows of many tokens in blocks of these, rows of few by request or split by
+// chunks, shared prefixes once for all short rows that read them.
 //
 // Any cut into units gives the same bits (see kernels.h), so the plan only minds the time. Prefixes
 // are found in the slots themselves: rows that list the same slots for a whole chunk read the same
@@ -13,8 +13,10 @@ namespace srt {
 
 namespace {
 
-// A shared chunk is gathered once and then costs each row less than reading it alone. From how many
-// rows on that pays is an estimate, not measured: it depends on how fast the caches are.
+// Tokens of a row that is short: more of them pay for gathering a chunk of keys by themselves.
+constexpr int kFewTokens = 16;
+// A shared chunk is gathered once and then costs each token less than reading it alone. From how many
+// tokens on that pays is an estimate, not measured: it depends on how fast the caches are.
 constexpr int kMinSharing = 3;
 constexpr int kSharedChunks = 2;    // of one unit: small enough to balance the threads
 constexpr int kPiecesPerThread = 4;  // into which long contexts and many rows are split
@@ -46,7 +48,7 @@ void AttentionPlan::make(const AttentionShape &shape, const srt_batch &batch) {
   queries.clear();
   units.clear();
   folds.clear();
-  decodes_.clear();
+  short_rows_.clear();
   num_records = 0;
   for (int row = 0; row < batch.num_rows; row++) {
     const int first = batch.qo_indptr[row], tokens = batch.qo_indptr[row + 1] - first;
@@ -57,13 +59,15 @@ void AttentionPlan::make(const AttentionShape &shape, const srt_batch &batch) {
       const int lower = shape.window > 0 ? std::max(0, limit - shape.window) : 0;
       queries.push_back({first + i, lower, limit, -1});
     }
-    if (tokens == 1)
-      decodes_.push_back({at, batch.kv_indices + batch.kv_indptr[row], first_chunk_of(queries[at])});
+    const int32_t *slots = batch.kv_indices + batch.kv_indptr[row];
+    if (tokens <= kFewTokens)
+      short_rows_.push_back({at, at + tokens, slots, first_chunk_of(queries[at])});
     else
-      add_extend(shape, batch.kv_indices + batch.kv_indptr[row], at);
+      add_extend(shape, slots, at);
   }
-  if (batch.share_prefixes && shape.window == 0) share(shape, 0, static_cast<int>(decodes_.size()), 0);
-  add_decodes(shape);
+  if (batch.share_prefixes && shape.window == 0)
+    share(shape, 0, static_cast<int>(short_rows_.size()), 0);
+  add_short_rows(shape);
   std::sort(units.begin(), units.end(), [](const AttentionUnit &a, const AttentionUnit &b) {
     return a.cost > b.cost;
   });
@@ -83,22 +87,24 @@ void AttentionPlan::add_extend(const AttentionShape &shape, const int32_t *slots
   }
 }
 
-// Find what decodes [first, last), which have everything before `chunk` in common, go on sharing.
+// Find what short rows [first, last), which have everything before `chunk` in common, go on sharing.
 void AttentionPlan::share(const AttentionShape &shape, int first, int last, int chunk) {
-  const auto whole = [&](const Decode &d) {
-    return queries[d.query].limit >= (chunk + 1) * kChunk;
+  const auto whole = [&](const ShortRow &row) {  // for all its tokens
+    return queries[row.first].limit >= (chunk + 1) * kChunk;
   };
-  last = static_cast<int>(
-      std::partition(decodes_.begin() + first, decodes_.begin() + last, whole) - decodes_.begin());
-  if (last - first < kMinSharing) return;
-  std::sort(decodes_.begin() + first, decodes_.begin() + last,
-            [&](const Decode &a, const Decode &b) {
-              return compare_chunk(a.slots, b.slots, chunk) < 0;
-            });
+  const auto begin = short_rows_.begin();
+  last = static_cast<int>(std::partition(begin + first, begin + last, whole) - begin);
+  if (last - first < 2) return;
+  std::sort(begin + first, begin + last, [&](const ShortRow &a, const ShortRow &b) {
+    return compare_chunk(a.slots, b.slots, chunk) < 0;
+  });
   for (int from = first; from < last;) {
-    int to = from + 1;
-    while (to < last && compare_chunk(decodes_[from].slots, decodes_[to].slots, chunk) == 0) to++;
-    if (to - from >= kMinSharing) {
+    int to = from, tokens = 0;
+    for (; to < last; to++) {
+      if (compare_chunk(short_rows_[from].slots, short_rows_[to].slots, chunk) != 0) break;
+      tokens += short_rows_[to].last - short_rows_[to].first;
+    }
+    if (to - from > 1 && tokens >= kMinSharing) {
       const int end = common_chunks(from, to, chunk);
       add_shared(shape, from, to, chunk, end);
       share(shape, from, to, end);
@@ -107,59 +113,70 @@ void AttentionPlan::share(const AttentionShape &shape, int first, int last, int 
   }
 }
 
-// The first chunk from `chunk` on that decodes [first, last) do not all share.
+// The first chunk from `chunk` on that short rows [first, last) do not all share.
 int AttentionPlan::common_chunks(int first, int last, int chunk) const {
-  int shortest = queries[decodes_[first].query].limit;
+  const ShortRow &one = short_rows_[first];
+  int shortest = queries[one.first].limit;
   for (int i = first + 1; i < last; i++)
-    shortest = std::min(shortest, queries[decodes_[i].query].limit);
+    shortest = std::min(shortest, queries[short_rows_[i].first].limit);
   for (; (chunk + 1) * kChunk <= shortest; chunk++)
     for (int i = first + 1; i < last; i++)
-      if (compare_chunk(decodes_[first].slots, decodes_[i].slots, chunk) != 0) return chunk;
+      if (compare_chunk(one.slots, short_rows_[i].slots, chunk) != 0) return chunk;
   return chunk;
 }
 
-void AttentionPlan::keep_partials(const AttentionShape &shape, Query &query, int32_t index) {
-  if (query.partials >= 0) return;
-  query.partials = num_records;
-  num_records += (last_chunk_of(query) - first_chunk_of(query)) * shape.heads;
-  folds.push_back(index);
+void AttentionPlan::keep_partials(const AttentionShape &shape, const ShortRow &row) {
+  for (int i = row.first; i < row.last; i++) {
+    Query &query = queries[i];
+    if (query.partials >= 0) return;  // as all of the row's
+    query.partials = num_records;
+    num_records += (last_chunk_of(query) - first_chunk_of(query)) * shape.heads;
+    folds.push_back(i);
+  }
 }
 
-// Chunks [chunk, end) are read once for decodes [first, last).
+// Chunks [chunk, end) are read once for short rows [first, last).
 void AttentionPlan::add_shared(const AttentionShape &shape, int first, int last, int chunk, int end) {
-  const int step = tokens_per_unit(shape, last - first), group = shape.heads / shape.kv_heads;
-  for (int from = first; from < last; from += step) {
-    const int to = std::min(last, from + step), at = static_cast<int>(queries.size());
-    for (int i = from; i < to; i++) {
-      decodes_[i].own = end;
-      keep_partials(shape, queries[decodes_[i].query], decodes_[i].query);
-      queries.push_back(Query(queries[decodes_[i].query]));
-    }
+  const int at = static_cast<int>(queries.size()), group = shape.heads / shape.kv_heads;
+  for (int i = first; i < last; i++) {
+    ShortRow &row = short_rows_[i];
+    row.own = end;
+    keep_partials(shape, row);
+    for (int query = row.first; query < row.last; query++) queries.push_back(Query(queries[query]));
+  }
+  const int all = static_cast<int>(queries.size());
+  const int step = tokens_per_unit(shape, all - at);
+  for (int from = at; from < all; from += step) {
+    const int to = std::min(all, from + step);
     const int cost = chunk_cost((to - from) * group, to - from > 1);
     for (int c = chunk; c < end; c += kSharedChunks)
       for (int head = 0; head < shape.kv_heads; head++)
-        units.push_back({decodes_[first].slots, at, at + to - from, head, head + 1, c,
+        units.push_back({short_rows_[first].slots, from, to, head, head + 1, c,
                          std::min(end, c + kSharedChunks),
                          std::min(kSharedChunks, end - c) * cost});
   }
 }
 
-// What every decode reads alone: whole requests, or pieces of them where there are few.
-void AttentionPlan::add_decodes(const AttentionShape &shape) {
+// What every short row reads alone: whole requests, or pieces of them where there are few.
+void AttentionPlan::add_short_rows(const AttentionShape &shape) {
   int total = 0;
-  for (const Decode &d : decodes_) total += last_chunk_of(queries[d.query]) - d.own;
+  for (const ShortRow &row : short_rows_) total += last_chunk_of(queries[row.last - 1]) - row.own;
   const int piece = std::max(1, total / (shape.threads * kPiecesPerThread));
   // So few units that some threads would have none: take the kv heads apart too.
   const int heads = total < 2 * shape.threads ? 1 : shape.kv_heads;
-  for (const Decode &d : decodes_) {
-    Query &query = queries[d.query];
-    const int end = last_chunk_of(query);
-    if (end - d.own > piece) keep_partials(shape, query, d.query);
-    for (int c = d.own; c < end; c += piece)
+  for (const ShortRow &row : short_rows_) add_own(shape, row, piece, heads);
+}
+
+void AttentionPlan::add_own(const AttentionShape &shape, const ShortRow &row, int piece, int heads) {
+  if (last_chunk_of(queries[row.last - 1]) - row.own > piece) keep_partials(shape, row);
+  const int step = tokens_per_unit(shape, row.last - row.first);
+  for (int first = row.first; first < row.last; first += step) {
+    const int last = std::min(row.last, first + step), end = last_chunk_of(queries[last - 1]);
+    const int cost = chunk_cost((last - first) * shape.heads * heads / shape.kv_heads, last - first > 1);
+    for (int c = row.own; c < end; c += piece)
       for (int head = 0; head < shape.kv_heads; head += heads)
-        units.push_back({d.slots, d.query, d.query + 1, head, std::min(shape.kv_heads, head + heads), c,
-                         std::min(end, c + piece),
-                         std::min(piece, end - c) * chunk_cost(shape.heads * heads / shape.kv_heads, false)});
+        units.push_back({row.slots, first, last, head, std::min(shape.kv_heads, head + heads), c,
+                         std::min(end, c + piece), std::min(piece, end - c) * cost});
   }
 }
 

@@ -22,19 +22,21 @@ struct AttentionPlan {
   void make(const AttentionShape &shape, const srt_batch &batch);
 
  private:
-  struct Decode {
-    int32_t query;  // index into queries
+  // A row of few tokens.
+  struct ShortRow {
+    int32_t first, last;  // its queries
     const int32_t *slots;
     int32_t own;  // the first chunk that is not read through a shared unit
   };
-  std::vector<Decode> decodes_;
+  std::vector<ShortRow> short_rows_;
 
   void add_extend(const AttentionShape &shape, const int32_t *slots, int at);
   void share(const AttentionShape &shape, int first, int last, int chunk);
   int common_chunks(int first, int last, int chunk) const;
-  void keep_partials(const AttentionShape &shape, Query &query, int32_t index);
+  void keep_partials(const AttentionShape &shape, const ShortRow &row);
   void add_shared(const AttentionShape &shape, int first, int last, int chunk, int end);
-  void add_decodes(const AttentionShape &shape);
+  void add_short_rows(const AttentionShape &shape);
+  void add_own(const AttentionShape &shape, const ShortRow &row, int piece, int heads);
 };
 
 }  // namespace srt

@@ -23,6 +23,7 @@ struct B {
 };
 
 // Register tiles that fit 16 registers, of which a vector takes two.
+constexpr int kVectorRegisters = 8;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 2;
 constexpr int kValueRegisters = 6;
@@ -51,7 +52,11 @@ SRT_INLINE void store(f16 *p, F x) {
   _mm_storeu_si128(out + 1, _mm256_cvtps_ph(x.hi, rounding));
 }
 
-SRT_INLINE F in_register(F x) { return x; }
+// x itself, held in registers: the compiler would rather load an operand again for each use.
+SRT_INLINE F in_register(F x) {
+  asm("" : "+x"(x.lo), "+x"(x.hi));
+  return x;
+}
 SRT_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 SRT_INLINE F zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 SRT_INLINE F add(F a, F b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

@@ -18,6 +18,7 @@ using I = __m512i;
 using B = __m512i;
 
 // Register tiles (rows x 16-channel blocks) that fit 32 registers.
+constexpr int kVectorRegisters = 32;
 constexpr int kGemmRows = 6;
 constexpr int kScoreRows = 4;      // query rows x 2 key vectors
 constexpr int kValueRegisters = 24;  // accumulators of the value product

@@ -22,6 +22,7 @@ struct B {
 };
 
 // Register tiles: small, since a vector takes four 128-bit registers.
+constexpr int kVectorRegisters = 4;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 1;
 constexpr int kValueRegisters = 2;
