@@ -4,6 +4,7 @@ First part of `bench.kernels`; the other parts' bounds come from here.
 """
 
 import os
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from bench.kernel_attention import smallest_attention
 from bench.kernel_calls import Operations
 from bench.report import machine
-from bench.roofline import WORKING_SET, Call, Peaks, Runner, Timing, markdown, number
+from bench.roofline import WORKING_SET, Call, Peaks, Runner, number
 from scheduler_proc.kernels.library import Format, Library, Matrix, Source, address
 
 READS = (WORKING_SET, 512_000_000)
@@ -34,38 +35,25 @@ class Setting(NamedTuple):
     threads: int
 
 
-class MachineReport(NamedTuple):
-    """The peaks that bounds are made of, and a table with these and others."""
-
-    peaks: Peaks
-    text: str
-
-
-def measure_machine(setting: Setting) -> MachineReport:
-    """Takes the best of some runs each: other work on the machine can only take away."""
+def measure_machine(setting: Setting, show: Callable[[str, str], None]) -> Peaks:
+    """The peaks that bounds are made of. `show` gets the name and the value of these and of others
+    as they are measured, the best of some runs each: other work can only take away."""
+    show("CPU, cores", f"{machine()['cpu']}, {machine()['cores']}")
+    show("caches of core 0", ", ".join(caches()) or "unknown")
+    show("level, threads", f"{setting.isa}, {setting.threads}")
     runner = Runner()
-    reads = _read_rates(setting, runner)
+    read = _read_rate(setting, runner, show)
+    best: dict[str, float] = {}
     with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
-        gemms = {
-            name: _gemm_rates(operations, setting, format, runner)
-            for name, format in _gemm_formats(setting).items()
-        }
-        smallest = {
-            "linear": runner.time([_smallest_linear(operations)]).median_s,
-            "attention": runner.time([smallest_attention(operations)]).median_s,
-        }
-    best = {name: max(rates.values()) for name, rates in gemms.items()}
-    peaks = Peaks(reads[WORKING_SET, setting.threads], **best)
-    rows = [["CPU, cores", f"{machine()['cpu']}, {machine()['cores']}"]]
-    rows += [["caches of core 0", ", ".join(caches()) or "unknown"]]
-    rows += [["level, threads", f"{setting.isa}, {setting.threads}"]]
-    for (size, threads), rate in reads.items():
-        of = f"{size // 10**6} MB, {threads} thread{'s' if threads > 1 else ''}"
-        rows.append([f"read {of}", f"{number(rate / 1e9)} GB/s"])
-    for kind, rates in gemms.items():
-        rows += [[f"{kind} {name}", f"{number(v / 1e9)} GFLOP/s"] for name, v in rates.items()]
-    rows += [[f"smallest {name} call", f"{number(1e6 * s)} µs"] for name, s in smallest.items()]
-    return MachineReport(peaks, markdown(("machine", "best seen"), rows))
+        for name, kind, call in _gemms(operations, setting):
+            rate = 2 * SIDE**3 / runner.time([call]).best_s
+            best[kind] = max(rate, best.get(kind, 0.0))
+            show(f"{kind} {name}", f"{number(rate / 1e9)} GFLOP/s")
+        smallest = {"linear": _smallest_linear, "attention": smallest_attention}
+        for name, make in smallest.items():
+            seconds = runner.time([make(operations)]).median_s
+            show(f"smallest {name} call", f"{number(1e6 * seconds)} µs")
+    return Peaks(read, **best)
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[str]:
@@ -78,34 +66,34 @@ def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[st
     return found
 
 
-def _read_rates(setting: Setting, runner: Runner) -> dict[tuple[int, int], float]:
-    """Bytes per second by buffer size and number of threads."""
+def _read_rate(setting: Setting, runner: Runner, show: Callable[[str, str], None]) -> float:
+    """Bytes per second of the working set and all threads; shows others too."""
     rates = {}
     data = np.ones(max(READS), np.uint8)
     for threads in dict.fromkeys((setting.threads, 1)):
         with closing(Operations(setting.library, threads, setting.isa)) as operations:
             for size in READS:
-                rates[size, threads] = size / runner.time([operations.read(data[:size])]).best_s
-    return rates
+                rate = size / runner.time([operations.read(data[:size])]).best_s
+                of = f"{size // 10**6} MB, {threads} thread{'s' if threads > 1 else ''}"
+                show(f"read {of}", f"{number(rate / 1e9)} GB/s")
+                rates[size, threads] = rate
+    return rates[WORKING_SET, setting.threads]
 
 
-def _gemm_formats(setting: Setting) -> dict[str, Format]:
-    """What to measure each kind of arithmetic with."""
-    formats = {"fp32": Format.F32, "int8": Format.Q8}
+def _gemms(operations: Operations, setting: Setting) -> Iterator[tuple[str, str, Call]]:
+    """Name, kind of arithmetic and call of square products: torch's and, by format, ours."""
+    formats = {"fp32": (Format.F32,), "int8": (Format.Q8, Format.Q4)}
     if setting.library.has_tiles(setting.isa):
-        formats["bf16"] = Format.Q8_TILES
-    return formats
-
-
-def _gemm_rates(
-    operations: Operations, setting: Setting, format: Format, runner: Runner
-) -> dict[str, float]:
-    """Flops per second of torch's product and of ours, by name."""
-    calls = _torch_gemm(format, setting) | {
-        f"srt_op_linear {SIDE}³ {format.name}": _native_gemm(operations, format)
-    }
-    timings: dict[str, Timing] = {name: runner.time([call]) for name, call in calls.items()}
-    return {name: 2 * SIDE**3 / timing.best_s for name, timing in timings.items()}
+        formats["bf16"] = (Format.Q8_TILES,)
+    for kind, ours in formats.items():
+        for name, call in _torch_gemm(ours[0], setting).items():
+            yield name, kind, call
+        for format in ours:
+            yield (
+                f"srt_op_linear {SIDE}³ {format.name}",
+                kind,
+                _native_gemm(operations, format),
+            )
 
 
 def _native_gemm(operations: Operations, format: Format) -> Call:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.roofline import Peaks, Runner, Timing, Work, number, percent, warm_up
+from bench.roofline import Peaks, Runner, Timing, number, percent, warm_up
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.models.config import DecoderConfig
 from tests.scheduler_proc.ragged import Row, make_batch
 
 SLOTS = 32 * 1024
@@ -51,22 +52,34 @@ STEPS = (
     Step("decode B=32 ctx=64", 32, 64),
     Step("decode B=32 ctx=512", 32, 512),
     Step("decode B=32 ctx=1500 shared + 64", 32, 64, shared=1500),
+    *(Step(f"{n} tokens of a row, ctx=512", 1, 512 + n, extend=n) for n in (2, 4, 9)),
+    Step("8 rows of 2 tokens, ctx=1536 shared + 66", 8, 66, shared=1536, extend=2),
     Step("prefill 128", 1, 128, extend=128),
     Step("prefill 512", 1, 512, extend=512),
     Step("prefill 512 over 1500 cached", 1, 2012, extend=512),
 )
 
 
+class StepWork(NamedTuple):
+    """What a step cannot do without: bytes to read, and flops of its two kinds of products."""
+
+    num_bytes: float
+    linear: float
+    attention: float
+
+
 class MeasuredStep(NamedTuple):
-    """`phases` are mean seconds per step as thread 0 saw them; `work` is known for one row."""
+    """`phases` are mean seconds per step as thread 0 saw them."""
 
     step: Step
     timing: Timing
     phases: dict[str, float]
-    work: Work | None
+    work: StepWork
 
 
-def step_rows(executor: NativeExecutor, runner: Runner) -> Iterator[MeasuredStep]:
+def step_rows(
+    executor: NativeExecutor, config: DecoderConfig, runner: Runner
+) -> Iterator[MeasuredStep]:
     """The steps that were asked for."""
     fill_pool(executor)
     for step in STEPS:
@@ -77,7 +90,7 @@ def step_rows(executor: NativeExecutor, runner: Runner) -> Iterator[MeasuredStep
             timing = runner.time(calls)
             phases = executor.profile()
             mean = {name: seconds / timing.calls for name, seconds in phases.items()}
-            yield MeasuredStep(step, timing, mean, decode_work(executor, step))
+            yield MeasuredStep(step, timing, mean, step_work(executor, config, step))
 
 
 def fill_pool(executor: NativeExecutor) -> None:
@@ -86,25 +99,43 @@ def fill_pool(executor: NativeExecutor) -> None:
     values[:] = np.random.default_rng(0).standard_normal(values.shape[-1])
 
 
-def decode_work(executor: NativeExecutor, step: Step) -> Work | None:
-    """One token reads every weight, the tied embedding as the head, and its row's slots."""
-    if step.tokens > 1:
-        return None
+def step_work(executor: NativeExecutor, config: DecoderConfig, step: Step) -> StepWork:
+    """Every weight is read once, the tied embedding as the head, and every slot once."""
     slot_bytes = executor.pool_bytes / executor.max_total_tokens
-    return Work(executor.weight_bytes + step.own * slot_bytes)
+    attended = config.heads * config.head_dim
+    projected = attended + 2 * config.kv_heads * config.head_dim
+    layer = config.hidden * (projected + attended + 3 * config.intermediate)
+    head = step.rows * config.hidden * config.vocab_size
+    before = step.shared + step.own - step.extend
+    pairs = step.tokens * before + step.rows * step.extend * (step.extend + 1) // 2
+    return StepWork(
+        executor.weight_bytes + (step.shared + step.rows * step.own) * slot_bytes,
+        2.0 * (step.tokens * config.layers * layer + head),
+        4.0 * config.layers * pairs * attended,
+    )
 
 
-STEP_COLUMNS = ("step", "ms", "best", "tok/s", "bound, ms", "share")
+STEP_COLUMNS = ("step", "ms", "best", "tok/s", "read", "linear", "attention")
 
 
-def step_cells(row: MeasuredStep, peaks: Peaks) -> list[str]:
-    """A row under STEP_COLUMNS; the rate and the share of the bound are the median run's."""
-    seconds, bound = row.timing.median_s, ("-", "-")
-    if row.work is not None:
-        bound_s = peaks.bound(row.work).seconds
-        bound = (number(1e3 * bound_s), percent(bound_s / seconds))
+def step_cells(row: MeasuredStep, peaks: Peaks, has_tiles: bool) -> list[str]:
+    """A row under STEP_COLUMNS; the rate and the shares are the median run's."""
+    seconds, work = row.timing.median_s, row.work
+    quantized, attended = ("bf16", "bf16") if has_tiles else ("int8", "fp32")
+    shares = (
+        work.num_bytes / peaks.read,
+        work.linear / getattr(peaks, quantized),
+        work.attention / getattr(peaks, attended),
+    )
     best = number(1e3 * row.timing.best_s)
-    return [row.step.name, number(1e3 * seconds), best, number(row.step.tokens / seconds), *bound]
+    rate = number(row.step.tokens / seconds)
+    return [
+        row.step.name,
+        number(1e3 * seconds),
+        best,
+        rate,
+        *(percent(s / seconds) for s in shares),
+    ]
 
 
 def phase_table(rows: Sequence[MeasuredStep]) -> tuple[list[str], list[list[str]]]:

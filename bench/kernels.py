@@ -12,14 +12,16 @@ whole steps, which have no such cost, are the ones to trust there. Weights and k
 than many an L3: as in a model of that size.
 
 "bound" is the time that reading the weights or keys once, or the arithmetic, would take at the
-measured peaks, whichever is longer; "share" is bound / median. Other work on the machine distorts
+measured peaks, whichever is longer; "share" is bound / median. Of whole steps, "read", "linear" and
+"attention" are the shares of the median that reading all weights and keys once, the products of the
+linear layers and those of attention would take at these peaks. Other work on the machine distorts
 every figure: compare those of one run only.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 
 from bench.kernel_attention import attention_rows
@@ -39,6 +41,7 @@ from bench.roofline import (
     Measured,
     Peaks,
     Runner,
+    TablePrinter,
     markdown,
     number,
     op_cells,
@@ -82,12 +85,12 @@ def main(argv: list[str] | None = None) -> int:
         setting = Setting(library, args.isa or library.isa(), args.threads)
         if setting.isa not in library.available_isas():
             raise SrtError(f"this CPU or build does not run {setting.isa}")
-        report = measure_machine(setting)
-        print(report.text, flush=True)
+        table = TablePrinter("The machine:", ("machine", "best seen"))
+        peaks = measure_machine(setting, table.add)
         if not args.steps:
-            print_ops(setting, report.peaks, runner)
+            print_ops(setting, peaks, runner)
         if not args.ops:
-            print_steps(setting, report.peaks, runner)
+            print_steps(setting, peaks, runner)
     except SrtError as error:
         print(error, file=sys.stderr)
         return 1
@@ -111,34 +114,36 @@ def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
 
 def print_steps(setting: Setting, peaks: Peaks, runner: Runner) -> None:
     """Whole steps and their phases."""
+    files = resolve_model(DEFAULT_MODEL)
     executor = NativeExecutor(
-        resolve_model(DEFAULT_MODEL),
+        files,
         max_total_tokens=SLOTS,
         num_threads=setting.threads,
         isa=setting.isa,
     )
+    table = TablePrinter("\nWhole steps:", STEP_COLUMNS)
+    has_tiles = setting.library.has_tiles(setting.isa)
+    rows = []
     with closing(executor):
-        rows = list(step_rows(executor, runner))
-    _print_table("Whole steps:", STEP_COLUMNS, [step_cells(row, peaks) for row in rows])
-    _print_table("Phases of these steps, as one thread saw them:", *phase_table(rows))
+        for row in step_rows(executor, open_checkpoint(files).config, runner):
+            table.add(*step_cells(row, peaks, has_tiles))
+            rows.append(row)
+    if rows:
+        caption = "Phases of these steps, as one thread saw them:"
+        print(f"\n{caption}\n\n{markdown(*phase_table(rows))}", flush=True)
 
 
 def _print_measured(caption: str, rows: Iterable[Measured], peaks: Peaks) -> None:
-    _print_table(caption, OP_COLUMNS, [op_cells(row, peaks) for row in rows])
+    table = TablePrinter(f"\n{caption}", OP_COLUMNS)
+    for row in rows:
+        table.add(*op_cells(row, peaks))
 
 
 def _print_sampled(rows: Iterable[Sampled]) -> None:
-    cells = [
-        [r.name, *(number(1e6 * s / r.samples) for s in (r.timing.median_s, r.timing.best_s))]
-        for r in rows
-    ]
-    _print_table("Sampling:", ("op", "µs per row", "best"), cells)
-
-
-def _print_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Nothing where no row was asked for."""
-    if rows:
-        print(f"\n{caption}\n\n{markdown(columns, rows)}", flush=True)
+    table = TablePrinter("\nSampling:", ("op", "µs per row", "best"))
+    for row in rows:
+        times = (row.timing.median_s, row.timing.best_s)
+        table.add(row.name, *(number(1e6 * s / row.samples) for s in times))
 
 
 if __name__ == "__main__":

@@ -151,6 +151,24 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(_line(line, widths) for line in (columns, rule, *rows))
 
 
+class TablePrinter:
+    """Prints a Markdown table row by row, as the rows are measured; nothing where none comes."""
+
+    def __init__(self, caption: str, columns: Sequence[str], first_width: int = 48) -> None:
+        self._caption, self._columns = caption, columns
+        self._widths = [first_width, *(max(7, len(column)) for column in columns[1:])]
+        self._begun = False
+
+    def add(self, *cells: str) -> None:
+        """Print a row; cells that are wider than is usual stick out."""
+        if not self._begun:
+            rule = ["-" * self._widths[0], *("-" * (width - 1) + ":" for width in self._widths[1:])]
+            print(f"{self._caption}\n\n{_line(self._columns, self._widths)}")
+            print(_line(rule, self._widths))
+            self._begun = True
+        print(_line(cells, self._widths), flush=True)
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
     aligned[0] = cells[0].ljust(widths[0])

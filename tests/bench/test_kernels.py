@@ -1,7 +1,7 @@
 """The kernel benchmark: bounds, what its cases read and compute, and the tables. No figures."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,14 +13,24 @@ from bench import kernel_peaks, kernel_steps, kernels, roofline
 from bench.kernel_attention import CASES, Case, Pool, Shape, attention_rows
 from bench.kernel_calls import Operations
 from bench.kernel_ops import ALLOWED, Linear, linear_rows, mask_arrays, sampling_rows
-from bench.kernel_peaks import MachineReport, Setting, caches
-from bench.kernel_steps import SLOTS, STEPS, MeasuredStep, Step, phase_table, step_cells
+from bench.kernel_peaks import Setting, caches
+from bench.kernel_steps import (
+    SLOTS,
+    STEPS,
+    MeasuredStep,
+    Step,
+    StepWork,
+    phase_table,
+    step_cells,
+    step_work,
+)
 from bench.roofline import (
     OP_COLUMNS,
     WORKING_SET,
     Measured,
     Peaks,
     Runner,
+    TablePrinter,
     Timing,
     Work,
     copies_of,
@@ -28,6 +38,7 @@ from bench.roofline import (
     number,
     op_cells,
 )
+from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.kernels.library import (
     Format,
     Layer,
@@ -40,6 +51,7 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.packed import PackedModel
+from srt.model.files import DEFAULT_MODEL, resolve_model
 
 PEAKS = Peaks(read=20e9, fp32=100e9, int8=400e9)
 SHAPE = Shape(heads=6, kv_heads=2, head_dim=64)
@@ -249,15 +261,45 @@ def test_a_step_s_batch(step: Step) -> None:
 
 def test_step_tables() -> None:
     phases = {"qkv": 0.001, "head": 0.0025}
-    timing = Timing(0.010, 0.008, 5)
-    one = MeasuredStep(Step("one", 1, 16), timing, phases, Work(100e6))
-    more = MeasuredStep(Step("more", 8, 512), timing, phases, None)
-    assert step_cells(one, PEAKS) == ["one", "10.0", "8.00", "100", "5.00", "50 %"]
-    assert step_cells(more, PEAKS) == ["more", "10.0", "8.00", "800", "-", "-"]
+    timing, peaks = Timing(0.010, 0.008, 5), PEAKS._replace(bf16=2000e9)
+    one = MeasuredStep(Step("one", 1, 16), timing, phases, StepWork(100e6, 400e6, 50e6))
+    more = MeasuredStep(Step("more", 8, 512), timing, phases, StepWork(20e6, 2e9, 500e6))
+    beginning = ["one", "10.0", "8.00", "100"]
+    assert step_cells(one, peaks, has_tiles=False) == [*beginning, "50 %", "10 %", "5 %"]
+    assert step_cells(one, peaks, has_tiles=True) == [*beginning, "50 %", "2 %", "0 %"]
+    assert step_cells(more, peaks, has_tiles=False)[3:] == ["800", "10 %", "50 %", "50 %"]
     columns, cells = phase_table([one, more])
     assert columns == ["mean ms of", "qkv", "head"]
     assert cells == [["one", "1.00", "2.50"], ["more", "1.00", "2.50"]]
     assert phase_table([]) == (["mean ms of"], [])
+
+
+def test_a_table_is_printed_row_by_row(capsys: pytest.CaptureFixture[str]) -> None:
+    table = TablePrinter("Caption:", ("name", "x"), 6)
+    assert not capsys.readouterr().out
+    table.add("one", "1.00")
+    assert capsys.readouterr().out.splitlines() == [
+        "Caption:",
+        "",
+        "| name   |       x |",
+        "| ------ | ------: |",
+        "| one    |    1.00 |",
+    ]
+    table.add("longer than that", "2")
+    assert capsys.readouterr().out == "| longer than that |       2 |\n"
+
+
+def test_the_work_of_a_step(native: Library) -> None:
+    files = resolve_model(DEFAULT_MODEL)
+    config = DecoderConfig(64, 2, 4, 2, 16, 96, 1000, 2048, 1e-5)
+    executor = NativeExecutor(files, max_total_tokens=8, num_threads=1)
+    slot = executor.pool_bytes / 8
+    with closing(executor):
+        work = step_work(executor, config, Step("x", 3, 10, shared=5, extend=2))
+    assert work.num_bytes == executor.weight_bytes + 35 * slot
+    weights = 2 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 96)
+    assert work.linear == 2 * (6 * weights + 3 * 64 * 1000)
+    assert work.attention == 2 * 4 * 64 * 3 * (14 + 15)
 
 
 def test_caches(tmp_path: Path) -> None:
@@ -277,12 +319,11 @@ def test_the_machine_table(native: Library, at_once: None, monkeypatch: pytest.M
     monkeypatch.setattr(kernel_peaks, "_LEVELS", {})
     monkeypatch.setattr(kernel_peaks, "SIDE", 64)
     monkeypatch.setattr(kernel_peaks, "READS", (WORKING_SET, 1 << 20))
-    report = kernel_peaks.measure_machine(Setting(native, native.isa(), torch.get_num_threads()))
-    assert min(report.peaks) > 0
-    rows = report.text.splitlines()
-    assert rows[0].startswith("| machine") and len({len(row) for row in rows}) == 1
+    shown: dict[str, str] = {}
+    setting = Setting(native, native.isa(), torch.get_num_threads())
+    assert min(kernel_peaks.measure_machine(setting, shown.__setitem__)) > 0
     for name in ("CPU, cores", "read 96 MB, 1 thread", "fp32 torch", "int8 srt_op_linear"):
-        assert any(row.startswith(f"| {name}") for row in rows), name
+        assert any(row.startswith(name) for row in shown), name
 
 
 def test_the_command_line(
@@ -293,16 +334,17 @@ def test_the_command_line(
 ) -> None:
     settings: list[Setting] = []
 
-    def measured(setting: Setting) -> MachineReport:
+    def measured(setting: Setting, show: Callable[[str, str], None]) -> Peaks:
         settings.append(setting)
-        return MachineReport(PEAKS, "the machine")
+        show("a name", "a value")
+        return PEAKS._replace(bf16=400e9)
 
     monkeypatch.setattr(kernels, "measure_machine", measured)
     for module in (kernels, kernel_steps):
         monkeypatch.setattr(module, "SLOTS", 64)
     assert kernels.main(["--threads", "1", "--only", "B=1 ctx=16", "--repeat", "1"]) == 0
-    machine, _, steps, caption, phases = capsys.readouterr().out.split("\n\n")
-    assert machine == "the machine" and settings == [Setting(native, native.isa(), 1)]
+    _, machine, _, steps, caption, phases = capsys.readouterr().out.split("\n\n")
+    assert "a value" in machine and settings == [Setting(native, native.isa(), 1)]
     assert steps.splitlines()[2].startswith("| decode B=1 ctx=16 ") and "%" in steps
     assert caption.startswith("Phases of these steps")
     assert phases.startswith("| mean ms of") and len(phases.splitlines()) == 3
