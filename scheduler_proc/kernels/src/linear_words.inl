@@ -13,6 +13,9 @@ namespace srt::SRT_ISA_NS {
 
 // Rows that share the unpacking of a group: their activations stay in the L1 cache.
 constexpr int kBlockRows = 16;
+// Of prefetching for few rows, which memory holds up: a page, where the processor's own stops. Past the
+// end of the weights it does nothing.
+constexpr int kBytesAhead = 4096;
 
 // The activations of some rows, at one group.
 struct GroupRows {
@@ -179,10 +182,12 @@ template <class Format, int R>
 SRT_FLATTEN void few_rows(const uint8_t *block, int k, const Activations &x, size_t row,
                           BlockSums &sums) {
   const uint8_t *scales = scales_of<Format>(block, k);
-  for (int g = 0; g < k / kGroup; g++)
-    Words<Format>::template add_group<false, R>(block + size_t(g) * Format::kCode,
-                                                scales + size_t(g) * Format::kScale,
+  for (int g = 0; g < k / kGroup; g++) {
+    const uint8_t *codes = block + size_t(g) * Format::kCode;
+    for (int line = 0; line < Format::kCode; line += 64) prefetch(codes + kBytesAhead + line);
+    Words<Format>::template add_group<false, R>(codes, scales + size_t(g) * Format::kScale,
                                                 rows_at(x, k, row, g), sums.rows);
+  }
 }
 
 // `rows` <= kBlockRows rows over all groups.
