@@ -20,7 +20,9 @@ constexpr int kBytesAhead = 4096;
 // The activations of some rows, at one group.
 struct GroupRows {
   const int8_t *q;
-  const float *scale, *sums, *halves;
+  const float *scale, *sums;
+  const float *halves;  // of all rows, if there are any: from 2 * `at` on
+  size_t at;
   int k, groups;  // of a row
 };
 
@@ -147,7 +149,7 @@ struct Words<Q6> {
       repeat<R>([&](auto r) {
         const F both = mul(by, set1(x.scale[size_t(r) * x.groups]));
         const F sum = fma(to_float(dot[r]), both, load(sums[r]));
-        store(sums[r], fma(offset, set1(x.halves[size_t(r) * x.groups * 2 + half]), sum));
+        store(sums[r], fma(offset, set1(x.halves[(x.at + size_t(r) * x.groups) * 2 + half]), sum));
       });
     });
   }
@@ -158,8 +160,7 @@ struct Words<Q6> {
 SRT_INLINE GroupRows rows_at(const Activations &x, int k, size_t row, int group) {
   const int groups = k / kGroup;
   const size_t at = row * groups + group;
-  return {x.q + row * k + size_t(group) * kGroup, x.scale + at, x.sums + at, x.halves + 2 * at, k,
-          groups};
+  return {x.q + row * k + size_t(group) * kGroup, x.scale + at, x.sums + at, x.halves, at, k, groups};
 }
 
 template <class Format>
