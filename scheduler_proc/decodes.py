@@ -103,14 +103,16 @@ class DecodePlanner:
             self._memory.free_spares()
 
     def _reserve_one(self, req: Req, count: int, victims: "_Victims") -> bool:
-        """See that `req` has `count` slots set aside. If there are not enough, the least advanced
-        of those that are not part of the plan yet gives up its memory; or `req` itself, and then
-        the answer is False."""
+        """See that `req` has `count` slots set aside. If there are not enough, what is set aside
+        for those that have their rows is taken back; then the least advanced of those that are not
+        part of the plan yet gives up its memory, or `req` itself: the answer is False then."""
         while req.num_spare < count:
             missing = count - req.num_spare
             if self._memory.find(missing):
                 self._memory.set_aside([req], [missing], in_runs=True)
                 break
+            if self._memory.free_spares(keep=victims.decoding):
+                continue
             victim = victims.least()
             self._retract(victim)
             if victim is req:
@@ -126,7 +128,7 @@ class _Victims:
     """
 
     def __init__(self, decoding: list[Req], running: Iterable[Req]) -> None:
-        self._decoding = decoding
+        self.decoding = decoding
         self._running = running
         self._least_last: list[Req] | None = None
 
@@ -134,7 +136,7 @@ class _Victims:
         """The next one that is still in memory."""
         if self._least_last is None:
             prefilling = [req for req in self._running if req.is_prefilling and req.pending == 0]
-            self._least_last = self._decoding + prefilling
+            self._least_last = self.decoding + prefilling
             self._least_last.sort(key=retraction_key, reverse=True)
         while not self._least_last[-1].is_resident:
             self._least_last.pop()

@@ -6,6 +6,8 @@ the pool, a tree node, or a req (its row from `shared_len` on: its tokens, and a
 set aside for those that it decodes next).
 """
 
+from collections.abc import Collection
+
 import numpy as np
 
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
@@ -135,13 +137,16 @@ class ReqMemory:
         req.residency += 1
         req.num_spare = req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
 
-    def free_spares(self) -> None:
-        """Give back what is set aside for anyone."""
-        if self._num_spares == 0:
-            return
+    def free_spares(self, keep: Collection[Req] = ()) -> bool:
+        """Give back what is set aside for anyone but `keep`; whether that was anything."""
+        before = self._num_spares
+        if before == 0:
+            return False
+        kept = {req.handle for req in keep}
         for req in self._running.values():
-            if req.num_spare > 0:
+            if req.num_spare > 0 and req.handle not in kept:
                 spares = slice(req.kv_len, req.kv_len + req.num_spare)
                 self.pool.free(self.table.slots[req.row, spares])
+                self._num_spares -= req.num_spare
                 req.num_spare = 0
-        self._num_spares = 0
+        return self._num_spares < before

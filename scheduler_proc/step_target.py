@@ -8,7 +8,7 @@ each step's budget: the core has no clock, and its traces replay.
 import math
 from typing import NamedTuple
 
-from scheduler_proc.step_cost import MEMORY_S, StepCost
+from scheduler_proc.step_cost import FIRST_STEP, MAX_SURPRISE, MEMORY_S, StepCost
 
 # By default a step with prefills is planned to last so many times one without. Both are estimates:
 # it leaves room for one that takes a third longer to be within four.
@@ -50,18 +50,23 @@ class CostMeter:
         self._known: StepCosts | None = None
 
     def add(self, decodes: int, others: int, seconds: float) -> None:
-        """A step of so many decodes and other tokens, one of either at least."""
+        """A step of so many decodes and other tokens, one of either at least. A machine that stood
+        still says nothing of the next step."""
+        base_s, row_s = self._decodes.line()
+        token_s = self._seconds / self._tokens if self._tokens else 0.0
+        expected_s = base_s + row_s * decodes + token_s * others
+        if expected_s > 0.0 and (token_s > 0.0 or others == 0):
+            seconds = min(seconds, MAX_SURPRISE * expected_s)
         keep = math.exp(-seconds / MEMORY_S)
         self._all.add(decodes + others, seconds, keep)
         if others == 0:
             self._decodes.add(decodes, seconds, keep)
             return
-        base_s, row_s = self._decodes.line()
-        least_s = self._seconds / self._tokens / 2 * others if self._tokens else 0.0
         # However long the decodes of this one took, its tokens took some time.
-        rest_s = max(seconds - base_s - row_s * decodes, least_s)
-        self._tokens = keep * self._tokens + others
-        self._seconds = keep * self._seconds + rest_s
+        rest_s = max(seconds - base_s - row_s * decodes, token_s / 2 * others)
+        weight = 1.0 if self._tokens else FIRST_STEP
+        self._tokens = keep * self._tokens + weight * others
+        self._seconds = keep * self._seconds + weight * rest_s
 
     def news(self) -> StepCosts | None:
         """The costs, if they are known and not about those that were told last."""

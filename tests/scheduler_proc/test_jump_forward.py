@@ -7,6 +7,7 @@ what the automaton forces.
 
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from scheduler_proc.grammar.fsm import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.req import Req
+from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.trace import TraceRecorder, replay
 from srt.messages import Finish, TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
@@ -433,3 +436,31 @@ class CheckedRetokeniser(Retokeniser):
             ending = text_of(tokens[-count:])
             allowed = (vocab().token_bytes[i] for i in ids_of(mask) - {EOS})
             assert not any(len(t) > len(ending) and t.startswith(ending) for t in allowed)
+
+
+def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
+    """Also when it is known only after the step that runs."""
+    for pool in range(60, 200, 6):
+        driver = make(1, pool=pool, chunked_prefill_size=64)
+        driver.core.new_token_ratio.value = 0.0  # admits all at once
+        driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
+        rooms: list[int] = []
+        retract = driver.core._retract
+
+        def note(
+            req: Req,
+            core: Scheduler = driver.core,
+            retract: Callable[[Req], None] = retract,
+            rooms: list[int] = rooms,
+        ) -> None:
+            rooms.append(core.memory.room)
+            retract(req)
+
+        driver.core._retract = note  # type: ignore[method-assign]
+        driver.core._decodes._retract = note
+        pattern = r"[abc]{3}(:n:n:n:n:n:n:n:n:n:n:n:n:n)[abc]{5}"
+        driver.add("jumps", [1, 2, 3], 100, eos=[EOS], grammar=started(pattern))
+        for i in range(3):
+            driver.add(f"plain {i}", [10 + i, 5, 6], 40)
+        driver.run()
+        assert max(rooms, default=0) < 20  # a jump is at most 26 tokens long, in part set aside

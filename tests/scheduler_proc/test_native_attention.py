@@ -249,6 +249,16 @@ def test_rows_of_some_tokens_on_a_tree_of_prefixes(
     check(sequences.permuted(4), ops, pieces, wanted)
 
 
+@pytest.mark.parametrize("shape", [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128)])
+def test_the_last_token_of_a_short_row_is_past_a_chunk(ops: Ops, alone: Ops, shape: Shape) -> None:
+    """In a unit of its own, with a window that begins in a later chunk than that of the first."""
+    sequences = random_sequences(shape, (420,))
+    wanted = expected(sequences, alone)
+    for end in range(260, 420):
+        for tokens in (13, 14):
+            check(sequences, ops, [Piece(0, end - tokens, end)], wanted)
+
+
 def test_rows_of_the_same_slots(ops: Ops, alone: Ops) -> None:
     """Forks of a request that have not yet written anything of their own."""
     sequences = random_sequences(Shape(), [256] * 6, [(0, 0)] + [(0, 256)] * 5)

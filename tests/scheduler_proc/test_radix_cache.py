@@ -123,6 +123,8 @@ class TreeMachine(RuleBasedStateMachine):
                 assert kept <= needed, "something else was to go first"
                 break
         self.model = {prefix: slot for prefix, slot in self.model.items() if slot not in free}
+        # What is computed anew after that is not marked.
+        self.wanted = [(salt, tokens[: self.longest(tokens, salt)]) for salt, tokens in self.wanted]
 
     def needed_before(self, salt: str, tokens: list[int]) -> set[tuple[str, tuple[int, ...]]]:
         """The prefixes wanted by those up to this one, in the order of the queue."""

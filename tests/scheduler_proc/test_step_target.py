@@ -54,16 +54,22 @@ def test_before_there_are_decodes_alone_a_row_counts_as_a_token() -> None:
     assert meter.news() == pytest.approx(StepCosts(0.010, 0.002, 0.002), rel=0.1)
 
 
-def test_a_step_that_stood_still_says_nothing_of_the_next() -> None:
+@pytest.mark.parametrize("others", [0, 50])
+@pytest.mark.parametrize("seen", [20, 80])
+def test_a_step_that_stood_still_says_little_of_the_next(others: int, seen: int) -> None:
     meter = CostMeter()
-    for decodes in (1, 9) * 40:
+    for decodes in (1, 9) * seen:
         meter.add(decodes, 0, COSTS.decode_s(decodes))
         meter.add(decodes, 50, COSTS.decode_s(decodes) + 50 * COSTS.token_s)
     before = meter.news()
     assert before is not None
-    meter.add(9, 0, 5.0)
+    meter.add(9, others, 60.0)
     after = meter.news() or before
-    assert after.decode_s(9) < 1.5 * before.decode_s(9)
+    assert after.decode_s(9) < 2 * before.decode_s(9)
+    assert after.token_s < 4 * before.token_s
+    for _ in range(20):
+        meter.add(9, 50, COSTS.decode_s(9) + 50 * COSTS.token_s)
+    assert (meter.news() or after).token_s < 1.5 * before.token_s
 
 
 class Timed(FakeExecutor):

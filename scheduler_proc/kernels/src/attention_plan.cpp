@@ -15,6 +15,9 @@ namespace {
 
 // Tokens of a row that is short: more of them pay for gathering a chunk of keys by themselves.
 constexpr int kFewTokens = 16;
+// What they may keep of chunks that others share or read, of a head and a token each (head_dim + 2
+// floats). Where that is more, rows of several tokens are treated as long ones.
+constexpr int64_t kMaxRecords = 1 << 17;
 // A shared chunk is gathered once and then costs each token less than reading it alone. From how many
 // tokens on that pays is an estimate, not measured: it depends on how fast the caches are.
 constexpr int kMinSharing = 3;
@@ -50,6 +53,7 @@ void AttentionPlan::make(const AttentionShape &shape, const srt_batch &batch) {
   folds.clear();
   short_rows_.clear();
   num_records = 0;
+  int64_t records = 0;
   for (int row = 0; row < batch.num_rows; row++) {
     const int first = batch.qo_indptr[row], tokens = batch.qo_indptr[row + 1] - first;
     const int before = batch.kv_indptr[row + 1] - batch.kv_indptr[row] - tokens;
@@ -60,7 +64,9 @@ void AttentionPlan::make(const AttentionShape &shape, const srt_batch &batch) {
       queries.push_back({first + i, lower, limit, -1});
     }
     const int32_t *slots = batch.kv_indices + batch.kv_indptr[row];
-    if (tokens <= kFewTokens)
+    const int chunks = last_chunk_of(queries.back()) - first_chunk_of(queries[at]);
+    if (tokens > 1) records += int64_t(tokens) * chunks * shape.heads;
+    if (tokens == 1 || (tokens <= kFewTokens && records <= kMaxRecords))
       short_rows_.push_back({at, at + tokens, slots, first_chunk_of(queries[at])});
     else
       add_extend(shape, slots, at);
@@ -173,7 +179,9 @@ void AttentionPlan::add_own(const AttentionShape &shape, const ShortRow &row, in
   for (int first = row.first; first < row.last; first += step) {
     const int last = std::min(row.last, first + step), end = last_chunk_of(queries[last - 1]);
     const int cost = chunk_cost((last - first) * shape.heads * heads / shape.kv_heads, last - first > 1);
-    for (int c = row.own; c < end; c += piece)
+    // With a window, later tokens need not read what the first one does.
+    const int begin = std::max(row.own, first_chunk_of(queries[first]));
+    for (int c = begin; c < end; c += piece)
       for (int head = 0; head < shape.kv_heads; head += heads)
         units.push_back({row.slots, first, last, head, std::min(shape.kv_heads, head + heads), c,
                          std::min(end, c + piece), std::min(piece, end - c) * cost});
