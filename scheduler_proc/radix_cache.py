@@ -32,7 +32,7 @@ import numpy as np
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.watchers import NO_TOKEN, Spot, Watchers
 
-USES_PER_LOOK = 1 << 20  # more than there can be between two looks at the queue
+USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue changes
 
 
 class TreeNode:
@@ -222,8 +222,8 @@ class RadixCache:
             stamp -= 1
 
     def also_want(self, cursor: Cursor) -> None:
-        """Mark what one more waiting req has matched, as the last in the queue. The cursor has just
-        been tracked."""
+        """Mark what one more waiting req has matched, as the last in the queue, with the rest of
+        the edge on which that ends. The cursor has just been tracked."""
         node = cursor.node
         while node is not None and node.last_access < self._least_wanted:
             node.last_access = self._least_wanted
