@@ -41,7 +41,8 @@ async def test_eight_samples_share_one_prompt(server: Server) -> None:
     apart, computed_apart = await most_used(server, 8, 1)
     assert computed == LENGTH + 7  # each sample runs the prompt's last token itself
     assert computed_apart == 8 * LENGTH
-    assert LENGTH < shared <= LENGTH + 8 * (32 + 32) and apart >= 8 * LENGTH
+    # Of eight prompts, those that are computed first may have ended before the last ones are.
+    assert LENGTH < shared <= LENGTH + 8 * (32 + 32) < 8 * LENGTH
     print(
         f"{shared} slots for 8 samples of one prompt, {apart} for 8 prompts: {shared / apart:.2f}"
     )

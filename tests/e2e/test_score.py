@@ -28,7 +28,7 @@ from tests.waiting import SOON_S
 TOLERANCE = 1e-3
 MAX_REQUESTS = 8
 WAYS = pytest.mark.parametrize("way", ["ring", "http"])
-SETS = pytest.mark.parametrize("count", [24, pytest.param(100, marks=pytest.mark.slow)])
+SETS = pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
 
 PREFIXES = (
     "The capital of France is",
