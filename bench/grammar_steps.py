@@ -114,7 +114,7 @@ def _steps(core: Scheduler, lab: Laboratory, clock: _Clock, parts: Parts) -> Non
         step = None if plan is None else core.seal(plan)
         if step is None:
             continue
-        core.finalize(step, None)
+        step.finalize(None)
         times.append(time.perf_counter())
         result = lab.executor.run(step.batch)
         times.append(time.perf_counter())

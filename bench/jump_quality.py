@@ -132,7 +132,7 @@ class Laboratory:
             plan = core.prepare(0.0)
             step = None if plan is None else core.seal(plan)
             if step is not None:
-                core.finalize(step, None)
+                step.finalize(None)
                 core.commit(step, self.executor.run(step.batch))
             batch = core.take_output()
             if batch is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
 from srt.messages import TokenizedReq, pack_ids
@@ -61,13 +62,19 @@ class Loop:
     def tokens(self, length: int) -> np.ndarray:
         return self._rng.integers(0, VOCAB, length)
 
-    def add(self, prompt: np.ndarray, outputs: int, presence_penalty: float = 0.0) -> None:
+    def add(
+        self,
+        prompt: np.ndarray,
+        outputs: int,
+        presence_penalty: float = 0.0,
+        grammar: Grammar | None = None,
+    ) -> None:
         sampling = SamplingParams(
             max_new_tokens=outputs, temperature=0.0, presence_penalty=presence_penalty
         )
         wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=True)
         self._count += 1
-        self.core.add(wire, 0.0)
+        self.core.add(wire, 0.0, grammar)
 
     def step(self) -> StepCost:
         """Plans the next step, runs it and commits the one before."""
@@ -78,7 +85,7 @@ class Loop:
         step = None if plan is None else core.seal(plan)
         clock.append(time.thread_time())
         if step is not None:
-            core.finalize(step, None if previous is None else previous[1])
+            step.finalize(None if previous is None else previous[1])
         clock.append(time.thread_time())
         if step is not None:
             self._running = step, null_result(step.batch)

@@ -1,31 +1,73 @@
 """`python -m bench.scheduler_lag`: how long the model waits between steps, by how many of the
-requests have penalties, whose rows must wait for the step before.
+requests have rows that depend on the token before: for a penalty, for a constraint, or for one that
+forces every second byte, which is not sampled.
 
-The scheduler's own loop, without sockets, over an executor that sleeps for --step-ms. Wall
-milliseconds between the end of a step and the start of the next, median; the turns are interleaved.
+The scheduler's own loop, without sockets, over an executor that sleeps for --step-ms and samples
+token 7, or the lowest allowed. Wall milliseconds between the end of a step and the start of the
+next, over the steps in which all decode; the turns are interleaved.
 """
 
 import argparse
 import asyncio
 import contextlib
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from statistics import median
+from functools import cache
+from itertools import pairwise, product
+from statistics import mean, median
 from types import SimpleNamespace
 
+import numpy as np
+import uvloop
+
 from bench.roofline import markdown
-from bench.scheduler import Loop, null_result
+from bench.scheduler import VOCAB, Loop, null_result
 from scheduler_proc.actor import SWITCH_INTERVAL_S, SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.compute import ComputeThread
+from scheduler_proc.grammar.allowance import MeteredGrammar
+from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.regex import compile_regex
+from scheduler_proc.grammar.retokenise import Retokeniser
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
+from srt.model.tokenizer import Pieces
+from srt.model.vocab import Vocab
 
 CONTEXT, OUTPUTS = 512, 40
 FIRST_STEPS = 3  # are left out: prefills, and the loop's beginning
+PATTERNS = {"constraint": "[0-9]*", "jumps": "(0:)*"}
+
+
+@cache
+def vocab() -> Vocab:
+    """The bytes, and longer tokens that fit no pattern."""
+    tokens = [bytes([i]) for i in range(256)] + [b"<%x>" % i for i in range(256, VOCAB)]
+    return Vocab("bytes", tokens, frozenset(), (VOCAB - 1,), None, False, 2 * CONTEXT, None)
+
+
+class Bytes:
+    """The tokenizer."""
+
+    def split(self, text: str) -> Pieces:
+        return Pieces(list(text.encode()), [None] * len(text.encode()))
+
+
+@cache
+def compiled(kind: str) -> FsmGrammar:
+    return FsmGrammar.build(
+        compile_regex(PATTERNS[kind]), TokenVocabulary.from_vocab(vocab()), precompute_s=1.0
+    )
+
+
+def grammar(kind: str) -> Grammar | None:
+    return MeteredGrammar(compiled(kind).start()) if kind in PATTERNS else None
 
 
 class SleepingExecutor:
@@ -36,11 +78,28 @@ class SleepingExecutor:
 
     def run(self, batch: ForwardBatch) -> StepResult:
         time.sleep(self._step_s)
-        return null_result(batch)
+        result = null_result(batch)
+        if batch.masks is not None and batch.mask_rows is not None:
+            for sample in np.flatnonzero(batch.mask_rows >= 0).tolist():
+                mask = batch.masks[batch.mask_rows[sample]].view(np.uint8)
+                result.next_ids[sample] = np.unpackbits(mask, bitorder="little").argmax()
+        return result
 
 
 class NothingToDo(Exception):
     """Ends the loop."""
+
+
+class NotedClock(StepClock):
+    """Notes the exposed seconds before each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: list[float] = []
+
+    def begin(self, now: float) -> None:
+        super().begin(now)
+        self.totals.append(self.exposed_s)
 
 
 class LoopAlone(SchedulerActor):
@@ -49,13 +108,14 @@ class LoopAlone(SchedulerActor):
     def __init__(self, core: Scheduler, step_s: float) -> None:
         self.args = SimpleNamespace(check_invariants=False)  # type: ignore[assignment]
         self._core = core
-        self._executor = SleepingExecutor(step_s)  # type: ignore[assignment]
+        self._core_lock = threading.RLock()
         self._overlap = True
-        self._compute = ThreadPoolExecutor(1)
+        self._clock = NotedClock()
+        self._compute = ComputeThread(self._clock)
+        self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
         self._trace = TraceRecorder("", core.config)
         self._recovery = Recovery(core, self._trace)
         self._stats_log = StatsLog(core)
-        self._clock = StepClock()
         self._wake = asyncio.Event()
         self._pending_flushes = {}
 
@@ -68,27 +128,31 @@ class LoopAlone(SchedulerActor):
     def _tell_pace(self, *, at_once: bool = False) -> None:
         pass
 
-    async def steps(self) -> list[float]:
-        """Seconds of each step with what comes before it, until all is done."""
+    async def waits(self) -> list[float]:
+        """Seconds before each step, until all is done."""
         with contextlib.suppress(NothingToDo):
             await self._serve()
-        self._compute.shutdown()
-        return [seconds for _, _, seconds in self._clock.steps]
+        self._compute.close()
+        assert isinstance(self._clock, NotedClock)
+        return [after - before for before, after in pairwise(self._clock.totals)]
 
 
-def waits_ms(rows: int, penalised: int, step_s: float) -> list[float]:
-    """Of each step of `rows` requests that decode."""
+def waits_ms(rows: int, kind: str, count: int, step_s: float) -> list[float]:
+    """Of each step of `rows` requests that decode, `count` of them of a kind."""
     loop = Loop(
         max_total_tokens=rows * (CONTEXT + 2 * OUTPUTS),
         context_len=2 * CONTEXT,
         max_running_requests=rows,
         chunked_prefill_size=rows * CONTEXT,
     )
+    loop.core.retokeniser = Retokeniser(vocab(), Bytes())
     for i in range(rows):
-        penalty = 0.5 if i < penalised else 0.0
-        loop.add(loop.tokens(CONTEXT), OUTPUTS, presence_penalty=penalty)
-    seconds = asyncio.run(LoopAlone(loop.core, step_s).steps())
-    return [1e3 * (each - step_s) for each in seconds[FIRST_STEPS:]]
+        own = kind if i < count else ""
+        outputs = 2 * OUTPUTS if own == "jumps" else OUTPUTS
+        penalty = 0.5 if own == "penalty" else 0.0
+        loop.add(loop.tokens(CONTEXT), outputs, penalty, grammar(own))
+    seconds = uvloop.run(LoopAlone(loop.core, step_s).waits())
+    return [1e3 * each for each in seconds[FIRST_STEPS : OUTPUTS - 1]]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -99,17 +163,23 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", type=int, default=256)
-    parser.add_argument("--penalised", type=int, nargs="+", default=[0, 1, 8])
+    parser.add_argument("--count", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--kind", nargs="*", default=["penalty", *PATTERNS])
     parser.add_argument("--step-ms", type=float, default=20.0)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args(argv)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    waits: dict[int, list[float]] = {count: [] for count in args.penalised}
+    waits: dict[tuple[str, int], list[float]] = {
+        case: [] for case in [("none", 0), *product(args.kind, args.count)]
+    }
     for _ in range(args.repeat):
-        for count in args.penalised:
-            waits[count] += waits_ms(args.rows, count, args.step_ms / 1e3)
-    lines = [[f"{args.rows}", f"{n}", f"{median(times):.2f}"] for n, times in waits.items()]
-    print(markdown(("rows", "penalised", "waits, ms"), lines))
+        for case in waits:
+            waits[case] += waits_ms(args.rows, *case, args.step_ms / 1e3)
+    lines = [
+        [f"{args.rows}", kind, f"{count}", f"{median(times):.3f}", f"{mean(times):.3f}"]
+        for (kind, count), times in waits.items()
+    ]
+    print(markdown(("rows", "kind", "count", "median, ms", "mean"), lines))
 
 
 if __name__ == "__main__":

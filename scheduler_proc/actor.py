@@ -3,6 +3,9 @@
 The loop keeps one step running in the compute thread. With overlap (lag 1) it plans the next step
 while one runs and queues it behind: the compute thread goes from one to the other without waiting
 for the loop. Messages are taken at any time, because the loop itself never computes.
+
+A plan that waits for the step that runs is sealed in the compute thread. Only then is the core used
+outside the loop: handlers that use it hold `_core_lock`, and `_serve` waits.
 """
 
 import asyncio
@@ -12,13 +15,14 @@ import os
 import sys
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.compute import ComputeThread, Launched
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
@@ -62,7 +66,6 @@ MAX_PENDING_FLUSHES = 8
 BLOCKED_RETRY_S = 0.05
 # How long the compute thread may wait for the interpreter while the loop is in Python code.
 SWITCH_INTERVAL_S = 0.0005
-MAX_START_S = 0.005  # that the loop lets a step start before it goes on
 
 
 class PendingFlush(NamedTuple):
@@ -72,16 +75,6 @@ class PendingFlush(NamedTuple):
     timer: asyncio.TimerHandle
 
 
-class Launched(NamedTuple):
-    """A step on its way through the compute thread, which says when it has `started`. `waiter` is
-    `result` for the loop."""
-
-    step: Step
-    started: threading.Event
-    result: "Future[StepResult]"
-    waiter: "asyncio.Future[StepResult]"
-
-
 class SchedulerActor(Actor):
     """Drives the core: prepare, seal, finalize, run, commit, tell."""
 
@@ -89,15 +82,15 @@ class SchedulerActor(Actor):
 
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        loop = asyncio.get_running_loop()
         started = time.monotonic()
-        self._executor: Executor = await loop.run_in_executor(self._compute, self._load)
+        self._clock = StepClock()
+        self._compute = ComputeThread(self._clock)
+        self._executor = await self._compute.load(self._load)
+        self._core_lock = threading.RLock()
         self._core = Scheduler(core_config(self.args, self._executor), self.epoch)
         self._trace = TraceRecorder(self._trace_path(), self._core.config)
         self._recovery = Recovery(self._core, self._trace)
         self._stats_log = StatsLog(self._core)
-        self._clock = StepClock()
         self._pace = PaceMeter(self._core)
         self._costs = CostMeter()
         self._overlap = not self.args.disable_overlap_schedule
@@ -119,16 +112,17 @@ class SchedulerActor(Actor):
         self._trace.close(self._core.counters)
         self._intake.clear()
         self._grammars.close()
-        self._compute.shutdown(wait=False, cancel_futures=True)
+        self._compute.close()
 
     def new_epoch(self, epoch: int) -> None:
         for pending in self._pending_flushes.values():
             pending.timer.cancel()
         self._pending_flushes.clear()
         self._intake.clear()
-        self._core.reset(epoch)
-        self._pace.reset()
-        self._trace.reset(epoch)
+        with self._core_lock:
+            self._core.reset(epoch)
+            self._pace.reset()
+            self._trace.reset(epoch)
 
     def _trace_path(self) -> str:
         """The file asked for; with the epoch appended after a restart, so that the trace of a
@@ -159,16 +153,17 @@ class SchedulerActor(Actor):
     def _on_message(self, message: SchedulerMessage) -> None:
         if message.epoch != self.epoch:
             return
-        if isinstance(message, Control):
-            self._on_control(message)
-        elif isinstance(message, GrammarMade):
-            self._intake.made(message)
-        elif isinstance(message, TokenizedReq):
-            self._on_request(message)
-        else:
-            for req in self._intake.take(message):  # it ends in the core, as all others do
-                self._enter(_without_grammar(req))
-            self._enter(message)
+        with self._core_lock:
+            if isinstance(message, Control):
+                self._on_control(message)
+            elif isinstance(message, GrammarMade):
+                self._intake.made(message)
+            elif isinstance(message, TokenizedReq):
+                self._on_request(message)
+            else:
+                for req in self._intake.take(message):  # it ends in the core, as all others do
+                    self._enter(_without_grammar(req))
+                self._enter(message)
 
     def _on_request(self, req: TokenizedReq) -> None:
         self._pace.entered(req)
@@ -182,15 +177,16 @@ class SchedulerActor(Actor):
         self, message: TokenizedReq | Abort | ClientGone, grammar: Grammar | None = None
     ) -> None:
         """Give a message to the core."""
-        now = time.monotonic()
-        self._trace.message(message, now)
-        if isinstance(message, TokenizedReq):
-            self._core.add(message, now, grammar)
-        elif isinstance(message, Abort):
-            self._core.abort(message)
-        else:
-            self._core.drop_client(message.client)
-        self._tell()
+        with self._core_lock:
+            now = time.monotonic()
+            self._trace.message(message, now)
+            if isinstance(message, TokenizedReq):
+                self._core.add(message, now, grammar)
+            elif isinstance(message, Abort):
+                self._core.abort(message)
+            else:
+                self._core.drop_client(message.client)
+            self._tell()
         self._wake.set()
 
     def _recall(self, key: str) -> None:
@@ -200,11 +196,12 @@ class SchedulerActor(Actor):
     def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
         """End a request whose grammar cannot be had."""
         now, abort = time.monotonic(), Abort(req.client, req.rid, req.epoch)
-        for message in (_without_grammar(req), abort):
-            self._trace.message(message, now)
-        self._core.add(_without_grammar(req), now)
-        self._core.abort(abort, error)
-        self._tell()
+        with self._core_lock:
+            for message in (_without_grammar(req), abort):
+                self._trace.message(message, now)
+            self._core.add(_without_grammar(req), now)
+            self._core.abort(abort, error)
+            self._tell()
 
     def _vocabulary(self) -> TokenVocabulary:
         """In the grammars' thread, before the first of them is loaded: what they all need."""
@@ -279,8 +276,9 @@ class SchedulerActor(Actor):
         """A step may be long: the front hears of what comes and goes meanwhile."""
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
-            if self._pace.is_news:
-                self._tell_pace()
+            with self._core_lock:
+                if self._pace.is_news:
+                    self._tell_pace()
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -288,23 +286,14 @@ class SchedulerActor(Actor):
         running: Launched | None = None
         while True:
             plan = self._prepare() if self._overlap or running is None else None
-            if plan is not None and plan.deferred and running is not None:
-                if not await self._settle_deferred(plan, running):
-                    running = None
-                    self._tell()
-                    continue
-            step = None if plan is None else self._seal(plan)
             # Queued behind the step that runs, so that the compute thread goes on by itself.
-            finished, running = running, None if step is None else self._launch(step, running)
-            if finished is not None and finished.waiter.done() and running is not None:
-                # The compute thread has nothing to do: it goes before the rest of the commit.
-                running.started.wait(MAX_START_S)
+            finished, running = running, await self._launch(plan, running)
             self._tell()
             succeeded = finished is None or await self._settle(finished)
             self._tell()
             self._tell_pace()
-            if not succeeded and running is not None:
-                await self._cancel(running)
+            if plan is not None and not succeeded:
+                await self._take_back(plan, running)
                 running = None
             if plan is None and finished is None and running is None:
                 await self._sleep()
@@ -332,28 +321,25 @@ class SchedulerActor(Actor):
         self._trace.sealed(step)
         return step
 
-    def _launch(self, step: Step, before: Launched | None) -> Launched:
-        """Have the step run, after the one `before`, whose tokens it needs."""
-        previous = None if before is None else before.result
-        started = threading.Event()
-        result = self._compute.submit(self._run, step, previous, started)
-        waiter = asyncio.wrap_future(result, loop=asyncio.get_running_loop())
-        return Launched(step, started, result, waiter)
+    async def _launch(self, plan: Plan | None, before: Launched | None) -> Launched | None:
+        """Have the plan's step run, after the one `before`, whose tokens it needs. If the plan
+        waits for some of these, it is laid out as far as possible meanwhile."""
+        if plan is None:
+            return None
+        if plan.deferred and before is not None:
+            self._core.seal_ahead(plan, before.step)
+            self._trace.sealed_ahead()
+            make = partial(self._seal_deferred, plan, before.step)
+            return await self._compute.launch_made(make, before)
+        step = self._seal(plan)
+        return None if step is None else self._compute.launch(step, before)
 
-    def _run(
-        self, step: Step, previous: "Future[StepResult] | None", started: threading.Event
-    ) -> StepResult:
-        """In the compute thread, which has run `previous` already."""
-        self._core.finalize(step, None if previous is None else previous.result())
-        started.set()
-        self._clock.begin(time.perf_counter())
-        tokens = decodes = 0  # a step that raises says nothing of how long others take
-        try:
-            result = self._executor.run(step.batch)
-            tokens, decodes = len(step.batch.input_ids), step.num_decodes
-            return result
-        finally:
-            self._clock.end(time.perf_counter(), tokens, decodes)
+    def _seal_deferred(self, plan: Plan, step: Step, result: StepResult) -> Step | None:
+        """In the compute thread, when the step that ran has a result: take over what the plan
+        needs of it. The loop is in `_launch`; only its handlers may come between."""
+        with self._core_lock:
+            self._recovery.commit_deferred(plan, step, result)
+            return self._seal(plan)
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it raised: then its parts have been
@@ -367,39 +353,30 @@ class SchedulerActor(Actor):
             check_invariants(self._core)
         return result is not None
 
-    async def _settle_deferred(self, plan: Plan, running: Launched) -> bool:
-        """Wait for the step that runs and take over what the plan needs of it; all else of the plan
-        is laid out meanwhile. False if the step raised: then the plan is taken back."""
-        self._core.seal_ahead(plan)
-        self._trace.sealed_ahead()
-        result = await self._result(running)
-        if result is not None:
-            self._recovery.commit_deferred(plan, running.step, result)
-            return True
-        await self._recover(running.step)
-        self._core.cancel_ahead(plan)
-        self._trace.cancelled_ahead()
-        return False
-
     async def _recover(self, step: Step) -> None:
         parts = self._recovery.parts(step)
         with contextlib.suppress(StopIteration):
             part = next(parts)
             while True:
-                part = parts.send(await self._result(self._launch(part, None)))
+                part = parts.send(await self._result(self._compute.launch(part, None)))
 
     async def _result(self, launched: Launched) -> StepResult | None:
         """None if it raised."""
+        await launched.ended
         try:
-            return await launched.waiter
+            return launched.result.result()
         except Exception:
             log.exception("a step of %d rows failed", len(launched.step.rows))
             return None
 
-    async def _cancel(self, launched: Launched) -> None:
-        """Take back a step that builds on one that failed: it ended without running."""
-        with contextlib.suppress(Exception):
-            await launched.waiter
+    async def _take_back(self, plan: Plan, launched: Launched | None) -> None:
+        """A plan that builds on a step that failed: its step, if it was launched, ended without
+        running."""
+        if launched is None:
+            self._core.cancel_ahead(plan)
+            self._trace.cancelled_ahead()
+            return
+        await launched.ended
         self._core.cancel(launched.step)
         self._trace.cancelled()
 

@@ -36,8 +36,8 @@ def joined(first: Step, second: Step) -> Step:
     num_details = 0 if a.detail_rows is None else len(a.detail_rows)
     _renumber(second.rows, len(a.sample_tokens), details, num_details)
     late = LateTokens(
-        [*first.late_tokens.at, *(at + a.num_tokens for at in second.late_tokens.at)],
-        [*first.late_tokens.samples, *second.late_tokens.samples],
+        _both(first.late_tokens.at, second.late_tokens.at + a.num_tokens),
+        _both(first.late_tokens.samples, second.late_tokens.samples),
     )
     return Step(batch, first.rows + second.rows, late)
 
@@ -46,9 +46,8 @@ def _renumber(rows: list[Row], samples: int, details: np.ndarray, before: int) -
     """Of rows with so many samples and details before them; `details` says which number each
     detail row has now."""
     for row in rows:
-        if samples and row.sample >= 0:
+        if row.sample >= 0:
             row.sample += samples
-            row.req.pending_sample = row.sample
         if row.sample_detail >= 0:
             row.sample_detail = int(details[before + row.sample_detail])
         if row.known_detail >= 0:

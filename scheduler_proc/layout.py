@@ -64,7 +64,9 @@ def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, Late
             samples.append(req.pending_sample)
         if known > 0:
             input_ids[first : first + known] = req.tokens[row.start : row.start + known]
-    return input_ids, LateTokens(at, samples) if at else NO_LATE_TOKENS
+    if not at:
+        return input_ids, NO_LATE_TOKENS
+    return input_ids, LateTokens(np.array(at, np.int64), np.array(samples, np.int64))
 
 
 def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:

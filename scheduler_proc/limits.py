@@ -59,6 +59,12 @@ class TokenRules:
                 raise NoTokenLeft("min_new_tokens blocks all that allowed_token_ids leave")
         return Limits(mask=mask)
 
+    def kind(self, grammar: Grammar | None) -> Limits:
+        """Limits of the kind that `limits` gives: with a mask, which is empty, or without."""
+        if grammar is None and self._allowed is None:
+            return NO_LIMITS
+        return Limits(mask=np.zeros((self._vocab_size + 31) // 32, np.uint32))
+
     def _suppressed(self, stops: np.ndarray, bad: np.ndarray) -> Limits:
         if len(stops) == 0 and len(bad) == 0:
             return NO_LIMITS

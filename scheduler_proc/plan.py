@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from scheduler_proc.guess import Guess
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS, Limits
@@ -19,7 +20,9 @@ class Plan:
 
     `deferred` are reqs whose row depends on the result of the step that runs now: the plan can be
     sealed only when their rows of that have been committed. Without any it can be sealed at once.
-    `ahead` are the other rows, if they have been laid out meanwhile.
+    `ahead` are the other rows, if they have been laid out meanwhile, and `guess` these and the rows
+    that the deferred reqs are expected to have. `awaited` are the rows of the step that runs, from
+    which those tokens come.
     """
 
     table: ReqToTokenPool
@@ -28,6 +31,8 @@ class Plan:
     deferred: list[Req] = field(default_factory=list)
     num_tokens: int = 0
     ahead: Step | None = None
+    guess: Guess | None = None
+    awaited: list[Row] = field(default_factory=list)
 
     @property
     def has_lost_rows(self) -> bool:
@@ -65,22 +70,35 @@ class Plan:
             row.num_logprobs = stop - first
             req.next_logprob = stop
 
-    def seal_ahead(self) -> None:
-        """Lay out the rows so far; those that are added from now on come after them."""
+    def seal_ahead(self, running: Step) -> None:
+        """Lay out the rows so far; those that are added from now on, when the tokens that the
+        `running` step samples for the deferred reqs are known, come after them."""
+        handles = {req.handle for req in self.deferred}
+        self.awaited = [row for row in running.rows if row.req.handle in handles]
         if self.rows:
             self.ahead = self._laid_out(sum(req.seq_len + APPENDED for req in self.deferred))
+            _mark_pending(self.rows)
             self.rows = []
+        self.guess = Guess.of(self.ahead, self.deferred, self.table, self.sampling)
 
     def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""
-        if self.ahead is None:
-            return self._laid_out()
-        return joined(self.ahead, self._laid_out()) if self.rows else self.ahead
+        if not self.rows:
+            assert self.ahead is not None
+            return self.ahead
+        step = None if self.guess is None else self.guess.completed(self.rows)
+        if step is None:
+            step = self._laid_out()
+            step = step if self.ahead is None else joined(self.ahead, step)
+        _mark_pending(self.rows)
+        return step
 
     def _laid_out(self, kv_room: int = 0) -> Step:
-        step = lay_out(self.rows, self.table, self.sampling, kv_room)
-        for row in self.rows:
-            if row.samples:
-                row.req.pending += 1
-                row.req.pending_sample = row.sample
-        return step
+        return lay_out(self.rows, self.table, self.sampling, kv_room)
+
+
+def _mark_pending(rows: list[Row]) -> None:
+    for row in rows:
+        if row.samples:
+            row.req.pending += 1
+            row.req.pending_sample = row.sample

@@ -175,6 +175,10 @@ class Req:
         stops = self._stop_id_array if blocks_stop else self._stop_id_array[:0]
         return self._rules.limits(output, self.grammar, stops)
 
+    def kind_of_limits(self) -> Limits:
+        """What `limits` will give, as far as it does not depend on the newest token."""
+        return self._rules.kind(self.grammar)
+
     def drop_free_grammar(self) -> None:
         """Let go of a grammar that has nothing left to say: the req is as if it never had one."""
         if self.grammar is not None and self.grammar.is_free():

@@ -1,10 +1,10 @@
 """The scheduler core: requests in, plans out, results in, tokens out. No I/O, clock or thread.
 
-One step, as the actor drives it:   plan = prepare(now) → step = seal(plan) → finalize(step,
-previous result) → executor.run(step.batch) → commit(step, result). If `run` raises, the same with
-the parts that split(step) gives, or fail(step). There is no prefill and no decode phase: a req has
-tokens it knows and tokens whose KV is planned, and a step moves the second towards the first, by
-one for a decoding req and by a chunk for a new one, all in one ragged batch.
+One step, as the actor drives it:   plan = prepare(now) → step = seal(plan) →
+step.finalize(previous result) → executor.run(step.batch) → commit(step, result). If `run` raises,
+the same with the parts that split(step) gives, or fail(step). There is no prefill and no decode
+phase: a req has tokens it knows and tokens whose KV is planned, and a step moves the second towards
+the first, by one for a decoding req and by a chunk for a new one, all in one ragged batch.
 
 `prepare` needs no token values. With lag 1 the actor prepares the next step while one runs, and
 reads results a step late: a req that turned out to be finished has then one row too many in
@@ -205,11 +205,11 @@ class Scheduler:
             return plan
         return None
 
-    def seal_ahead(self, plan: Plan) -> None:
+    def seal_ahead(self, plan: Plan, running: Step) -> None:
         """Lay out what of the plan needs no result of the step that runs, while it runs. What is
         laid out takes part in the step even if its req ends meanwhile."""
         plan.drop_ended()
-        plan.seal_ahead()
+        plan.seal_ahead(running)
 
     def seal(self, plan: Plan) -> Step | None:
         """The plan's step; None if it turns out that nothing is left to run.
@@ -225,18 +225,10 @@ class Scheduler:
         self.new_token_ratio.decay()
         return plan.seal()
 
-    def finalize(self, step: Step, previous: StepResult | None) -> None:
-        """Fill in the tokens that the step before has sampled. Needed once, before running."""
-        if len(step.late_tokens.at) > 0:
-            assert previous is not None
-            step.batch.input_ids[step.late_tokens.at] = previous.next_ids[step.late_tokens.samples]
-
     def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
         """Commit those rows of a step that the plan waits for."""
-        handles = {req.handle for req in plan.deferred}
-        rows = [row for row in step.rows if row.req.handle in handles]
-        self._commit(rows, step, result)
-        for row in rows:
+        self._commit(plan.awaited, step, result)
+        for row in plan.awaited:
             row.is_committed = True
 
     def commit(self, step: Step, result: StepResult) -> None:

@@ -1,12 +1,11 @@
 """A sealed step: what the executor runs, and what its commit needs to know of each row."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.req import Req
 
@@ -43,13 +42,13 @@ class Row:
 
 class LateTokens(NamedTuple):
     """Tokens that were not known when a step was laid out: the places `at` in its input_ids, and
-    of which samples of the step before they are. Both [n]."""
+    of which samples of the step before they are. Both int64 [n]."""
 
-    at: Sequence[int]
-    samples: Sequence[int]
+    at: np.ndarray
+    samples: np.ndarray
 
 
-NO_LATE_TOKENS = LateTokens((), ())
+NO_LATE_TOKENS = LateTokens(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(slots=True)
@@ -69,3 +68,10 @@ class Step:
     def num_decodes(self) -> int:
         """Rows that decode."""
         return sum(row.is_decode for row in self.rows)
+
+    def finalize(self, previous: StepResult | None) -> None:
+        """Fill in the tokens that the step before has sampled. Needed once, before running."""
+        at, samples = self.late_tokens
+        if len(at) > 0:
+            assert previous is not None
+            self.batch.input_ids[at] = previous.next_ids[samples]

@@ -148,7 +148,7 @@ def replay(
             planned += [] if step is None else [step]
         elif record.kind == "ahead":
             assert plan is not None, f"record {index}: no plan to seal"
-            core.seal_ahead(plan)
+            core.seal_ahead(plan, planned[0])
         elif record.kind == "deferred":
             assert plan is not None, f"record {index}: no plan that waits"
             core.commit_deferred(plan, planned[0], _result(record.data))

@@ -110,7 +110,7 @@ class Simulator:
             plan = self.core.prepare(self._now)
             step = None if plan is None else self.core.seal(plan)
             if step is not None:
-                self.core.finalize(step, None if running is None else _result(running.batch))
+                step.finalize(None if running is None else _result(running.batch))
             if running is not None:
                 self._now += self._setting.cost.of(running)
                 self.core.commit(running, _result(running.batch))

@@ -122,7 +122,7 @@ class Driver:
             self.between()
         step = None if plan is None else self.core.seal(plan)
         if step is not None and (previous is None or previous[1] is not None):
-            self.core.finalize(step, None if previous is None else previous[1])
+            step.finalize(None if previous is None else previous[1])
             self._running = (step, self._result(step))
         if previous is not None and not self._settle(previous) and step is not None:
             self.core.cancel(step)
@@ -137,9 +137,9 @@ class Driver:
 
     def _settle_deferred(self, plan: Plan, running: tuple[Step, StepResult | None]) -> Plan | None:
         """What the plan waits for; None if the step failed, which takes the plan back."""
-        self.core.seal_ahead(plan)
-        self.between()
         step, result = running
+        self.core.seal_ahead(plan, step)
+        self.between()
         if result is not None:
             self.recovery.commit_deferred(plan, step, result)
             return plan

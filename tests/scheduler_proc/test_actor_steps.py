@@ -2,20 +2,21 @@
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.compute import ComputeThread
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
-from srt.messages import TokenizedReq, pack_ids
+from srt.messages import Abort, TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
@@ -41,13 +42,14 @@ class LoopOnly(SchedulerActor):
         self.args = SimpleNamespace(check_invariants=True)  # type: ignore[assignment]
         self.driver = driver
         self._core = driver.core
-        self._executor = driver.executor
+        self._core_lock = threading.RLock()
         self._overlap = overlap
-        self._compute = ThreadPoolExecutor(1)
+        self._clock = StepClock()
+        self._compute = ComputeThread(self._clock)
+        self._compute.executor = driver.executor
         self._trace = TraceRecorder("", driver.config)
         self._recovery = Recovery(driver.core, self._trace)
         self._stats_log = StatsLog(driver.core)
-        self._clock = StepClock()
         self.paces = 0
         self._wake = asyncio.Event()
         self._pending_flushes = {}
@@ -66,7 +68,7 @@ class LoopOnly(SchedulerActor):
                 await asyncio.sleep(0.001)
                 assert not loop.done(), loop.exception()
         loop.cancel()
-        self._compute.shutdown()
+        self._compute.close()
 
 
 def make(fails_at: tuple[int, ...] = ()) -> Driver:
@@ -125,6 +127,56 @@ async def test_constrained_reqs_run_beside_free_ones(
     expected = reference_output([4, 5], 30, frozenset([EOS]), grammar=FakeGrammar(9))
     assert driver.outputs["bound"] == expected
     assert driver.outputs["free"] == reference_output(list(range(10)), 12)
+    check_invariants(driver.core)
+
+
+async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> None:
+    """The loop is made to stand still from the fifth step on, until the sixth runs."""
+    driver, loop = make(), asyncio.get_running_loop()
+    stands_still, sixth, was_run = threading.Event(), threading.Event(), []
+    executor = driver.executor
+    run = executor.run
+
+    def stand_still() -> None:
+        stands_still.set()
+        was_run.append(sixth.wait(5.0))
+
+    def watched(batch: ForwardBatch) -> StepResult:
+        if executor.steps == 4:  # type: ignore[union-attr]
+            time.sleep(0.05)  # until the plan of the sixth waits for this one
+            loop.call_soon_threadsafe(stand_still)
+            stands_still.wait(5.0)
+        elif executor.steps == 5:  # type: ignore[union-attr]
+            sixth.set()
+        return run(batch)
+
+    executor.run = watched  # type: ignore[method-assign]
+    driver.add("bound", [4, 5], 30, eos=[EOS], grammar=FakeGrammar(9))
+    await LoopOnly(driver, overlap=True).serve()
+    assert was_run == [True]
+
+
+async def test_messages_come_while_steps_wait_for_tokens() -> None:
+    driver = make()
+    driver.add("free", range(10), 60)
+    actor = LoopOnly(driver, overlap=True)
+    actor.epoch = 0
+    serving = asyncio.ensure_future(actor.serve())
+    for i in range(60):
+        grammar = FakeGrammar(9 + i % 5)
+        wire = TokenizedReq(
+            b"c", f"r{i}", 0, pack_ids([4, i]), SamplingParams(max_new_tokens=30), eos_ids=[EOS]
+        )
+        actor._enter(wire, grammar)
+        await asyncio.sleep(0)
+        if i % 3 == 0:
+            actor._enter(Abort(b"c", f"r{i}", 0))
+    await serving
+    for i in range(60):
+        expected = reference_output([4, i], 30, frozenset([EOS]), grammar=FakeGrammar(9 + i % 5))
+        output = driver.outputs.get(f"r{i}", [])
+        assert output == (expected[: len(output)] if i % 3 == 0 else expected)
+    assert driver.outputs["free"] == reference_output(list(range(10)), 60)
     check_invariants(driver.core)
 
 

@@ -86,7 +86,7 @@ def test_the_parts_of_a_step_joined_are_the_step(seed: int) -> None:
 def test_late_tokens_stay_at_their_places() -> None:
     step = next(step for step in steps_of(0) if len(step.rows) > 4)
     first, second = part_of(step, range(2)), part_of(step, range(2, len(step.rows)))
-    late = LateTokens([0], [7]), LateTokens([1], [3])
+    late = LateTokens(np.array([0]), np.array([7])), LateTokens(np.array([1]), np.array([3]))
     whole = joined(replace(first, late_tokens=late[0]), replace(second, late_tokens=late[1]))
     assert list(whole.late_tokens.at) == [0, first.batch.num_tokens + 1]
     assert list(whole.late_tokens.samples) == [7, 3]

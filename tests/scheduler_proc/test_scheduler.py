@@ -362,7 +362,7 @@ def record(driver: Driver, recorder: TraceRecorder) -> None:
     fail, cancel = core.fail, core.cancel
     split = core.split
     ahead, first, cancel_ahead = core.seal_ahead, core.commit_deferred, core.cancel_ahead
-    core.seal_ahead = lambda plan: (recorder.sealed_ahead(), ahead(plan))[1]  # type: ignore[method-assign]
+    core.seal_ahead = lambda *args: (recorder.sealed_ahead(), ahead(*args))[1]  # type: ignore[method-assign]
     core.commit_deferred = lambda plan, step, result: (  # type: ignore[method-assign]
         recorder.committed_deferred(result),
         first(plan, step, result),

@@ -1,0 +1,150 @@
+"""The compute thread: runs steps one after the other, and does not wait for the loop in between.
+
+The scheduler's actor owns one. A step is queued while the one before runs, whose tokens are filled
+in here; or it is made here, by a function of the actor's, of what the one before has sampled. The
+loop hears of a step's end when the next one has started: waking it takes time, and then both want
+the interpreter.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from scheduler_proc.batch import StepResult
+from scheduler_proc.executor.base import Executor
+from scheduler_proc.step import Step
+from scheduler_proc.step_clock import StepClock
+
+MAX_START_S = 0.005  # that the loop lets a step start before it goes on
+
+
+class Launched(NamedTuple):
+    """A step on its way through the compute thread. The loop waits for `ended` before it asks for
+    the `result`."""
+
+    step: Step
+    result: "Future[StepResult]"
+    ended: "asyncio.Future[None]"
+
+
+class ComputeThread:
+    """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take."""
+
+    executor: Executor
+
+    def __init__(self, clock: StepClock) -> None:
+        self._clock = clock
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._news: list[tuple[asyncio.Future[Any], Any]] = []  # that the loop has not heard of
+        threading.Thread(target=self._work, name="compute", daemon=True).start()
+
+    async def load(self, make: Callable[[], Executor]) -> Executor:
+        """Make the executor in the thread that will run it."""
+        made: Future[Executor] = Future()
+        await self._submit(made, make)
+        self.executor = made.result()
+        return self.executor
+
+    def close(self) -> None:
+        """No more steps."""
+        self._jobs.put(None)
+
+    def launch(self, step: Step, before: Launched | None) -> Launched:
+        """Have the step run, after the one `before`, whose tokens it needs. If that has ended, the
+        thread has nothing to do: the step goes before whatever the loop has to do."""
+        started = threading.Event()
+        is_idle = before is not None and before.result.done()
+        result: Future[StepResult] = Future()
+        previous = None if before is None else before.result
+        ended = self._submit(result, lambda: self._run(step, previous, started.set))
+        if is_idle:
+            started.wait(MAX_START_S)
+        return Launched(step, result, ended)
+
+    async def launch_made(
+        self, make: Callable[[StepResult], Step | None], before: Launched
+    ) -> Launched | None:
+        """Have the step run that `make`, called in the thread, makes of the result of the step
+        `before`; returns when it starts. None if there is none, or if the one before raised.
+
+        Raises what `make` raises.
+        """
+        made: asyncio.Future[Step | None] = asyncio.get_running_loop().create_future()
+        result: Future[StepResult] = Future()
+        previous = before.result
+        ended = self._submit(result, lambda: self._run_made(make, previous, made))
+        step = await made
+        return None if step is None else Launched(step, result, ended)
+
+    def _submit(self, result: "Future[Any]", call: Callable[[], Any]) -> "asyncio.Future[None]":
+        """Have the thread call it and store its result; when that is done, for the loop."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def job() -> None:
+            try:
+                result.set_result(call())
+            except BaseException as error:
+                result.set_exception(error)
+            self._news.append((ended, None))
+
+        self._jobs.put(job)
+        return ended
+
+    # ---- in the thread -------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            if self._jobs.empty():
+                self._tell()
+
+    def _run_made(
+        self,
+        make: Callable[[StepResult], Step | None],
+        previous: "Future[StepResult]",
+        made: "asyncio.Future[Step | None]",
+    ) -> StepResult | None:
+        step = None
+        try:
+            if previous.exception() is None:
+                step = make(previous.result())
+        except BaseException as error:
+            self._news.append((made, error))
+            raise
+        self._news.append((made, step))
+        return None if step is None else self._run(step, previous, lambda: None)
+
+    def _run(
+        self, step: Step, previous: "Future[StepResult] | None", started: Callable[[], None]
+    ) -> StepResult:
+        step.finalize(None if previous is None else previous.result())
+        started()
+        self._clock.begin(time.perf_counter())
+        self._tell()
+        tokens = decodes = 0  # a step that raises says nothing of how long others take
+        try:
+            result = self.executor.run(step.batch)
+            tokens, decodes = len(step.batch.input_ids), step.num_decodes
+            return result
+        finally:
+            self._clock.end(time.perf_counter(), tokens, decodes)
+
+    def _tell(self) -> None:
+        """The loop of what has happened, if there still is one."""
+        news, self._news = self._news, []
+        if news and not (loop := news[0][0].get_loop()).is_closed():
+            loop.call_soon_threadsafe(_pass_on, news)
+
+
+def _pass_on(news: "list[tuple[asyncio.Future[Any], Any]]") -> None:
+    for future, value in news:
+        if future.done():
+            continue  # whoever waited has been cancelled
+        if isinstance(value, BaseException):
+            future.set_exception(value)
+        else:
+            future.set_result(value)

@@ -1,0 +1,101 @@
+"""A step that was laid out before the newest tokens of some rows were known is the one that would
+have been laid out after."""
+
+import random
+from typing import Any
+
+import pytest
+
+from scheduler_proc.guess import Guess
+from scheduler_proc.joining import joined
+from scheduler_proc.layout import lay_out
+from scheduler_proc.plan import Plan
+from scheduler_proc.step import Row, Step
+from srt.sampling_params import SamplingParams
+from tests.scheduler_proc.byte_language import grammar_of, retokeniser
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.scheduler_proc.test_joining import assert_same
+from tests.scheduler_proc.test_scheduler_random import Wishes
+
+
+class Checked:
+    """Lays out every guess that comes true once more, and counts them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.true = self.ended = self.false = 0
+        self._plan: Plan | None = None
+        completed, seal = Guess.completed, Plan.seal
+
+        def check(guess: Guess, rows: list[Row]) -> Step | None:
+            assert self._plan is not None
+            step, rows = completed(guess, rows), list(rows)
+            self.false += step is None
+            if step is not None and len(rows) < len(self._plan.deferred):
+                self.ended += 1
+            elif step is not None:
+                self.true += 1
+                self._compare(step, rows)
+            return step
+
+        def noted(plan: Plan) -> Step:
+            self._plan = plan
+            return seal(plan)
+
+        monkeypatch.setattr(Guess, "completed", check)
+        monkeypatch.setattr(Plan, "seal", noted)
+
+    def _compare(self, step: Step, rows: list[Row]) -> None:
+        plan: Any = self._plan
+        samples = [row.sample for row in rows]
+        expected = lay_out(rows, plan.table, plan.sampling)
+        expected = expected if plan.ahead is None else joined(plan.ahead, expected)
+        assert_same(step.batch, expected.batch)
+        assert [row.sample for row in rows] == samples
+        assert list(step.late_tokens.at) == list(expected.late_tokens.at)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_guess_that_comes_true_is_the_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    driver = Driver(lag=1, max_total_tokens=2000, chunked_prefill_size=40)
+    guesses = Checked(monkeypatch)
+    for i in range(12):
+        prompt = [rng.randint(0, 3) for _ in range(rng.randint(1, 40))]
+        wishes = Wishes.drawn(rng) if rng.random() < 0.6 else Wishes()
+        grammar = FakeGrammar(9) if rng.random() < 0.3 else None
+        driver.add(str(i), prompt, 8, eos=[EOS], min_new=i % 3, grammar=grammar, **wishes._asdict())
+    driver.run()
+    assert guesses.true > 4
+
+
+def test_a_row_that_ended_with_the_token_is_run_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts, penalty = {"a": [1, 2, 3], "b": [4, 5, 6]}, SamplingParams(presence_penalty=0.5)
+    alone = {rid: reference_output(prompt, 20, sampling=penalty) for rid, prompt in prompts.items()}
+    stop = alone["a"][5]
+    guesses = Checked(monkeypatch)
+    driver = Driver(lag=1, max_total_tokens=2000)
+    driver.add("a", prompts["a"], 20, eos=[stop], sampling=penalty)
+    driver.add("b", prompts["b"], 20, sampling=penalty)
+    driver.run()
+    assert driver.outputs["a"] == alone["a"][: alone["a"].index(stop) + 1]
+    assert driver.outputs["b"] == alone["b"]
+    assert guesses.ended > 0
+
+
+def test_a_jump_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that only puts another token in the place of the newest."""
+    pattern, outputs = '(a|b) name: "[abc]{1,3}", (abn|cab)', []
+    guesses = Checked(monkeypatch)
+    for lag in (0, 1):
+        driver = Driver(lag=lag, max_total_tokens=2000)
+        driver.core.retokeniser = retokeniser()
+        for i in range(6):
+            driver.add(str(i), [i, 1, 2], 40, eos=[EOS], grammar=grammar_of(pattern).start())
+        driver.run()
+        outputs.append(driver.outputs)
+    assert outputs[0] == outputs[1]
+    assert guesses.false > 0
