@@ -20,6 +20,19 @@ from srt.sampling_params import SamplingParams
 class Req:
     """A request from admission to its end. Only the scheduler changes it."""
 
+    # A step looks at all reqs: the smaller they are, the more of them fit into a cache.
+    __slots__ = (
+        *("handle", "client", "rid", "salt", "seed", "arrival_s", "deadline_s", "sampling"),
+        *("max_new_tokens", "eos_ids", "stop_ids", "stream", "is_watched", "healed_tokens"),
+        *("healed_bytes", "return_logprob", "logprob_start_len", "top_logprobs", "logprob_ids"),
+        *("wants_details", "grammar", "jumps", "is_limited", "logit_changes"),
+        *("_rules", "_stop_id_array", "_penalties", "_needs_output", "_is_restricted", "_buffer"),
+        *("prompt_len", "num_tokens", "row", "residency", "node", "cursor", "num_spare"),
+        *("shared_len", "computed_len", "kv_len", "prefill_len", "pending", "pending_sample"),
+        *("cached_tokens", "retractions", "started", "finish", "ending"),
+        *("next_logprob", "logprob_stop", "unsent_jump"),
+    )
+
     def __init__(
         self,
         handle: int,
