@@ -228,7 +228,7 @@ def _add_scheduling(group: Any) -> None:
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
     _option(group, "--max-queue-wait", "seconds that a new request may expect to wait; beyond: 429")
     _option(group, "--chunked-prefill-size", "token budget of one step")
-    _option(group, "--step-target-ms", "of a step while others decode; 0: three times one without")
+    _option(group, "--step-target-ms", "of a step while others decode; 0: 3.6 times one without")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
 
 
