@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.roofline import Call
+from scheduler_proc.executor.native_executor import ACTIVATION_BITS
 from scheduler_proc.kernels.library import Batch, Layer, Library, Matrix, Model, address, pointer
 
 _CTYPES: dict[str, Any] = {
@@ -29,11 +30,12 @@ def c_batch(arrays: Mapping[str, np.ndarray], **counts: int) -> Batch:
 
 
 class Operations:
-    """A thread pool with the kernels of one level."""
+    """A thread pool with the kernels of one level. `activations` as the native executor has it."""
 
-    def __init__(self, library: Library, threads: int, isa: str) -> None:
+    def __init__(self, library: Library, threads: int, isa: str, activations: str = "auto") -> None:
         self.library = library
-        self._pool = library.created(library.c.srt_pool_create(threads, isa.encode()))
+        bits = ACTIVATION_BITS[activations]
+        self._pool = library.created(library.c.srt_pool_create(threads, isa.encode(), bits))
 
     def close(self) -> None:
         """End the threads; calls cannot be made after."""

@@ -67,7 +67,7 @@ class Linear(NamedTuple):
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """Quantised weights meet int8 activations, in tiles bfloat16."""
+        """Of quantised weights bytes, whatever the width of activations; in tiles bfloat16."""
         if self.format in BF16_FORMATS:
             return "bf16"
         return "int8" if self.format in INT8_FORMATS else "fp32"

@@ -44,7 +44,7 @@ def measure_machine(setting: Setting, show: Callable[[str, str], None]) -> Peaks
     runner = Runner()
     read = _read_rate(setting, runner, show)
     best: dict[str, float] = {}
-    with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
+    with closing(Operations(setting.library, setting.threads, setting.isa, "8")) as operations:
         for name, kind, call in _gemms(operations, setting):
             rate = 2 * SIDE**3 / runner.time([call]).best_s
             best[kind] = max(rate, best.get(kind, 0.0))
@@ -71,7 +71,7 @@ def _read_rate(setting: Setting, runner: Runner, show: Callable[[str, str], None
     rates = {}
     data = np.ones(max(READS), np.uint8)
     for threads in dict.fromkeys((setting.threads, 1)):
-        with closing(Operations(setting.library, threads, setting.isa)) as operations:
+        with closing(Operations(setting.library, threads, setting.isa, "8")) as operations:
             for size in READS:
                 rate = size / runner.time([operations.read(data[:size])]).best_s
                 of = f"{size // 10**6} MB, {threads} thread{'s' if threads > 1 else ''}"

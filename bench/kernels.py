@@ -46,7 +46,7 @@ from bench.roofline import (
     number,
     op_cells,
 )
-from scheduler_proc.executor.native_executor import NativeExecutor
+from scheduler_proc.executor.native_executor import ACTIVATION_BITS, NativeExecutor
 from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, pack_model
@@ -65,6 +65,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--isa", choices=ISAS, help="level (default: the best of this CPU)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--activations",
+        choices=ACTIVATION_BITS,
+        default="auto",
+        help="the server's option of this name (default: %(default)s)",
+    )
     parser.add_argument("--only", default="", help="rows whose name contains this", metavar="TEXT")
     parser.add_argument("--repeat", type=int, default=7, help="runs of each row, at least")
     part = parser.add_mutually_exclusive_group()
@@ -88,21 +94,23 @@ def main(argv: list[str] | None = None) -> int:
         table = TablePrinter("The machine:", ("machine", "best seen"))
         peaks = measure_machine(setting, table.add)
         if not args.steps:
-            print_ops(setting, peaks, runner)
+            print_ops(setting, args.activations, peaks, runner)
         if not args.ops:
-            print_steps(setting, peaks, runner)
+            print_steps(setting, args.activations, peaks, runner)
     except SrtError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
+def print_ops(setting: Setting, activations: str, peaks: Peaks, runner: Runner) -> None:
     """Linear layers, attention, sampling."""
     checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
     choice = Choice(tiles=setting.library.has_tiles(setting.isa))
     packed = pack_model(checkpoint, setting.library, choice)
-    with closing(Operations(setting.library, setting.threads, setting.isa)) as operations:
+    with closing(
+        Operations(setting.library, setting.threads, setting.isa, activations)
+    ) as operations:
         linear = linear_rows(operations, packed, runner)
         _print_measured(f"Linear layers, {_ROTATION} of weights:", linear, peaks)
         attention = attention_rows(operations, checkpoint.config, runner)
@@ -112,7 +120,7 @@ def print_ops(setting: Setting, peaks: Peaks, runner: Runner) -> None:
         _print_sampled(sampling_rows(operations, checkpoint.config.vocab_size, runner))
 
 
-def print_steps(setting: Setting, peaks: Peaks, runner: Runner) -> None:
+def print_steps(setting: Setting, activations: str, peaks: Peaks, runner: Runner) -> None:
     """Whole steps and their phases."""
     files = resolve_model(DEFAULT_MODEL)
     executor = NativeExecutor(
@@ -120,6 +128,7 @@ def print_steps(setting: Setting, peaks: Peaks, runner: Runner) -> None:
         max_total_tokens=SLOTS,
         num_threads=setting.threads,
         isa=setting.isa,
+        activations=activations,
     )
     table = TablePrinter("\nWhole steps:", STEP_COLUMNS)
     has_tiles = setting.library.has_tiles(setting.isa)

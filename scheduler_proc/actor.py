@@ -144,6 +144,7 @@ class SchedulerActor(Actor):
             kv_cache_dtype=args.kv_cache_dtype,
             quantization=args.quantization,
             exact=args.exact,
+            activations=args.activations,
             num_threads=args.threads or None,
         )
         return make_executor(args.executor, resolve_model(args.model), options)

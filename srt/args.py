@@ -48,6 +48,7 @@ class ServerArgs(Struct, frozen=True):
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
     exact: bool = False
+    activations: str = "auto"
     executor: str = "auto"
     threads: int = 0
     schedule_policy: str = "lpm"
@@ -213,6 +214,8 @@ def _add_compute(group: Any) -> None:
     choices = ["none", "q8", "q4"]
     _option(group, "--quantization", "native: of weights that the file does not", choices=choices)
     _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
+    text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
+    _option(group, "--activations", text, choices=["auto", "8", "16"])
     _option(group, "--threads", "compute threads; 0: all cores")
 
 

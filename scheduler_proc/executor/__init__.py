@@ -27,6 +27,7 @@ class ExecutorOptions:
     kv_cache_dtype: str = "auto"
     quantization: str = "none"
     exact: bool = False
+    activations: str = "auto"
     num_threads: int | None = None
 
 
@@ -62,7 +63,8 @@ def _wants_torch(options: ExecutorOptions) -> bool:
 def _needs_native(options: ExecutorOptions) -> bool:
     """Whether torch would be something else than what was asked for."""
     required = os.environ.get("SRT_REQUIRE_NATIVE") == "1"
-    return required or options.exact or options.quantization != "none"
+    quantizes = options.quantization != "none" or options.activations != "auto"
+    return required or options.exact or quantizes
 
 
 def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
@@ -81,6 +83,7 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         kv_dtype=options.kv_cache_dtype,
         quantization=options.quantization,
         exact=options.exact,
+        activations=options.activations,
     )
 
 
@@ -90,6 +93,7 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
     for name, is_default in (
         ("--quantization", options.quantization == "none"),
         ("--exact", not options.exact),
+        ("--activations", options.activations == "auto"),
         ("--kv-cache-dtype", options.kv_cache_dtype == "auto"),
     ):
         if not is_default:

@@ -31,10 +31,12 @@ from srt.errors import ConfigError
 from srt.model.files import ModelFiles
 
 KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
+ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 
 
 class NativeExecutor:
     """An Executor. `exact` holds weights and KV as float32: for parity with a reference.
+    `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights.
 
     Raises ConfigError for a model or an option that the kernels cannot run, NativeUnavailable if
     there is no library.
@@ -51,6 +53,7 @@ class NativeExecutor:
         kv_dtype: str = "auto",
         quantization: str = "none",
         exact: bool = False,
+        activations: str = "auto",
         share_prefixes: bool = True,
         isa: str | None = None,
     ) -> None:
@@ -63,7 +66,9 @@ class NativeExecutor:
         self.max_total_tokens = max_total_tokens
         self.share_prefixes = share_prefixes
         self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
-        choice = Choice(quantization, exact, tiles=self._library.has_tiles(isa))
+        has_tiles = self._library.has_tiles(isa)
+        activation_bits = _activation_bits(activations, exact, has_tiles)
+        choice = Choice(quantization, exact, tiles=has_tiles)
         self._weights = pack_model(checkpoint, self._library, choice)
         self._pool.attach(self._weights.layers)
         model = Model(
@@ -76,6 +81,7 @@ class NativeExecutor:
             vocab=config.vocab_size,
             num_slots=max_total_tokens,
             kv_format=KV_DTYPES[str(self.dtype)][0],
+            activation_bits=activation_bits,
             rms_eps=config.rms_eps,
             attn_scale=native_attn_scale(config),
             rope_freqs=pointer(self._weights.rope_frequencies, c_float),
@@ -266,6 +272,19 @@ def _kv_dtype(name: str, exact: bool) -> str:
     if name not in KV_DTYPES:
         raise ConfigError(f"KV dtype {name!r} is not one of auto, {', '.join(KV_DTYPES)}")
     return name
+
+
+def _activation_bits(name: str, exact: bool, has_tiles: bool) -> int:
+    if name not in ACTIVATION_BITS:
+        raise ConfigError(f"--activations {name} is not one of {', '.join(ACTIVATION_BITS)}")
+    if name != "auto" and exact:
+        raise ConfigError(f"--activations {name}: with --exact activations are float32")
+    if name != "auto" and has_tiles:
+        raise ConfigError(
+            f"--activations {name}: the level amx rounds activations to bfloat16; SRT_ISA=avx512 "
+            "quantises them"
+        )
+    return ACTIVATION_BITS[name]
 
 
 class _KVMemory:

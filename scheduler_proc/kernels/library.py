@@ -24,7 +24,7 @@ import numpy as np
 from scheduler_proc.kernels.build import LIBRARY
 from srt.errors import SrtError
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -121,7 +121,7 @@ class Layer(ctypes.Structure):
 class Model(ctypes.Structure):
     _fields_ = (
         *_fields(c_int32, "num_layers hidden heads kv_heads head_dim intermediate vocab"),
-        *_fields(c_int32, "num_slots kv_format"),
+        *_fields(c_int32, "num_slots kv_format activation_bits"),
         *_fields(c_float, "rms_eps attn_scale"),
         *_fields(POINTER(c_float), "rope_freqs final_norm"),
         *_fields(Matrix, "embed head"),
@@ -189,7 +189,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "srt_phase_name": (_text, _i32),
     "srt_engine_growths": (ctypes.c_int64, _void),
     "srt_token_mask": (_i32, POINTER(Trie), POINTER(Dfa), _i32, POINTER(c_uint32)),
-    "srt_pool_create": (_void, _i32, _text),
+    "srt_pool_create": (_void, _i32, _text, _i32),
     "srt_pool_destroy": (None, _void),
     "srt_op_linear": (_i32, _void, _matrix, _f32s, _i32, _f32s),
     "srt_op_gate_up": (_i32, _void, _matrix, _matrix, _f32s, _i32, _f32s),

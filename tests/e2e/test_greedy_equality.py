@@ -8,7 +8,7 @@ reference's greedy text is ours.
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,6 +20,7 @@ from srt.model.tokenizer import load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.native_ops import load_or_skip
 from tokenizer_proc.chat_template import ChatTemplate
 
 POOL = 2048
@@ -52,9 +53,15 @@ QUESTIONS = [
 ]
 
 
-EXECUTORS = {"torch": ("torch", False), "exact": ("native", True), "native": ("native", False)}
+EXECUTORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "torch": ("torch", {}),
+    "exact": ("native", {"exact": True}),
+    "native": ("native", {}),
+    "16 bits": ("native", {"activations": "16"}),
+}
 ALL = len(TEXTS)
-FEW = {"torch": 2, "exact": 4, "native": 4}  # on torch all seven ways take long
+# On torch all seven ways take long.
+FEW = {"torch": 2, "exact": 4, "native": 4, "16 bits": 4}
 COUNTS = list(FEW.items())
 LONG = [pytest.param((name, ALL), marks=pytest.mark.slow) for name in EXECUTORS]
 
@@ -71,8 +78,10 @@ class Serving(NamedTuple):
 )
 def serving(request: pytest.FixtureRequest) -> Serving:
     name, count = request.param
-    kind, exact = EXECUTORS[name]
-    options = ExecutorOptions(max_total_tokens=POOL, exact=exact)
+    kind, chosen = EXECUTORS[name]
+    if "activations" in chosen and load_or_skip().has_tiles():
+        pytest.skip("a level with tiles has activations in bfloat16 only")
+    options = ExecutorOptions(max_total_tokens=POOL, **chosen)
     executor = make_executor(kind, resolve_model(DEFAULT_MODEL), options)
     return Serving(executor, [*prompts()[:count], *prompts()[ALL : ALL + count]])
 

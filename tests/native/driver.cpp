@@ -170,6 +170,7 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("a head size", 1, isa, [](Instance &at) { at.model.head_dim = 48; });
   refuses("kv heads", 1, isa, [](Instance &at) { at.model.kv_heads = 4; });
   refuses("a pool's format", 1, isa, [](Instance &at) { at.model.kv_format = SRT_Q8; });
+  refuses("odd activations", 1, isa, [](Instance &at) { at.model.activation_bits = 12; });
   refuses("a shape", 1, isa, [](Instance &at) { at.layers[1].o.k = kHidden; });
   refuses("a format", 1, isa, [](Instance &at) { at.layers[0].up.format = SRT_Q6_TILES + 1; });
   if (!srt_isa_has_tiles(isa))
@@ -179,8 +180,9 @@ void run_refused_models(const Model &model, const char *isa) {
   refuses("an odd bias", 1, isa, [](Instance &at) { at.model.head.bias = at.model.final_norm; });
 }
 
-void run_model(const Formats &formats, int32_t kv_format, const char *isa, int steps) {
-  const Model model(formats, kv_format);
+void run_model(const Formats &formats, int32_t kv_format, int32_t activation_bits, const char *isa,
+               int steps) {
+  const Model model(formats, kv_format, activation_bits);
   Instance many(model, 3, isa), one(model, 1, isa);
   Traffic traffic;
   run_steps(many, one, traffic, steps);
@@ -245,9 +247,9 @@ using Pool = std::unique_ptr<srt_pool, void (*)(srt_pool *)>;
 struct Ops {
   Pool many, one;
 
-  explicit Ops(const char *isa)
-      : many(srt_pool_create(3, isa), srt_pool_destroy),
-        one(srt_pool_create(1, isa), srt_pool_destroy) {
+  Ops(const char *isa, int32_t activation_bits)
+      : many(srt_pool_create(3, isa, activation_bits), srt_pool_destroy),
+        one(srt_pool_create(1, isa, activation_bits), srt_pool_destroy) {
     check(many && one, "srt_pool_create");
   }
 
@@ -345,9 +347,9 @@ struct Ops {
 int32_t last_format(const char *isa) { return srt_isa_has_tiles(isa) ? SRT_Q6_TILES : SRT_Q6; }
 
 void run_ops(const char *isa) {
-  Ops ops(isa);
+  Ops ops(isa, 8), wide_ops(isa, 16);
   for (int32_t format = SRT_F32; format <= last_format(isa); format++)
-    for (int m : {1, 3, 8, 45}) ops.linear(format, m);
+    for (int m : {1, 3, 8, 45}) ops.linear(format, m), wide_ops.linear(format, m);
   Traffic traffic;
   for (int i = 0; i < 20; i++) {
     Batch batch = traffic.next();
@@ -362,7 +364,8 @@ void run_ops(const char *isa) {
   for (int head_dim : {16, 32, 80}) ops.rows(37, kHeads, head_dim);
   for (int vocab : {kVocab, 3001}) ops.sample(vocab, true), ops.sample(vocab, false);
   for (int words : {1, 300000}) ops.read(words);
-  check_refused(srt_pool_create(1, "abacus") == nullptr, "a pool of an unknown level");
+  check_refused(srt_pool_create(1, "abacus", 0) == nullptr, "a pool of an unknown level");
+  check_refused(srt_pool_create(1, isa, 4) == nullptr, "a pool with odd activations");
 }
 
 // ---- the library --------------------------------------------------------------------------------
@@ -390,22 +393,37 @@ Formats all_of(int32_t format) {
   return formats;
 }
 
-void run_level(const char *isa, int number, int steps) {
-  std::vector<Formats> models{
+// Formats, and the bits of activations.
+using Case = std::pair<Formats, int32_t>;
+
+std::vector<Case> cases_of(const char *isa) {
+  std::vector<Formats> mixed{
       {SRT_Q4K, SRT_Q8, SRT_Q6, SRT_Q4, SRT_Q4K, SRT_Q6, SRT_F16, SRT_Q6, SRT_Q8},
       {SRT_F32, SRT_F16, SRT_BF16, SRT_Q8, SRT_Q4, SRT_F32, SRT_Q8, SRT_F16, SRT_BF16}};
   if (srt_isa_has_tiles(isa))
-    models.push_back({SRT_Q4_TILES, SRT_Q8, SRT_Q6_TILES, SRT_F32, SRT_Q4K_TILES, SRT_Q4_TILES,
-                      SRT_Q8_TILES, SRT_Q6_TILES, SRT_Q8_TILES});
-  for (int32_t format = SRT_F32; format <= last_format(isa); format++) models.push_back(all_of(format));
-  for (size_t i = 0; i < models.size(); i++) {
+    mixed.push_back({SRT_Q4_TILES, SRT_Q8, SRT_Q6_TILES, SRT_F32, SRT_Q4K_TILES, SRT_Q4_TILES,
+                     SRT_Q8_TILES, SRT_Q6_TILES, SRT_Q8_TILES});
+  std::vector<Case> cases;
+  for (const Formats &formats : mixed)
+    for (int32_t bits : {0, 16}) cases.push_back({formats, bits});
+  for (int32_t format = SRT_F32; format <= last_format(isa); format++) {
+    cases.push_back({all_of(format), 8});
+    if (format >= SRT_Q4 && format <= SRT_Q6) cases.push_back({all_of(format), 16});
+  }
+  return cases;
+}
+
+void run_level(const char *isa, int number, int steps) {
+  const std::vector<Case> cases = cases_of(isa);
+  for (size_t i = 0; i < cases.size(); i++) {
+    const auto &[formats, bits] = cases[i];
     const bool is_half = (i + number) % 2 == 0;
     doing = std::string(isa) + ", model " + std::to_string(i) + (is_half ? ", f16" : ", f32");
-    run_model(models[i], is_half ? SRT_F16 : SRT_F32, isa, steps);
+    run_model(formats, is_half ? SRT_F16 : SRT_F32, bits, isa, steps);
   }
   doing = std::string(isa) + ", operations";
   run_ops(isa);
-  std::printf("%s: %zu models, %d steps\n", isa, models.size(), steps);
+  std::printf("%s: %zu models, %d steps\n", isa, cases.size(), steps);
 }
 
 }  // namespace

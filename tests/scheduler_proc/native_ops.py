@@ -57,6 +57,15 @@ def levels() -> tuple[str, ...]:
         return library.ISAS[-1:]
 
 
+def level_bits() -> list[tuple[str, int]]:
+    """Every level of this machine with every width of activations that it has."""
+    try:
+        tiled = [isa for isa in levels() if library.load().has_tiles(isa)]
+    except NativeUnavailable:
+        tiled = []
+    return [(isa, bits) for isa in levels() for bits in (8, 16) if bits == 8 or isa not in tiled]
+
+
 def floats(array: np.ndarray) -> "ctypes._Pointer[c_float]":
     return library.pointer(array, c_float)
 
@@ -145,13 +154,16 @@ def random_weights(format: Format, n: int, k: int, seed: int = 0, biased: bool =
 # ---- activations --------------------------------------------------------------------------------
 
 
-def quantized_activations(x: np.ndarray) -> np.ndarray:
-    """x [m, k] float32 as linear layers of quantised weights see it, float64: int8 in groups."""
+LARGEST_CODE = {8: np.float32(127), 16: np.float32(127 * 256)}
+
+
+def quantized_activations(x: np.ndarray, bits: int = 8) -> np.ndarray:
+    """x [m, k] float32 as linear layers of quantised weights see it, float64: codes in groups."""
     groups = x.reshape(len(x), -1, GROUP)
     most = np.abs(groups).max(axis=-1, keepdims=True)
-    by = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
+    by = np.divide(LARGEST_CODE[bits], most, out=np.zeros_like(most), where=most > 0)
     codes = np.rint(groups * by).astype(np.float64)
-    values: np.ndarray = (codes * (most / np.float32(127))).reshape(x.shape)
+    values: np.ndarray = (codes * (most / LARGEST_CODE[bits])).reshape(x.shape)
     return values
 
 
@@ -171,13 +183,15 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 class Ops:
-    """The operations on a pool of `threads` at one instruction-set level."""
+    """The operations on a pool of `threads` at one instruction-set level, with activations of
+    `bits` for quantised weights."""
 
-    def __init__(self, isa: str, threads: int) -> None:
+    def __init__(self, isa: str, threads: int, bits: int) -> None:
         self._lib = load_or_skip()
         self._c = self._lib.c
         self.has_tiles = self._lib.has_tiles(isa)
-        self._pool = self._lib.created(self._c.srt_pool_create(threads, isa.encode()))
+        self.bits = bits
+        self._pool = self._lib.created(self._c.srt_pool_create(threads, isa.encode(), bits))
 
     def close(self) -> None:
         self._c.srt_pool_destroy(self._pool)
@@ -220,9 +234,9 @@ class Ops:
 
 
 @contextmanager
-def opened(isa: str, threads: int) -> Iterator[Ops]:
+def opened(isa: str, threads: int, bits: int = 8) -> Iterator[Ops]:
     """Ops, closed at the end."""
-    ops = Ops(isa, threads)
+    ops = Ops(isa, threads, bits)
     try:
         yield ops
     finally:

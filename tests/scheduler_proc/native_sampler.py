@@ -42,7 +42,7 @@ class Sampler:
 
     def __init__(self, native: Library, isa: str) -> None:
         self._native = native
-        self._pool = native.created(native.c.srt_pool_create(2, isa.encode()))
+        self._pool = native.created(native.c.srt_pool_create(2, isa.encode(), 0))
 
     def close(self) -> None:
         self._native.c.srt_pool_destroy(self._pool)

@@ -195,7 +195,7 @@ class TestNative:
 
     def test_an_error_is_raised_with_its_text(self, native: Library) -> None:
         with pytest.raises(RuntimeError, match=r"\w+"):
-            native.created(native.c.srt_pool_create(1, b"abacus"))
+            native.created(native.c.srt_pool_create(1, b"abacus", 0))
         with pytest.raises(RuntimeError, match=r"\w+"):
             native.check(native.c.srt_pack(99, None, 16, 32, None, Format.F32, None))
 

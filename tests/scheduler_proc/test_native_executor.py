@@ -183,15 +183,54 @@ def test_head_norms_and_windows_match_transformers(
     np.testing.assert_allclose(logprobs_of(executor, ids, chunk), expected, atol=1e-3)
 
 
-# ---- the same bits in every step ----------------------------------------------------------------
+# ---- activations --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("isa", levels())
-@pytest.mark.parametrize("options", [{"exact": True}, {}, {"quantization": "q8"}])
+def test_activations_of_sixteen_bits(tmp_path: Path, isa: str) -> None:
+    """Next to nothing is lost against float32 ones on the same weights, where a level has them."""
+    model = random_llama(**SIZES)
+    tensors = gguf_tensors(model)
+    kinds = {
+        name: Q.Q8_0 if "ffn" in name else Q.Q4_1 for name, a in tensors.items() if a.ndim == 2
+    }
+    blocks = {name: gguf.quants.quantize(tensors[name], kind) for name, kind in kinds.items()}
+    lengths: dict[str, Any] = {"attention.key_length": 16, "attention.value_length": 16}
+    files = write_gguf(model, tmp_path / "m.gguf", tensors | blocks, kinds, **lengths)
+    options: dict[str, Any] = {"kv_dtype": "float32", "isa": isa}
+    if load_or_skip().has_tiles(isa):
+        with pytest.raises(ConfigError, match="rounds activations to bfloat16"):
+            load(files, activations="16", **options)
+        return
+    ids = random_ids(150)
+    exact = logprobs_of(load(files, exact=True), ids)[:-1]
+
+    def error(activations: str) -> float:
+        found = logprobs_of(load(files, activations=activations, **options), ids)[:-1]
+        return float(np.abs(found - exact).mean())
+
+    assert error("16") < 0.01 * error("8")
+    assert error("16") < error("auto") <= error("8")
+
+
+# ---- the same bits in every step ----------------------------------------------------------------
+
+QUANTIZED: list[dict[str, Any]] = [
+    {"quantization": "q8"},
+    {"quantization": "q8", "activations": "8"},
+    {"quantization": "q8", "activations": "16"},
+    {"quantization": "q4", "activations": "16"},
+]
+
+
+@pytest.mark.parametrize("isa", levels())
+@pytest.mark.parametrize("options", [{"exact": True}, {}, *QUANTIZED])
 def test_chunks_and_threads_do_not_change_a_bit(
     small: tuple[ModelFiles, np.ndarray], isa: str, options: dict[str, Any]
 ) -> None:
     files, _ = small
+    if "activations" in options and load_or_skip().has_tiles(isa):
+        pytest.skip("a level with tiles has activations in bfloat16 only")
     ids = random_ids(150)
     expected = logprobs_of(load(files, isa=isa, num_threads=1, **options), ids)
     for chunk in (1, 40):
@@ -200,11 +239,14 @@ def test_chunks_and_threads_do_not_change_a_bit(
 
 
 @pytest.mark.parametrize("share_prefixes", [False, True])
+@pytest.mark.parametrize("options", QUANTIZED)
 def test_a_row_gets_the_same_bits_in_any_company(
-    small: tuple[ModelFiles, np.ndarray], share_prefixes: bool
+    small: tuple[ModelFiles, np.ndarray], options: dict[str, str], share_prefixes: bool
 ) -> None:
     """Decodes on a shared prefix and an extend, together and one by one."""
-    executor = load(small[0], quantization="q8", share_prefixes=share_prefixes)
+    if "activations" in options and load_or_skip().has_tiles():
+        pytest.skip("a level with tiles has activations in bfloat16 only")
+    executor = load(small[0], share_prefixes=share_prefixes, **options)
     prefix = random_slots(140)
     executor.run(make_batch([Row(random_ids(140), prefix)]))
     free = np.setdiff1d(np.arange(POOL), prefix)

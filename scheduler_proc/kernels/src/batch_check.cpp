@@ -74,8 +74,12 @@ bool supports_head_dim(int head_dim) {
   return std::find(std::begin(kSizes), std::end(kSizes), head_dim) != std::end(kSizes);
 }
 
+int check_activation_bits(int32_t bits) {
+  return bits == 0 || bits == 8 || bits == 16 ? 0 : set_error("activations of %d bits", bits);
+}
+
 int check_model(const srt_model &m, bool has_tiles) {
-  if (check_heads(m) != 0) return -1;
+  if (check_heads(m) != 0 || check_activation_bits(m.activation_bits) != 0) return -1;
   if (m.hidden % 16 != 0 || m.intermediate % 16 != 0)
     return set_error("hidden (%d) and intermediate (%d) sizes must be multiples of 16", m.hidden,
                      m.intermediate);

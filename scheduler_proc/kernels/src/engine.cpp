@@ -28,20 +28,23 @@ double now() {
   return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
-template <class Wanted>
-bool uses_format(const srt_model &model, Wanted wanted) {
-  bool found = wanted(model.head.format);
+Wanted wanted_by(const srt_model &model, const Kernels &kernels) {
+  Wanted wanted;
+  const auto add = [&](const srt_matrix &w) {
+    wanted.add(w.format, in_words(kernels, model.activation_bits, w.format));
+  };
+  add(model.head);
   for (int i = 0; i < model.num_layers; i++) {
     const srt_layer &layer = model.layers[i];
     for (const srt_matrix *w :
          {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
-      found = found || wanted(w->format);
+      add(*w);
   }
-  return found;
+  return wanted;
 }
 
 LinearTask task(const srt_matrix &w, float *y, size_t ldy, Output output) {
-  return {{&w, nullptr}, {}, y, ldy, output, nullptr};
+  return {{&w, nullptr}, {}, y, ldy, output, nullptr, false};
 }
 
 }  // namespace
@@ -51,8 +54,7 @@ Engine::Engine(const srt_model &model, int threads, const Kernels &kernels)
       layers_(model.layers, model.layers + model.num_layers),
       kernels_(kernels),
       pool_(threads),
-      uses_halves_(uses_format(model, [](int32_t format) { return format == SRT_Q6; })),
-      uses_tiles_(uses_format(model, is_tiled)),
+      wanted_(wanted_by(model, kernels)),
       inputs_(threads + 1),
       scratch_(threads) {
   for (const srt_layer &layer : layers_)
@@ -95,7 +97,7 @@ void Engine::reserve(const srt_batch &batch) {
   attended_.need(rows * q_size(), growths_);
   gated_.need(rows * model_.intermediate, growths_);
   up_.need(rows * model_.intermediate, growths_);
-  if (uses_tiles_) gated_tiles_.need(tiled_elements(rows, model_.intermediate), growths_);
+  if (wanted_.tiles) gated_tiles_.need(tiled_elements(rows, model_.intermediate), growths_);
   cos_sin_.need(rows * model_.head_dim, growths_);
   for (const AttentionPlan &plan : plans_)
     partials_.need(size_t(plan.num_records) * record_floats(model_.head_dim), growths_);
@@ -104,7 +106,7 @@ void Engine::reserve(const srt_batch &batch) {
   for (size_t i = 0; i < inputs_.size(); i++) {
     const size_t held = i == 0 ? std::max<size_t>(rows, logit_rows) : kPrivateRows;
     inputs_[i].normed.need(held * model_.hidden, growths_);
-    inputs_[i].quantized.need(held, widest, uses_halves_, uses_tiles_, growths_);
+    inputs_[i].quantized.need(held, widest, wanted_, growths_);
   }
   const size_t bytes =
       std::max({linear_scratch_bytes(widest), sample_scratch_bytes(model_.vocab),
@@ -213,7 +215,8 @@ void Engine::mlp_block(Member &member, const srt_layer &layer) {
   const int rows = batch_->num_tokens, width = model_.intermediate;
   float *x = x_.get(), *gated = gated_.get(), *up = up_.get();
   const auto hidden_row = [&](int row) { return x + size_t(row) * model_.hidden; };
-  LinearTask both{{&layer.gate, &layer.up}, {}, gated, size_t(width), Output::kSiluMul, nullptr};
+  LinearTask both = task(layer.gate, gated, width, Output::kSiluMul);
+  both.w[1] = &layer.up;
   LinearTask down = task(layer.down, x, model_.hidden, Output::kAdd);
   if (layer.gate.format == layer.up.format && is_tiled(layer.up.format) &&
       is_tiled(layer.down.format)) {
@@ -299,14 +302,13 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
   const bool is_private = rows <= kPrivateRows;
   Input &to = inputs_[is_private ? 1 + member.thread() : 0];
   LinearTask filled[kMaxTasks];
-  bool quantize = false, tiles = false;
+  Wanted wanted;
   int count = 0;
   for (const LinearTask &each : tasks) {
-    filled[count] = each;
-    filled[count++].x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
-    const int32_t format = each.w[0]->format;
-    tiles = tiles || is_tiled(format);
-    quantize = quantize || (is_quantized(format) && !is_tiled(format));
+    LinearTask &task = filled[count++] = each;
+    task.x = to.quantized.view(weight ? to.normed.get() : x_row(0), rows);
+    task.in_words = in_words(kernels_, model_.activation_bits, task.w[0]->format);
+    wanted.add(task.w[0]->format, task.in_words);
   }
   const auto prepare = [&](int first, int last) {
     const float *x[kTileRows];
@@ -317,11 +319,11 @@ void Engine::project(Member &member, int rows, int k, const float *weight, RowOf
         kernels_.rms_norm(at, weight, k, model_.rms_eps, normed);
         at = normed;
       }
-      if (quantize) to.quantized.quantize(kernels_, at, row, k);
+      to.quantized.quantize(kernels_, wanted, at, row, k);
     }
-    if (tiles) to.quantized.tile(kernels_, x, first, last - first, rows, k);
+    if (wanted.tiles) to.quantized.tile(kernels_, x, first, last - first, rows, k);
   };
-  if (!is_private) each_part(member, rows, tiles ? kTileRows : 1, prepare);
+  if (!is_private) each_part(member, rows, wanted.tiles ? kTileRows : 1, prepare);
   tick(member, kNorm);
   linear_phase(member, kernels_, filled, count, rows, scratch_[member.thread()].get(), [&] {
     if (is_private) prepare(0, rows);

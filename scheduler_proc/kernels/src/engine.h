@@ -86,8 +86,7 @@ class Engine {
   Buffer<float> cos_sin_;   // [T, head_dim]
   Buffer<float> partials_;
   Buffer<float> logits_;  // [rows, padded vocab]
-  const bool uses_halves_;     // whether quantised inputs keep sums of 16
-  const bool uses_tiles_;      // whether there are weights in tiles
+  const Wanted wanted_;        // of all layers
   std::vector<Input> inputs_;  // the shared one, then one for each thread
   std::vector<Buffer<uint8_t>> scratch_;
   int64_t growths_ = 0;

@@ -13,16 +13,36 @@ namespace srt {
 
 // ---- linear layers ------------------------------------------------------------------------------
 
-// Rows of activations as linear layers read them: quantised weights want q, scale, sums and
-// halves, float weights want x, weights in tiles want tiles.
-struct Activations {
-  const float *x;       // [rows, k]
-  const int8_t *q;      // [rows, k]
+// Rows of quantised activations: int8_t, or int16_t in the order in which the level reads a group.
+template <class Code>
+struct Codes {
+  const Code *q;        // [rows, k]
   const float *scale;   // [rows, k/32]
   const float *sums;    // [rows, k/32]: scale * sum of q over the group
-  const float *halves;  // [rows, k/16]: the same over each half of it
-  const bf16 *tiles;    // [row tiles][k/2][columns][2]: inputs 2i and 2i + 1 of a row side by side
-  int columns;          // tile_columns of all rows
+  const float *halves;  // [rows, k/16]: the same over each half of it; for SRT_Q6
+};
+
+// The largest code. Of 16 bits it has 127 in its high byte, so that the two bytes of a code fit signed
+// ones: high * 256 + low.
+template <class Code>
+constexpr int kLargestCode = sizeof(Code) == 1 ? 127 : 127 * 256;
+
+// Rows of activations as linear layers read them: quantised weights want bytes or words, float weights
+// want x, weights in tiles want tiles.
+struct Activations {
+  const float *x;  // [rows, k]
+  Codes<int8_t> bytes;
+  Codes<int16_t> words;
+  const bf16 *tiles;  // [row tiles][k/2][columns][2]: inputs 2i and 2i + 1 of a row side by side
+  int columns;        // tile_columns of all rows
+
+  template <class Code>
+  const Codes<Code> &codes() const {
+    if constexpr (sizeof(Code) == 1)
+      return bytes;
+    else
+      return words;
+  }
 };
 
 // Activations for weights in tiles: rows in tiles of 16, or all in one that is narrower.
@@ -50,6 +70,7 @@ struct LinearTask {
   size_t ldy;
   Output output;
   bf16 *tiles;  // kSiluTiles: what Activations has; not y
+  bool in_words;  // quantised weights meet x.words, not x.bytes
 };
 
 // From this many rows on, quantised blocks are unpacked before use.
@@ -134,6 +155,8 @@ struct Kernels {
   // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
+  // Whether this level serves weights of this format with 16-bit activations as fast as with eight.
+  bool (*prefers_words)(int32_t format);
   // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` or `attend`
   // calls `release` before it does something else than steps. Both are null at levels without tiles.
   void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
@@ -141,7 +164,10 @@ struct Kernels {
 
   // One token's row.
   void (*rms_norm)(const float *x, const float *weight, int k, float eps, float *y);
+  // `halves` may be null.
   void (*quantize)(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves);
+  void (*quantize_words)(const float *x, int k, int16_t *q, float *scale, float *sums,
+                         float *halves);
   void (*rope)(float *x, const float *cos_sin, int heads, int head_dim);
   void (*scale)(float *x, int k, float by);
   void (*silu_mul)(float *gate, const float *up, int k);  // gate = silu(gate) * up
@@ -156,6 +182,11 @@ struct Kernels {
   LogNormalizer (*log_normalizer)(const float *logits, int vocab);
   void (*rank_top)(const float *logits, int vocab, int count, SampleScratch &, int32_t *ids);
 };
+
+// Whether weights of this format meet 16-bit activations, where `activation_bits` are wanted.
+inline bool in_words(const Kernels &kernels, int32_t activation_bits, int32_t format) {
+  return activation_bits == 16 || (activation_bits == 0 && kernels.prefers_words(format));
+}
 
 // The kernels of a level by name, or of the best level if null; null and an error text if the CPU
 // or the build lacks it.

@@ -3,7 +3,8 @@
 // A unit of work is a range of channel-block pairs times a range of rows. Each output is one chain
 // of float additions over the groups of k, in order, whatever the tile: so a row's result does not
 // depend on how many rows there are. Quantised weights are multiplied in linear_dot.inl, or in
-// linear_words.inl where the level has no dot product of four bytes.
+// linear_words.inl where the level has no dot product of four bytes, with activations that are codes of
+// eight or of 16 bits (Code).
 #include <type_traits>
 
 #include "formats.h"
@@ -128,8 +129,10 @@ static void blocks_over_rows(const LinearTask &task, int pair, const uint8_t *co
   if constexpr (std::is_same_v<Format, float> || std::is_same_v<Format, f16> ||
                 std::is_same_v<Format, bf16>)
     pair_of_blocks<Floats<Format>>(task, pair, w, first_row, last_row);
+  else if (task.in_words)
+    quantized_blocks<Format, int16_t>(task, pair, w, first_row, last_row, scratch);
   else
-    quantized_blocks<Format>(task, pair, w, first_row, last_row, scratch);
+    quantized_blocks<Format, int8_t>(task, pair, w, first_row, last_row, scratch);
 }
 
 template <class Format>

@@ -11,28 +11,50 @@ struct Wide {
   SRT_INLINE void scales(const uint8_t *p, F &d, F &m) { Q4K::scales(p, d, m); }
 };
 
+// Exact sums of products with codes of activations; `total` makes one number of each.
+template <class Code>
+struct DotSum {
+  using Type = I;
+  SRT_INLINE I zero() { return izero(); }
+};
+template <>
+struct DotSum<int16_t> {
+  using Type = WideSum;
+  SRT_INLINE WideSum zero() { return wide_zero(); }
+};
+
+// Onto acc, the products of w and quad `quad` of the group.
+SRT_INLINE I dot_quad(I acc, B w, const int8_t *group, int quad) {
+  return dot4(acc, w, group + 4 * quad);
+}
+SRT_INLINE WideSum dot_quad(WideSum acc, B w, const int16_t *group, int quad) {
+  return dot4(acc, w, group, quad);
+}
+SRT_INLINE I total(I sum) { return sum; }
+
 // Accumulated over all groups of k.
-template <class Format>
+template <class Format, class Code>
 struct Dots {
   template <int R, int N>
-  SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &x, size_t row,
-                       F (&acc)[R][N]) {
+  SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &activations,
+                       size_t row, F (&acc)[R][N]) {
+    const Codes<Code> &x = activations.codes<Code>();
     const int groups = k / kGroup;
-    const int8_t *q = x.q + row * k;
+    const Code *q = x.q + row * k;
     const float *scale = x.scale + row * groups, *sums = x.sums + row * groups;
     const size_t scales_at = size_t(groups) * Format::kCode;
     for (int g = 0; g < groups; g++) {
-      I dot[R][N];
-      repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = izero(); }); });
+      typename DotSum<Code>::Type dot[R][N];
+      repeat<R>([&](auto r) { repeat<N>([&](auto n) { dot[r][n] = DotSum<Code>::zero(); }); });
       repeat<4>([&](auto j) {
         B low[N], high[N];
         repeat<N>([&](auto n) {
           Format::quads(w[n] + size_t(g) * Format::kCode, j, low[n], high[n]);
         });
         repeat<R>([&](auto r) {
-          const int8_t *quad = q + size_t(r) * k + g * kGroup + 4 * j;
-          repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], low[n], quad); });
-          repeat<N>([&](auto n) { dot[r][n] = dot4(dot[r][n], high[n], quad + 16); });
+          const Code *group = q + size_t(r) * k + g * kGroup;
+          repeat<N>([&](auto n) { dot[r][n] = dot_quad(dot[r][n], low[n], group, j); });
+          repeat<N>([&](auto n) { dot[r][n] = dot_quad(dot[r][n], high[n], group, j + 4); });
         });
       });
       repeat<N>([&](auto n) {
@@ -40,7 +62,7 @@ struct Dots {
         Format::scales(w[n] + scales_at + size_t(g) * Format::kScale, d, m);
         repeat<R>([&](auto r) {
           const F by = mul(d, set1(scale[size_t(r) * groups + g]));
-          acc[r][n] = fma(to_float(dot[r][n]), by, acc[r][n]);
+          acc[r][n] = fma(to_float(total(dot[r][n])), by, acc[r][n]);
           acc[r][n] = fma(m, set1(sums[size_t(r) * groups + g]), acc[r][n]);
         });
       });
@@ -49,13 +71,14 @@ struct Dots {
 };
 
 // Two scales per group, one for each half of its inputs; codes are offset by 32.
-template <>
-struct Dots<Q6> {
+template <class Code>
+struct Dots<Q6, Code> {
   template <int R, int N>
-  SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &x, size_t row,
-                       F (&acc)[R][N]) {
+  SRT_INLINE void tile(const uint8_t *const (&w)[N], int k, const Activations &activations,
+                       size_t row, F (&acc)[R][N]) {
+    const Codes<Code> &x = activations.codes<Code>();
     const int groups = k / kGroup;
-    const int8_t *q = x.q + row * k;
+    const Code *q = x.q + row * k;
     const float *scale = x.scale + row * groups, *halves = x.halves + row * groups * 2;
     for (int g = 0; g < groups; g++)
       for (int n = 0; n < N; n++) {
@@ -65,12 +88,12 @@ struct Dots<Q6> {
         for (int half = 0; half < 2; half++) {
           const F by = load(d + 16 * half), offset = mul(by, set1(-32.f));
           for (int r = 0; r < R; r++) {
-            I dot = izero();
-            for (int j = 0; j < 4; j++)
-              dot = dot4(dot, load_bytes(codes + 256 * half + 64 * j),
-                         q + size_t(r) * k + g * kGroup + 16 * half + 4 * j);
+            auto dot = DotSum<Code>::zero();
+            for (int quad = 4 * half; quad < 4 * half + 4; quad++)
+              dot = dot_quad(dot, load_bytes(codes + 64 * quad), q + size_t(r) * k + g * kGroup,
+                             quad);
             const F both = mul(by, set1(scale[size_t(r) * groups + g]));
-            acc[r][n] = fma(to_float(dot), both, acc[r][n]);
+            acc[r][n] = fma(to_float(total(dot)), both, acc[r][n]);
             acc[r][n] = fma(offset, set1(halves[(size_t(r) * groups + g) * 2 + half]), acc[r][n]);
           }
         }
@@ -97,7 +120,10 @@ static void unpack_block(const uint8_t *from, int k, uint8_t *to) {
   }
 }
 
-template <class Format, int N>
+// Activations of 16 bits cost two products of bytes where there would be one.
+static bool prefers_words(int32_t) { return false; }
+
+template <class Format, class Code, int N>
 static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
                              int first_row, int last_row, uint8_t *scratch) {
   if constexpr (!std::is_same_v<Format, Q6>) {
@@ -109,11 +135,11 @@ static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *co
         unpack_block<Format>(w[n], k, to);
         wide[n] = to;
       }
-      pair_of_blocks<Dots<Wide>>(task, pair, wide, first_row, last_row);
+      pair_of_blocks<Dots<Wide, Code>>(task, pair, wide, first_row, last_row);
       return;
     }
   }
-  pair_of_blocks<Dots<Format>>(task, pair, w, first_row, last_row);
+  pair_of_blocks<Dots<Format, Code>>(task, pair, w, first_row, last_row);
 }
 
 }  // namespace srt::SRT_ISA_NS

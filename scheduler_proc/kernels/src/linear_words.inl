@@ -2,7 +2,8 @@
 //
 // Those sums are exact as long as the codes are small: over a group's 32 inputs for codes of four
 // bits, 8 * 2 * 15 * 127 < 2^15; over eight inputs for codes of six bits, 2 * 2 * 63 * 127 < 2^15.
-// Codes of eight bits are two of four. So a group's dot products are the integers that linear_dot.inl
+// Codes of eight bits are two of four. Activations of 16 bits are multiplied as words, in sums of 32
+// bits: 32 * 255 * 127 * 256 < 2^31. So a group's dot products are the integers that linear_dot.inl
 // computes, and the float arithmetic is the same.
 //
 // A group is unpacked once for up to kBlockRows rows, whose sums lie in memory from group to group:
@@ -18,8 +19,9 @@ constexpr int kBlockRows = 16;
 constexpr int kBytesAhead = 4096;
 
 // The activations of some rows, at one group.
+template <class Code>
 struct GroupRows {
-  const int8_t *q;
+  const Code *q;
   const float *scale, *sums;
   const float *halves;  // of all rows, if there are any: from 2 * `at` on
   size_t at;
@@ -31,7 +33,9 @@ struct BlockSums {
   alignas(64) float rows[kBlockRows][kBlock];
 };
 
-// ---- codes: how their planes of small numbers are read ------------------------------------------
+constexpr int kPlaneBytes = kGroup * kBlock;
+
+// ---- activations of eight bits: codes as planes of small numbers ---------------------------------
 
 struct PackedNibbles {
   SRT_INLINE void quads(const uint8_t *p, int j, B (&low)[1], B (&high)[1]) {
@@ -48,8 +52,6 @@ struct PackedBytes {
   }
 };
 
-constexpr int kPlaneBytes = kGroup * kBlock;
-
 template <int P>
 struct Unpacked {
   SRT_INLINE void quads(const uint8_t *p, int j, B (&low)[P], B (&high)[P]) {
@@ -61,12 +63,12 @@ struct Unpacked {
 };
 
 // dot[r] = the group's dot products of row r. Planes hold four bits more each.
-template <class Codes, int P, int R>
-SRT_INLINE void dots_of_planes(const uint8_t *codes, const GroupRows &x, I (&dot)[R]) {
+template <class Quads, int P, int R>
+SRT_INLINE void dots_of_planes(const uint8_t *codes, const GroupRows<int8_t> &x, I (&dot)[R]) {
   W sums[R][P];
   repeat<4>([&](auto j) {
     B low[P], high[P];
-    Codes::quads(codes, j, low, high);
+    Quads::quads(codes, j, low, high);
     repeat<R>([&](auto r) {
       const Quad quad = load_quad(x.q + size_t(r) * x.k + 4 * j);
       repeat<P>([&](auto p) {
@@ -85,10 +87,8 @@ SRT_INLINE void dots_of_planes(const uint8_t *codes, const GroupRows &x, I (&dot
   });
 }
 
-// ---- formats: a group's contribution to R rows ---------------------------------------------------
-
-template <class Format, class Packed, int P>
-struct PlaneWords {
+template <class Packed, int P>
+struct PlaneDots {
   static constexpr int kRows = P == 1 ? 4 : 2;  // whose sums fit the registers
   static constexpr int kUnpackedBytes = P * kPlaneBytes;
 
@@ -104,10 +104,110 @@ struct PlaneWords {
   }
 
   template <bool kIsUnpacked, int R>
-  SRT_INLINE void add_group(const uint8_t *codes, const uint8_t *scales, const GroupRows &x,
+  SRT_INLINE void group(const uint8_t *codes, const GroupRows<int8_t> &x, I (&dot)[R]) {
+    dots_of_planes<std::conditional_t<kIsUnpacked, Unpacked<P>, Packed>, P>(codes, x, dot);
+  }
+};
+
+// Codes of six bits, of half a group.
+struct SixBitDots {
+  static constexpr int kRows = 2, kUnpackedBytes = 0;
+
+  template <bool, int R>
+  SRT_INLINE void half(const uint8_t *codes, int half, const GroupRows<int8_t> &x, I (&dot)[R]) {
+    repeat<2>([&](auto eight) {
+      const int j = 4 * half + 2 * eight;
+      const B first = load_bytes(codes + 64 * j), second = load_bytes(codes + 64 * (j + 1));
+      repeat<R>([&](auto r) {
+        const int8_t *q = x.q + size_t(r) * x.k + 4 * j;
+        const W words = add(multiply_pairs(first, load_quad(q)),
+                            multiply_pairs(second, load_quad(q + 4)));
+        dot[r] = eight == 0 ? widen(words, 1) : add(dot[r], widen(words, 1));
+      });
+    });
+  }
+};
+
+// ---- activations of 16 bits ----------------------------------------------------------------------
+
+// Quad j of a group's codes, each in a byte.
+template <class Format>
+SRT_INLINE B quad_of(const uint8_t *codes, int j) {
+  if constexpr (Format::kCode == kPlaneBytes) return load_bytes(codes + 64 * j);
+  const B both = load_bytes(codes + 64 * (j % 4));
+  return j < 4 ? low_nibbles(both) : high_nibbles(both);
+}
+
+template <class Format>
+struct WordDots {
+  static constexpr int kRows = 4, kUnpackedBytes = 2 * kPlaneBytes;
+
+  SRT_INLINE void unpack(const uint8_t *codes, uint8_t *to) {
+    for (int j = 0; j < 8; j++) {
+      const B quad = quad_of<Format>(codes, j);
+      store_words(to + 128 * j, even_bytes(quad));
+      store_words(to + 128 * j + 64, odd_bytes(quad));
+    }
+  }
+
+  // Quad j's part of dot[r].
+  template <bool kIsUnpacked, int R>
+  SRT_INLINE void add_quad(const uint8_t *codes, int j, const GroupRows<int16_t> &x, I (&dot)[R]) {
+    W even, odd;
+    if constexpr (kIsUnpacked) {
+      even = load_words(codes + 128 * j), odd = load_words(codes + 128 * j + 64);
+    } else {
+      const B quad = quad_of<Format>(codes, j);
+      even = even_bytes(quad), odd = odd_bytes(quad);
+    }
+    repeat<R>([&](auto r) {
+      const int16_t *q = x.q + size_t(r) * x.k + 4 * j;
+      dot[r] = add_products(add_products(dot[r], even, load_pair(q)), odd, load_pair(q + 2));
+    });
+  }
+
+  template <bool kIsUnpacked, int R>
+  SRT_INLINE void group(const uint8_t *codes, const GroupRows<int16_t> &x, I (&dot)[R]) {
+    repeat<R>([&](auto r) { dot[r] = izero(); });
+    repeat<4>([&](auto j) {
+      add_quad<kIsUnpacked>(codes, j, x, dot);
+      add_quad<kIsUnpacked>(codes, j + 4, x, dot);
+    });
+  }
+
+  template <bool kIsUnpacked, int R>
+  SRT_INLINE void half(const uint8_t *codes, int half, const GroupRows<int16_t> &x, I (&dot)[R]) {
+    repeat<R>([&](auto r) { dot[r] = izero(); });
+    repeat<4>([&](auto j) { add_quad<kIsUnpacked>(codes, 4 * half + j, x, dot); });
+  }
+};
+
+// ---- formats: a group's contribution to R rows ---------------------------------------------------
+
+template <class Format, class Code>
+struct DotsOf {
+  using Kind = PlaneDots<PackedNibbles, 1>;
+};
+template <>
+struct DotsOf<Q8, int8_t> {
+  using Kind = PlaneDots<PackedBytes, 2>;
+};
+template <>
+struct DotsOf<Q6, int8_t> {
+  using Kind = SixBitDots;
+};
+template <class Format>
+struct DotsOf<Format, int16_t> {
+  using Kind = WordDots<Format>;
+};
+
+template <class Format, class Code>
+struct Words : DotsOf<Format, Code>::Kind {
+  template <bool kIsUnpacked, int R>
+  SRT_INLINE void add_group(const uint8_t *codes, const uint8_t *scales, const GroupRows<Code> &x,
                             float (*sums)[kBlock]) {
     I dot[R];
-    dots_of_planes<std::conditional_t<kIsUnpacked, Unpacked<P>, Packed>, P>(codes, x, dot);
+    Words::template group<kIsUnpacked>(codes, x, dot);
     F d, m;
     Format::scales(scales, d, m);
     repeat<R>([&](auto r) {
@@ -118,32 +218,15 @@ struct PlaneWords {
   }
 };
 
-template <class Format>
-struct Words : PlaneWords<Format, PackedNibbles, 1> {};
-
-template <>
-struct Words<Q8> : PlaneWords<Q8, PackedBytes, 2> {};
-
 // Two scales per group, one for each half of its inputs; codes are offset by 32.
-template <>
-struct Words<Q6> {
-  static constexpr int kRows = 2, kUnpackedBytes = 0;
-
-  template <bool, int R>
-  SRT_INLINE void add_group(const uint8_t *codes, const uint8_t *scales, const GroupRows &x,
+template <class Code>
+struct Words<Q6, Code> : DotsOf<Q6, Code>::Kind {
+  template <bool kIsUnpacked, int R>
+  SRT_INLINE void add_group(const uint8_t *codes, const uint8_t *scales, const GroupRows<Code> &x,
                             float (*sums)[kBlock]) {
     repeat<2>([&](auto half) {
       I dot[R];
-      repeat<2>([&](auto eight) {
-        const int j = 4 * half + 2 * eight;
-        const B first = load_bytes(codes + 64 * j), second = load_bytes(codes + 64 * (j + 1));
-        repeat<R>([&](auto r) {
-          const int8_t *q = x.q + size_t(r) * x.k + 4 * j;
-          const W words = add(multiply_pairs(first, load_quad(q)),
-                              multiply_pairs(second, load_quad(q + 4)));
-          dot[r] = eight == 0 ? widen(words, 1) : add(dot[r], widen(words, 1));
-        });
-      });
+      Words::template half<kIsUnpacked>(codes, half, x, dot);
       const F by = load(reinterpret_cast<const float *>(scales) + 16 * half);
       const F offset = mul(by, set1(-32.f));
       repeat<R>([&](auto r) {
@@ -157,7 +240,8 @@ struct Words<Q6> {
 
 // ---- blocks over rows ---------------------------------------------------------------------------
 
-SRT_INLINE GroupRows rows_at(const Activations &x, int k, size_t row, int group) {
+template <class Code>
+SRT_INLINE GroupRows<Code> rows_at(const Codes<Code> &x, int k, size_t row, int group) {
   const int groups = k / kGroup;
   const size_t at = row * groups + group;
   return {x.q + row * k + size_t(group) * kGroup, x.scale + at, x.sums + at, x.halves, at, k, groups};
@@ -169,33 +253,33 @@ SRT_INLINE const uint8_t *scales_of(const uint8_t *block, int k) {
 }
 
 // A group's contribution to `count` <= R rows.
-template <class Format, int R>
+template <class Format, int R, class Code>
 SRT_INLINE void add_tile(int count, const uint8_t *codes, const uint8_t *scales,
-                         const GroupRows &x, float (*sums)[kBlock]) {
+                         const GroupRows<Code> &x, float (*sums)[kBlock]) {
   if (count == R)
-    Words<Format>::template add_group<true, R>(codes, scales, x, sums);
+    Words<Format, Code>::template add_group<true, R>(codes, scales, x, sums);
   else if constexpr (R > 1)
     add_tile<Format, R - 1>(count, codes, scales, x, sums);
 }
 
 // R rows over all groups, read as they are packed.
-template <class Format, int R>
-SRT_FLATTEN void few_rows(const uint8_t *block, int k, const Activations &x, size_t row,
+template <class Format, int R, class Code>
+SRT_FLATTEN void few_rows(const uint8_t *block, int k, const Codes<Code> &x, size_t row,
                           BlockSums &sums) {
   const uint8_t *scales = scales_of<Format>(block, k);
   for (int g = 0; g < k / kGroup; g++) {
     const uint8_t *codes = block + size_t(g) * Format::kCode;
     for (int line = 0; line < Format::kCode; line += 64) prefetch(codes + kBytesAhead + line);
-    Words<Format>::template add_group<false, R>(codes, scales + size_t(g) * Format::kScale,
-                                                rows_at(x, k, row, g), sums.rows);
+    Words<Format, Code>::template add_group<false, R>(codes, scales + size_t(g) * Format::kScale,
+                                                      rows_at(x, k, row, g), sums.rows);
   }
 }
 
 // `rows` <= kBlockRows rows over all groups.
-template <class Format>
-SRT_FLATTEN void many_rows(const uint8_t *block, int k, const Activations &x, size_t row, int rows,
+template <class Format, class Code>
+SRT_FLATTEN void many_rows(const uint8_t *block, int k, const Codes<Code> &x, size_t row, int rows,
                            BlockSums &sums) {
-  using Kind = Words<Format>;
+  using Kind = Words<Format, Code>;
   const uint8_t *scales = scales_of<Format>(block, k);
   alignas(64) uint8_t unpacked[std::max(1, Kind::kUnpackedBytes)];
   for (int g = 0; g < k / kGroup; g++) {
@@ -211,10 +295,10 @@ SRT_FLATTEN void many_rows(const uint8_t *block, int k, const Activations &x, si
   }
 }
 
-template <class Format, int R>
-static void sums_of_block(const uint8_t *block, int k, const Activations &x, size_t row, int rows,
+template <class Format, int R, class Code>
+static void sums_of_block(const uint8_t *block, int k, const Codes<Code> &x, size_t row, int rows,
                           BlockSums &sums) {
-  if (rows > Words<Format>::kRows)
+  if (rows > Words<Format, Code>::kRows)
     many_rows<Format>(block, k, x, row, rows, sums);
   else if (rows == R)
     few_rows<Format, R>(block, k, x, row, sums);
@@ -222,7 +306,11 @@ static void sums_of_block(const uint8_t *block, int k, const Activations &x, siz
     sums_of_block<Format, R - 1>(block, k, x, row, rows, sums);
 }
 
-template <class Format, int N>
+// Codes of eight bits take two products of bytes as well, one for each plane of four bits, and those of
+// six bits are widened early: products of words cost no more. Codes of four bits take one.
+static bool prefers_words(int32_t format) { return format == SRT_Q8 || format == SRT_Q6; }
+
+template <class Format, class Code, int N>
 static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
                              int first_row, int last_row, uint8_t *) {
   for (int row = first_row; row < last_row; row += kBlockRows) {
@@ -230,7 +318,8 @@ static void quantized_blocks(const LinearTask &task, int pair, const uint8_t *co
     BlockSums sums[N];
     for (int n = 0; n < N; n++) {
       for (int r = 0; r < rows; r++) store(sums[n].rows[r], zero());
-      sums_of_block<Format, Words<Format>::kRows>(w[n], task.w[0]->k, task.x, row, rows, sums[n]);
+      sums_of_block<Format, Words<Format, Code>::kRows>(w[n], task.w[0]->k, task.x.codes<Code>(),
+                                                        row, rows, sums[n]);
     }
     for (int r = 0; r < rows; r++) {
       F acc[1][N];

@@ -18,9 +18,11 @@ struct srt_engine {
 
 // A pool with the kernels of one level.
 struct srt_pool {
-  srt_pool(int threads, const srt::Kernels &kernels_) : pool(threads), kernels(kernels_) {}
+  srt_pool(int threads, const srt::Kernels &kernels_, int32_t activation_bits_)
+      : pool(threads), kernels(kernels_), activation_bits(activation_bits_) {}
   srt::ThreadPool pool;
   const srt::Kernels &kernels;
+  const int32_t activation_bits;
 };
 
 namespace {
@@ -52,20 +54,23 @@ int32_t run_linear(srt_pool *pool, const srt_matrix *w, const srt_matrix *up, co
     return set_error("a bias needs a multiple of 16 outputs");
   int64_t growths = 0;
   srt::ActivationBuffer quantized;
-  const bool tiles = srt::is_tiled(w->format), quantize = srt::is_quantized(w->format) && !tiles;
-  if (tiles && !pool->kernels.tile)
+  const bool in_words = srt::in_words(pool->kernels, pool->activation_bits, w->format);
+  srt::Wanted wanted;
+  wanted.add(w->format, in_words);
+  if (wanted.tiles && !pool->kernels.tile)
     return set_error("the level %s has no formats in tiles", pool->kernels.name);
-  quantized.need(m, k, w->format == SRT_Q6, tiles, growths);
+  quantized.need(m, k, wanted, growths);
   std::vector<float> wide(size_t(m) * width);
   const srt::Output output = up ? srt::Output::kSiluMul : srt::Output::kStore;
-  const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output, nullptr};
+  const srt::LinearTask task{{w, up}, quantized.view(x, m), wide.data(), size_t(width), output,
+                             nullptr, in_words};
   on_all(pool, [&](Member &member) {
     std::vector<uint8_t> scratch(srt::linear_scratch_bytes(k) + 64);
     auto *aligned = scratch.data() + (-reinterpret_cast<uintptr_t>(scratch.data()) & 63);
-    member.share(quantize ? m : 0, [&](int row) {
-      quantized.quantize(pool->kernels, x + size_t(row) * k, row, k);
+    member.share(wanted.bytes || wanted.words ? m : 0, [&](int row) {
+      quantized.quantize(pool->kernels, wanted, x + size_t(row) * k, row, k);
     });
-    member.share(tiles ? (m + srt::kTileRows - 1) / srt::kTileRows : 0, [&](int tile) {
+    member.share(wanted.tiles ? (m + srt::kTileRows - 1) / srt::kTileRows : 0, [&](int tile) {
       const int first = tile * srt::kTileRows, count = std::min(m - first, srt::kTileRows);
       const float *rows[srt::kTileRows];
       for (int i = 0; i < count; i++) rows[i] = x + size_t(first + i) * k;
@@ -115,10 +120,11 @@ int64_t srt_engine_growths(const srt_engine *engine) { return engine->engine.gro
 
 // ---- single operations --------------------------------------------------------------------------
 
-srt_pool *srt_pool_create(int32_t threads, const char *isa) {
+srt_pool *srt_pool_create(int32_t threads, const char *isa, int32_t activation_bits) {
   try {
     const srt::Kernels *kernels = srt::find_kernels(isa);
-    return kernels ? new srt_pool(std::max(1, threads), *kernels) : nullptr;
+    if (kernels == nullptr || srt::check_activation_bits(activation_bits) != 0) return nullptr;
+    return new srt_pool(std::max(1, threads), *kernels, activation_bits);
   } catch (const std::exception &error) {
     return set_error("%s", error.what()), nullptr;
   }

@@ -14,19 +14,25 @@ static void rms_norm(const float *x, const float *weight, int k, float eps, floa
   for (int i = 0; i < k; i += 16) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
 }
 
-// Groups with nothing larger are zeros: 127 divided by it would overflow.
-constexpr float kSmallest = 1e-36f;
+// Groups with nothing larger are zeros: the largest code divided by it would overflow.
+template <class Code>
+constexpr float kSmallest = sizeof(Code) == 1 ? 1e-36f : 1e-34f;
 
-// Symmetric int8 in groups of 32, as ggml's Q8_1: one outlier costs its own group only. `halves`
-// may be null. A NaN makes its group's scale NaN.
-static void quantize(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves) {
+SRT_INLINE I store_half(int8_t *group, int half, F x) { return store_int8(group + 16 * half, x); }
+SRT_INLINE I store_half(int16_t *group, int half, F x) { return store_int16(group, half, x); }
+
+// Symmetric codes in groups of 32, of eight bits as ggml's Q8_1: one outlier costs its own group only.
+// `halves` may be null. A NaN makes its group's scale NaN.
+template <class Code>
+static void quantize(const float *x, int k, Code *q, float *scale, float *sums, float *halves) {
+  constexpr float largest_code = kLargestCode<Code>;
   for (int g = 0; g < k / kGroup; g++) {
     const F a = load(x + g * kGroup), b = load(x + g * kGroup + 16);
     const float most = largest_magnitude(a, b);
-    const F by = set1(most > kSmallest ? 127.f / most : 0.f);
-    const I first = store_int8(q + g * kGroup, mul(a, by));
-    const I second = store_int8(q + g * kGroup + 16, mul(b, by));
-    const float step = most / 127.f;
+    const F by = set1(most > kSmallest<Code> ? largest_code / most : 0.f);
+    const I first = store_half(q + g * kGroup, 0, mul(a, by));
+    const I second = store_half(q + g * kGroup, 1, mul(b, by));
+    const float step = most / largest_code;
     scale[g] = step;
     sums[g] = step * static_cast<float>(sum(add(first, second)));
     if (halves == nullptr) continue;

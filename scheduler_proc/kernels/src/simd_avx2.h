@@ -218,6 +218,30 @@ SRT_INLINE I widen(W x, int16_t by) {
   const __m256i factor = _mm256_set1_epi16(by);
   return {_mm256_madd_epi16(x.lo, factor), _mm256_madd_epi16(x.hi, factor)};
 }
+// Bytes 0 and 2 of each lane of B as words, and bytes 1 and 3.
+SRT_INLINE W even_bytes(B x) {
+  const __m256i mask = _mm256_set1_epi16(255);
+  return {_mm256_and_si256(x.lo, mask), _mm256_and_si256(x.hi, mask)};
+}
+SRT_INLINE W odd_bytes(B x) { return {_mm256_srli_epi16(x.lo, 8), _mm256_srli_epi16(x.hi, 8)}; }
+SRT_INLINE W load_words(const uint8_t *p) {
+  const B x = load_bytes(p);
+  return {x.lo, x.hi};
+}
+SRT_INLINE void store_words(uint8_t *p, W x) { store_bytes(p, {x.lo, x.hi}); }
+using Pair = __m256i;  // two words, in every lane of I
+SRT_INLINE Pair load_pair(const int16_t *x) {
+  int32_t pair;
+  __builtin_memcpy(&pair, x, 4);
+  return _mm256_set1_epi32(pair);
+}
+// acc + w[2i] * x[2i] + w[2i + 1] * x[2i + 1], exactly. As of sums of 16 bits, no trees of them.
+SRT_INLINE I add_products(I acc, W w, Pair x) {
+  I sum = {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x)),
+           _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x))};
+  asm("" : "+x"(sum.lo), "+x"(sum.hi));
+  return sum;
+}
 // p itself, in a way that what was read through it before is loaded again: the compiler would rather
 // keep it for the next round of a loop, in registers that it has not got.
 SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
@@ -225,15 +249,29 @@ SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
   return p;
 }
 
+SRT_INLINE I rounded_lanes(F x) {
+  return {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
+}
+// The lanes as words: packs works within 128 bits, the permutation puts them back in order.
+SRT_INLINE __m256i to_words(I x) {
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(x.lo, x.hi), 0xd8);
+}
 // Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
 SRT_INLINE I store_int8(int8_t *p, F x) {
-  const I rounded = {_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)};
-  // packs works within 128 bits: the permutation puts the lanes back in order.
-  const __m256i words =
-      _mm256_permute4x64_epi64(_mm256_packs_epi32(rounded.lo, rounded.hi), 0xd8);
+  const I rounded = rounded_lanes(x);
+  const __m256i words = to_words(rounded);
   const __m128i bytes =
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
+  return rounded;
+}
+// Rounds to nearest-even codes (|x| <= 127 * 256) and stores half `half` of a group of 32, each quad's
+// codes as 0, 2, 1, 3: as even_bytes and odd_bytes give the weights. Returns the rounded lanes.
+SRT_INLINE I store_int16(int16_t *group, int half, F x) {
+  const I rounded = rounded_lanes(x);
+  const __m256i words =
+      _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(to_words(rounded), 0xd8), 0xd8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(group + 16 * half), words);
   return rounded;
 }
 SRT_INLINE I add(I a, I b) {

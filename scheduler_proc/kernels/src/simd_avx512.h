@@ -131,6 +131,33 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
 SRT_INLINE I add(I a, I b) { return _mm512_add_epi32(a, b); }
 SRT_INLINE int32_t sum(I x) { return _mm512_reduce_add_epi32(x); }
 
+// ---- int16 dot products -------------------------------------------------------------------------
+
+// Codes of 16 bits are high * 256 + low, both signed bytes; a group of 32 is its high bytes, then its
+// low ones. So there are two sums.
+struct WideSum {
+  I high, low;
+};
+SRT_INLINE WideSum wide_zero() { return {izero(), izero()}; }
+// acc[i] += sum over j < 4 of w[4i + j] * x[j], exactly, for x at quad `quad` of the group.
+SRT_INLINE WideSum dot4(WideSum acc, B w, const int16_t *group, int quad) {
+  const int8_t *bytes = reinterpret_cast<const int8_t *>(group) + 4 * quad;
+  return {dot4(acc.high, w, bytes), dot4(acc.low, w, bytes + 32)};
+}
+SRT_INLINE I total(WideSum x) { return add(_mm512_slli_epi32(x.high, 8), x.low); }
+
+// Rounds to nearest-even codes (|x| <= 127 * 256) and stores half `half` of the group; returns the
+// rounded lanes.
+SRT_INLINE I store_int16(int16_t *group, int half, F x) {
+  const I rounded = _mm512_cvtps_epi32(x);
+  const I high = _mm512_srai_epi32(add(rounded, _mm512_set1_epi32(128)), 8);
+  const I low = _mm512_sub_epi32(rounded, _mm512_slli_epi32(high, 8));
+  __m128i *to = reinterpret_cast<__m128i *>(group) + half;
+  _mm_storeu_si128(to, _mm512_cvtepi32_epi8(high));
+  _mm_storeu_si128(to + 2, _mm512_cvtepi32_epi8(low));
+  return rounded;
+}
+
 // ---- layout -------------------------------------------------------------------------------------
 
 // out[i] = the sum of a[i]'s lanes, added as the tree l^2, l^1, l^4, l^8 over lane numbers l.

@@ -186,11 +186,33 @@ SRT_INLINE I dot4(I acc, B w, const int8_t *x) {
   return acc;
 }
 
-// Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
-SRT_INLINE I store_int8(int8_t *p, F x) {
+// acc[i] += sum over j < 4 of w[4i + j] * x[j], exactly, for x at quad `quad` of the group.
+using WideSum = I;
+SRT_INLINE WideSum wide_zero() { return izero(); }
+SRT_INLINE WideSum dot4(WideSum acc, B w, const int16_t *group, int quad) {
+  const int16_t *x = group + 4 * quad;
+  for (int i = 0; i < 16; i++) {
+    const uint8_t *q = w.v + 4 * i;
+    acc.v[i] += q[0] * x[0] + q[1] * x[1] + q[2] * x[2] + q[3] * x[3];
+  }
+  return acc;
+}
+
+SRT_INLINE I nearest(F x) {
   I rounded;
   for (int i = 0; i < 16; i++) rounded.v[i] = nearest_int(x.v[i]);
+  return rounded;
+}
+// Rounds to nearest-even int8 (|x| <= 127) and stores 16 bytes; returns the rounded lanes.
+SRT_INLINE I store_int8(int8_t *p, F x) {
+  const I rounded = nearest(x);
   for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(rounded.v[i]);
+  return rounded;
+}
+// The same for codes of 16 bits (|x| <= 127 * 256), in order, as half `half` of a group of 32.
+SRT_INLINE I store_int16(int16_t *group, int half, F x) {
+  const I rounded = nearest(x);
+  for (int i = 0; i < 16; i++) group[16 * half + i] = static_cast<int16_t>(rounded.v[i]);
   return rounded;
 }
 SRT_INLINE I add(I a, I b) {

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 3
+#define SRT_ABI_VERSION 4
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +67,9 @@ typedef struct {
   int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
   int32_t num_slots;
   int32_t kv_format; /* SRT_F16 or SRT_F32 */
+  /* Of activations that meet quantised weights which are not in tiles: 8 or 16, or 0 for what the level
+   * computes best with, which may differ between formats. */
+  int32_t activation_bits;
   float rms_eps;
   float attn_scale;          /* usually 1/sqrt(head_dim) */
   const float *rope_freqs;   /* [head_dim/2]: angle per position */
@@ -178,9 +181,10 @@ SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int3
 
 /* ---- single operations, for tests and benchmarks: unlike a step they allocate at each call ---- */
 typedef struct srt_pool srt_pool;
-SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa);
+/* `activation_bits` is as in srt_model. */
+SRT_EXPORT srt_pool *srt_pool_create(int32_t threads, const char *isa, int32_t activation_bits);
 SRT_EXPORT void srt_pool_destroy(srt_pool *pool);
-/* y [m, n] = x [m, k] @ w.T + bias; int8 activations in groups of 32 for the Q formats,
+/* y [m, n] = x [m, k] @ w.T + bias; activations quantised in groups of 32 for the Q formats,
  * bfloat16 for those in tiles. */
 SRT_EXPORT int32_t srt_op_linear(srt_pool *pool, const srt_matrix *w, const float *x, int32_t m,
                                  float *y);

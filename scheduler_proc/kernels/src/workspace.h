@@ -35,37 +35,71 @@ class Buffer {
   size_t capacity_ = 0;
 };
 
-// Quantised activations of some rows, and where linear layers find them.
-class ActivationBuffer {
+// Codes of some rows' activations.
+template <class Code>
+class CodeBuffer {
  public:
-  // `halves`: whether groups of 16 are wanted, which SRT_Q6 needs; `tiles`: whether there are
-  // weights in tiles.
-  void need(size_t rows, size_t k, bool halves, bool tiles, int64_t &growths) {
-    if (tiles) tiles_.need(tiled_elements(rows, k), growths);
+  void need(size_t rows, size_t k, bool halves, int64_t &growths) {
     q_.need(rows * k, growths);
     scale_.need(rows * k / kGroup, growths);
     sums_.need(rows * k / kGroup, growths);
     if (halves) halves_.need(rows * k / kGroup * 2, growths);
   }
-  // Quantise row `row` of k inputs.
-  void quantize(const Kernels &kernels, const float *x, size_t row, size_t k) {
+  // Row `row` of k inputs, by the kernel of this kind of codes.
+  template <class Quantize>
+  void quantize(Quantize kernel, const float *x, size_t row, size_t k) {
     const size_t groups = k / kGroup;
-    kernels.quantize(x, static_cast<int>(k), q_.get() + row * k, scale_.get() + row * groups,
-                     sums_.get() + row * groups,
-                     halves_.get() ? halves_.get() + row * groups * 2 : nullptr);
+    kernel(x, static_cast<int>(k), q_.get() + row * k, scale_.get() + row * groups,
+           sums_.get() + row * groups,
+           halves_.get() ? halves_.get() + row * groups * 2 : nullptr);
+  }
+  Codes<Code> view() const { return {q_.get(), scale_.get(), sums_.get(), halves_.get()}; }
+
+ private:
+  Buffer<Code> q_;
+  Buffer<float> scale_, sums_, halves_;
+};
+
+// What linear layers want of their activations besides the activations themselves.
+struct Wanted {
+  bool bytes = false, words = false;
+  bool halves = false;  // sums of 16, which SRT_Q6 needs
+  bool tiles = false;
+
+  void add(int32_t format, bool in_words) {
+    if (is_tiled(format))
+      tiles = true;
+    else if (is_quantized(format))
+      (in_words ? words : bytes) = true;
+    halves = halves || format == SRT_Q6;
+  }
+};
+
+// Activations of some rows, and where linear layers find them.
+class ActivationBuffer {
+ public:
+  void need(size_t rows, size_t k, const Wanted &wanted, int64_t &growths) {
+    if (wanted.tiles) tiles_.need(tiled_elements(rows, k), growths);
+    if (wanted.bytes) bytes_.need(rows, k, wanted.halves, growths);
+    if (wanted.words) words_.need(rows, k, wanted.halves, growths);
+  }
+  // Quantise row `row` of k inputs.
+  void quantize(const Kernels &kernels, const Wanted &wanted, const float *x, size_t row,
+                size_t k) {
+    if (wanted.bytes) bytes_.quantize(kernels.quantize, x, row, k);
+    if (wanted.words) words_.quantize(kernels.quantize_words, x, row, k);
   }
   // Make `count` rows of k inputs, of `rows` in all, the tile that begins at row `first`.
   void tile(const Kernels &kernels, const float *const *x, int first, int count, int rows, int k) {
     kernels.tile(x, count, k, tile_columns(rows), tiles_.get() + size_t(first) * k);
   }
   Activations view(const float *x, int rows) const {
-    return {x,           q_.get(),         scale_.get(), sums_.get(),
-            halves_.get(), tiles_.get(), tile_columns(rows)};
+    return {x, bytes_.view(), words_.view(), tiles_.get(), tile_columns(rows)};
   }
 
  private:
-  Buffer<int8_t> q_;
-  Buffer<float> scale_, sums_, halves_;
+  CodeBuffer<int8_t> bytes_;
+  CodeBuffer<int16_t> words_;
   Buffer<bf16> tiles_;
 };
 
