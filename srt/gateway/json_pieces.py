@@ -3,13 +3,14 @@
 msgspec holds the loop and the interpreter's lock while it decodes, and takes microseconds for some
 values of a few bytes. So a large body is cut at commas into pieces of about PIECE_BYTES. What a
 piece has is counted before objects are made of it; then it is decoded with the brackets that are
-open where it begins and ends, and its values are added to the containers that stand for these. The
-caller gives the loop a turn after each piece.
+open where it begins and ends, and its values are added to the containers that stand for these. A
+text that does not end in its piece is decoded by itself, in slices, and a name stands for it in the
+piece. The caller gives the loop a turn after each piece and slice.
 """
 
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,9 +19,10 @@ from srt.errors import RequestError
 from srt.gateway.errors import TOO_LARGE
 
 PIECE_BYTES = 4 * 1024
+SLICE_BYTES = 16 * 1024  # of a long text
 MAX_TEXT_BYTES = 2 * 1024 * 1024
 MAX_GAP_BYTES = 64 * 1024  # between two commas, without texts
-_MAX_SEARCH = MAX_TEXT_BYTES + 2 * MAX_GAP_BYTES  # for a comma
+_MAX_SEARCH = 4 * MAX_GAP_BYTES  # for a comma, without long texts
 MAX_DEPTH = 64
 MAX_ENTRIES = 2**17  # of one list
 MAX_NUMBER_CHARS = 64
@@ -34,6 +36,13 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _NUMBER_CHARS = b"0123456789+-.eE"
 _AS_DIGITS = bytes.maketrans(_NUMBER_CHARS, b"0" * len(_NUMBER_CHARS))
 _LONG_NUMBER = b"0" * (MAX_NUMBER_CHARS + 1)
+_LONG_TEXT = secrets.token_hex(16)  # begins the names of long texts
+# Whole characters and escapes: a pair of surrogates is one, and what is in them is not looked at.
+_CHARS = re.compile(
+    rb'(?:[^"\\\x80-\xff]++|\\[^u]|\\u[dD][89abAB]..\\u.{4}|\\u(?![dD][89abAB]).{4}'
+    rb"|[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xff][\x80-\xbf]{3})*+",
+    re.DOTALL,
+)
 _BYTE_OFFSET = re.compile(r" \(byte \d+\)$")  # of a piece, not of the body
 
 
@@ -63,43 +72,69 @@ def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
         return
     counts = dict.fromkeys(LIMITS, 0)
     document = _Document(max_entries)
-    for piece, structure in _pieces(data):
-        if piece:
-            _count(counts, structure)
-            if len(piece) > PIECE_BYTES:  # it has taken long to find
-                yield None
-            document.add(piece, structure)
+    for piece in _pieces(data):
+        if piece is not None:
+            _count(counts, piece.structure)
+            document.add(piece)
         yield None
     yield document.value()
 
 
-def _pieces(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Each piece, which begins with a comma unless it is the first, and what it has outside of its
-    texts. Both are empty after a search that found no comma, which may have taken long."""
-    start, size = 0, PIECE_BYTES
-    while start < len(data):
-        parts = _without_escapes(data[start : start + size]).split(b'"')
-        is_last = start + size >= len(data)
-        outside = parts[::2] if is_last else _up_to_comma(parts)
-        if size > PIECE_BYTES:
-            _check_sizes(parts, outside is None and size == _MAX_SEARCH)
-        if outside is None:
-            size = min(2 * size, _MAX_SEARCH)
-            yield b"", b""
-            continue
-        inside = parts[1 : 2 * len(outside) : 2] if is_last else parts[1 : 2 * len(outside) - 1 : 2]
-        length = sum(map(len, outside)) + sum(map(len, inside)) + 2 * len(inside)
-        end = len(data) if is_last else start + length
-        yield data[start:end], b'"'.join(outside)
-        start, size = end, PIECE_BYTES
+class _Piece(NamedTuple):
+    """It begins with a comma unless it is the first. `structure` is what it has outside of its
+    texts, a quote for each of them; `texts` are the long ones by the names that stand for them."""
+
+    data: bytes
+    structure: bytes
+    texts: dict[str, str]
 
 
-def _check_sizes(parts: list[bytes], is_hopeless: bool) -> None:
-    """Raise RequestError if what has no comma, or is the rest, is too long."""
-    if max(map(len, parts[::2])) > MAX_GAP_BYTES:
-        raise _too_large(f"more than {MAX_GAP_BYTES} bytes between two commas")
-    if is_hopeless or max(map(len, parts[1::2]), default=0) > MAX_TEXT_BYTES:
-        raise _too_large(f"a text of more than {MAX_TEXT_BYTES} bytes")
+def _pieces(data: bytes) -> Iterator[_Piece | None]:
+    """None after work that gave no piece, which may have taken long."""
+    at, size = 0, PIECE_BYTES
+    head, outside, texts = b"", list[bytes](), dict[str, str]()  # of the piece, before `at`
+    while at < len(data) or head:
+        parts = _without_escapes(data[at : at + size]).split(b'"')
+        is_last = at + size >= len(data)
+        found = parts[::2] if is_last else _up_to_comma(parts, has_head=bool(head))
+        if found is not None:
+            inside = parts[1::2][: len(found) - (not is_last)]
+            length = sum(map(len, found)) + sum(map(len, inside)) + 2 * len(inside)
+            end = len(data) if is_last else at + length
+            yield _Piece(head + data[at:end], b'"'.join(outside + found), texts)
+            at, size, head, outside, texts = end, PIECE_BYTES, b"", [], {}
+        elif len(parts) % 2 == 0:
+            text_at = at + sum(len(part) + 1 for part in parts[:-1])
+            name = f"{_LONG_TEXT}{len(texts)}"
+            texts[name], end = yield from _long_text(data, text_at)
+            head += data[at:text_at] + name.encode() + b'"'
+            outside += parts[::2]
+            at, size = end, PIECE_BYTES
+        else:
+            if size >= _MAX_SEARCH or max(map(len, parts[::2])) > MAX_GAP_BYTES:
+                raise _too_large(f"more than {MAX_GAP_BYTES} bytes between two commas")
+            size *= 2
+            yield None
+
+
+def _long_text(data: bytes, start: int) -> Generator[None, None, tuple[str, int]]:
+    """The text whose first character is at `start`, and where what follows its quote begins."""
+    slices, at = [], start
+    while data[at : at + 1] != b'"':
+        end = _end_of_chars(data, at)
+        if end - start > MAX_TEXT_BYTES:
+            raise _too_large(f"a text of more than {MAX_TEXT_BYTES} bytes")
+        if end == at:
+            raise _invalid("a text does not end, or has what is no character")
+        slices.append(_value(b'"' + data[at:end] + b'"', is_piece=True))
+        at = end
+        yield None
+    return "".join(slices), at + 1
+
+
+def _end_of_chars(data: bytes, at: int) -> int:
+    match = _CHARS.match(data, at, at + SLICE_BYTES)
+    return match.end() if match else at
 
 
 def _without_escapes(data: bytes) -> bytes:
@@ -109,11 +144,11 @@ def _without_escapes(data: bytes) -> bytes:
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
 
 
-def _up_to_comma(parts: list[bytes]) -> list[bytes] | None:
+def _up_to_comma(parts: list[bytes], has_head: bool) -> list[bytes] | None:
     """What stands outside of the texts, every second part, up to the last comma of it; None if
-    there is no comma after the first byte."""
+    there is no comma, but for that of the first byte of a piece."""
     for index in range((len(parts) - 1) // 2 * 2, -1, -2):
-        comma = parts[index].rfind(b",", 0 if index else 1)
+        comma = parts[index].rfind(b",", 0 if index or has_head else 1)
         if comma >= 0:
             return [*parts[0:index:2], parts[index][:comma]]
     return None
@@ -147,17 +182,18 @@ class _Document:
         self._open = [b"["]
         self._is_first = True
 
-    def add(self, piece: bytes, structure: bytes) -> None:
-        """Decode a piece, whose brackets are those of `structure`, and add what it has."""
+    def add(self, piece: _Piece) -> None:
+        """Decode a piece and add what it has."""
         before = self._open.copy()
-        for bracket in structure.translate(None, _NOT_BRACKETS):
+        for bracket in piece.structure.translate(None, _NOT_BRACKETS):
             self._turn(bracket)
-        if piece.rstrip().endswith((b"[", b"{")):
+        if piece.data.rstrip().endswith((b"[", b"{")):
             raise _invalid("a comma comes before the first value")
         head = self._head(before) + (b"," if self._is_first else b"")
         tail = _MARKS[self._open[-1]] + b"".join(_CLOSERS[kind] for kind in reversed(self._open))
         self._is_first = False
-        self._extend(_value(head + piece + tail, is_piece=True))
+        found = _value(head + piece.data + tail, is_piece=True)
+        self._extend(_with_texts(found, piece.texts) if piece.texts else found)
 
     def value(self) -> Any:
         """The whole."""
@@ -214,6 +250,17 @@ class _Document:
             innermost.pop()
         else:
             innermost.popitem()
+
+
+def _with_texts(found: Any, texts: dict[str, str]) -> Any:
+    """A decoded piece with the long texts in place of their names."""
+    if isinstance(found, str):
+        return texts.get(found, found)
+    if isinstance(found, list):
+        return [_with_texts(value, texts) for value in found]
+    if isinstance(found, dict):
+        return {texts.get(k, k): _with_texts(v, texts) for k, v in found.items()}
+    return found
 
 
 def _last_of(container: Any) -> Any:

@@ -33,6 +33,7 @@ def random_value(rng: random.Random, depth: int) -> Any:
 @pytest.mark.parametrize("size", [1, 7, 40])
 def test_pieces_of_any_size_give_the_same_value(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_pieces, "PIECE_BYTES", size)
+    monkeypatch.setattr(json_pieces, "SLICE_BYTES", 12)  # a pair of surrogates
     rng = random.Random(size)
     for _ in range(300):
         value = {"a": random_value(rng, 5), "b": [random_value(rng, 4) for _ in range(3)]}
@@ -67,6 +68,7 @@ def test_what_is_no_json_is_refused_in_pieces_too(
 ) -> None:
     """Damaged in one place: accepted where msgspec accepts it, and with the same value."""
     monkeypatch.setattr(json_pieces, "PIECE_BYTES", size)
+    monkeypatch.setattr(json_pieces, "SLICE_BYTES", 16)
     rng = random.Random(size)
     for _ in range(3000):
         data = bytearray(json.dumps([random_value(rng, 3), {"k": random_value(rng, 3)}]).encode())
@@ -78,6 +80,45 @@ def test_what_is_no_json_is_refused_in_pieces_too(
                 decode(bytes(data))
         else:
             assert decode(bytes(data)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb"\ud83d\ude00" * 40,
+        rb"\ud83d" * 40,
+        rb"\ude00" * 40,
+        rb"\u00e" * 40,
+        rb"\\\"\/\b\x" * 20,
+        rb"\\\"\/\b\t\u0000" * 20,
+        b"\xf0\x9f\x98\x80\xc3\xa4" * 40,
+        b"a" * 40 + b"\x9f\x98",
+        b"a" * 40 + b"\xf0\x9f",
+        b"a" * 40 + b"\n",
+        b"a" * 40 + b'\\"',
+        b"a" * 40 + b"\\",
+    ],
+)
+@pytest.mark.parametrize("around", [b'["%s"]', b'{"%s":1}', b'{"a":["b","%s",2]}', b'"%s"', b'["%s'])
+def test_a_long_text(text: bytes, around: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut between characters, wherever it stands, and what is no text is refused."""
+    monkeypatch.setattr(json_pieces, "PIECE_BYTES", 4)
+    data = around % text
+    for size in range(12, 40):
+        monkeypatch.setattr(json_pieces, "SLICE_BYTES", size)
+        try:
+            expected = msgspec.json.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            with pytest.raises(RequestError, match="the body is not valid JSON"):
+                decode(data)
+        else:
+            assert decode(data) == expected
+
+
+def test_long_texts_in_one_piece_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_pieces, "PIECE_BYTES", 8)
+    value = {"k" * 30: {"l" * 30: "m" * 30}, "k" * 29: ["n" * 30, {"o" * 30: "o" * 31}]}
+    assert decode(json.dumps(value).encode()) == value
 
 
 @pytest.mark.parametrize(
@@ -104,7 +145,7 @@ TOO_MUCH = {
     "a list of more than 131072 entries": b"[" + b"0," * 8_000_000 + b"0]",
     "more than 16384 numbers with exponents": b"[" + b"1.1e300," * 500_000 + b"0]",
     "a text of more than 2097152 bytes": b'"' + b"a" * 9_000_000 + b'"',
-    "a text of more than 2097152 bytes ": b'{"' + b"a" * 2**21 + b'":"' + b"a" * 2**20 + b'"}',
+    "a text of more than 2097152 bytes ": b'{"' + b"a" * (2**21 + 1) + b'":"' + b"a" * 2**20 + b'"}',
     "more than 65536 bytes between two commas": b" " * 9_000_000 + b"1",
     "a number of more than 64 characters": b"[" + b"1" * 65 + b" " * BIG + b"]",
 }
@@ -145,6 +186,7 @@ def test_what_clients_send_in_earnest_passes() -> None:
         {"input_ids": prompts[0] * 16},
         {"text": ["word, " * 1000] * 512},
         {"text": "ä" * 300_000},
+        {"text": "a" * BIG, "k" * BIG: {"l" * BIG: 1}},
         {"logit_bias": {str(i): rng.random() for i in range(4096)}, "text": "a" * BIG},
         {"messages": [{"role": "user", "content": "a, b"}] * 16_000},
         {"choices": [f"{i:x}" for i in range(100_000)]},
