@@ -27,7 +27,7 @@ serve: kernels
 # Two groups at once (tests/conftest.py). In the files' order, which ends with short ones; by default
 # the many short ones would go before the few long ones.
 test: kernels
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)

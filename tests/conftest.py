@@ -11,8 +11,10 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from srt.engine import Engine
 from tests.e2e.server import Server, running_server
@@ -23,14 +25,18 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # which has none
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share its servers, so one process runs them; and those that need transformers'
     model too, which takes 20 s to load."""
-    for item in items:
-        module = vars(getattr(item, "module", item))
-        uses_reference = "reference_logits" in module or "reference_model" in module
-        group = "reference" if uses_reference else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            uses_reference = "tests.e2e.reference" in (config.rootpath / file).read_text()
+            return "reference" if uses_reference else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
