@@ -242,8 +242,8 @@ def drive(
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_keeps_the_books_and_the_outputs(lag: int, policy: str) -> None:
-    """1,250 steps each, 10,000 in all, in a pool so small that evictions and retractions occur."""
-    core = drive(seed=7 + lag, steps=1250, lag=lag, policy=policy, pool=220).driver.core
+    """700 steps each, 5,600 in all, in a pool so small that evictions and retractions occur."""
+    core = drive(seed=7 + lag, steps=700, lag=lag, policy=policy, pool=220).driver.core
     assert core.counters.retracted > 0 and core.cache.evicted_total > 0
 
 

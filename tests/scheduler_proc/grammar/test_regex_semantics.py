@@ -53,7 +53,7 @@ def test_ascii_patterns_agree_with_re(pattern: str, texts: list[str], seed: int)
     check_against_re(pattern, texts, seed)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(patterns(unicode=True), st.lists(TEXTS, max_size=8), st.integers(0, 2**32))
 def test_unicode_patterns_agree_with_re(pattern: str, texts: list[str], seed: int) -> None:
     check_against_re(pattern, texts, seed)
