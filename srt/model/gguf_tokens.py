@@ -112,7 +112,7 @@ class GGUFTokens:
     """
 
     def __init__(self, file: GGUFFile) -> None:
-        self._file = file
+        self._file, self.path = file, file.path
         self._keys = keys = _read_keys(file)
         if keys.model not in ("llama", "gpt2"):
             raise ConfigError(
@@ -140,7 +140,7 @@ class GGUFTokens:
         name = self._keys.pre
         if name not in PRE_KINDS:
             raise ConfigError(
-                f"{self._file.path}: GGUF pre-tokenizer {name!r} is not supported "
+                f"{self.path}: GGUF pre-tokenizer {name!r} is not supported "
                 f"({', '.join(sorted(PRE_KINDS))} are)"
             )
         return PRE_KINDS[name]
@@ -152,16 +152,18 @@ class GGUFTokens:
             self._id("eot_token_id"),
             self._id("eom_token_id"),
         ]
-        ends = [i for i, text in enumerate(self.texts) if self._is_end(text, self.types[i])]
+        ends = [
+            i
+            for i, text in enumerate(self.texts)
+            if text in _END_TOKENS and self.types[i] == TokenType.CONTROL
+        ]
         return [i for i in dict.fromkeys([*named, *ends]) if i is not None]
 
     def scores(self) -> list[float]:
         """SentencePiece's score of each token: the higher, the sooner two tokens become it."""
         scores = self._required("scores", self._keys.found_scores)
         if len(scores) != len(self.texts):
-            raise ConfigError(
-                f"{self._file.path}: {len(scores)} scores for {len(self.texts)} tokens"
-            )
+            raise ConfigError(f"{self.path}: {len(scores)} scores for {len(self.texts)} tokens")
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
@@ -170,7 +172,7 @@ class GGUFTokens:
         for merge in self._required("merges", self._keys.found_merges):
             left, space, right = merge.partition(" ")
             if not space:
-                raise ConfigError(f"{self._file.path}: tokenizer.ggml.merges has {merge!r}")
+                raise ConfigError(f"{self.path}: tokenizer.ggml.merges has {merge!r}")
             pairs.append((left, right))
         return pairs
 
@@ -190,7 +192,7 @@ class GGUFTokens:
 
     def _required(self, key: str, value: _T | None) -> _T:
         if value is None:
-            raise ConfigError(f"{self._file.path}: the key tokenizer.ggml.{key} is missing")
+            raise ConfigError(f"{self.path}: the key tokenizer.ggml.{key} is missing")
         return value
 
     def _id(self, key: str, default: int | None = None) -> int | None:
@@ -199,7 +201,7 @@ class GGUFTokens:
         found = default if given is None else given
         if found is not None and not 0 <= found < len(self.texts):
             raise ConfigError(
-                f"{self._file.path}: tokenizer.ggml.{key} is {found}, and there are "
+                f"{self.path}: tokenizer.ggml.{key} is {found}, and there are "
                 f"{len(self.texts)} tokens"
             )
         return found
@@ -211,15 +213,11 @@ class GGUFTokens:
         # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be told.
         types = self._required("token_type", types)
         if len(types) != len(self.texts):
-            raise ConfigError(f"{self._file.path}: {len(types)} types for {len(self.texts)} tokens")
+            raise ConfigError(f"{self.path}: {len(types)} types for {len(self.texts)} tokens")
         return [
-            TokenType.CONTROL if self._is_end(text, kind) else kind
+            TokenType.CONTROL if text in _END_TOKENS and kind == TokenType.USER_DEFINED else kind
             for text, kind in zip(self.texts, types, strict=True)
         ]
-
-    @staticmethod
-    def _is_end(text: str, kind: int) -> bool:
-        return text in _END_TOKENS and kind in (TokenType.CONTROL, TokenType.USER_DEFINED)
 
 
 def _read_keys(file: GGUFFile) -> _Keys:

@@ -20,7 +20,6 @@ from srt.model.gguf_encoder import begins_words_with_space, gguf_encoder, spm_wo
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import GGUFTokens
 from srt.model.hf_files import HFFiles
-from srt.model.vocab import load_vocab
 
 
 @contextmanager
@@ -114,15 +113,16 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     if files.kind == "hf":
         hf = HFFiles(files.path)
         return Tokenizer(_built(files, hf.embedded_tokenizer), *hf.frame)
-    vocab = load_vocab(files)
-    before = [vocab.bos_id] if vocab.add_bos and vocab.bos_id is not None else []
-    return Tokenizer(_of_gguf(files), before, vocab.eos_ids[:1] if vocab.add_eos else ())
+    tokens = GGUFTokens(GGUFFile(files.path))
+    before = [tokens.bos_id] if tokens.add_bos and tokens.bos_id is not None else []
+    ends = tokens.eos_ids()
+    return Tokenizer(_of_gguf(tokens), before, ends[:1] if tokens.add_eos else ())
 
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
     """The same for text that is not a prompt. Raises ConfigError as `load_tokenizer` does."""
     if files.kind == "gguf":
-        return PlainTokenizer(_of_gguf(files, plain=True))
+        return PlainTokenizer(_of_gguf(GGUFTokens(GGUFFile(files.path)), plain=True))
     hf = HFFiles(files.path)
     content = hf.embedded_tokenizer or hf.tokenizer
     changed = {part: _without_prefix(content.get(part)) for part in _PREFIXING_PARTS}
@@ -133,15 +133,14 @@ def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:
     return PlainTokenizer(encoder)
 
 
-def _of_gguf(files: ModelFiles, plain: bool = False) -> tokenizers.Tokenizer:
-    tokens = GGUFTokens(GGUFFile(files.path))
+def _of_gguf(tokens: GGUFTokens, plain: bool = False) -> tokenizers.Tokenizer:
     try:
         with raising_exceptions():
             return _tried(gguf_encoder(tokens, plain))
     except ConfigError:
         raise
     except Exception as error:  # the library raises bare Exception for every kind of bad merge
-        raise ConfigError(f"{files.path}: tokenizer.ggml cannot be used ({error})") from error
+        raise ConfigError(f"{tokens.path}: tokenizer.ggml cannot be used ({error})") from error
 
 
 # ---- tokenizer.json ---------------------------------------------------------------------------

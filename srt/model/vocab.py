@@ -5,6 +5,7 @@ neither torch nor a tokenizer library. Invariant: `token_bytes` has one entry pe
 and joining the entries of a sequence of ids gives the UTF-8 bytes of its text.
 """
 
+import codecs
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -90,12 +91,13 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 _ALPHABET = byte_level_alphabet()
+_TO_BYTES = codecs.charmap_build("".join(sorted(_ALPHABET, key=_ALPHABET.__getitem__)))
 
 
 def _byte_level_bytes(token: str) -> bytes:
     try:
-        return bytes([_ALPHABET[char] for char in token])
-    except KeyError:  # not written in the alphabet: it stands for itself
+        return codecs.charmap_encode(token, "strict", _TO_BYTES)[0]
+    except UnicodeEncodeError:  # not written in the alphabet: it stands for itself
         return token.encode()
 
 
@@ -119,12 +121,12 @@ def _from_gguf(name: str, file: GGUFFile) -> Vocab:
     if size < len(token_bytes):
         raise ConfigError(f"{file.path}: {len(token_bytes)} tokens, but {size} embeddings")
     special = (TokenType.CONTROL, TokenType.UNKNOWN)
-    eos_id = next(iter(tokens.eos_ids()), None)
+    eos_ids = tuple(tokens.eos_ids())
     return Vocab(
         model_name=name,
         token_bytes=token_bytes + [b""] * (size - len(token_bytes)),
         special_ids=frozenset(i for i, kind in enumerate(tokens.types) if kind in special),
-        eos_ids=tuple(tokens.eos_ids()),
+        eos_ids=eos_ids,
         bos_id=tokens.bos_id,
         add_bos=tokens.add_bos,
         context_len=gguf_context_len(file),
@@ -134,7 +136,7 @@ def _from_gguf(name: str, file: GGUFFile) -> Vocab:
         space_prefix=tokens.space_prefix,
         named_tokens={
             name: token_bytes[i].decode("utf-8", errors="replace")
-            for name, i in (("bos_token", tokens.bos_id), ("eos_token", eos_id))
+            for name, i in (("bos_token", tokens.bos_id), ("eos_token", next(iter(eos_ids), None)))
             if i is not None
         },
     )
