@@ -3,6 +3,8 @@
 torch computes with one thread, here and in what the tests start: threads that wait for each other
 beside other work, the tests' own servers included, take up to 30 times the CPU time.
 
+How long a random case takes is no fault of it: a busy machine takes ten times as long.
+
 Nothing speaks TLS: that every new httpx client loads root certificates, in 60 ms of CPU time, is of
 no use.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
 from srt.engine import Engine
@@ -23,6 +26,9 @@ from tests.waiting import SOON_S
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # which has none
+
+settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ours")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -105,7 +105,7 @@ class Collected:
             assert self.rows["named"] == [[-10.0 * i - n for n in range(count)] for i in ids]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     options=STARTS,
     columns=st.lists(

@@ -109,7 +109,7 @@ def longest_open_stop(text: str, stops: list[str]) -> int:
     return max(n for stop in stops for n in range(len(stop)) if text.endswith(stop[:n]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
     stops=st.lists(st.text(alphabet="abé\ufffd", min_size=1, max_size=5), max_size=4),
@@ -131,7 +131,7 @@ def test_stop_strings(ids: list[int], stops: list[str], min_new_tokens: int, see
 PATTERNS = ["b", "a+b", "[^b]é", "aa|ab", "(?m)^a", "^b.", "b.*a", "a{2,3}", "\ufffd", "(?i)AÉ?b"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     ids=st.lists(st.integers(0, len(PIECES) - 1), max_size=25),
     stops=st.builds(

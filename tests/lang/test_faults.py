@@ -287,7 +287,7 @@ def test_waiting_on_the_loop_is_refused() -> None:
 STEP = st.sampled_from(["text", "gen", "boom", "fork", "join", "read", "select", "copy", "role"])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(STEP, max_size=12), st.booleans())
 def test_random_programs_end(steps: list[str], asynchronous: bool) -> None:
     """Whatever a program does, it returns, every variable is settled, and no call is left."""

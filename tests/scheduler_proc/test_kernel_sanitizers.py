@@ -69,6 +69,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @needs_compiler
+@pytest.mark.timeout(1800)  # beside other work the compiler takes a multiple of its time
 def test_every_thread_count_computes_the_same_without_allocating(tmp_path: Path) -> None:
     said = run_driver(build.build_program(DRIVER, tmp_path / "driver"), steps=50)
     assert "portable: " in said

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.logprobs import DetailRows, most_likely
@@ -19,7 +19,6 @@ def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 5))
-@settings(deadline=None)
 def test_of_equals_the_lowest_id(seed: int, count: int, levels: int) -> None:
     logits = np.random.default_rng(seed).integers(0, levels, (6, 40)).astype(np.float32)
     got = most_likely(torch.from_numpy(logits), count)

@@ -81,7 +81,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     uniform=st.floats(0.0, 0.999),
     data=st.data(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_small_rows(
     native: Sampler, quarters: list[int], data: st.DataObject, **fields: Any
 ) -> None:

@@ -157,7 +157,7 @@ def pick(case: Case, rows: np.ndarray) -> Case:
     uniform=st.floats(0.0, ALMOST_ONE),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_small_rows(
     native: Sampler, quarters: list[int], data: st.DataObject, **fields: Any
 ) -> None:

@@ -49,7 +49,7 @@ def cache_with(*prompts: list[int]) -> RadixCache:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     arrivals=st.lists(st.tuples(PROMPTS, GAPS, st.booleans()), min_size=1, max_size=25),
     cached=st.lists(PROMPTS, max_size=5),
@@ -93,7 +93,7 @@ def test_the_bound_moves_as_the_oldest_is_admitted() -> None:
     assert list(queue.ordered()) == [better, second]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),
     policy=st.sampled_from(POLICIES),
@@ -236,7 +236,7 @@ def handles_of(reqs: list[Req]) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight", "fcfs"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 100_000),
     max_wait_s=st.sampled_from([0.0, 0.5, 3.0, 1e9]),

@@ -156,7 +156,7 @@ class TreeMachine(RuleBasedStateMachine):
             assert node.start == node.parent.end and node.parent.children[int(node.key[0])] is node
 
 
-TreeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TreeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestTree = TreeMachine.TestCase
 
 

@@ -90,7 +90,7 @@ def run(executor: Executor, sampling: SamplingParams) -> None:
 
 
 @given(fields=st.fixed_dictionaries({}, optional=FIELDS))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_the_check_lets_through_runs(executor: Executor, fields: dict[str, Any]) -> None:
     run(executor, admitted(replace(DEFAULTS, **fields)))
 

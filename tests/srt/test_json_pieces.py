@@ -99,7 +99,9 @@ def test_what_is_no_json_is_refused_in_pieces_too(
         b"a" * 40 + b"\\",
     ],
 )
-@pytest.mark.parametrize("around", [b'["%s"]', b'{"%s":1}', b'{"a":["b","%s",2]}', b'"%s"', b'["%s'])
+@pytest.mark.parametrize(
+    "around", [b'["%s"]', b'{"%s":1}', b'{"a":["b","%s",2]}', b'"%s"', b'["%s']
+)
 def test_a_long_text(text: bytes, around: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cut between characters, wherever it stands, and what is no text is refused."""
     monkeypatch.setattr(json_pieces, "PIECE_BYTES", 4)
@@ -145,7 +147,11 @@ TOO_MUCH = {
     "a list of more than 131072 entries": b"[" + b"0," * 8_000_000 + b"0]",
     "more than 16384 numbers with exponents": b"[" + b"1.1e300," * 500_000 + b"0]",
     "a text of more than 2097152 bytes": b'"' + b"a" * 9_000_000 + b'"',
-    "a text of more than 2097152 bytes ": b'{"' + b"a" * (2**21 + 1) + b'":"' + b"a" * 2**20 + b'"}',
+    "a text of more than 2097152 bytes ": b'{"'
+    + b"a" * (2**21 + 1)
+    + b'":"'
+    + b"a" * 2**20
+    + b'"}',
     "more than 65536 bytes between two commas": b" " * 9_000_000 + b"1",
     "a number of more than 64 characters": b"[" + b"1" * 65 + b" " * BIG + b"]",
 }

@@ -63,14 +63,14 @@ def check(graph: StateGraph, max_length: int) -> None:
     assert steps_to_accept(dfa).max() < np.inf
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(graphs(max_states=9))
 def test_any_graph_becomes_minimal(graph: StateGraph) -> None:
     check(graph, max_length=4)
 
 
 @pytest.mark.slow
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=2_000)
 @given(graphs(max_states=14))
 def test_many_graphs_become_minimal(graph: StateGraph) -> None:
     check(graph, max_length=5)

@@ -98,14 +98,14 @@ def check_verdict(pattern: str) -> None:
         assert is_valid(pattern)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(st.lists(st.sampled_from(_PIECES), max_size=10).map("".join))
 def test_verdicts_are_those_of_re(pattern: str) -> None:
     check_verdict(pattern)
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(st.lists(st.sampled_from(_PIECES), max_size=14).map("".join))
 def test_many_verdicts_are_those_of_re(pattern: str) -> None:
     check_verdict(pattern)

@@ -49,14 +49,14 @@ def check_agreement(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> N
         assert accepts(matcher, text) == dfa.matches(text.encode()), (printed, text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pattern=st.booleans().flatmap(patterns), texts=st.lists(TEXTS, max_size=8))
 def test_llguidance_agrees(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
     check_agreement(tokenizer, pattern, texts)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(pattern=st.booleans().flatmap(patterns), texts=st.lists(TEXTS, max_size=20))
 def test_llguidance_agrees_on_many(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
     check_agreement(tokenizer, pattern, texts)

@@ -46,21 +46,21 @@ def check_against_re(pattern: str, texts: list[str], seed: int) -> None:
     assert steps_to_accept(dfa).max() < float("inf")
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(patterns(), st.lists(TEXTS, max_size=8), st.integers(0, 2**32))
 @example("(?:.|a*^)", [], 0)  # edges to states that cannot end must not count
 def test_ascii_patterns_agree_with_re(pattern: str, texts: list[str], seed: int) -> None:
     check_against_re(pattern, texts, seed)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(patterns(unicode=True), st.lists(TEXTS, max_size=8), st.integers(0, 2**32))
 def test_unicode_patterns_agree_with_re(pattern: str, texts: list[str], seed: int) -> None:
     check_against_re(pattern, texts, seed)
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(
     st.booleans().flatmap(lambda unicode: patterns(unicode=unicode)),
     st.lists(TEXTS, max_size=20),

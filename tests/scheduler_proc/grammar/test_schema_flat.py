@@ -98,7 +98,7 @@ def changes(text: str, rng: random.Random) -> list[str]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schemas, st.sampled_from(["compact", "free"]), st.integers(0, 1000))
 def test_the_regex_has_the_language_of_the_grammar(
     schema: Schema, whitespace: str, seed: int
@@ -107,7 +107,7 @@ def test_the_regex_has_the_language_of_the_grammar(
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(schemas, st.sampled_from(["compact", "free"]), st.integers(0, 1000))
 def test_the_regex_has_the_language_of_the_grammar_at_length(
     schema: Schema, whitespace: str, seed: int

@@ -114,7 +114,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, pre: str) -> None:
     composed = PRE_KINDS[pre].nfc
 
     @given(TEXT)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(text: str) -> None:
         ids = ours.encode(text, add_special_tokens=False).tolist()
         if composed:
@@ -151,7 +151,7 @@ def test_words_are_those_of_the_patterns(tmp_path: Path, pre: str) -> None:
     plain, token_bytes = load_plain_tokenizer(files), load_vocab(files).token_bytes
 
     @given(TEXT)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(text: str) -> None:
         pieces = plain.split(text)
         words: dict[int | None, bytes] = {}

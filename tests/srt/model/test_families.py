@@ -141,7 +141,7 @@ def test_prompts_and_texts_are_those_of_transformers(tmp_path: Path, family: str
     bos = theirs.bos_token_id
 
     @given(TEXT)
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def check(text: str) -> None:
         for special in (False, True):
             ids = theirs(text, add_special_tokens=special).input_ids
@@ -164,7 +164,7 @@ def test_text_that_continues_other_text(tmp_path: Path, family: str) -> None:
     assert plain.cuts_words
 
     @given(TEXT)
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def check(text: str) -> None:
         pieces = plain.split(text)
         given_back = b"".join(vocab.token_bytes[i] for i in pieces.ids).decode()

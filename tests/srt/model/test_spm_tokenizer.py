@@ -79,7 +79,7 @@ def merged_by_score(text: str) -> list[int]:
 
 @given(TEXT)
 @example("aaaaaaaaaaa")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_ids_are_those_of_the_algorithm(
     tokenizer: Tokenizer, plain: PlainTokenizer, text: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_ids_are_those_of_the_algorithm(
 
 
 @given(TEXT)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_decoding_gives_the_text_back(
     tokenizer: Tokenizer, plain: PlainTokenizer, vocab: Vocab, text: str
 ) -> None:
@@ -99,7 +99,7 @@ def test_decoding_gives_the_text_back(
 
 
 @given(TEXT)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_are_encoded_one_by_one(plain: PlainTokenizer, vocab: Vocab, text: str) -> None:
     """Which lets a text be cut before any run of spaces."""
     assert plain.cuts_words
@@ -134,7 +134,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, arch: str) -> None:
     ours, theirs = load_tokenizer(files), of_transformers(files.path)
 
     @given(TEXT)
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     def check(text: str) -> None:
         # A Llama's prefix is Metaspace's there, which adds none to a text that begins with a space.
         text = text.lstrip(" ") if arch == "llama" else text
@@ -145,7 +145,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, arch: str) -> None:
 
 
 @given(TEXT)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_text_inside_of_other_text(tokenizer: Tokenizer, plain: PlainTokenizer, text: str) -> None:
     assert tokenizer.encode_inside(text).tolist() == plain.split(text).ids
 
