@@ -109,7 +109,8 @@ class SchedulerActor(Actor):
         self.background(self._intake.watch())
 
     async def stop(self) -> None:
-        self._trace.close(self._core.counters)
+        with self._core_lock:
+            self._trace.close(self._core.counters)
         self._intake.clear()
         self._grammars.close()
         self._compute.close()

@@ -78,7 +78,10 @@ class ComputeThread:
         previous = before.result
         ended = self._submit(result, lambda: self._run_made(make, previous, made))
         step = await made
-        return None if step is None else Launched(step, result, ended)
+        if step is None:
+            result.result()  # raises what `make` has raised
+            return None
+        return Launched(step, result, ended)
 
     def _submit(self, result: "Future[Any]", call: Callable[[], Any]) -> "asyncio.Future[None]":
         """Have the thread call it and store its result; when that is done, for the loop."""
@@ -112,10 +115,8 @@ class ComputeThread:
         try:
             if previous.exception() is None:
                 step = make(previous.result())
-        except BaseException as error:
-            self._news.append((made, error))
-            raise
-        self._news.append((made, step))
+        finally:
+            self._news.append((made, step))
         return None if step is None else self._run(step, previous, lambda: None)
 
     def _run(
@@ -142,9 +143,5 @@ class ComputeThread:
 
 def _pass_on(news: "list[tuple[asyncio.Future[Any], Any]]") -> None:
     for future, value in news:
-        if future.done():
-            continue  # whoever waited has been cancelled
-        if isinstance(value, BaseException):
-            future.set_exception(value)
-        else:
+        if not future.done():  # else whoever waited has been cancelled
             future.set_result(value)

@@ -2,7 +2,7 @@
 
 The scheduler makes one cache and gives it to every grammar that it loads. Least recently used
 masks go first; they can be computed again. Equal masks, of any states and grammars, are one row.
-Masks are asked for by one thread; `new_owner` and `drop` may be called from any.
+Masks are asked for by one thread at a time; `new_owner` and `drop` may be called from any.
 """
 
 from collections import Counter, OrderedDict, deque

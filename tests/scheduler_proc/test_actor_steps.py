@@ -21,6 +21,7 @@ from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.waiting import SOON_S
 
 
 class FailingExecutor(FakeExecutor):
@@ -154,6 +155,22 @@ async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> Non
     driver.add("bound", [4, 5], 30, eos=[EOS], grammar=FakeGrammar(9))
     await LoopOnly(driver, overlap=True).serve()
     assert was_run == [True]
+
+
+@pytest.mark.parametrize("error", [ValueError, StopIteration])
+async def test_what_fails_in_the_compute_thread_ends_the_loop(error: type[Exception]) -> None:
+    """The process then starts anew; a loop that waited for ever would not be noticed."""
+
+    def fail(*_: object) -> None:
+        raise error("made to fail")
+
+    driver = make()
+    driver.add("a", range(10), 12, sampling=SamplingParams(presence_penalty=0.5))
+    actor = LoopOnly(driver, overlap=True)
+    actor._seal_deferred = fail  # type: ignore[assignment, method-assign]
+    with pytest.raises((ValueError, RuntimeError)):
+        await asyncio.wait_for(actor._serve(), SOON_S)
+    actor._compute.close()
 
 
 async def test_messages_come_while_steps_wait_for_tokens() -> None:
