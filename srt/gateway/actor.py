@@ -20,7 +20,6 @@ class GatewayActor(Actor):
     """Serves HTTP. Its client fails requests by itself when the ring breaks."""
 
     name = "gateway"
-    niceness = 5
 
     async def start(self) -> None:
         self._client = RingClient(f"ipc://{self.ring.directory}")

@@ -61,15 +61,20 @@ class LoopOnly(SchedulerActor):
     def _tell_pace(self, *, at_once: bool = False) -> None:
         self.paces += 1
 
-    async def serve(self, seconds: float = 10.0) -> None:
+    async def serve(self, seconds: float = SOON_S) -> None:
         """Until the core has nothing left to do."""
         loop = asyncio.ensure_future(self._serve())
         async with asyncio.timeout(seconds):
-            while self._core.has_work:
+            while self._has_work():
                 await asyncio.sleep(0.001)
                 assert not loop.done(), loop.exception()
         loop.cancel()
         self._compute.close()
+        self._tell()  # the compute thread may have taken over the last result just now
+
+    def _has_work(self) -> bool:
+        with self._core_lock:
+            return self._core.has_work
 
 
 def make(fails_at: tuple[int, ...] = ()) -> Driver:
