@@ -7,11 +7,10 @@ sums forget with busy time only: an idle server keeps what it knows. Nothing her
 
 import math
 
-import numpy as np
-
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step_cost import MEMORY_S, StepCost
-from srt.messages import Pace, TokenizedReq, unpack_ids
+from srt.messages import Pace, TokenizedReq
+from srt.recent_prompts import RecentPrompts
 
 REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by so many times at most
@@ -40,7 +39,7 @@ class PaceMeter:
     def reset(self) -> None:
         """A new epoch: nothing has entered. What was measured still holds."""
         self._entered = self._entered_tokens = 0
-        self._last: TokenizedReq | None = None
+        self._recent = RecentPrompts()
         self._own: dict[tuple[bytes, str], int] = {}
         self._reported_at = -math.inf
         self._reported = (0, 0)
@@ -52,11 +51,10 @@ class PaceMeter:
 
     def entered(self, req: TokenizedReq) -> None:
         """A request has come, for the core at once or when its grammar is loaded."""
-        length = len(req.input_ids) // 4
+        own = self._recent.own_len(req)
         self._entered += 1
-        self._entered_tokens += length
-        self._own[req.client, req.rid] = length - _shared_len(req, self._last)
-        self._last = req
+        self._entered_tokens += own
+        self._own[req.client, req.rid] = own
 
     def stepped(self, tokens: int, seconds: float) -> None:
         """A step of so many tokens has been run; `seconds` is the time since the one before, or
@@ -130,19 +128,9 @@ class PaceMeter:
 
     def _waiting_tokens(self) -> int:
         """What the prompts in the queue need: neither what the queue's last look found in the tree
-        nor what the request before them has too is computed for them. Looks at nothing anew: the
+        nor what prompts before them have too is computed for them. Looks at nothing anew: the
         core's state is a matter of its inputs alone."""
         waiting = list(self._core.waiting)
         self._own = {req.key: self._own.get(req.key, req.prompt_len) for req in waiting}
         needs = (min(self._own[r.key], r.prompt_len - r.cursor.length) for r in waiting)
         return sum(max(0, need) for need in needs)
-
-
-def _shared_len(req: TokenizedReq, before: TokenizedReq | None) -> int:
-    """The tokens at the beginning of a prompt that the one before it has too."""
-    if before is None or before.cache_salt != req.cache_salt:
-        return 0
-    ours, theirs = unpack_ids(req.input_ids), unpack_ids(before.input_ids)
-    length = min(len(ours) - 1, len(theirs))
-    differ = np.flatnonzero(ours[:length] != theirs[:length])
-    return int(differ[0]) if len(differ) else length

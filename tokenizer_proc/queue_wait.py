@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from srt.errors import OVERLOADED, RequestError
 from srt.messages import Pace, TokenizedReq
+from srt.recent_prompts import RecentPrompts
 
 _AT_REST = Pace(epoch=0)
 SLACK = 1.25  # a wait may turn out to be so many times what is expected: machines slow down
@@ -24,12 +25,13 @@ class QueueWait:
     def reset(self) -> None:
         """A new epoch: nothing is before anybody."""
         self._entered = self._entered_tokens = 0
+        self._recent = RecentPrompts()
         self._pace = _AT_REST
 
     def enter(self, parts: Sequence[TokenizedReq]) -> None:
         """Requests on their way to the scheduler."""
         self._entered += len(parts)
-        self._entered_tokens += sum(len(part.input_ids) // 4 for part in parts)
+        self._entered_tokens += sum(map(self._recent.own_len, parts))
 
     def update(self, pace: Pace) -> None:
         """The scheduler's last word."""

@@ -12,8 +12,11 @@ from srt.messages import (
     Pace,
     Refused,
     ScoreReq,
+    TokenizedReq,
     TokenizeReq,
+    pack_ids,
 )
+from srt.sampling_params import SamplingParams
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import (
     EPOCH,
@@ -26,7 +29,7 @@ from tests.tokenizer_proc.test_front import (
 )
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.parking import Parked
-from tokenizer_proc.queue_wait import SLACK
+from tokenizer_proc.queue_wait import SLACK, QueueWait
 
 # Each token of a waiting prompt takes 0.1 s, each request without a place 2 s. "hello" is 5 tokens.
 PACE = Pace(EPOCH, prompt_token_s=0.1, request_s=2.0)
@@ -48,6 +51,16 @@ def test_what_is_before_a_request_decides() -> None:
     assert (error.code, error.retryable, error.param) == (OVERLOADED, True, None)
     assert error.retry_after_s == 2.5
     assert "would wait for up to 9 s, and may wait for 6.25" in error.message
+
+
+def test_what_prompts_share_is_not_waited_for() -> None:
+    """A burst of questions about two documents in turn, of which the scheduler has said nothing."""
+    wait = QueueWait(0.0)
+    wait.update(Pace(EPOCH, prompt_token_s=1.0, free_places=30))
+    for i in range(30):
+        ids = pack_ids([i % 2] * 400 + [10 + i])
+        wait.enter([TokenizedReq(A, f"r{i}", EPOCH, ids, SamplingParams())])
+    assert wait.expected_s() == 2 * 401 + 28
 
 
 def test_a_request_that_finds_nothing_before_it_is_taken_however_large() -> None:
