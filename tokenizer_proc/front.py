@@ -172,6 +172,8 @@ class Front:
             if isinstance(req, TokenizeReq):
                 assert isinstance(reading, ReadPrompt)
                 return Tokenized(req.rid, self._epoch, reading.ids)
+            if has_text(req):  # the prompts of those before it are known now
+                self._check_wait(req, 0, self.in_flight - len(piece.rids))
             admission, constraint = self._builder.build(client, req, reading)
             self._check_room_for(admission.parts)
             if 0.0 < piece.deadline_s <= now:
@@ -396,13 +398,12 @@ class Front:
             self._reader.check_size(req)
         elif isinstance(req, ScoreReq):
             self._check_not_draining()
-            self._wait.check(self._turns.before((client, req.tenant)), self.in_flight)
+            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
             self._scores.check(req)
             rids = [score_rid(req.rid, i) for i in range(len(req.continuations))]
         else:
             self._check_not_draining()
-            if not req.joined:
-                self._wait.check(self._turns.before((client, req.tenant)), self.in_flight)
+            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
             req.sampling.check(self._vocab.vocab_size)
             check_details(req, self._vocab.vocab_size)
             check_timeout(req)
@@ -423,6 +424,10 @@ class Front:
             limit = f"n must be at most {self._max_requests}, the requests that may be in flight"
             raise RequestError(limit, param="n")
         return [sample_rid(req.rid, i) for i in range(count)] if count > 1 else [req.rid]
+
+    def _check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
+        if not (isinstance(req, GenerateReq) and req.joined):
+            self._wait.check(unread, in_flight)
 
     def _check_not_draining(self) -> None:
         if self._draining:

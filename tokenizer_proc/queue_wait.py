@@ -40,14 +40,13 @@ class QueueWait:
     def expected_s(self, unread: int = 0, in_flight: int | None = None) -> float:
         """The time that what waits now takes until the next one has begun: its prompts, the whole
         of the requests that must end because there are no more places, the rest of the step that
-        runs, and the step of the next one itself; 0 if nothing waits. `unread` requests, whose
-        tokens are not counted yet, come before it too. No more wait than are `in_flight`, which is
-        known sooner than the scheduler's last word."""
+        runs, and the step of the next one itself; 0 if nothing waits. `unread` requests come before
+        it too; what they have of their own is not known yet, so they count without their prompts.
+        No more wait than are `in_flight`, which is known sooner than the scheduler's last word."""
         pace = self._pace
         waiting = self._entered - pace.left + unread
         waiting = waiting if in_flight is None else min(waiting, in_flight)
         tokens = self._entered_tokens - pace.left_tokens
-        tokens += unread * self._entered_tokens // max(1, self._entered)
         if waiting <= 0:
             return 0.0
         expected_s = tokens * pace.prompt_token_s + 1.5 * pace.step_s
@@ -56,7 +55,7 @@ class QueueWait:
             expected_s += without_place * pace.request_s + pace.running_s
         return expected_s
 
-    def check(self, unread: int = 0, in_flight: int | None = None) -> None:
+    def check(self, unread: int, in_flight: int) -> None:
         """Raise RequestError if a request that came now would wait for too long."""
         expected_s = self.expected_s(unread, in_flight)
         if self._limit_s and SLACK * expected_s > self._limit_s:

@@ -28,6 +28,7 @@ from tests.tokenizer_proc.test_front import (
     samples,
 )
 from tokenizer_proc.admission import Admission
+from tokenizer_proc.front import Word
 from tokenizer_proc.parking import Parked
 from tokenizer_proc.queue_wait import SLACK, QueueWait
 
@@ -164,6 +165,35 @@ def test_what_waits_to_be_read_counts() -> None:
     assert not refused_at_once(front, request("late"))
 
 
+def test_unread_prompts_may_share_all_with_those_before_them() -> None:
+    """A burst of few-shot prompts, of which the first was read and the others were not."""
+    front = busy_front(limit_s=5.0, pace=replace(PACE, free_places=50))
+    shared = "an example for all of them. "  # 2.8 s
+    admitted(front, request("first", text=shared + "1"))
+    unread = [request(f"r{i}", text=shared + str(i)) for i in range(20)]
+    for req in unread:
+        assert not refused_at_once(front, req)
+    words = read_all(front, len(unread))
+    assert all(isinstance(word, Admission) for word in words)
+
+
+def test_prompts_of_their_own_are_refused_when_they_have_been_read() -> None:
+    front = busy_front(limit_s=4.0, pace=replace(PACE, free_places=50))
+    for i in range(5):
+        assert not refused_at_once(front, request(f"r{i}", text=f"{i} is another beginning"))
+    admissions = read_all(front, 5)  # 2.2 s each
+    assert [type(word) for word in admissions] == [Admission, Admission, Refused, Refused, Refused]
+    assert (front.in_flight, front.tokens_in_flight) == (2, 44)
+    front.pace(replace(PACE, left=2, left_tokens=44))
+    admitted(front, request("r3", text="3 is another beginning"))
+
+
+def test_a_prompt_that_has_been_read_does_not_wait_for_itself() -> None:
+    front = busy_front(limit_s=1.0, waiting=1)
+    front.credit(Credit(A, "w0", EPOCH))  # the scheduler has not told yet that it left the queue
+    assert len(samples(front, request("n", text="x" * 50, sampling={"n": 20}))) == 20
+
+
 def test_a_flood_of_texts_counts_for_its_own_caller_only() -> None:
     """Another's text has the turn after the first of the flood's: it does not wait for the rest."""
     front = busy_front(limit_s=4.0, pace=Pace(EPOCH))
@@ -186,6 +216,15 @@ def test_texts_that_are_only_tokenized_are_not_waited_for() -> None:
     for i in range(50):
         front.submit(A, TokenizeReq(f"t{i}", EPOCH, text="hello"), now=0.0)
     assert not refused_at_once(front, request("late"))
+
+
+def read_all(front: DirectFront, count: int) -> list[Word | None]:
+    words = []
+    for _ in range(count):
+        piece = front.take_text()
+        assert piece is not None
+        words.append(front.has_read(piece, front.read(piece.req), now=0.0))
+    return words
 
 
 def refused_at_once(front: DirectFront, req: GenerateReq) -> bool:
