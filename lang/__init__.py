@@ -19,7 +19,7 @@ from lang.choices import (
     unconditional_likelihood_normalized,
 )
 from lang.config import backend_of, global_config, set_default_backend
-from lang.errors import CancelledError, LangError, ProgramError, UnsupportedError
+from lang.errors import AnswerError, CancelledError, LangError, ProgramError, UnsupportedError
 from lang.function import ProgramStream, SglFunction, function
 from lang.primitives import (
     distribution,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from srt.engine import Engine
 
 __all__ = [
+    "AnswerError",
     "CancelledError",
     "ChatTemplate",
     "ChoicesDecision",
@@ -115,6 +116,10 @@ def get_server_info(backend: Any = None) -> dict[str, Any]:
     """The counters and gauges of the back end's server."""
     info: dict[str, Any] = getattr(backend_of(backend), "get_server_info")()  # noqa: B009
     return info
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

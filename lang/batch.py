@@ -30,7 +30,7 @@ MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
 MIN_AUTO_THREADS = 96
 AUTO_THREADS_PER_CPU = 16
 
-Arguments = tuple[tuple, dict[str, Any]]
+Arguments = tuple[int, tuple, dict[str, Any]]  # with the row's number
 
 
 class Options(NamedTuple):

@@ -1,4 +1,4 @@
-"""The primitives that ask the model: gen, select, score, separate_reasoning, and the prefetch.
+"""The primitives that ask the model: gen, select, score and separate_reasoning.
 
 Called by the interpreter's task. Each call is recorded in the state's trace, also when it fails.
 """
@@ -6,26 +6,28 @@ Called by the interpreter's task. Each call is recorded in the state's trace, al
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from lang import structured
-from lang.backends.base import Completion, Prompt
-from lang.choices import decide, distribution
+from lang.backends.base import Completion
+from lang.choices import counts, decide, distribution
 from lang.errors import UnsupportedError
 from lang.ir import Gen, Score, Select, SeparateReasoning
 from lang.patterns import PatternWatch
-from lang.sampling import Sampling
+from lang.sampling import Sampling, derived_seed
 from lang.trace import Call, call_on
 from srt.reasoning import ReasoningSplitter
 from srt.sampling_params import sub_seed
+from srt.tasks import all_of
 
 if TYPE_CHECKING:
     from lang.interpreter import Interpreter
     from lang.work import Slot
 
+T = TypeVar("T")
 MAX_SELECT_TEMPERATURE = 1e-5
 
 
@@ -43,25 +45,19 @@ def _recorded(state: "Interpreter", kind: str, name: str) -> Iterator[Call]:
         call.latency_s = time.perf_counter() - began
 
 
-@contextlib.asynccontextmanager
-async def _limited(what: str, timeout_s: float | None) -> AsyncIterator[None]:
-    """asyncio's time-out, with a message."""
+async def _limited(
+    call: Call, timeout_s: float | None, works: Iterable[Coroutine[Any, Any, T]]
+) -> list[T]:
+    """What the back end gives, side by side. However it ends, all that it was asked has ended."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            yield
+            return await all_of(works)
     except TimeoutError:
         if not limit.expired():
             raise
-        raise TimeoutError(f"{what} took longer than timeout_s={timeout_s}") from None
-
-
-async def prefetch(state: "Interpreter") -> None:
-    """Let the server compute the text so far, if enough of it is new."""
-    if state.has_news():
-        with _recorded(state, "prefetch", ""):
-            await state.program.backend.prefetch(state.text)
-        state.sent_chars = len(state.text)
+        message = f"{call.kind} {call.name!r} took longer than timeout_s={timeout_s}"
+        raise TimeoutError(message) from None
 
 
 # ---- gen -----------------------------------------------------------------------------------------
@@ -70,19 +66,15 @@ async def prefetch(state: "Interpreter") -> None:
 async def generate(state: "Interpreter", gen: Gen, slot: "Slot", quiet: bool = False) -> None:
     """Perform a gen: append its text and settle its variable. `quiet` ones never stream."""
     sampling = _sampling_of(state, gen)
+    grows = state.program.streaming and not quiet and sampling.n == 1
     with _recorded(state, "gen", slot.name) as call:
-        async with _limited(f"gen {slot.name!r}", sampling.timeout_s):
-            if sampling.n > 1:
-                completions = await _several(state, sampling)
-            else:
-                grows = state.program.streaming and not quiet
-                completions = [await _one(state, slot, sampling, grows)]
+        works = (_one(state, slot, each, grows) for each in _samples(sampling))
+        completions = await _limited(call, sampling.timeout_s, works)
         _note(call, completions)
         metas = [_meta_of(completion) for completion in completions]
-        values = [await structured.value_of(gen, each.text) for each in completions]
-    slot.meta = metas[0] if sampling.n == 1 else {"n": metas, **metas[0]}
-    state.grow(slot, completions[0].text[len(slot.text) :])
-    state.sent_chars = len(state.text)
+        slot.meta = metas[0] if sampling.n == 1 else {"n": metas, **metas[0]}
+        state.grow(slot, completions[0].text[len(slot.text) :])
+        values = [await structured.value_of(gen, sampling, each) for each in completions]
     state.settle(slot, values[0] if sampling.n == 1 else values)
 
 
@@ -92,7 +84,7 @@ def _sampling_of(state: "Interpreter", gen: Gen) -> Sampling:
     capabilities = program.backend.capabilities
     if capabilities.chat_only and state.role != "assistant":
         raise UnsupportedError("gen", "a chat model writes inside of the assistant's role only")
-    sampling = program.defaults.merged(gen.given)
+    sampling = _defaults(state).merged(gen.given)
     if sampling.n < 1:
         raise ValueError(f"n must be at least 1, not {sampling.n}")
     if gen.dtype is not None:
@@ -106,26 +98,23 @@ def _sampling_of(state: "Interpreter", gen: Gen) -> Sampling:
     return sampling
 
 
-async def _several(state: "Interpreter", sampling: Sampling) -> list[Completion]:
-    """`n` completions of one prompt, side by side; the first failure ends the others."""
-    await prefetch(state)
-    prompt = state.prompt()
-    seed = sampling.seed
-    seeds = [None if seed is None else sub_seed(seed, i) for i in range(sampling.n)]
-    each = [msgspec.structs.replace(sampling, n=1, seed=seed) for seed in seeds]
-    tasks = [asyncio.ensure_future(_whole(state, prompt, one)) for one in each]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _defaults(state: "Interpreter") -> Sampling:
+    """The run's, with a seed of this call's own if the run has one."""
+    seed = derived_seed(state.seed, "call", next(state.calls))
+    return msgspec.structs.replace(state.program.defaults, seed=seed)
+
+
+def _samples(sampling: Sampling) -> Iterator[Sampling]:
+    """Of each sample of a call."""
+    for i in range(sampling.n):
+        seed = None if sampling.seed is None else sub_seed(sampling.seed, i)
+        yield msgspec.structs.replace(sampling, n=1, seed=seed)
 
 
 async def _one(state: "Interpreter", slot: "Slot", sampling: Sampling, grows: bool) -> Completion:
     knows_patterns = state.program.backend.capabilities.stop_regex
     if not grows or (sampling.stop_regex and not knows_patterns):
-        return await _whole(state, state.prompt(), sampling)
+        return await _whole(state, sampling)
     last: Completion | None = None
     # The prompt is what was said before; the state's text grows behind it.
     stream = state.program.backend.stream(state.prompt(), sampling)
@@ -136,9 +125,9 @@ async def _one(state: "Interpreter", slot: "Slot", sampling: Sampling, grows: bo
     return _ended(last)
 
 
-async def _whole(state: "Interpreter", prompt: Prompt, sampling: Sampling) -> Completion:
+async def _whole(state: "Interpreter", sampling: Sampling) -> Completion:
     """One completion that nobody sees grow."""
-    backend = state.program.backend
+    backend, prompt = state.program.backend, state.prompt()
     if not sampling.stop_regex or backend.capabilities.stop_regex:
         return await backend.generate(prompt, sampling)
     patterns, plain = sampling.stop_regex, msgspec.structs.replace(sampling, stop_regex=())
@@ -191,6 +180,11 @@ def _note(call: Call, completions: Sequence[Completion]) -> None:
     call.finish, call.text = completions[0].finish, completions[0].text
 
 
+def _note_counts(call: Call, meta: dict[str, Any]) -> None:
+    for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
+        setattr(call, name, meta[name])
+
+
 async def separate_reasoning(
     state: "Interpreter", part: SeparateReasoning, slots: Sequence["Slot"]
 ) -> None:
@@ -232,40 +226,36 @@ def _split(text: str, opened: bool) -> tuple[str, str]:
 async def select(state: "Interpreter", part: Select, slot: "Slot") -> None:
     """Append the best choice."""
     backend, prompt = state.program.backend, state.prompt()
-    defaults = state.program.defaults
+    sampling = _defaults(state).merged({**part.given, "n": 1})
     with _recorded(state, "select", slot.name) as call:
-        async with _limited(f"select {slot.name!r}", defaults.timeout_s):
-            if backend.capabilities.score:
-                if part.temperature > MAX_SELECT_TEMPERATURE:
-                    raise ValueError("select is exact: its temperature must be 0")
-                scores = await backend.score(
-                    prompt,
-                    part.choices,
-                    unconditional=part.method.requires_unconditional_logprobs,
-                )
-                call.prompt_tokens, call.cached_tokens = scores.prompt_tokens, scores.cached_tokens
-                decision = decide(part.method, scores.continuations)
-                text, slot.meta = decision.decision, decision.meta_info
-            else:
-                sampling = defaults.merged({"temperature": part.temperature, "n": 1})
-                completion = await backend.select(prompt, part.choices, sampling)
-                _note(call, [completion])
-                text, slot.meta = completion.text, _meta_of(completion)
+        if backend.capabilities.score:
+            if sampling.temperature > MAX_SELECT_TEMPERATURE:
+                raise ValueError("select is exact: its temperature must be 0")
+            unconditional = part.method.requires_unconditional_logprobs
+            asked = backend.score(prompt, part.choices, unconditional=unconditional)
+            (scores,) = await _limited(call, sampling.timeout_s, [asked])
+            decision = decide(part.method, scores)
+            text, slot.meta = decision.decision, decision.meta_info
+            _note_counts(call, slot.meta)
+        else:
+            chosen = backend.select(prompt, part.choices, sampling)
+            completions = await _limited(call, sampling.timeout_s, [chosen])
+            _note(call, completions)
+            text, slot.meta = completions[0].text, _meta_of(completions[0])
         call.text = text
     state.grow(slot, text)
-    state.sent_chars = len(prompt.text)
     state.settle(slot, text)
 
 
 async def score(state: "Interpreter", part: Score, slot: "Slot") -> None:
     """Write what the texts would score here; the state's text stays as it is."""
     with _recorded(state, "score", slot.name) as call:
-        async with _limited(f"score {slot.name!r}", state.program.defaults.timeout_s):
-            scores = await state.program.backend.score(state.prompt(), part.texts)
-        call.prompt_tokens, call.cached_tokens = scores.prompt_tokens, scores.cached_tokens
-    state.sent_chars = len(state.text)
-    slot.meta = {"token_logprobs": {s.text: s.logprobs for s in scores.continuations}}
+        asked = state.program.backend.score(state.prompt(), part.texts)
+        (scores,) = await _limited(call, state.program.defaults.timeout_s, [asked])
+        tokens = counts(scores)
+        _note_counts(call, tokens)
     probabilities = distribution(scores.continuations)
-    slot.meta["probabilities"] = probabilities
+    logprobs = {each.text: each.logprobs for each in scores.continuations}
+    slot.meta = {**tokens, "token_logprobs": logprobs, "probabilities": probabilities}
     totals = {each.text: each.total for each in scores.continuations}
     state.settle(slot, probabilities if part.normalised else totals)

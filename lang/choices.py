@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from lang.backends.scores import Scored
+from lang.backends.scores import Scored, Scores
 
 
 class ChoicesDecision(Struct, frozen=True):
@@ -117,9 +117,10 @@ greedy_token_selection = GreedyTokenSelection()
 unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
 
 
-def decide(method: ChoicesSamplingMethod, scored: Sequence[Scored]) -> ChoicesDecision:
-    """Ask `method`, and add to its meta info what is true of every method: the log-probabilities
-    and, in `probabilities`, the distribution over the choices."""
+def decide(method: ChoicesSamplingMethod, scores: Scores) -> ChoicesDecision:
+    """Ask `method`, and add to its meta info what is true of every method: the log-probabilities,
+    the tokens and, in `probabilities`, the distribution over the choices."""
+    scored = scores.continuations
     rows = [_rows(one.token_ids, one.logprobs) for one in scored]
     alone = [_rows(one.token_ids, one.unconditional) for one in scored if one.unconditional]
     normalized = [one.mean for one in scored]
@@ -135,15 +136,27 @@ def decide(method: ChoicesSamplingMethod, scored: Sequence[Scored]) -> ChoicesDe
         "input_token_logprobs": rows,
         "output_token_logprobs": [[] for _ in scored],
         "probabilities": distribution(scored),
+        **counts(scores, decision.decision),
     }
     return ChoicesDecision(decision.decision, meta | decision.meta_info)
 
 
 def distribution(scored: Sequence[Scored]) -> dict[str, float]:
     """The probability of each text among these: the softmax of the sums of their tokens'."""
-    totals = [one.total for one in scored]
-    weights = [math.exp(total - max(totals)) for total in totals]
-    return {one.text: w / sum(weights) for one, w in zip(scored, weights, strict=True)}
+    totals = {one.text: one.total for one in scored}
+    most = max(totals.values())
+    weights = {text: math.exp(total - most) for text, total in totals.items()}
+    return {text: weight / sum(weights.values()) for text, weight in weights.items()}
+
+
+def counts(scores: Scores, taken: str | None = None) -> dict[str, int]:
+    """The tokens of the prompt, and those of the text that was `taken`, which no step sampled."""
+    lengths = {one.text: len(one.token_ids) for one in scores.continuations}
+    return {
+        "prompt_tokens": scores.prompt_tokens,
+        "cached_tokens": scores.cached_tokens,
+        "completion_tokens": 0 if taken is None else lengths.get(taken, 0),
+    }
 
 
 def _rows(ids: Sequence[int], values: Sequence[float | None]) -> list[list[Any]]:

@@ -3,8 +3,11 @@
 LangError
 ├── ProgramError      what was waited for will never come; `__cause__` says why
 ├── UnsupportedError  the back end cannot do what was asked; `param` names it
+├── AnswerError       what the model wrote is not what its type asks for; `text` is it
 └── CancelledError    the program was ended by its user
 """
+
+from typing import Any
 
 from srt.errors import SrtError
 
@@ -23,6 +26,20 @@ class UnsupportedError(LangError):
     def __init__(self, param: str, reason: str) -> None:
         super().__init__(f"{param}: {reason}")
         self.param = param
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnsupportedError, (self.param, str(self).removeprefix(f"{self.param}: "))
+
+
+class AnswerError(LangError):
+    """What the model wrote, `text`, is no value of what the gen asked for: mostly it was cut."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message, text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CancelledError(LangError):

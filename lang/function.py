@@ -8,28 +8,25 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from lang import batch, bodies, loop
 from lang.config import backend_of
 from lang.errors import UnsupportedError
 from lang.interpreter import Interpreter
 from lang.program import Program, current
-from lang.sampling import PLAIN, Sampling
+from lang.sampling import PLAIN, Sampling, derived_seed
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of
 
-# Arguments of a run that are every gen's defaults, as SGLang has them, and their names here.
-_SGLANG = {"max_new_tokens": "max_tokens"} | {
+# Arguments of a run that are every gen's defaults, and their names here. They give way to a
+# parameter of the function of that name.
+_DEFAULTS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"} | {
     name: name
     for name in (
         *("n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p"),
         *("frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob"),
         *("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"),
-    )
-}
-# Ours: they give way to a parameter of the function of that name.
-_OURS = {"min_new_tokens": "min_tokens"} | {
-    name: name
-    for name in (
         *("max_tokens", "min_tokens", "seed", "repetition_penalty", "logit_bias"),
         "token_healing",
     )
@@ -37,7 +34,7 @@ _OURS = {"min_new_tokens": "min_tokens"} | {
 
 
 class SglFunction:
-    """A function whose first parameter is a state, `s`."""
+    """A function whose first parameter is a state; of a method, the first after the object."""
 
     def __init__(
         self,
@@ -52,9 +49,10 @@ class SglFunction:
         self.bind_arguments = dict(bind_arguments or {})
         self.is_async = inspect.iscoroutinefunction(func)
         names = list(inspect.signature(func).parameters)
-        if not names or names[0] != "s":
-            raise TypeError("the first parameter of a program must be named `s`")
+        if not names:
+            raise TypeError("a program needs a parameter for its state")
         self.arg_names = names[1:]
+        self._is_method = False
         self.__name__ = getattr(func, "__name__", "program")
         self.__doc__ = func.__doc__
         self.__wrapped__ = func
@@ -69,6 +67,16 @@ class SglFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> ProgramState:
         return self.run(*args, **kwargs)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        """A program that was defined in a class is a method; one that is merely kept there, not."""
+        defined = getattr(self.func, "__qualname__", "")
+        self._is_method = defined == f"{owner.__qualname__}.{self.__name__}"
+
+    def __get__(self, owner: Any, kind: type | None = None) -> "SglFunction":
+        if owner is None or not self._is_method:
+            return self
+        return SglFunction(self.func.__get__(owner), bind_arguments=self.bind_arguments)
+
     # ---- one run -------------------------------------------------------------------------------
 
     def run(
@@ -82,7 +90,8 @@ class SglFunction:
     ) -> ProgramState:
         """Run the function; its state may still be at work when this returns.
 
-        Sampling arguments are the defaults of all gens; the rest goes to the function. With
+        Sampling arguments are the defaults of all gens, those in programs that it runs included,
+        unless the function has a parameter of that name; the rest goes to the function. With
         `stream` the function runs beside the caller, who reads `text_iter`. `timeout_s` limits the
         whole run. Raises what the function raises; an error of the back end is in `error()`, and
         raised by whatever waits for what it prevented. `use_thread` changes nothing here.
@@ -120,8 +129,8 @@ class SglFunction:
         timeout_s: float | None,
         stream: bool,
     ) -> "Run":
-        defaults, rest = self.split_arguments(kwargs)
         outer = current.get()
+        defaults, rest = self.split_arguments(kwargs)
         inherited = outer.backend if outer is not None and backend is None else None
         chosen = inherited or backend_of(backend)
         program = Program(chosen, defaults, streaming=stream)
@@ -131,10 +140,13 @@ class SglFunction:
         return run
 
     def split_arguments(self, kwargs: dict[str, Any]) -> tuple[Sampling, dict[str, Any]]:
-        """Every gen's defaults, and the function's own arguments."""
-        taken = _SGLANG | {k: v for k, v in _OURS.items() if k not in self.arg_names}
+        """Every gen's defaults, upon those of the run around this one, and the function's own
+        arguments."""
+        taken = {k: v for k, v in _DEFAULTS.items() if k not in self.arg_names}
         given = {taken[name]: value for name, value in kwargs.items() if name in taken}
-        return PLAIN.merged(given), {k: v for k, v in kwargs.items() if k not in taken}
+        outer = current.get()
+        defaults = (PLAIN if outer is None else outer.inner_defaults()).merged(given)
+        return defaults, {k: v for k, v in kwargs.items() if k not in taken}
 
     # ---- many runs -----------------------------------------------------------------------------
 
@@ -160,7 +172,7 @@ class SglFunction:
         defaults, rest = self.split_arguments(kwargs)
         if rest:
             raise TypeError(f"run_batch has no argument {next(iter(rest))!r}")
-        calls = [self._arguments_of(i, element) for i, element in enumerate(batch_kwargs)]
+        calls = [(i, *self._arguments_of(i, element)) for i, element in enumerate(batch_kwargs)]
         options = batch.Options(
             backend, defaults, num_threads, progress_bar, timeout_s, cache_prefix
         )
@@ -177,10 +189,11 @@ class SglFunction:
         return tuple(element), {}
 
     def new_run(
-        self, args: tuple, kwargs: dict[str, Any], backend: Any, defaults: Sampling
+        self, row: int, args: tuple, kwargs: dict[str, Any], backend: Any, defaults: Sampling
     ) -> "Run":
-        """A run that has not begun; for `batch`."""
-        program = Program(backend, defaults)
+        """The run of a batch's row, which has not begun."""
+        seed = derived_seed(defaults.seed, "row", row)
+        program = Program(backend, msgspec.structs.replace(defaults, seed=seed))
         return Run(self, ProgramState(Interpreter(program)), args, self.bind_arguments | kwargs)
 
     # ---- the constant prefix -------------------------------------------------------------------
@@ -250,7 +263,8 @@ class ProgramStream:
 
 
 def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
-    """Make a program of a function whose first parameter is `s`. Used bare or with arguments.
+    """Make a program of a function whose first parameter is its state, `s`, or of a method whose
+    second one is. Used bare or with arguments.
 
     `num_api_spec_tokens` is refused: API speculative execution is not supported.
     """

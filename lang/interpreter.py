@@ -1,23 +1,23 @@
 """Performs one state's primitives, in order, without a thread of its own.
 
 `submit` never waits. Text is appended at once, in the caller's thread, if nothing is before it;
-what must wait (gens, selects, joins, forks that send their prefix ahead) is done by one task on
-the background loop, which exists only while there is work. `_owned` says that somebody performs
-the queue; only the owner changes the state. The queue of a fork's child opens when the fork has
-been performed.
+what must wait (gens, selects, joins) is done by one task on the background loop, which exists only
+while there is work. `_owned` says that somebody performs the queue; only the owner changes the
+state. The queue of a fork's child opens when the fork has been performed.
 
 After an error everything later is skipped: its variables fail with the first error, and barriers
 pass. So every variable is settled in the end, whatever happens, and no wait can hang.
 """
 
 import asyncio
+import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from lang import calls, loop
+from lang import calls, loop, marks
 from lang.backends.base import Image, Message, Prompt
 from lang.errors import CancelledError, UnsupportedError
 from lang.ir import (
@@ -35,18 +35,24 @@ from lang.ir import (
     VarScopeEnd,
 )
 from lang.program import Program
+from lang.sampling import derived_seed
 from lang.trace import Fork as ForkTrace
 from lang.trace import Trace
 from lang.work import Barrier, Fork, Join, Primitive, Slot
 
-PREFETCH_MIN_CHARS = 64
-
 
 class Interpreter:
-    """The state of one stream of a program. A child begins closed, until its fork opens it."""
+    """The state of one stream of a program. A child begins closed, until its fork opens it.
 
-    def __init__(self, program: Program, parent: "Interpreter | None" = None) -> None:
+    The seeds of its calls follow from `seed` and their numbers; a child has one of its own.
+    """
+
+    def __init__(
+        self, program: Program, parent: "Interpreter | None" = None, seed: int | None = None
+    ) -> None:
         self.program = program
+        self.seed = program.defaults.seed if parent is None else seed
+        self.calls = itertools.count()
         self.text = ""
         self.messages: list[Message] = []
         self.role = ""
@@ -54,7 +60,6 @@ class Interpreter:
         self.said_default_system = False
         self.images: list[Image] = []
         self.role_images: list[Image] = []
-        self.sent_chars = 0  # of the text, already computed by the server
         self.start_chars = 0  # of the text, the parent's
         self.start_messages = 0
         self.error: BaseException | None = None
@@ -63,6 +68,7 @@ class Interpreter:
         self.inherited = frozenset(self.variables.values())
         self._scopes: dict[str, int] = {}
         self._unnamed: int = 0 if parent is None else parent._unnamed
+        self._forks = itertools.count()
         self._lock = threading.Lock()
         self._queue: deque[Primitive] = deque()
         self._owned = False
@@ -75,6 +81,8 @@ class Interpreter:
 
     def submit(self, part: Part) -> None:
         """Queue `part`; what it will write can be waited for from now on."""
+        if isinstance(part, str) and marks.has_mark(part):
+            part = ExprList([part])
         if isinstance(part, ExprList):
             for each in part.parts:
                 self.submit(each)
@@ -109,7 +117,9 @@ class Interpreter:
 
     def fork(self, size: int) -> "list[Interpreter]":
         """`size` children that go on from here, each on its own."""
-        children = [Interpreter(self.program, self) for _ in range(size)]
+        fork = next(self._forks)
+        seeds = [derived_seed(self.seed, "fork", fork, i) for i in range(size)]
+        children = [Interpreter(self.program, self, seed) for seed in seeds]
         self._push(Primitive(Fork(children)))
         return children
 
@@ -185,8 +195,6 @@ class Interpreter:
             return False
         if isinstance(part, RoleBegin):
             return self.program.template is None
-        if isinstance(part, Fork):
-            return len(part.children) > 1 and self.has_news()
         return isinstance(part, Gen | Select | Score | Join | SeparateReasoning)
 
     async def _work(self) -> None:
@@ -225,8 +233,6 @@ class Interpreter:
             await calls.score(self, part, slots[0])
         elif isinstance(part, SeparateReasoning):
             await calls.separate_reasoning(self, part, slots)
-        elif isinstance(part, Fork):
-            await self.prefetch()
         elif isinstance(part, Join):
             for child in part.children:
                 await loop.arrival(child.barrier())
@@ -301,14 +307,6 @@ class Interpreter:
 
     # ---- forks ---------------------------------------------------------------------------------
 
-    def has_news(self) -> bool:
-        """Whether enough of the text is new to the server for sending it ahead to pay."""
-        return len(self.text) - self.sent_chars >= PREFETCH_MIN_CHARS
-
-    async def prefetch(self) -> None:
-        """Send the text ahead, so that those who go on from here find it computed."""
-        await calls.prefetch(self)
-
     def _open(self, children: "Sequence[Interpreter]") -> None:
         """Give every child this state as it is, its error included."""
         unopened = [child for child in children if not child._opened]
@@ -319,8 +317,8 @@ class Interpreter:
             child.role, child.role_start = self.role, self.role_start
             child.said_default_system = self.said_default_system
             child.images, child.role_images = list(self.images), list(self.role_images)
-            child.sent_chars, child.start_chars = self.sent_chars, len(self.text)
-            child.start_messages, child.error = len(self.messages), self.failure
+            child.start_chars, child.start_messages = len(self.text), len(self.messages)
+            child.error = self.failure
             with child._lock:
                 child._opened = child._owned = True
             child._go()

@@ -7,6 +7,7 @@ hold has been checked when they were made, so that mistakes show in the line tha
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lang import marks
 from lang.backends.base import Image
 from lang.choices import ChoicesSamplingMethod
 
@@ -25,6 +26,10 @@ class Expr:
     def __radd__(self, other: str) -> "ExprList":
         return ExprList([other, self])
 
+    def __str__(self) -> str:
+        """For f-strings: whatever the text becomes a part of has this expression in its place."""
+        return marks.mark_of(self)
+
     @property
     def names(self) -> tuple[str | None, ...]:
         """The variables it writes; None stands for one that gets a name of its own."""
@@ -42,7 +47,8 @@ class ExprList(Expr):
         for part in parts:
             if not isinstance(part, str | Expr):
                 raise TypeError(f"a state is extended by text or expressions, not {part!r}")
-            self.parts += part.parts if isinstance(part, ExprList) else [part]
+            for each in marks.split(part) if isinstance(part, str) else [part]:
+                self.parts += each.parts if isinstance(each, ExprList) else [each]
 
 
 class Gen(Expr):
@@ -68,18 +74,18 @@ class Gen(Expr):
 
 
 class Select(Expr):
-    """Append the best of `choices`, by `method`."""
+    """Append the best of `choices`, by `method`; `given` are its temperature and time limit."""
 
     def __init__(
         self,
         name: str | None,
         choices: Sequence[str],
-        temperature: float,
+        given: dict[str, Any],
         method: ChoicesSamplingMethod,
     ) -> None:
         self.name = name
         self.choices = _texts("choices", choices)
-        self.temperature = temperature
+        self.given = given
         self.method = method
 
     @property
@@ -143,7 +149,7 @@ class SeparateReasoning(Expr):
     """Perform `parts`; take the reasoning out of their gens, into `NAME_reasoning_content`."""
 
     def __init__(self, inner: Expr, opened: bool) -> None:
-        self.parts = inner.parts if isinstance(inner, ExprList) else [inner]
+        self.parts = ExprList([inner]).parts
         self.opened = opened
         self.of = [each.name for each in self.parts if isinstance(each, Gen) and each.name]
 
@@ -167,6 +173,8 @@ def role_text(role: str, inner: Part | None) -> Expr:
 def _texts(param: str, texts: Sequence[str]) -> tuple[str, ...]:
     if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
         raise TypeError(f"{param} must be a list of texts")
+    if any(map(marks.has_mark, texts)):
+        raise TypeError(f"{param} must be a list of texts without expressions in them")
     if not texts or not all(texts):
         raise ValueError(f"{param} must hold at least one text, and no empty one")
     return tuple(texts)

@@ -13,7 +13,8 @@ from typing import Any
 from lang.backends.base import Image
 from lang.choices import ChoicesSamplingMethod, token_length_normalized
 from lang.ir import Expr, Gen, Media, Score, Select, SeparateReasoning
-from lang.structured import check_dtype, named_groups_of, schema_of
+from lang.sampling import PLAIN
+from lang.structured import is_plain, named_groups_of, schema_of, text_schema_of
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
@@ -39,7 +40,7 @@ def gen(
     logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
-    dtype: type | None = None,
+    dtype: Any = None,
     choices: Sequence[str] | None = None,
     choices_method: ChoicesSamplingMethod | None = None,
     regex: str | None = None,
@@ -55,26 +56,47 @@ def gen(
 ) -> Expr:
     """Let the model write, into the variable `name`.
 
-    `choices` makes it a select. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` (int, float,
-    bool, str) and `schema` (a dict, msgspec Struct, dataclass or pydantic model, whose instance
-    becomes the value) constrain the text. `n` above 1 gives a list; the text goes on with its
-    first. `timeout_s` limits this gen. Raises re.error for a wrong pattern, ValueError for
-    arguments that contradict each other.
+    `choices` makes it a select, which has none of the other arguments but `temperature` and
+    `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
+    text. `dtype` is int, float, bool, str, or a type whose values are written as JSON; the text has
+    it as `value`. With `schema` (a dict, or a type) the value takes the text's place. `n` above 1
+    gives a list; the text goes on with its first. `timeout_s` limits this gen. Raises re.error for
+    a wrong pattern, TypeError for what is no type, ValueError for arguments that contradict each
+    other.
     """
-    if choices is not None:
-        method = choices_method or token_length_normalized
-        return Select(name, choices, 0.0 if temperature is None else temperature, method)
     given = {
         key: value
         for key, value in locals().items()
         if key not in ("name", "dtype", "choices", "choices_method", "schema") and value is not None
     }
+    if choices is not None:
+        return _choice(name, choices, choices_method, given | _given(dtype=dtype, schema=schema))
+    if choices_method is not None:
+        raise ValueError("choices_method needs choices")
     return _gen(name, given, dtype, schema)
 
 
-def _gen(name: str | None, given: dict[str, Any], dtype: type | None, schema: Any) -> Gen:
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _choice(
+    name: str | None,
+    choices: Sequence[str],
+    method: ChoicesSamplingMethod | None,
+    given: dict[str, Any],
+) -> Select:
+    """A gen with choices. What it would have no use for is refused, unless it changes nothing."""
+    unused = given.keys() - {"temperature", "timeout_s"}
+    refused = sorted(key for key in unused if given[key] != getattr(PLAIN, key, None))
+    if refused:
+        raise ValueError(f"choices and {', '.join(refused)} exclude each other")
+    kept = {"temperature": 0.0} | {key: given[key] for key in given.keys() - unused}
+    return Select(name, choices, kept, method or token_length_normalized)
+
+
+def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
     """Check what belongs together."""
-    check_dtype(dtype)
     for pattern in _several(given.get("stop_regex")):
         re.compile(pattern)
     convert = None
@@ -94,6 +116,9 @@ def _gen(name: str | None, given: dict[str, Any], dtype: type | None, schema: An
         warnings.warn("dtype wins over regex", stacklevel=3)
         del given["regex"]
         groups = None
+    if dtype is not None and not is_plain(dtype):
+        given["json_schema"], convert = text_schema_of(dtype)
+        dtype = None
     return Gen(name, given, dtype, convert, groups)
 
 
@@ -125,7 +150,7 @@ def select(
     """
     if choices is None:
         raise ValueError("choices must be given")
-    return Select(name, choices, temperature, choices_method)
+    return Select(name, choices, {"temperature": temperature}, choices_method)
 
 
 def score(name: str, continuations: Sequence[str]) -> Expr:

@@ -5,17 +5,20 @@ and limited in time as a whole. A run inside of another one's body ends with it.
 """
 
 import contextvars
+import itertools
 import threading
 import weakref
 from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lang import loop
 from lang.backends.base import Backend
 from lang.chat_template import ChatTemplate
 from lang.errors import CancelledError
-from lang.sampling import Sampling
+from lang.sampling import Sampling, derived_seed
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -36,6 +39,7 @@ class Program:
         self.ended_by: BaseException | None = None
         self.body_error: BaseException | None = None
         self.body_done: Future[None] = Future()
+        self._runs = itertools.count()
         self._lock = threading.Lock()
         self._busy: Counter[Interpreter] = Counter()
         self._idle: list[Future[None]] = []
@@ -48,6 +52,11 @@ class Program:
             with outer._lock:
                 outer._inner.add(self)
                 self.ended_by = outer.ended_by
+
+    def inner_defaults(self) -> Sampling:
+        """The defaults of the next run inside of this one: the same, but for a seed of its own."""
+        seed = derived_seed(self.defaults.seed, "run", next(self._runs))
+        return msgspec.structs.replace(self.defaults, seed=seed)
 
     async def find_template(self) -> ChatTemplate:
         """The back end's chat template, asked for once."""

@@ -4,6 +4,7 @@ Invariant: the defaults here change nothing on any back end, so a back end that 
 has to refuse every other value of it (`Sampling.refuse`), by name.
 """
 
+import hashlib
 from collections.abc import Collection
 from typing import Any
 
@@ -61,6 +62,15 @@ class Sampling(Struct, frozen=True, kw_only=True):
         """Raise UnsupportedError if one of `names` has another value than its default."""
         for name in sorted(self.set_fields().intersection(names)):
             raise UnsupportedError(name, f"{backend} does not support it")
+
+
+def derived_seed(seed: int | None, *address: int | str) -> int | None:
+    """The seed (63 bits) of what stands at `address` below something with `seed`, the same in every
+    process; None below what has none."""
+    if seed is None:
+        return None
+    digest = hashlib.blake2b(repr((seed, *address)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 _LISTS = ("stop", "stop_token_ids", "stop_regex")

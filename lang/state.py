@@ -140,13 +140,14 @@ class ProgramState:
         """What the back end told of a variable (tokens, finish reason, log-probabilities).
 
         Waits as `s[name]` does, `timeout` seconds at most (TimeoutError). None for a variable that
-        the model did not write.
+        the model did not write. There is some of a gen whose text is no value, too.
         """
         slot = self._interpreter.variables.get(name)
         if slot is None:
             return None
         loop.wait(slot.done, timeout)
-        self._value(slot)
+        if slot.meta is None:
+            self._value(slot)
         return slot.meta
 
     def _not_yet(self, name: str) -> "Future[None] | None":
@@ -285,6 +286,9 @@ class ProgramState:
     def __repr__(self) -> str:
         return f"ProgramState({self._interpreter.text!r})"
 
+    def __format__(self, spec: str) -> str:
+        raise TypeError("a state is no text: use s.text()")
+
 
 class ProgramStateGroup:
     """The states of a fork. `forks += x` extends all of them; `x` may be a list, or a function of
@@ -310,6 +314,9 @@ class ProgramStateGroup:
         gathered = list(dict.fromkeys(names)) if mode == GATHER_VARIABLE else []
         texts = mode == CONCATE_AND_APPEND
         self._source._interpreter.submit(Join(children, gathered, texts))
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError("the states of a fork are no text: use text() of each")
 
     def __getitem__(self, index: int) -> ProgramState:
         return self._states[index]

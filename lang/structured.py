@@ -4,7 +4,6 @@ A gen's variable stays a `str`; what is behind it is `.value`, and the named gro
 are attributes. With `schema=` the variable is the instance itself.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from lang.backends.base import Completion
+from lang.errors import AnswerError
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, Gen
 from lang.patterns import Matcher
 from lang.sampling import Sampling
@@ -42,11 +43,9 @@ class Text(str):
             raise AttributeError(f"the text has no group {name!r}") from None
 
 
-def check_dtype(dtype: type | None) -> None:
-    """Raise ValueError for a dtype that gens do not know."""
-    if dtype is not None and dtype not in _TYPES:
-        names = sorted(kind.__name__ for kind in _TYPES)
-        raise ValueError(f"dtype must be one of {names}, not {dtype!r}")
+def is_plain(dtype: Any) -> bool:
+    """Whether texts of `dtype` are bare: those of all other types are JSON."""
+    return isinstance(dtype, type) and dtype in _TYPES
 
 
 def typed(sampling: Sampling, dtype: type) -> Sampling:
@@ -60,13 +59,20 @@ def named_groups_of(regex: str) -> bool:
     return bool(re.compile(regex).groupindex)
 
 
-async def value_of(gen: Gen, text: str) -> Any:
-    """The variable's value for what the model wrote.
-
-    Raises msgspec's or pydantic's validation error for a text that is no instance of the schema.
-    """
+async def value_of(gen: Gen, sampling: Sampling, completion: Completion) -> Any:
+    """The variable's value for what the model wrote. Raises AnswerError for a text that is no
+    instance of the schema."""
+    text = completion.text
     if gen.convert is not None:
-        return gen.convert(text)
+        try:
+            return gen.convert(text)
+        except ValueError as error:
+            why = str(error)
+            if completion.finish == "length":
+                why = "cut at the context's end, before the value was whole"
+                if completion.completion_tokens >= sampling.max_tokens:
+                    why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
+            raise AnswerError(f"{why}: {text!r}", text) from error
     if gen.dtype is not None:
         return Text(text, _converted(gen.dtype, text))
     if gen.named_groups is not None:
@@ -87,20 +93,48 @@ def _converted(dtype: type, text: str) -> Any:
 def schema_of(schema: Any) -> tuple[str, Callable[[str], Any]]:
     """The JSON Schema's text, and what makes an instance of a text.
 
-    `schema` is a dict (instances are plain JSON values), a msgspec Struct, a dataclass or any
-    other type that msgspec knows, or a pydantic model.
+    `schema` is a dict (instances are plain JSON values), a pydantic model, or any type that msgspec
+    knows: a Struct, a dataclass, a TypedDict, list[...], a union, an Enum, a date and so on.
     """
     if isinstance(schema, dict):
         return json.dumps(schema), json.loads
     if hasattr(schema, "model_json_schema"):
         return json.dumps(schema.model_json_schema()), schema.model_validate_json
-    if isinstance(schema, type) and (
-        issubclass(schema, msgspec.Struct) or dataclasses.is_dataclass(schema)
-    ):
-        return _of_msgspec(schema)
-    raise TypeError(f"schema must be a dict, Struct, dataclass or pydantic model, not {schema!r}")
+    try:
+        text = json.dumps(_writable(msgspec.json.schema(schema)))
+        decoder = msgspec.json.Decoder(schema)
+    except TypeError as error:
+        kinds = "a dict, a pydantic model or a type that msgspec knows"
+        raise TypeError(f"schema must be {kinds}, not {schema!r}: {error}") from None
+    return text, decoder.decode
 
 
-def _of_msgspec(schema: Any) -> tuple[str, Callable[[str], Any]]:
-    text = json.dumps(msgspec.json.schema(schema))
-    return text, lambda written: msgspec.json.decode(written, type=schema)
+# What msgspec reads where its schemas say no more than this.
+_PATTERNS = {
+    ("contentEncoding", "base64"): r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    ("format", "decimal"): r"^-?[0-9]{1,20}(\.[0-9]{1,20})?$",
+    ("format", "duration"): r"^-?P([0-9]{1,4}D|([0-9]{1,4}D)?T[0-9]{1,4}[HMS])$",
+}
+
+
+def _writable(schema: Any) -> Any:
+    """msgspec's schema with patterns for its own formats, and without `uniqueItems`: a set may be
+    written with items that come twice."""
+    if isinstance(schema, list):
+        return [_writable(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _writable(value) for key, value in schema.items()}
+    if made.get("type") == "array":
+        made.pop("uniqueItems", None)
+    for (key, value), pattern in _PATTERNS.items():
+        if made.get("type") == "string" and made.get(key) == value:
+            del made[key]
+            made["pattern"] = pattern
+    return made
+
+
+def text_schema_of(dtype: Any) -> tuple[str, Callable[[str], Any]]:
+    """`schema_of` for a `dtype`, whose texts carry their values."""
+    schema, convert = schema_of(dtype)
+    return schema, lambda text: Text(text, convert(text))

@@ -1,8 +1,8 @@
 """Finds the text that every prompt of a function begins with, without running any of it.
 
-The function's source is read from its first statement on, as far as it extends `s` by constants:
-text, and roles around text. Anything else ends the prefix, so nothing that a program does can
-happen here; what cannot be read has no prefix.
+The function's source is read from its first statement on, as far as it extends its state by
+constants: text, and roles around text. Anything else ends the prefix, so nothing that a program
+does can happen here; what cannot be read has no prefix.
 """
 
 import ast
@@ -45,16 +45,18 @@ def constant_prefix(function: Callable[..., Any], bound: Mapping[str, Any]) -> l
     if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
         return []
     names = {**closure.globals, **closure.nonlocals}
-    for name in inspect.signature(function).parameters:
+    state, *others = inspect.signature(function).parameters
+    for name in (state, *others):
         names.pop(name, None)
-    reader = _Reader({**names, **bound})
+    reader = _Reader(state, {**names, **bound})
     with contextlib.suppress(_End):
         reader.read(definition.body)
     return reader.parts
 
 
 class _Reader:
-    def __init__(self, names: Mapping[str, Any]) -> None:
+    def __init__(self, state: str, names: Mapping[str, Any]) -> None:
+        self._state = state
         self._names = dict(names)
         self.parts: list[Part] = []
 
@@ -65,7 +67,9 @@ class _Reader:
     def _statement(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return  # a docstring
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_s(node.target):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+            if not self._is_state(node.target):
+                raise _End
             self._extend(node.value)
         elif isinstance(node, ast.With) and len(node.items) == 1:
             role = self._role_of_state(node.items[0].context_expr)
@@ -79,7 +83,7 @@ class _Reader:
         """`user` of `s.user()`."""
         if isinstance(node, ast.Call) and not node.args and not node.keywords:
             method = node.func
-            if isinstance(method, ast.Attribute) and _is_s(method.value):
+            if isinstance(method, ast.Attribute) and self._is_state(method.value):
                 if method.attr in _ROLES.values():
                     return method.attr
         raise _End
@@ -119,6 +123,9 @@ class _Reader:
         self._extend(args[0])
         self.parts.append(RoleEnd(role))
 
+    def _is_state(self, node: ast.expr) -> bool:
+        return isinstance(node, ast.Name) and node.id == self._state
+
     def _value(self, node: ast.expr) -> Any:
         """A name's value, or that of a module's name; nothing else is looked at."""
         if isinstance(node, ast.Name) and node.id in self._names:
@@ -128,10 +135,6 @@ class _Reader:
             if inspect.ismodule(owner) and node.attr in vars(owner):
                 return vars(owner)[node.attr]
         raise _End
-
-
-def _is_s(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "s"
 
 
 async def text_of(parts: Sequence[Part], backend: Backend) -> str:

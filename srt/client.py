@@ -4,8 +4,7 @@ The gateway, `Engine` and user programs all go through a transport that implemen
 `srt.generation.Client`; this is its face for people.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -14,6 +13,7 @@ from srt.generation import Client, GenerateOutput, Generation, ScoreOutput
 from srt.messages import RingEvent
 from srt.request_fields import checked_request, checked_score, checked_tokenize
 from srt.ring_client import RingClient
+from srt.tasks import all_of
 
 
 class AsyncClient:
@@ -80,7 +80,7 @@ class AsyncClient:
         async with AsyncExitStack() as stack:
             for generation in generations:
                 stack.push_async_callback(generation.aclose)
-            return await _gather([generation.result() for generation in generations])
+            return await all_of(generation.result() for generation in generations)
 
     async def stream(
         self, text: str | None = None, **request: Any
@@ -130,17 +130,6 @@ class AsyncClient:
         """The scheduler's counters and gauges."""
         stats: dict[str, Any] = await self._transport.stats()
         return stats
-
-
-async def _gather(results: list[Coroutine[Any, Any, GenerateOutput]]) -> list[GenerateOutput]:
-    """All results; the first failure ends the others' wait."""
-    tasks = [asyncio.ensure_future(result) for result in results]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _transport(url: str, api_key: str | None) -> Any:

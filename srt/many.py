@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from srt.errors import OVERLOADED, RequestError
 from srt.generation import Client, GenerateOutput, Request
+from srt.tasks import all_of
 
 T = TypeVar("T")
 
@@ -59,13 +60,10 @@ async def run_jobs(
         on_done()
         return outputs
 
-    tasks = {i: asyncio.ensure_future(one(jobs[i])) for i in _order(jobs)}
-    try:
-        return list(await asyncio.gather(*(tasks[i] for i in range(len(jobs)))))
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
+    order = _order(jobs)
+    outputs = await all_of(one(jobs[i]) for i in order)
+    by_index = dict(zip(order, outputs, strict=True))
+    return [by_index[i] for i in range(len(jobs))]
 
 
 def _order(jobs: Sequence[Job]) -> Sequence[int]:
@@ -95,13 +93,9 @@ def _job(request: Request) -> Job:
 async def _outputs(client: Client, request: Request) -> list[GenerateOutput]:
     """All samples of one request, to their ends."""
     generations = await patiently(lambda: client.submit_samples(request))
-    tasks = [asyncio.ensure_future(generation.result()) for generation in generations]
     try:
-        return list(await asyncio.gather(*tasks))
+        return await all_of(generation.result() for generation in generations)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         for generation in generations:
             await generation.aclose()
 

@@ -22,6 +22,7 @@ from srt.errors import RequestError, RingError
 from srt.generation import GenerateOutput
 from srt.many import patiently
 from srt.sampling_params import SamplingParams
+from srt.tasks import all_of
 
 if TYPE_CHECKING:
     from srt.engine import Engine
@@ -121,8 +122,7 @@ class RuntimeEndpoint(BackendDefaults):
         )
         alone: list[tuple[float | None, ...]] = [() for _ in continuations]
         if unconditional:
-            calls = [_alone(client, choice.token_ids) for choice in output.choices]
-            alone = list(await _together(calls))
+            alone = await all_of(_alone(client, choice.token_ids) for choice in output.choices)
         made = zip(continuations, output.choices, alone, strict=True)
         return Scores(
             tuple(
@@ -306,17 +306,6 @@ async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None,
         )
     )
     return tuple(value for value, _ in output.prompt_logprobs or [])
-
-
-async def _together(calls: Sequence[Any]) -> Sequence[Any]:
-    """All results; the first failure ends the other calls."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _close_all() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 
+from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.backends.scores import Scored, Scores
 from lang.chat_template import ChatTemplate, chat_template_named
@@ -36,13 +38,17 @@ class FakeBackend(BackendDefaults):
         )
         self.answer = answer
         self.template = template
+        self.finish = "stop"
         self.prompts: list[Prompt] = []
         self.samplings: list[Sampling] = []
         self.prefetched: list[str] = []
         self.flushed = 0
         self.live = 0
         self.most_live = 0
-        self.aborted = 0
+        self.closing = 0  # calls that were cancelled
+        self.aborted = 0  # those whose closes, which wait for `may_close`, got to their ends
+        self.may_close: Future[None] = Future()
+        self.may_close.set_result(None)
         self.error: Exception = ValueError("the model exploded")
         self.logprob: Callable[[str], float] = lambda text: -float(len(text))
 
@@ -62,6 +68,8 @@ class FakeBackend(BackendDefaults):
             if prompt.text.endswith(HANG):
                 await asyncio.Event().wait()
         except asyncio.CancelledError:
+            self.closing += 1
+            await loop.arrival(self.may_close)
             self.aborted += 1
             raise
         finally:
@@ -69,7 +77,7 @@ class FakeBackend(BackendDefaults):
         return self.answer(prompt, sampling)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        return self._completion(prompt, await self._enter(prompt, sampling), "stop")
+        return self._completion(prompt, await self._enter(prompt, sampling), self.finish)
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         text = await self._enter(prompt, sampling)

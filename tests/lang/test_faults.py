@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lang as sgl
+from lang import loop
 from lang.errors import CancelledError, ProgramError
 from tests.lang.fakes import BOOM, HANG, FakeBackend
 from tests.waiting import SOON_S
@@ -254,6 +256,45 @@ def test_leaving_a_stream_or_a_batch_aborts() -> None:
     until(lambda: hanging.live == 2)
     within(states.close)
     assert hanging.aborted == 2 and len(hanging.prompts) <= 4
+
+
+def slow_to_close() -> FakeBackend:
+    backend = FakeBackend()
+    backend.may_close = Future()
+    return backend
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_leaving_a_batch_of_async_programs_ends_its_requests(count: int) -> None:
+    """What is cancelled must get through its close, which ends the request on the server."""
+    backend = slow_to_close()
+
+    async def body(s: Any, word: str) -> None:
+        s += word + sgl.gen("a", n=count)
+        await s.get("a")
+
+    calls = [("x",), (HANG,), (HANG,)]
+    states = sgl.function(body).run_batch(calls, backend=backend, generator_style=True)
+    assert within(lambda: next(states)).error() is None
+    until(lambda: backend.live == 2 * count)
+    within(states.close)
+    until(lambda: backend.closing == 2 * count)
+    backend.may_close.set_result(None)
+    until(lambda: backend.aborted == 2 * count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_that_is_cancelled_while_a_gen_times_out_ends_its_requests(count: int) -> None:
+    backend = slow_to_close()
+    gen = sgl.gen("a", n=count, timeout_s=0.01)
+    state = sgl.function(lambda s: s.__iadd__(HANG + gen)).run(backend=backend)
+    until(lambda: backend.closing == count)
+    for _ in range(3):
+        state.cancel()
+    loop.call(asyncio.sleep(0))
+    backend.may_close.set_result(None)
+    until(lambda: backend.aborted == count)
+    assert isinstance(within(state.error), CancelledError)
 
 
 def test_a_stream_that_fails_says_so() -> None:

@@ -1,18 +1,22 @@
 """Every primitive on a fake back end: what the state, the prompts and the variables become."""
 
+import datetime
+import enum
 import re
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
 import pytest
 
 import lang as sgl
+from lang import marks
 from lang.errors import ProgramError, UnsupportedError
 from srt.sampling_params import sub_seed
-from tests.lang.fakes import FakeBackend
+from tests.lang.fakes import HANG, FakeBackend
 
 
 def run(body: Any, backend: FakeBackend | None = None, **kwargs: Any) -> sgl.ProgramState:
@@ -183,7 +187,7 @@ def test_forks() -> None:
     state = run(body, backend)
     assert state["v"] == ["<101>", "<103>", "<105>"] and state["only"] == [None, 5, None]
     assert state.text() == "x" * 100 + "end" and state["before"] == 1
-    assert backend.prefetched == ["x" * 100]
+    assert backend.prefetched == []  # the server computes what they share once
     assert [
         len(list(step.children[0])) for step in state.trace().steps if hasattr(step, "children")
     ]
@@ -201,7 +205,6 @@ def test_join_by_text_and_copies() -> None:
     backend = FakeBackend()
     state = run(body, backend)
     assert state.text() == "p[0][1]" and state["c"] == ["<13>"]
-    assert backend.prefetched == []  # too short to be worth a request
     with pytest.raises(ValueError, match="mode"):
         run(lambda s: s.fork(2).join("other"))
 
@@ -234,8 +237,8 @@ def test_bind_and_sampling_defaults() -> None:
         f.bind(z=1)
     with pytest.raises(UnsupportedError, match="num_api_spec_tokens"):
         sgl.function(num_api_spec_tokens=4)(f.func)
-    with pytest.raises(TypeError, match="named `s`"):
-        sgl.function(lambda x: None)
+    with pytest.raises(TypeError, match="state"):
+        sgl.function(lambda: None)
 
 
 def test_images_are_refused_or_carried(tmp_path: Path) -> None:
@@ -290,8 +293,8 @@ def test_types() -> None:
     assert quoted["t"] == '"hey"' and quoted["t"].value == "hey"
     with pytest.warns(UserWarning, match="dtype wins"):
         sgl.gen("x", dtype=int, regex="a")
-    with pytest.raises(ValueError, match="dtype"):
-        sgl.gen("x", dtype=list)
+    with pytest.raises(TypeError, match="complex"):
+        sgl.gen("x", dtype=complex)
 
 
 def test_named_groups() -> None:
@@ -318,6 +321,18 @@ class Point(msgspec.Struct):
     x: int
 
 
+class Typed(TypedDict):
+    x: int
+
+
+class Named(NamedTuple):
+    x: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
 @dataclass
 class Data:
     x: int
@@ -333,9 +348,58 @@ def test_schemas(schema: Any) -> None:
     value = run(lambda s: s.__iadd__(sgl.gen("p", schema=schema)), backend)["p"]
     assert value == ({"x": 3} if isinstance(schema, dict) else schema(x=3))
     assert "object" in str(backend.samplings[0].json_schema)
-    failed = run(lambda s: s.__iadd__(sgl.gen("p", schema=schema)), answering('{"x": '))
-    with pytest.raises(ProgramError):
-        _ = failed["p"]
+
+
+TYPES: list[tuple[Any, str, Any]] = [
+    (list[Point], '[{"x": 1}]', [Point(1)]),
+    (dict[str, int], '{"a": 1}', {"a": 1}),
+    (int | None, "null", None),
+    (Annotated[int, msgspec.Meta(ge=1)], "3", 3),
+    (Literal["a", "b"], '"a"', "a"),
+    (Colour, '"red"', Colour.RED),
+    (tuple[int, str], '[1, "a"]', (1, "a")),
+    (set[int], "[1, 2]", {1, 2}),
+    (Typed, '{"x": 1}', {"x": 1}),
+    (Named, "[1]", Named(1)),
+    (datetime.date, '"2024-05-06"', datetime.date(2024, 5, 6)),
+    (uuid.UUID, '"12345678-1234-5678-1234-567812345678"', uuid.UUID("12345678" * 4)),
+    (bytes, '"aGV5"', b"hey"),
+    (str, '"a"', "a"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), TYPES)
+def test_every_type_that_msgspec_knows(kind: Any, text: str, value: Any) -> None:
+    backend = answering(text)
+    state = run(lambda s: s.__iadd__(sgl.gen("p", schema=kind)), backend)
+    assert state["p"] == value and type(state["p"]) is type(value)
+    asked, known = backend.samplings[0].json_schema or "", msgspec.json.schema(kind)
+    assert msgspec.json.decode(asked).keys() >= known.keys() - {"contentEncoding", "uniqueItems"}
+    if kind is not str:  # whose texts are bare
+        typed = run(lambda s: s.__iadd__(sgl.gen("p", dtype=kind)), backend)["p"]
+        assert typed == text and typed.value == value
+
+
+def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:
+    backend = answering('{"x": ')
+    backend.finish = "length"
+
+    def body(s: Any) -> None:
+        s += "A point: " + sgl.gen("p", schema=Point, max_tokens=6) + sgl.gen("q")
+
+    state = run(body, backend)
+    with pytest.raises(ProgramError, match=r"cut at max_tokens=6.*\{\"x\": ") as caught:
+        _ = state["p"]
+    cause = caught.value.__cause__
+    assert isinstance(cause, sgl.AnswerError) and cause.text == '{"x": '
+    assert state.text() == 'A point: {"x": '
+    meta = state.get_meta_info("p")
+    assert meta is not None and meta["completion_tokens"] == 6
+    assert state.trace().steps[0].text == '{"x": '
+    context = run(lambda s: s.__iadd__(sgl.gen("p", schema=Point, max_tokens=9)), backend)
+    assert "context" in str(context.error()) and "max_tokens" not in str(context.error())
+    wrong = run(lambda s: s.__iadd__(sgl.gen("p", schema=Point)), answering('{"x": "a"}'))
+    assert "cut" not in str(wrong.error()) and "Expected `int`" in str(wrong.error())
 
 
 def test_arguments_that_contradict_each_other() -> None:
@@ -345,6 +409,68 @@ def test_arguments_that_contradict_each_other() -> None:
         sgl.gen("x", schema=Point, json_schema="{}")
     with pytest.raises(TypeError, match="schema"):
         sgl.gen("x", schema=3)
+
+
+def test_what_a_choice_has_no_use_for_is_refused() -> None:
+    for name, value in (("regex", "a"), ("n", 2), ("max_tokens", 5), ("dtype", int), ("stop", "x")):
+        with pytest.raises(ValueError, match=f"choices and {name}"):
+            sgl.gen("a", choices=["x", "y"], **{name: value})
+    with pytest.raises(ValueError, match="choices_method"):
+        sgl.gen("a", choices_method=sgl.greedy_token_selection)
+    hanging = run(lambda s: s.__iadd__(HANG + sgl.gen("a", choices=["x"], timeout_s=0.01, n=1)))
+    assert "timeout_s=0.01" in str(hanging.error())
+
+
+def test_choices_that_come_twice_count_once() -> None:
+    def body(s: Any) -> None:
+        s += "p" + sgl.select("a", ["x", "yy", "x"])
+        s["d"] = s.distribution(["x", "yy", "x"])
+
+    state = run(body)
+    meta = state.get_meta_info("a")
+    assert meta is not None and meta["probabilities"] == state["d"]
+    assert sum(state["d"].values()) == pytest.approx(1.0)
+    assert len(meta["normalized_prompt_logprobs"]) == 3
+
+
+def test_a_select_tells_its_tokens() -> None:
+    state = run(lambda s: s.__iadd__("abc" + sgl.select("a", ["k l", "mmmmm"])))
+    meta = state.get_meta_info("a")
+    assert meta is not None and (meta["prompt_tokens"], meta["completion_tokens"]) == (3, 2)
+    (call,) = state.trace()
+    assert (call.prompt_tokens, call.completion_tokens) == (3, 2)
+
+
+def test_expressions_in_f_strings() -> None:
+    def body(s: Any) -> None:
+        s += f"One {sgl.gen('a')} two {sgl.user(sgl.gen('b') + '!')}"
+        s.user(f"{sgl.gen('c')}")
+        forks = s.fork(2)
+        forks += f"-{sgl.gen('d')}-"
+        forks.join()
+        s += str(sgl.gen("e")) + sgl.assistant(f"<{sgl.select('f', ['x', 'y'])}>")
+
+    state = run(body, answering("@"))
+    assert state.text() == (
+        "One @ two <|im_start|>user\n@!<|im_end|>\n<|im_start|>user\n@<|im_end|>\n"
+        "@<|im_start|>assistant\n<x><|im_end|>\n"
+    )
+    assert state["d"] == ["@", "@"] and state["f"] == "x"
+    with pytest.raises(TypeError, match="expressions"):
+        sgl.select("x", [f"{sgl.gen('a')}"])
+    with pytest.raises(TypeError, match="format"):
+        f"{sgl.gen('a'):>10}"
+    late = f"{sgl.gen('a')}"
+    for _ in range(marks.MAX_KEPT):
+        str(sgl.gen("b"))
+    with pytest.raises(sgl.LangError, match="long ago"):
+        run(lambda s: s.__iadd__(late))
+
+
+def test_a_state_is_no_text() -> None:
+    for body in (lambda s: s.__iadd__(f"{s}"), lambda s: s.__iadd__(f"{s.fork(2)}")):
+        with pytest.raises(TypeError, match=r"text\(\)"):
+            run(body)
 
 
 def test_stop_patterns_end_the_text() -> None:

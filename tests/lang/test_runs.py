@@ -10,6 +10,7 @@ import pytest
 
 import lang as sgl
 from lang import bodies
+from lang.sampling import derived_seed
 from lang.tracer import constant_prefix
 from tests.lang.fakes import FakeBackend
 from tests.waiting import SOON_S
@@ -215,6 +216,105 @@ def test_finding_the_prefix_runs_nothing() -> None:
     assert constant_prefix(body, {}) == [PREFIX]
     assert constant_prefix(len, {}) == []
     assert constant_prefix(lambda s: s, {}) == []
+
+
+# ---- parameters, methods, defaults and seeds -----------------------------------------------------
+
+
+def test_a_parameter_may_have_the_name_of_a_sampling_argument() -> None:
+    @sgl.function
+    def ask(s: Any, n: int, stop: str = "") -> None:
+        s += stop * n + sgl.gen("a")
+
+    backend = FakeBackend()
+    assert ask.run(n=3, stop="x", max_tokens=5, backend=backend).text() == "xxx<3>"
+    assert ask.bind(stop="y").run_batch([{"n": 2}], backend=backend)[0].text() == "yy<2>"
+    assert (backend.samplings[0].n, backend.samplings[0].stop) == (1, ())
+    assert backend.samplings[0].max_tokens == 5
+
+
+class Asker:
+    greeting = "Dear reader, this is a constant beginning that is long enough to send ahead. "
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    @sgl.function
+    def ask(self, state: Any, q: str) -> str:
+        state += "Hello. "
+        state += self.word + q + sgl.gen("a")
+        return str(state["a"])
+
+    kept = ask_async
+
+
+def test_programs_as_methods_and_states_of_another_name() -> None:
+    asker, backend = Asker("hey "), FakeBackend()
+    assert asker.ask.run("you", backend=backend).text() == "Hello. hey you<14>"
+    assert asker.ask.bind(q="x")(backend=backend).ret_value == "<12>"
+    states = asker.ask.run_batch([{"q": "a"}, ("bb",)], backend=backend)
+    assert [state["a"] for state in states] == ["<12>", "<13>"]
+    assert asker.ask.constant_prefix(backend) == "Hello. "
+    assert asker.kept.run("hey", backend=backend).ret_value == "<3>"
+
+
+def test_defaults_reach_the_runs_inside() -> None:
+    @sgl.function
+    def inner(s: Any) -> None:
+        s += sgl.gen("a") + sgl.gen("b", max_tokens=3)
+
+    def outer(s: Any) -> None:
+        inner()
+        inner.run(temperature=0.7)
+        inner.run_batch([{}])
+        s += sgl.gen("c")
+
+    backend = FakeBackend()
+    sgl.function(outer).run(backend=backend, temperature=0.1, max_tokens=9)["c"]
+    temperatures = sorted(each.temperature for each in backend.samplings)
+    assert temperatures == [0.1] * 5 + [0.7] * 2
+    assert sorted(each.max_tokens for each in backend.samplings) == [3] * 3 + [9] * 4
+
+
+def seeds_of(**arguments: Any) -> list[int | None]:
+    """Of the calls of a batch of two rows with gens, forks, samples and runs inside."""
+
+    def inner(s: Any) -> None:
+        s += sgl.gen("a")
+
+    def body(s: Any, i: int) -> None:
+        s += sgl.gen("a") + sgl.gen("b")
+        for _ in range(2):
+            forks = s.fork(2)
+            forks += sgl.gen("c") + sgl.gen("d", n=2)
+            forks.join()
+        for _ in range(2):
+            s += sgl.function(inner)().text()
+        sgl.function(inner).run_batch([()] * 2)
+
+    backend = FakeBackend()
+    for state in sgl.function(body).run_batch([(0,), (1,)], backend=backend, **arguments):
+        state.sync()
+    return sorted(each.seed or 0 for each in backend.samplings)
+
+
+def test_a_runs_seed_gives_every_call_its_own() -> None:
+    seeds = seeds_of(seed=7)
+    assert len(seeds) == len(set(seeds)) == 2 * (2 + 4 * 3 + 2 + 2)
+    assert seeds == seeds_of(seed=7) and not set(seeds) & set(seeds_of(seed=8))
+    assert set(seeds_of()) == {0}
+    assert derived_seed(7, "row", 1) == 632882366258589489  # in every process
+
+
+def test_a_gens_own_seed_is_kept() -> None:
+    backend = FakeBackend()
+    body = sgl.function(lambda s: s.__iadd__(sgl.gen("a", seed=5) + sgl.gen("b", seed=5)))
+    body.run(backend=backend, seed=7).sync()
+    assert [each.seed for each in backend.samplings] == [5, 5]
+
+
+def test_the_modules_names_are_listed() -> None:
+    assert set(sgl.__all__) <= set(dir(sgl)) and {"OpenAI", "Runtime"} <= set(dir(sgl))
 
 
 def test_importing_the_language_is_light() -> None:
