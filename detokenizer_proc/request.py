@@ -132,7 +132,8 @@ class Request:
         """The scheduler's finish. It counts only if nothing was found before that stops it."""
         if self.finish is None:
             self._unsent.text.append(self._text.finish())
-            self.finish = finish
+            stopped = self._text.stopped if finish.type in ("stop", "length") else None
+            self.finish = Finish("stop", stopped.matched) if stopped else finish
 
     def take_output(self) -> Output | None:
         """What is to be sent now, if anything; with the finish, the request closes."""

@@ -13,10 +13,9 @@ automata and application to regular expressions", SPIRE 2000, for positions besi
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
-from srt.regex.stops import Place, StopNFA, build_stops
+from srt.regex.stops import Side, Spot, StopNFA, build_stops
 
 # Nodes in all states that are kept, moves, and what these are made of: some ten MiB. Then they are
 # made anew.
@@ -24,8 +23,8 @@ MAX_KEPT_NODES = 50_000
 MAX_KEPT_CHARS = 10_000
 
 _NEWLINE = ord("\n")
-_Nodes = tuple[int, ...]
-_Attempts = tuple[_Nodes, ...]  # each sorted
+_Spots = tuple[Spot, ...]
+_Attempts = tuple[_Spots, ...]  # each sorted
 
 
 class Accepted(NamedTuple):
@@ -37,23 +36,24 @@ class Accepted(NamedTuple):
 
 
 class State:
-    """Attempts that are alive, and what precedes the next character."""
+    """Attempts that are alive, and what the character before them is (`Side.EDGE`: none)."""
 
-    __slots__ = ("attempts", "moves", "place")
+    __slots__ = ("attempts", "before", "moves")
 
-    def __init__(self, attempts: _Attempts, place: Place) -> None:
+    def __init__(self, attempts: _Attempts, before: Side) -> None:
         self.attempts = attempts
-        self.place = place
+        self.before = before
         self.moves: dict[int, Move] = {}  # by class of characters
 
 
 class Move(NamedTuple):
     """What a character leads to: the attempts of `state` were those `survivors` before it; None
-    if they are all the old ones."""
+    if they are all the old ones. `accepted` matches with the character, `late` ended before it."""
 
     state: State
     survivors: tuple[int, ...] | None
     accepted: Accepted | None
+    late: Accepted | None
 
 
 class StopAutomaton:
@@ -63,11 +63,11 @@ class StopAutomaton:
         self._nfa = build_stops(patterns)
         self._bounds = _class_bounds(self._nfa)
         self._classes: dict[str, int] = {}
-        self._targets: dict[int, dict[int, frozenset[int]]] = {}  # by class, by node
-        self._fresh = {place: _first_nodes(self._nfa, place) for place in Place}
-        self._states: dict[tuple[_Attempts, Place], State] = {}
+        self._fresh: dict[Side, _Spots] = {}
+        self._targets: dict[tuple[Side, int], dict[Spot, frozenset[Spot]]] = {}
+        self._states: dict[tuple[_Attempts, Side], State] = {}
         self._num_kept = 0
-        self.start = self._state((), Place.START)
+        self.start = self._state((), Side.EDGE)
 
     def move(self, state: State, char: str) -> Move:
         """Read one character."""
@@ -89,51 +89,76 @@ class StopAutomaton:
         kind = self._classes[char] = bisect_right(self._bounds, ord(char)) - 1
         return kind
 
+    def at_end(self, state: State) -> Accepted | None:
+        """The match that only waited for what comes after it, if no more text does."""
+        return self._late(state, Side.EDGE)
+
+    def _late(self, state: State, after: Side) -> Accepted | None:
+        accepts = self._nfa.accepts
+        for number, spots in enumerate(state.attempts):
+            ends = self._closed(spots, state.before, after)
+            found = [accepts[spot.node] for spot in ends if spot.node in accepts]
+            if found:
+                return Accepted(number, min(found))
+        return None
+
     def _step(self, state: State, kind: int) -> Move:
-        accepts, known = self._nfa.accepts, self._targets.setdefault(kind, {})
-        seen: set[int] = set()
-        attempts: list[_Nodes] = []
+        accepts, after = self._nfa.accepts, self._nfa.side(self._bounds[kind])
+        known = self._targets.setdefault((state.before, kind), {})
+        seen: set[Spot] = set()
+        attempts: list[_Spots] = []
         survivors: list[int] = []
         accepted: Accepted | None = None
-        for number, nodes in enumerate((*state.attempts, self._fresh[state.place])):
+        for number, spots in enumerate((*state.attempts, self._first(state.before))):
             alive = []
-            for node in nodes:
-                targets = known.get(node)
+            for spot in spots:
+                targets = known.get(spot)
                 if targets is None:
-                    targets = known[node] = self._follow(node, kind)
+                    targets = known[spot] = self._follow(spot, state.before, kind, after)
                     self._num_kept += 1
                 for to in targets:
                     if to in seen:
                         continue
                     seen.add(to)
-                    if to not in accepts:
+                    if to.node not in accepts:
                         alive.append(to)
-                    elif accepted is None or (number, accepts[to]) < accepted:
-                        accepted = Accepted(number, accepts[to])
+                    elif accepted is None or (number, accepts[to.node]) < accepted:
+                        accepted = Accepted(number, accepts[to.node])
             if alive:
                 attempts.append(tuple(sorted(alive)))
                 survivors.append(number)
         are_same = survivors == list(range(len(state.attempts)))
-        after = self._state(tuple(attempts), self._place(kind))
-        return Move(after, None if are_same else tuple(survivors), accepted)
+        then = self._state(tuple(attempts), after)
+        late = self._late(state, after)
+        return Move(then, None if are_same else tuple(survivors), accepted, late)
 
-    def _follow(self, node: int, kind: int) -> frozenset[int]:
-        """Where a node leads to with a character of this class; a set that is shared."""
-        ranges, target = self._nfa.reads[node]
-        point = self._bounds[kind]
-        index = bisect_right(ranges, point, key=itemgetter(0)) - 1  # they are sorted
-        if index < 0 or point > ranges[index][1]:
-            return frozenset()
-        return self._nfa.closure(target, self._place(kind))
+    def _follow(self, spot: Spot, before: Side, kind: int, after: Side) -> frozenset[Spot]:
+        """Where a spot leads to with a character of this class; a set that is shared."""
+        readers = [at for at in self._closed([spot], before, after) if at.node in self._nfa.reads]
+        targets = {self._nfa.read(at, self._bounds[kind]) for at in readers} - {None}
+        return self._closed([to for to in targets if to], after, None)
 
-    def _place(self, kind: int) -> Place:
-        return Place.LINE if self._bounds[kind] == _NEWLINE else Place.INSIDE
+    def _closed(
+        self, spots: Sequence[Spot], before: Side, after: Side | None
+    ) -> frozenset[Spot]:
+        closure = self._nfa.closure
+        if len(spots) == 1:
+            return closure(spots[0], before, after)
+        return frozenset().union(*(closure(spot, before, after) for spot in spots))
 
-    def _state(self, attempts: _Attempts, place: Place) -> State:
-        known = self._states.get((attempts, place))
+    def _first(self, before: Side) -> _Spots:
+        """Where an attempt begins."""
+        known = self._fresh.get(before)
+        if known is None:
+            starts = [Spot(start) for start in self._nfa.starts]
+            known = self._fresh[before] = tuple(sorted(self._closed(starts, before, None)))
+        return known
+
+    def _state(self, attempts: _Attempts, before: Side) -> State:
+        known = self._states.get((attempts, before))
         if known is None:
             self._num_kept += 1 + sum(map(len, attempts))
-            known = self._states[attempts, place] = State(attempts, place)
+            known = self._states[attempts, before] = State(attempts, before)
         return known
 
     def _forget(self) -> None:
@@ -148,12 +173,7 @@ class StopAutomaton:
 def _class_bounds(nfa: StopNFA) -> list[int]:
     """The first code points of all classes: no set of the patterns divides one."""
     bounds = {0, _NEWLINE, _NEWLINE + 1}
-    for ranges, _ in nfa.reads.values():
+    for ranges in (*(ranges for ranges, _ in nfa.reads.values()), *nfa.words.values()):
         for low, high in ranges:
             bounds |= {low, high + 1}
     return sorted(bounds)
-
-
-def _first_nodes(nfa: StopNFA, place: Place) -> _Nodes:
-    """Where an attempt begins."""
-    return tuple(sorted(frozenset().union(*(nfa.closure(start, place) for start in nfa.starts))))

@@ -5,11 +5,11 @@ of the text's end it may yet need: that much must be held back. Its work per cha
 and does not grow with the text.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from detokenizer_proc.stop_automaton import StopAutomaton
+from detokenizer_proc.stop_automaton import Accepted, StopAutomaton
 
 # What a match has before its last so many characters is not taken back.
 MAX_MATCH_CHARS = 1024
@@ -18,7 +18,7 @@ MAX_AUTOMATA = 32  # of the patterns that were used last
 
 class Found(NamedTuple):
     """An occurrence of `matched`, a stop string or a pattern, by offsets in the piece in which it
-    is complete; it may have begun before, at a negative one."""
+    is known; it may have begun before, at a negative one."""
 
     start: int
     end: int
@@ -35,6 +35,10 @@ class StopSearch(Protocol):
 
     def feed(self, piece: str) -> Iterator[Found]:
         """Read `piece` to its end."""
+        ...
+
+    def at_end(self) -> Iterator[Found]:
+        """What only the end of the text has made certain, by offsets from there."""
         ...
 
 
@@ -61,6 +65,9 @@ class StringSearch:
                 yield Found(end - len(text), end, text)
                 matched = borders[matched]
         self.held = matched
+
+    def at_end(self) -> Iterator[Found]:
+        return iter(())
 
 
 def _borders(text: str) -> list[int]:
@@ -97,14 +104,22 @@ class PatternSearch:
             move = self._automaton.move(self._state, char)
             self._state = move.state
             attempts = [*self._starts, self._position]
+            if move.late is not None:
+                yield self._found(attempts, move.late, base)
             self._position += 1
             if move.survivors is not None:
                 self._starts = [attempts[i] for i in move.survivors]
             if move.accepted is not None:
-                begun = attempts[move.accepted.attempt]
-                begun = max(begun, self._position - MAX_MATCH_CHARS)
-                pattern = self._patterns[move.accepted.pattern]
-                yield Found(begun - base, self._position - base, pattern)
+                yield self._found(attempts, move.accepted, base)
+
+    def at_end(self) -> Iterator[Found]:
+        accepted = self._automaton.at_end(self._state)
+        if accepted is not None:
+            yield self._found(self._starts, accepted, self._position)
+
+    def _found(self, attempts: Sequence[int], accepted: Accepted, base: int) -> Found:
+        begun = max(attempts[accepted.attempt], self._position - MAX_MATCH_CHARS)
+        return Found(begun - base, self._position - base, self._patterns[accepted.pattern])
 
 
 @lru_cache(MAX_AUTOMATA)

@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from detokenizer_proc.stop_search import PatternSearch, StopSearch, StringSearch
+from detokenizer_proc.stop_search import Found, PatternSearch, StopSearch, StringSearch
 
 
 class Stops(NamedTuple):
@@ -54,6 +54,7 @@ class TextStream:
         if stops.patterns:
             self._searches.append(PatternSearch(tuple(stops.patterns)))
         self._held = ""
+        self._stop_token = ""  # its text, if it is shown
         self._skip = skip_bytes
         self.num_tokens = 0
         self.stopped: StopMatch | None = None
@@ -91,13 +92,17 @@ class TextStream:
             return
         self.num_tokens += 1
         if self._stops.kept:
-            self._held += self._decode(self._unskipped(self._pieces[token_id]))
+            self._stop_token = self._decode(self._unskipped(self._pieces[token_id]))
 
     def finish(self) -> str:
-        """The text still held back; an incomplete character at the end becomes U+FFFD."""
+        """The text still held back; an incomplete character at the end becomes U+FFFD. What only
+        the end makes a stop is one."""
         if self.stopped:
             return ""
-        rest = self._held + self._decode(b"", True)
+        found = [find for search in self._searches for find in search.at_end()]
+        if found and self.num_tokens >= self._stops.min_new_tokens:
+            return self._cut(found, self._held)
+        rest = self._held + self._stop_token + self._decode(b"", True)
         self._held = ""
         return rest
 
@@ -109,11 +114,15 @@ class TextStream:
         text = self._held + new
         found = [find for search in self._searches for find in search.feed(new)]
         if found and self.num_tokens >= self._stops.min_new_tokens:
-            start, end, matched = min(found)
-            self.stopped = StopMatch(matched, self.num_tokens)
-            cut = len(self._held) + (end if self._stops.kept else start)
-            self._held = ""
-            return text[:cut]
+            return self._cut(found, text)
         safe = len(text) - max(search.held for search in self._searches)
         self._held = text[safe:]
         return text[:safe]
+
+    def _cut(self, found: Sequence[Found], text: str) -> str:
+        """`text`, which begins with what is held, up to the first find."""
+        start, end, matched = min(found)
+        self.stopped = StopMatch(matched, self.num_tokens)
+        cut = len(self._held) + (end if self._stops.kept else start)
+        self._held = ""
+        return text[:cut]

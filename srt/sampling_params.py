@@ -36,7 +36,8 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     `max_new_tokens` None means: until the context (or the token pool) is full. Temperatures up
     to 1e-6 are greedy. `top_k` -1 is off. `min_new_tokens` blocks EOS, stop ids and stop strings
-    until that many tokens were generated. `stop` never appears in the returned text.
+    until that many tokens were generated. `stop` never appears in the returned text. Of
+    `stop_token_ids`, those that the vocabulary does not have stop nothing.
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
     `choices` constrains the output; see `Constraint` for `json_whitespace` and
@@ -144,7 +145,7 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         self.check_count()
         self._check_penalties()
         self._check_tokens(vocab_size)
-        self._check_stops(vocab_size)
+        self._check_stops()
         self._check_stop_regexes()
         self._check_constraint()
 
@@ -238,7 +239,7 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
             f"is limited to {MAX_STOP_STRING_CHARS} characters",
         )
 
-    def _check_stops(self, vocab_size: int) -> None:
+    def _check_stops(self) -> None:
         _check(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"takes at most {MAX_STOP_STRINGS}")
         for text in self.stop:
             _check(text != "", "stop", "must not contain an empty string")
@@ -251,11 +252,6 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
             len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS,
             "stop_token_ids",
             f"takes at most {MAX_STOP_TOKEN_IDS}",
-        )
-        _check(
-            all(0 <= i < vocab_size for i in self.stop_token_ids),
-            "stop_token_ids",
-            f"must be in [0, {vocab_size})",
         )
 
 

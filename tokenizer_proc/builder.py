@@ -51,7 +51,7 @@ class Builder:
     def _generation(self, client: bytes, req: GenerateReq, reading: ReadPrompt) -> Built:
         ids = unpack_ids(reading.ids)
         prompt = Prompt(ids, reading.param, reading.opens_reasoning, reading.closes_reasoning)
-        sampling = self._resolve_lengths(req.sampling, prompt)
+        sampling = self._resolved(req.sampling, prompt)
         _check_logprob_start(req, len(ids))
         healing = self._healer.heal(ids, sampling)
         constraint = _constraint(sampling, prompt)
@@ -93,8 +93,9 @@ class Builder:
             bad_ids=reading.bad_ids,
         )
 
-    def _resolve_lengths(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
-        """`sampling` with a `max_new_tokens` that fits behind the prompt."""
+    def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
+        """`sampling` with a `max_new_tokens` that fits behind the prompt, and stop ids that there
+        are."""
         wanted = sampling.max_new_tokens
         room = self._limit - len(prompt.ids)
         if room < (1 if wanted is None else 0):
@@ -107,7 +108,8 @@ class Builder:
                 f"min_new_tokens must not exceed the {resolved} tokens left for the completion",
                 param="min_new_tokens",
             )
-        return replace(sampling, max_new_tokens=resolved)
+        stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
+        return replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
 
 
 def _constraint(sampling: SamplingParams, prompt: Prompt) -> Constraint | None:

@@ -20,8 +20,9 @@ MAX_COUNT = 10_000
 MAX_RULES = 20_000
 _MAX_REGEX_NODES = 20_000
 
-_GBNF_RULE = re.compile(r"^[ \t]*([A-Za-z_][\w-]*|\d[\w-]*)\s*::=", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
+_RULE = re.compile(_NAME.pattern + r"\s*::=")
+_GBNF = re.compile(r"^[ \t]*" + _RULE.pattern, re.MULTILINE)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 _HEX_WIDTHS = {"x": 2, "u": 4, "U": 8}
 
@@ -30,7 +31,7 @@ def lark_of(source: str) -> LLGrammar:
     """The grammar of a GBNF or Lark text. Raises GrammarError with line and column."""
     if len(source) > MAX_SOURCE_CHARS:
         raise GrammarError(f"the grammar is longer than {MAX_SOURCE_CHARS} characters")
-    if _GBNF_RULE.search(source):
+    if _GBNF.search(source):
         return _gbnf_grammar(source)
     if not re.search(r"^\s*\??start\s*[\[.:]", source, re.MULTILINE):
         raise GrammarError(
@@ -53,7 +54,7 @@ Rules = dict[str, object]
 def regular_grammar(source: str) -> Node | None:
     """A GBNF text as one regular expression; None if it is none, or no GBNF. Raises as `lark_of`
     does."""
-    if len(source) > MAX_SOURCE_CHARS or not _GBNF_RULE.search(source):
+    if len(source) > MAX_SOURCE_CHARS or not _GBNF.search(source):
         return None
     return _Inliner(_gbnf_rules(source)).regular("root")
 
@@ -219,8 +220,8 @@ class _CharacterLark:
 
 
 class _GbnfParser:
-    """Recursive descent over llama.cpp's GBNF. A rule may go on in the next line, unless that
-    begins another rule."""
+    """Recursive descent over llama.cpp's GBNF. A rule goes on, over lines, until a name with '::='
+    begins the next one; how lines are indented says nothing."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -272,7 +273,7 @@ class _GbnfParser:
         return items[0] if len(items) == 1 else Sequence(tuple(items))  # type: ignore[arg-type]
 
     def _rule_begins(self) -> bool:
-        return _GBNF_RULE.match(self.source, self.at) is not None
+        return _RULE.match(self.source, self.at) is not None
 
     def _element(self, depth: int) -> object:
         start = self.at

@@ -49,7 +49,7 @@ class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
     stop: Annotated[str | list[str], Meta(description="Texts that end the answer.")] = field(
         default_factory=list
     )
-    stop_token_ids: Annotated[list[TokenId], Meta(description="Ids that end the text.")] = field(
+    stop_token_ids: Annotated[list[Int], Meta(description="Ids that end the text.")] = field(
         default_factory=list
     )
     stop_regex: Annotated[

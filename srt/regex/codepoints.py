@@ -4,7 +4,9 @@ The parser calculates with them; every set of an AST is in this form and free of
 which no UTF-8 text can contain.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 Range = tuple[int, int]  # first and last code point, both inclusive
 Ranges = tuple[Range, ...]
@@ -15,6 +17,12 @@ LAST_SURROGATE = 0xDFFF
 
 ANY: Ranges = ((0, FIRST_SURROGATE - 1), (LAST_SURROGATE + 1, MAX_CODE_POINT))
 SURROGATES: Ranges = ((FIRST_SURROGATE, LAST_SURROGATE),)
+
+
+def contains(ranges: Ranges, point: int) -> bool:
+    """Whether a character is in the set."""
+    index = bisect_right(ranges, point, key=itemgetter(0)) - 1
+    return index >= 0 and point <= ranges[index][1]
 
 
 def union(ranges: Iterable[Range]) -> Ranges:

@@ -2,8 +2,8 @@ r"""The parser: a pattern in the syntax of Python's `re` becomes an AST.
 
 `compile_regex` and the Rust printer call `parse`. Everything is read as by
 `re.compile(pattern, re.ASCII)` of Python 3.11, but for what needs more than a finite automaton
-(look-around, back-references, conditionals, atomic groups, possessive quantifiers) and for `\b`
-and `\B` outside sets: those are refused. `(?u)` at the start takes the place of leaving re.ASCII
+(look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is refused,
+and so are `\b` and `\B` outside sets for callers that do not know them. `(?u)` at the start takes the place of leaving re.ASCII
 out. Groups are kept on a stack of our own, so no pattern can exhaust Python's.
 """
 
@@ -41,13 +41,13 @@ _REFUSED_GROUPS = {
 }
 
 
-def parse(pattern: str) -> Node:
-    """The AST of `pattern`.
+def parse(pattern: str, *, boundaries: bool = False) -> Node:
+    """The AST of `pattern`; `boundaries`: it may have those of words.
 
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
     than MAX_RANGES ranges in all.
     """
-    return _Parser(pattern).parse()
+    return _Parser(pattern, boundaries).parse()
 
 
 class _Group:
@@ -77,8 +77,9 @@ class _Group:
 
 
 class _Parser:
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, boundaries: bool) -> None:
         self._source = Source(pattern)
+        self._boundaries = boundaries
         self._groups = [_Group(0, Flags())]
         self._num_ranges = 0
         self._names: set[str] = set()
@@ -153,7 +154,9 @@ class _Parser:
             kind = AnchorKind.START if letter == "A" else AnchorKind.END
             group.add(Anchor(kind), anchored=True)
         elif letter and letter in "bB":
-            raise PatternError(f"the word boundary \\{letter} is not supported", start)
+            if not self._boundaries:
+                raise PatternError(f"the word boundary \\{letter} is not supported", start)
+            group.add(Anchor(_boundary(letter, group.flags)), anchored=True)
         elif letter and letter in DIGITS:
             self._character(self._octal(letter, start), start)
         else:
@@ -257,6 +260,12 @@ class _Parser:
             raise PatternError("unbalanced parenthesis", start)
         node = self._groups.pop().node()
         self._groups[-1].add(node)
+
+
+def _boundary(letter: str, flags: Flags) -> AnchorKind:
+    if letter == "b":
+        return AnchorKind.UNICODE_BOUNDARY if flags.unicode else AnchorKind.BOUNDARY
+    return AnchorKind.NO_UNICODE_BOUNDARY if flags.unicode else AnchorKind.NO_BOUNDARY
 
 
 def _anchor(char: str, flags: Flags) -> AnchorKind:

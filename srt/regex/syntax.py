@@ -35,6 +35,10 @@ class AnchorKind(Enum):
     END = "\\Z"  # nothing follows
     FINAL_END = "$"  # nothing follows, or only a newline
     LINE_END = "(?m)$"  # nothing or a newline follows
+    BOUNDARY = "\\b"  # of a word's character and what is none
+    UNICODE_BOUNDARY = "(?u)\\b"
+    NO_BOUNDARY = "\\B"
+    NO_UNICODE_BOUNDARY = "(?u)\\B"
 
 
 class Anchor(NamedTuple):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,19 @@ from hypothesis import strategies as st
 from detokenizer_proc import stop_automaton, stop_search
 from detokenizer_proc.stop_search import Found, PatternSearch
 from srt.constraint import GrammarError
+from srt.regex.codepoints import contains
+from srt.regex.parser import parse
 from srt.regex.stops import MAX_STOP_NODES, build_stops
+from srt.regex.syntax import (
+    Anchor,
+    AnchorKind,
+    Chars,
+    Choice,
+    Concat,
+    Literal,
+    Node,
+    Repeat,
+)
 from tests.scheduler_proc.grammar.regex_cases import TEXTS, patterns, reference
 
 
@@ -49,7 +62,15 @@ def are_stops(given_patterns: Sequence[str]) -> bool:
     return True
 
 
-STOPS = st.lists(patterns(), min_size=1, max_size=3).filter(are_stops)
+def looks_ahead(pattern: str) -> bool:
+    """Whether the end of a match depends on what comes after it."""
+    return any(kind in repr(parse(pattern, boundaries=True)) for kind in ("LINE_END", "BOUNDARY"))
+
+
+ALL_STOPS = st.lists(patterns(boundaries=True), min_size=1, max_size=3).filter(are_stops)
+STOPS = st.lists(patterns(), min_size=1, max_size=3).filter(are_stops).filter(
+    lambda found: not any(map(looks_ahead, found))
+)
 
 
 @given(STOPS, st.lists(TEXTS, max_size=4))
@@ -59,7 +80,63 @@ def test_against_re(stops: list[str], pieces: list[str]) -> None:
     assert found == found_by_re(compiled, "".join(pieces))
 
 
-@given(STOPS, TEXTS, TEXTS)
+@given(ALL_STOPS, st.lists(TEXTS, max_size=4))
+def test_the_end_of_a_match_may_depend_on_what_comes_after_it(
+    stops: list[str], pieces: list[str]
+) -> None:
+    text = "".join(pieces)
+    search = PatternSearch(tuple(stops))
+    found = found_by_us(search, pieces)
+    found += [Found(len(text) + f.start, len(text) + f.end, f.matched) for f in search.at_end()]
+    assert {find.end for find in found} == ends_by_tree(stops, text)
+    for end in {find.end for find in found}:
+        first = min(find.start for find in found if find.end == end)
+        assert first == min(start for stop in stops for start in starts_by_tree(stop, text, end))
+
+
+def ends_by_tree(stops: Sequence[str], text: str) -> set[int]:
+    ends = range(1, len(text) + 1)
+    return {end for end in ends if any(starts_by_tree(stop, text, end) for stop in stops)}
+
+
+def starts_by_tree(stop: str, text: str, end: int) -> list[int]:
+    """Where matches that end at `end` may begin, found by trying all ways through the tree. No more
+    text is there for `$` and `\\Z`; for the other assertions there is."""
+    tree = parse(stop, boundaries=True)
+    return [start for start in range(end) if end in tree_ends(tree, text, {start}, end)]
+
+
+def tree_ends(node: Node, text: str, places: set[int], end: int) -> set[int]:
+    """Where `node` may end that begins at one of `places`, up to `end`."""
+    match node:
+        case Literal(literal):
+            ends = {at + len(literal) for at in places if text.startswith(literal, at)}
+        case Chars(ranges):
+            ends = {at + 1 for at in places if at < end and contains(ranges, ord(text[at]))}
+        case Anchor(kind):
+            ends = {at for at in places if anchor_holds(kind, text, at, end)}
+        case Concat(items):
+            ends = reduce(lambda found, item: tree_ends(item, text, found, end), items, places)
+        case Choice(items):
+            ends = set().union(*(tree_ends(item, text, places, end) for item in items))
+        case Repeat(item, low, high):
+            ends = set() if low else set(places)
+            # More times than there are characters lead nowhere new.
+            for times in range(1, (low + end + 1 if high is None else high) + 1):
+                places = tree_ends(item, text, places, end)
+                ends |= places if times >= low else set()
+    return {at for at in ends if at <= end}
+
+
+def anchor_holds(kind: AnchorKind, text: str, at: int, end: int) -> bool:
+    pattern, stop = {
+        AnchorKind.END: (r"\Z", end),
+        AnchorKind.FINAL_END: (r"$", end),
+    }.get(kind, (kind.value, len(text)))
+    return re.compile(pattern, 0 if "(?u)" in pattern else re.ASCII).match(text, at, stop) is not None
+
+
+@given(ALL_STOPS, TEXTS, TEXTS)
 def test_what_is_held_is_what_a_match_may_need(stops: list[str], text: str, more: str) -> None:
     """No later match begins before it."""
     search = PatternSearch(tuple(stops))
@@ -69,7 +146,7 @@ def test_what_is_held_is_what_a_match_may_need(stops: list[str], text: str, more
         assert start >= -held
 
 
-@given(STOPS, TEXTS)
+@given(ALL_STOPS, TEXTS)
 def test_the_states_may_be_forgotten_at_any_time(stops: list[str], text: str) -> None:
     """By two requests that share them, too."""
     expected = found_by_us(PatternSearch(tuple(stops)), text)
@@ -97,6 +174,30 @@ def test_only_what_may_match_is_held() -> None:
         assert list(search.feed(char)) == []
         held.append(search.held)
     assert held == [0, 1, 2, 2, 3, 4, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        (r"\bEND\b", "SEND END", [(5, 8)]),
+        (r"\bEND\b", "ENDING", []),
+        (r"\bEND\b", "END.", [(0, 3)]),
+        (r"END$", "xENDING", [(1, 4)]),
+        (r"END\Z", "xENDING", [(1, 4)]),
+        (r"(?m)^END$", "xEND\nENDING\nEND\n", [(12, 15)]),
+        (r"(?m)^END$", "END", [(0, 3)]),
+        (r"oo\B", "foo food", [(5, 7)]),
+        (r"(?u)\bé\b", "aé é", [(3, 4)]),
+        (r"a$\n", "a\n\n", [(0, 2)]),
+    ],
+)
+def test_assertions(pattern: str, text: str, found: list[tuple[int, int]]) -> None:
+    for size in (1, len(text)):
+        search = PatternSearch((pattern,))
+        pieces = [text[i : i + size] for i in range(0, len(text), size)]
+        ours = [(find.start, find.end) for find in found_by_us(search, pieces)]
+        ours += [(len(text) + find.start, len(text) + find.end) for find in search.at_end()]
+        assert ours == found
 
 
 def test_a_long_match_takes_its_end_back_only() -> None:

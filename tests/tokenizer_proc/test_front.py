@@ -233,7 +233,7 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
         ({"messages": [ChatMessage("user", "a"), ChatMessage("", "b")]}, "messages"),
         ({"sampling": {"top_p": 0.0}}, "top_p"),
         ({"sampling": {"temperature": math.nan}}, "temperature"),
-        ({"sampling": {"stop_token_ids": [258]}}, "stop_token_ids"),
+        ({"sampling": {"stop_token_ids": [1] * 257}}, "stop_token_ids"),
         ({"sampling": {"min_new_tokens": 9}}, "min_new_tokens"),
         ({"sampling": {"allowed_token_ids": [1] * 259}}, "allowed_token_ids"),
         ({"sampling": {"allowed_token_ids": [258]}}, "allowed_token_ids"),
@@ -248,7 +248,6 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
         ({"logprob_token_ids": [1]}, "logprob_token_ids"),
         ({"sampling": {"stop_regex": ["a", "b)"]}}, "stop_regex"),
         ({"sampling": {"stop_regex": ["a*"]}}, "stop_regex"),
-        ({"sampling": {"stop_regex": ["a$"]}}, "stop_regex"),
         ({"sampling": {"stop_regex": ["(ab){300}"]}}, "stop_regex"),
         ({"sampling": {"stop_regex": ["(?=a)b"]}}, "stop_regex"),
         ({"chat": ChatOptions(add_generation_prompt=False)}, "chat"),
@@ -265,6 +264,12 @@ def test_edges_that_are_allowed() -> None:
     admitted(front, request("unused", logprob_start_len=99))
     details: dict[str, Any] = {"top_logprobs": 64, "logprob_token_ids": [0, 257] * 128}
     admitted(front, request("details", return_logprob=True, **details))
+
+
+def test_stop_ids_that_the_vocabulary_lacks_stop_nothing() -> None:
+    sampling = {"stop_token_ids": [-1, 7, 258, 2**40], "token_healing": True}
+    (tokenized,) = samples(make_front(), request(sampling=sampling))
+    assert tokenized.sampling.stop_token_ids == [7]
 
 
 def test_min_new_tokens_against_the_room_that_is_left() -> None:

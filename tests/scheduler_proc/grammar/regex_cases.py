@@ -17,6 +17,7 @@ _ATOMS = [
     *("[ab]", "[^a]", "[a-b1]", r"[\d_]", r"[^\w]", "[é-😀]", r"[\s\S]", "[]a]", "[a-]", "[^é\n]"),
 ]
 _ANCHORS = ["^", "$", r"\A", r"\Z"]
+_BOUNDARIES = [r"\b", r"\B"]
 _QUANTIFIERS = ["*", "+", "?", "{2}", "{,2}", "{1,3}", "{2,}", "*?", "+?", "??", "{1,2}?"]
 _SCOPES = ["(", "(?:", "(?i:", "(?s:", "(?m:", "(?-i:", "(?i-s:", "(?P<x>"]
 
@@ -34,24 +35,25 @@ def _grow(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-_BODIES = st.recursive(
-    st.one_of(
+def _bodies(anchors: list[str]) -> st.SearchStrategy[str]:
+    leaves = st.one_of(
         st.sampled_from(_ATOMS),
         st.builds(str.__add__, st.sampled_from(_ATOMS), st.sampled_from(_QUANTIFIERS)),
-        st.sampled_from(_ANCHORS),
-    ),
-    _grow,
-    max_leaves=6,
-)
+        st.sampled_from(anchors),
+    )
+    return st.recursive(leaves, _grow, max_leaves=6)
+
+
+_BODIES = {has: _bodies(_ANCHORS + _BOUNDARIES if has else _ANCHORS) for has in (False, True)}
 _FLAGS = st.sampled_from(["", "", "(?i)", "(?s)", "(?m)", "(?x)", "(?is)", "(?im)"])
 
 TEXTS = st.text(ALPHABET, max_size=6)
 
 
 @st.composite
-def patterns(draw: st.DrawFn, unicode: bool = False) -> str:
+def patterns(draw: st.DrawFn, unicode: bool = False, boundaries: bool = False) -> str:
     """A valid pattern that we support; group names are made unique."""
-    body = draw(_BODIES)
+    body = draw(_BODIES[boundaries])
     for index in range(body.count("(?P<x>")):
         body = body.replace("(?P<x>", f"(?P<g{index}>", 1)
     return ("(?u)" if unicode else "") + draw(_FLAGS) + body

@@ -33,6 +33,10 @@ CASES = [
     ("root ::= [^a-z\\n]+", ["A\u00e9"], ["a", "\n", ""]),
     ('root ::= my-rule_2\nmy-rule_2 ::= "x"', ["x"], [""]),
     (JSON, ['{"a": [1, -2.5, "\\u00e9\\n"]}', "null", "[]"], ['{"a":}', '{"a" 1}', "[1,]", "tru"]),
+    # Indented as in a program's source: rules, and lines in which they go on
+    ("\n    root ::= digit digit\n    digit ::= [0-9]\n    ", ["42"], ["4", "4x", ""]),
+    ('\troot ::= "a" x |\n\t         "b" x\n\tx ::= "1"\n\t    | "2"', ["a1", "b2"], ["a", "1"]),
+    ('  root ::=\n    ("a"\n     | x)+\n  # c ::= d\n  x\n    ::= "b"', ["ab"], ["c", ""]),
     # Lark
     ('start: "a" B\nB: /[0-9]+/', ["a12"], ["a", "12"]),
 ]  # fmt: skip
