@@ -138,9 +138,7 @@ class StopAutomaton:
         targets = {self._nfa.read(at, self._bounds[kind]) for at in readers} - {None}
         return self._closed([to for to in targets if to], after, None)
 
-    def _closed(
-        self, spots: Sequence[Spot], before: Side, after: Side | None
-    ) -> frozenset[Spot]:
+    def _closed(self, spots: Sequence[Spot], before: Side, after: Side | None) -> frozenset[Spot]:
         closure = self._nfa.closure
         if len(spots) == 1:
             return closure(spots[0], before, after)

@@ -75,8 +75,15 @@ class ServerArgs(Struct, frozen=True):
 
     @property
     def model_name(self) -> str:
-        """The name that clients use."""
-        return self.served_model_name or resolve_model(self.model).name
+        """The name that the server gives itself."""
+        names = [name for name in self.model_names if name != "*"]
+        return names[0] if names else resolve_model(self.model).name
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that were chosen for clients to use; `*` is any."""
+        names = (name.strip() for name in self.served_model_name.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
 
     def api_keys(self) -> tuple[str, ...]:
         """The keys of both options, any of which opens the HTTP routes; none: they are open.
@@ -137,6 +144,7 @@ def parse_args(argv: Sequence[str]) -> ServerArgs:
         if any(arg == name or arg.startswith(name + "=") for arg in argv):
             raise ConfigError(f"{name}: {what} is not supported yet")
     parsed = vars(_parser().parse_args(argv))
+    parsed["served_model_name"] = ",".join(parsed["served_model_name"])
     args = ServerArgs(**parsed)
     args.check()
     return args
@@ -183,7 +191,8 @@ def _option(group: Any, name: str, text: str, **kwargs: Any) -> None:
 
 def _add_model(group: Any) -> None:
     _option(group, "--model", "'smollm2' (embedded), a .gguf file or a model directory")
-    _option(group, "--served-model-name", "name that clients use (default: the model's)")
+    text = "names that clients use, '*' is any; the first is the server's (default: the model's)"
+    _option(group, "--served-model-name", text, nargs="+", metavar="NAME")
 
 
 def _add_server(group: Any) -> None:

@@ -17,9 +17,6 @@ from srt.tools.format import message_object, tool_object
 
 def generate_body(request: Request) -> dict[str, Any]:
     """For /generate, of a request that has no messages."""
-    if request.sampling.max_new_tokens is None:
-        message = "max_new_tokens must be a number for text and input_ids over HTTP"
-        raise RequestError(message, param="max_new_tokens")
     _check_chat_only(request)
     return _shared_body(request) | {
         "text": request.text,

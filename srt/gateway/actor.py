@@ -43,6 +43,7 @@ class GatewayActor(Actor):
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(
             model_name=self.args.model_name,
+            model_names=self.args.model_names,
             model_path=str(files.path),
             context_len=vocab.context_len,
             max_total_tokens=self.args.max_total_tokens,

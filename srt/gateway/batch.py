@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 import msgspec
 
 from srt.errors import OVERLOADED, ErrorInfo, RequestError
-from srt.gateway.context import Gateway, Refusal
+from srt.gateway.context import Gateway, Refusal, check_running
 from srt.generation import GenerateOutput, Generation, Request
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
@@ -179,6 +179,7 @@ async def submit_all(
     and an abort of a request's rid all its samples.
     """
     started = time.monotonic()
+    check_running(gateway)
     _check_load(gateway, started)
     requests = [_named(request) for request in requests]
     with _announced(gateway, requests, name):

@@ -4,7 +4,7 @@ The one place where response formats, tools and reasoning meet.
 """
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -27,7 +27,7 @@ from srt.reasoning import END_THINK, reasons
 from srt.tools.constraint import ToolPlan
 from srt.tools.format import HERMES
 
-_EFFORT = "reasoning_effort"
+_THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
 _TOOLS = "tools"
 _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 
@@ -120,13 +120,15 @@ def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions
     if begins and body.continue_final_message:
         reason = "add_generation_prompt cannot be combined with continue_final_message"
         raise RequestError(reason, param="add_generation_prompt")
-    variables = dict(body.chat_template_kwargs)
-    effort = body.reasoning_effort
-    if effort is not None and _EFFORT in template:
-        variables.setdefault(_EFFORT, effort)
-    elif effort not in (None, "none"):
-        reason = f"{_EFFORT} is not supported: this model's chat template does not know it"
-        raise RequestError(reason, param=_EFFORT)
+    hints: dict[str, Any] = {
+        "reasoning_effort": body.reasoning_effort,
+        "verbosity": body.verbosity,
+        _THINKING: False if body.reasoning_effort == "none" else None,
+    }
+    known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
+    variables = body.chat_template_kwargs | {
+        name: hint for name, hint in known.items() if name not in body.chat_template_kwargs
+    }
     return ChatOptions(
         template_args=json_text(variables) if variables else "",
         continue_final=body.continue_final_message,

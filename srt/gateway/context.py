@@ -11,7 +11,7 @@ import litestar
 from litestar.datastructures import State
 from msgspec import Struct, field
 
-from srt.errors import ErrorInfo, RequestError
+from srt.errors import UNAVAILABLE, ErrorInfo, RequestError
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
@@ -24,6 +24,7 @@ HttpRequest = litestar.Request[Any, Any, State]
 class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
+    Clients may call the model `model_name`, by its path and by `model_names`, of which `*` is any.
     `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
     counted one by one. `server_args` is shown by /server_info and must hold no secrets. Without
     `api_keys` every route is open. `reasoning` says that the model's answers begin with its
@@ -41,6 +42,7 @@ class GatewayInfo(Struct, frozen=True):
     stream_interval: int = 1
     max_requests: int = 1024
     cors_origins: tuple[str, ...] = ()
+    model_names: tuple[str, ...] = ()
     server_args: dict[str, Any] = {}
 
     @property
@@ -77,6 +79,8 @@ class Gateway(Struct, eq=False):
     `live` holds, by rid, what can be aborted: the admitted requests, those that wait for admission,
     and scores; `groups` the rids behind a name that a client gave to several. `vocab` is the served
     model's. `profile` is the one that has been started, `refusal` the last for load.
+    `was_ready` says that the ring has been ready, as far as somebody asked; while it `is_paused`,
+    requests to generate are refused.
     """
 
     client: Client
@@ -85,6 +89,8 @@ class Gateway(Struct, eq=False):
     metrics: GatewayMetrics
     live: dict[str, Generation | Request | ScoreRequest] = {}
     groups: dict[str, list[str]] = {}
+    was_ready: bool = False
+    is_paused: bool = False
     profile: ProfileStart | None = None
     refusal: Refusal | None = None
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
@@ -97,8 +103,16 @@ def gateway_of(request: HttpRequest) -> Gateway:
     return gateway
 
 
+def check_running(gateway: Gateway) -> None:
+    """Raise RequestError (503) while generation is paused."""
+    if gateway.is_paused:
+        reason = "generation is paused, until /continue_generation"
+        raise RequestError(reason, code=UNAVAILABLE, retryable=True)
+
+
 def check_model(model: str | None, info: GatewayInfo) -> None:
     """Raise RequestError (404) if a request is for another model than the one that is served."""
-    if model not in (None, info.model_name, info.model_path):
+    names = (None, info.model_name, info.model_path, *info.model_names)
+    if model not in names and "*" not in info.model_names:
         message = f"model {model!r} is not served here; this server has {info.model_name!r}"
         raise RequestError(message, param="model", code=MODEL_NOT_FOUND)

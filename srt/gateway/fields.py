@@ -4,7 +4,8 @@
 * `Ignored`: any value is accepted, because no value changes what this server answers.
 * `OnlyNeutral`: accepted with a value that asks for nothing, refused by name with another one.
 
-Every other name is refused as unknown. Null means "default" for every field. `describe` lists a
+Every other name is refused as unknown. Null means "default" for every field but
+those of `Kind.with_null`. `describe` lists a
 kind's fields with their class, for the documentation.
 """
 
@@ -35,10 +36,12 @@ Path = tuple[str | int, ...]  # names of fields and indices of lists, from the b
 
 
 class Kind(NamedTuple):
-    """The fields of one kind of JSON object that are not honoured, and its nested kinds."""
+    """The fields of one kind of JSON object that are not honoured, its nested kinds, and those
+    fields for which null is a value of its own."""
 
     fields: Mapping[str, FieldClass]
     nested: "Mapping[str, Kind]" = MappingProxyType({})
+    with_null: frozenset[str] = frozenset()
 
 
 class FieldRow(NamedTuple):
@@ -70,7 +73,8 @@ NATIVE_SAMPLING = Kind(
             (True,), "special tokens are joined as they are"
         ),
         "custom_params": OnlyNeutral(({},), _NOT_SUPPORTED),
-    }
+    },
+    with_null=frozenset({"max_new_tokens"}),
 )
 
 NATIVE = Kind(
@@ -157,7 +161,6 @@ CHAT = Kind(
         "modalities": OnlyNeutral((["text"],), _MEDIA),
         "audio": OnlyNeutral((), _MEDIA),
         "prediction": OnlyNeutral((), _NOT_SUPPORTED),
-        "verbosity": OnlyNeutral(("medium",), _NOT_SUPPORTED),
         "web_search_options": OnlyNeutral((), _NOT_SUPPORTED),
         "chat_template": OnlyNeutral(("",), "the model's own template is used"),
         "add_special_tokens": OnlyNeutral((False,), "the template writes them"),
@@ -195,13 +198,11 @@ RESPONSES = Kind(
         "truncation": OnlyNeutral(("disabled",), _NOT_SUPPORTED),
     },
     {
-        "text": Kind(
-            {"verbosity": OnlyNeutral(("medium",), _NOT_SUPPORTED)}, {"format": NO_EXTRAS}
-        ),
+        "text": Kind({}, {"format": NO_EXTRAS}),
         "reasoning": Kind(
             {
-                "summary": OnlyNeutral((), "reasoning is given as it is"),
-                "generate_summary": OnlyNeutral((), "reasoning is given as it is"),
+                "summary": Ignored("reasoning is given as it is"),
+                "generate_summary": Ignored("reasoning is given as it is"),
             }
         ),
         "input": Kind(
@@ -220,7 +221,7 @@ RESPONSES = Kind(
 
 
 def honoured_only(value: Any, kind: Kind, path: Path = ()) -> Any:
-    """`value` (decoded JSON) without nulls and without fields that need no action.
+    """`value` (decoded JSON) without nulls that mean a default, and fields that need no action.
 
     A list's objects are taken one by one; no kind has lists in lists, so the depth of this is that
     of the kinds, whatever the client sent. Raises RequestError, naming the field with its path,
@@ -238,9 +239,11 @@ def honoured_only(value: Any, kind: Kind, path: Path = ()) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {}
-    fields, nested_kinds = kind
+    fields, nested_kinds, with_null = kind
     for name, item in value.items():
-        if item is None or (name in fields and _needs_no_action(item, fields[name], (*path, name))):
+        if item is None and name not in with_null:
+            continue
+        if name in fields and _needs_no_action(item, fields[name], (*path, name)):
             continue
         nested = nested_kinds.get(name)
         kept[name] = honoured_only(item, nested, (*path, name)) if nested else item

@@ -29,8 +29,14 @@ _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 @get("/health", opt=PUBLIC | documented(answer=Health))
 async def health(request: HttpRequest) -> ASGIApp:
-    """200 as long as this process runs; the body tells the ring's state."""
-    return json_reply(Health(ring=ring_state(gateway_of(request).client.ring)))
+    """200 as long as this process runs, once requests could be taken; 503 before. The body tells
+    the ring's state."""
+    gateway = gateway_of(request)
+    ring = gateway.client.ring
+    gateway.was_ready |= ring is not None and ring.ready
+    if gateway.was_ready:
+        return json_reply(Health(ring=ring_state(ring)))
+    return json_reply(Health(ring=ring_state(ring), status="starting"), 503, RETRY_AFTER)
 
 
 @get("/ready", opt=PUBLIC | documented(answer=Ready))

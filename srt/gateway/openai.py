@@ -162,10 +162,10 @@ def _rename_param(
     return renamed
 
 
-def _card(gateway: Gateway) -> ModelCard:
+def _card(gateway: Gateway, name: str) -> ModelCard:
     info = gateway.info
     return ModelCard(
-        id=info.model_name,
+        id=name,
         created=gateway.created,
         root=info.model_path,
         max_model_len=info.context_len,
@@ -174,8 +174,10 @@ def _card(gateway: Gateway) -> ModelCard:
 
 @get("/v1/models", opt=documented(answer=ModelList))
 async def models(request: HttpRequest) -> ASGIApp:
-    """The one model that is served."""
-    return json_reply(ModelList(data=[_card(gateway_of(request))]))
+    """The one model that is served, once for each of its names."""
+    gateway = gateway_of(request)
+    names = dict.fromkeys((gateway.info.model_name, *gateway.info.model_names))
+    return json_reply(ModelList(data=[_card(gateway, name) for name in names if name != "*"]))
 
 
 @get("/v1/models/{name:path}", opt=documented(answer=ModelCard))
@@ -185,7 +187,7 @@ async def model(request: HttpRequest) -> ASGIApp:
     name = str(request.path_params["name"])
     wanted = name if name == gateway.info.model_path else name.removeprefix("/")
     check_model(wanted, gateway.info)
-    return json_reply(_card(gateway))
+    return json_reply(_card(gateway, wanted))
 
 
 ROUTES = [completions, chat_completions, models, model]

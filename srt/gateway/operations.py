@@ -12,9 +12,17 @@ from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.ring_state import ring_state, stats_or_none
-from srt.gateway.wire_operations import ABORT_KIND, Aborted, AbortRequest, Flushed, ModelInfo
+from srt.gateway.wire_operations import (
+    ABORT_KIND,
+    Aborted,
+    AbortRequest,
+    Flushed,
+    ModelInfo,
+    TokenizerInfo,
+)
 
 MAX_FLUSH_WAIT_S = 300.0
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 @route(
@@ -80,6 +88,22 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     )
 
 
+@get("/tokenizer_info", opt=documented(answer=TokenizerInfo))
+async def tokenizer_info(request: HttpRequest) -> ASGIApp:
+    """What a client must know of the tokenizer to prepare prompts for it."""
+    vocab = gateway_of(request).vocab
+    named = {name: vocab.named_tokens.get(name) for name in _NAMED_TOKENS}
+    info = TokenizerInfo(
+        vocab_size=vocab.vocab_size,
+        model_max_length=vocab.context_len,
+        add_bos_token=vocab.add_bos,
+        add_eos_token=vocab.add_eos,
+        chat_template=vocab.chat_template,
+        **named,
+    )
+    return json_reply(info)
+
+
 @get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
 async def server_info(request: HttpRequest) -> ASGIApp:
     """The server's arguments, its statistics and the ring's state."""
@@ -101,4 +125,4 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-ROUTES = [flush_cache, abort_request, model_info, server_info]
+ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info]

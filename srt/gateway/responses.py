@@ -98,6 +98,7 @@ def _chat(body: ResponsesRequest, reasoning: bool, template: str) -> Chat:
         stream=body.stream,
         response_format=_format(body.text.format),
         reasoning_effort=body.reasoning.effort,
+        verbosity=None if body.text.verbosity is UNSET else body.text.verbosity,
         tools=[_tool(body, i) for i in range(len(body.tools))],
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,

@@ -9,6 +9,7 @@ from srt.gateway import (
     openai,
     operations,
     parsing,
+    pause,
     profile,
     responses,
     score,
@@ -24,6 +25,7 @@ HANDLERS: list[HTTPRouteHandler] = [
     *tokens.ROUTES,
     *parsing.ROUTES,
     *operations.ROUTES,
+    *pause.ROUTES,
     *profile.ROUTES,
     *health.ROUTES,
 ]

@@ -14,7 +14,7 @@ from litestar.types import ASGIApp
 from srt.errors import CONFLICT, RequestError
 from srt.gateway.batch import submit_all
 from srt.gateway.body import read_body
-from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of
+from srt.gateway.context import Gateway, HttpRequest, check_model, check_running, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
@@ -51,6 +51,7 @@ async def score_choices(request: HttpRequest) -> ASGIApp:
 
 async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
     """The client's answer; /abort_request finds the score by its rid in the meantime."""
+    check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
         reason = f"continuations must be 1 to {limit}, not {count}"

@@ -83,6 +83,7 @@ def _check_text_only(body: TokenizeBody) -> None:
         "continue_final_message": body.continue_final_message,
         "add_generation_prompt": body.add_generation_prompt is not None,
         "reasoning_effort": body.reasoning_effort is not None,
+        "verbosity": body.verbosity is not None,
     }
     for name, is_given in given.items():
         if is_given:

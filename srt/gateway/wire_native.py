@@ -25,7 +25,9 @@ Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
     """The `sampling_params` of /generate."""
 
-    max_new_tokens: Annotated[Count, Meta(description="0 computes the prompt only.")] = 128
+    max_new_tokens: Annotated[
+        Count | None, Meta(description="0 computes the prompt only; null is all the room.")
+    ] = 128
     min_new_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
     temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
     top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0

@@ -10,6 +10,7 @@ from srt.gateway.wire_tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, To
 from srt.sampling_params import SamplingParams
 
 FinishWord = Literal["stop", "length", "abort", "tool_calls"]
+Verbosity = Literal["low", "medium", "high"]
 MAX_TOP_LOGPROBS = 20
 TopCount = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
@@ -179,7 +180,10 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
         dict[str, Any], Meta(description="Further variables of the chat template.")
     ] = field(default_factory=dict)
     reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it; else only "none".')
+        str | None, Meta(description='For templates that know it, or that "none" turns it off.')
+    ] = None
+    verbosity: Annotated[
+        Verbosity | None, Meta(description="low, medium or high: for templates that know it.")
     ] = None
     tools: Annotated[list[ToolIn], Meta(description="Functions that the model may call.")] = field(
         default_factory=list

@@ -4,9 +4,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from srt.gateway.fields import NO_EXTRAS, Kind
+from srt.gateway.fields import Kind, OnlyNeutral
 
-ABORT_KIND: Kind = NO_EXTRAS
+_ENDED = "requests that run are ended, and not kept for later"
+ABORT_KIND = Kind({"mode": OnlyNeutral(("abort",), _ENDED)})
+PAUSE_KIND = ABORT_KIND
 
 
 class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -18,6 +20,17 @@ class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
         False
     )
     abort_all: Annotated[bool, Meta(description="All that came over HTTP.")] = False
+
+
+class PauseRequest(Struct, forbid_unknown_fields=True, frozen=True):
+    """The body of /pause_generation and /continue_generation, in which nothing can be chosen."""
+
+
+class Paused(Struct, frozen=True, kw_only=True):
+    """The answer of /pause_generation and /continue_generation."""
+
+    status: str = "ok"
+    message: str
 
 
 class Aborted(Struct, frozen=True, kw_only=True):
@@ -43,6 +56,21 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     is_generation: bool = True
     has_image_understanding: bool = False
     preferred_sampling_params: dict[str, Any] | None = None
+
+
+class TokenizerInfo(Struct, frozen=True, kw_only=True):
+    """The answer of /tokenizer_info, in the words of a `tokenizer_config.json`: texts of special
+    tokens, null for those that the model does not have."""
+
+    vocab_size: int
+    model_max_length: int
+    add_bos_token: bool
+    add_eos_token: bool
+    bos_token: str | None = None
+    eos_token: str | None = None
+    unk_token: str | None = None
+    pad_token: str | None = None
+    chat_template: str | None = None
 
 
 class RingState(Struct, frozen=True, kw_only=True):

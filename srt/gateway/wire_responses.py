@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire_native import Count, Rid, Seed
+from srt.gateway.wire_openai import Verbosity
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
@@ -46,9 +47,10 @@ class TextFormatIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
 
 class TextIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """How the text is to be."""
+    """How the text is to be; `verbosity` is for templates that know it."""
 
     format: TextFormatIn = TextFormatIn()
+    verbosity: Verbosity | UnsetType = UNSET
 
 
 class ReasoningIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -91,7 +93,7 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
         TextIn()
     )
     reasoning: Annotated[
-        ReasoningIn, Meta(description='`effort`: for templates that know it; else only "none".')
+        ReasoningIn, Meta(description='`effort`: for templates that know it; "none" turns it off.')
     ] = ReasoningIn()
     tools: Annotated[list[FunctionTool], Meta(description="Functions that the model may call.")] = (
         field(default_factory=list)

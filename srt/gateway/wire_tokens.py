@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.fields import CHAT, Kind, OnlyNeutral
 from srt.gateway.wire_native import TokenId
-from srt.gateway.wire_openai import Message
+from srt.gateway.wire_openai import Message, Verbosity
 from srt.gateway.wire_tools import ToolIn
 
 TOKENIZE: Kind = Kind(
@@ -41,7 +41,10 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
         dict[str, Any], Meta(description="Further variables of the chat template.")
     ] = field(default_factory=dict)
     reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it; else only "none".')
+        str | None, Meta(description='For templates that know it, or that "none" turns it off.')
+    ] = None
+    verbosity: Annotated[
+        Verbosity | None, Meta(description="low, medium or high: for templates that know it.")
     ] = None
     return_token_strs: Annotated[bool, Meta(description="Add each token's text.")] = False
 

@@ -2,9 +2,10 @@ r"""The parser: a pattern in the syntax of Python's `re` becomes an AST.
 
 `compile_regex` and the Rust printer call `parse`. Everything is read as by
 `re.compile(pattern, re.ASCII)` of Python 3.11, but for what needs more than a finite automaton
-(look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is refused,
-and so are `\b` and `\B` outside sets for callers that do not know them. `(?u)` at the start takes the place of leaving re.ASCII
-out. Groups are kept on a stack of our own, so no pattern can exhaust Python's.
+(look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is
+refused, and so are `\b` and `\B` outside sets for callers that do not know them. `(?u)` at the
+start takes the place of leaving re.ASCII out. Groups are kept on a stack of our own, so no pattern
+can exhaust Python's.
 """
 
 from srt.regex.charset import parse_set

@@ -68,8 +68,10 @@ def looks_ahead(pattern: str) -> bool:
 
 
 ALL_STOPS = st.lists(patterns(boundaries=True), min_size=1, max_size=3).filter(are_stops)
-STOPS = st.lists(patterns(), min_size=1, max_size=3).filter(are_stops).filter(
-    lambda found: not any(map(looks_ahead, found))
+STOPS = (
+    st.lists(patterns(), min_size=1, max_size=3)
+    .filter(are_stops)
+    .filter(lambda found: not any(map(looks_ahead, found)))
 )
 
 
@@ -133,7 +135,9 @@ def anchor_holds(kind: AnchorKind, text: str, at: int, end: int) -> bool:
         AnchorKind.END: (r"\Z", end),
         AnchorKind.FINAL_END: (r"$", end),
     }.get(kind, (kind.value, len(text)))
-    return re.compile(pattern, 0 if "(?u)" in pattern else re.ASCII).match(text, at, stop) is not None
+    return (
+        re.compile(pattern, 0 if "(?u)" in pattern else re.ASCII).match(text, at, stop) is not None
+    )
 
 
 @given(ALL_STOPS, TEXTS, TEXTS)

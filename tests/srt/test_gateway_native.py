@@ -98,7 +98,6 @@ async def test_sampling_fields_reach_the_ring() -> None:
 async def test_nulls_are_defaults_everywhere() -> None:
     client = FakeClient()
     sampling = {
-        "max_new_tokens": None,
         "stop": None,
         "regex": None,
         "n": None,

@@ -263,9 +263,12 @@ async def test_how_the_template_is_asked() -> None:
         {"add_generation_prompt": False},
         {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"},
         {"reasoning_effort": "none"},
+        {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+        {"verbosity": "low"},
     ]
     client = FakeClient()
-    async with in_process(client, template="{{ reasoning_effort }}") as http:
+    template = "{{ reasoning_effort }}{{ verbosity }}{{ enable_thinking }}"
+    async with in_process(client, template=template) as http:
         for body in bodies:
             answer = await http.post("/v1/chat/completions", json=CHAT_BODY | body)
             assert answer.status_code == 200, answer.text
@@ -274,12 +277,19 @@ async def test_how_the_template_is_asked() -> None:
         ChatOptions(continue_final=True, add_generation_prompt=False),
         ChatOptions(add_generation_prompt=False),
         ChatOptions('{"enable_thinking":false,"reasoning_effort":"low"}'),
-        ChatOptions('{"reasoning_effort":"none"}'),
+        ChatOptions('{"reasoning_effort":"none","enable_thinking":false}'),
+        ChatOptions('{"enable_thinking":true,"reasoning_effort":"none"}'),
+        ChatOptions('{"verbosity":"low"}'),
     ]
+
+
+async def test_hints_that_the_template_does_not_know_change_nothing() -> None:
     client = FakeClient()
     async with in_process(client) as http:
-        await http.post("/v1/chat/completions", json=CHAT_BODY | {"reasoning_effort": "none"})
-    assert client.requests[0].chat == ChatOptions()
+        for hints in ({"reasoning_effort": "high"}, {"verbosity": "low"}):
+            answer = await http.post("/v1/chat/completions", json=CHAT_BODY | hints)
+            assert answer.status_code == 200, answer.text
+    assert [request.chat for request in client.requests] == [ChatOptions()] * 2
 
 
 COMPLETION_ERRORS = [
@@ -380,7 +390,8 @@ CHAT_ERRORS = [
     (CHAT_BODY | {"chat_template_kwargs": [1]}, "chat_template_kwargs"),
     (CHAT_BODY | {"chat_template": "{{ x }}"}, "chat_template"),
     (CHAT_BODY | {"n": 2, "logit_bias": {"-1": 3}}, "logit_bias"),
-    (CHAT_BODY | {"reasoning_effort": "high"}, "reasoning_effort"),
+    (CHAT_BODY | {"reasoning_effort": 3}, "reasoning_effort"),
+    (CHAT_BODY | {"verbosity": "shouting"}, "verbosity"),
     (CHAT_BODY | {"prompt": "a"}, "prompt"),
     (CHAT_BODY | {"max_tokens": 1, "min_tokens": 2}, "min_tokens"),
 ]

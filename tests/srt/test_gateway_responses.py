@@ -81,7 +81,7 @@ async def test_fields_reach_the_ring() -> None:
         "temperature": 0,
         "top_p": 0.5,
         "seed": 4,
-        "text": {"format": form, "verbosity": "medium"},
+        "text": {"format": form, "verbosity": "high"},
         "reasoning": {"effort": "low", "summary": None},
         "store": True,
         "user": "u",
@@ -96,7 +96,7 @@ async def test_fields_reach_the_ring() -> None:
     assert (sampling.seed, sampling.json_schema) == (4, '{"type":"object"}')
     assert (request.cache_salt, request.rid, answer["id"]) == ("s", "mine", "mine")
     assert request.chat == ChatOptions('{"reasoning_effort":"low"}')
-    assert answer["text"] == {"format": form} and answer["store"] is False
+    assert answer["text"] == {"format": form, "verbosity": "high"} and answer["store"] is False
 
 
 async def test_items_of_a_history() -> None:
@@ -255,7 +255,7 @@ ERRORS = [
     ({"input": "a", "truncation": "auto"}, "truncation"),
     ({"input": "a", "max_output_tokens": -1}, "max_output_tokens"),
     ({"input": "a", "top_p": 2}, "top_p"),
-    ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning.effort"),
+    ({"input": "a", "reasoning": {"effort": 1}}, "reasoning.effort"),
     ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
     ({"input": "a", "text": {"format": {"type": "text", "schema": {}}}}, "text.format"),
     ({"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),

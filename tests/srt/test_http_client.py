@@ -331,7 +331,6 @@ async def test_operations_and_the_key() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"text": "a", "sampling": SamplingParams(max_new_tokens=None)}, "max_new_tokens"),
         ({"text": "a", "tools": [ToolSpec("f")]}, "tools"),
         ({"text": "a", "chat": ChatOptions(continue_final=True)}, "chat"),
         ({"messages": [], "chat": ChatOptions(template_args="[")}, "chat.template_args"),

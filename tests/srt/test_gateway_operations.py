@@ -1,0 +1,117 @@
+"""What the gateway tells of the server, the names it answers to, and pauses."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from srt.args import parse_args
+from srt.model.files import DEFAULT_MODEL, resolve_model
+from tests.fakes import READY, FakeClient
+from tests.srt.gateway_setup import VOCAB, error_of, in_process
+
+GENERATE = {"text": "a b"}
+SCORE = {"text": "a", "continuations": ["b"]}
+
+
+async def test_health_is_503_until_the_server_was_ready_once() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        for ring in (None, msgspec.structs.replace(READY, ready=False, parts={})):
+            client.ring = ring
+            early = await http.get("/health")
+            assert (early.status_code, early.json()["status"]) == (503, "starting")
+            assert "retry-after" in early.headers
+        client.ring = READY
+        assert (await http.get("/health")).status_code == 200
+        client.ring = msgspec.structs.replace(READY, ready=False, reason="a part was lost")
+        late = await http.get("/health")
+        assert (late.status_code, late.json()["status"]) == (200, "ok")
+
+
+def test_names_of_the_command_line() -> None:
+    own = resolve_model(DEFAULT_MODEL).name
+    for given, first, names in (
+        ([], own, ()),
+        (["--served-model-name", "a"], "a", ("a",)),
+        (["--served-model-name", "a", "b,c", "a"], "a", ("a", "b", "c")),
+        (["--served-model-name", "*"], own, ("*",)),
+        (["--served-model-name", "*", "b", "--port", "0"], "b", ("*", "b")),
+    ):
+        args = parse_args(given)
+        assert (args.model_name, args.model_names) == (first, names)
+
+
+@pytest.mark.parametrize(
+    ("names", "served", "refused"),
+    [
+        (("one", "two"), ("tiny", "one", "two", "/models/tiny.gguf", None), ("three", "*")),
+        (("one", "*"), ("tiny", "one", "three", "gpt-4o", None), ()),
+    ],
+)
+async def test_served_names(
+    names: tuple[str, ...], served: tuple[str | None, ...], refused: tuple[str, ...]
+) -> None:
+    async with in_process(FakeClient(), model_names=names) as http:
+        listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
+        assert listed == ["tiny", *(name for name in names if name != "*")]
+        for name in served:
+            body = {"model": name, "prompt": "a"}
+            answer = await http.post("/v1/completions", json=body)
+            assert (answer.status_code, answer.json()["model"]) == (200, name or "tiny")
+            if name and not name.startswith("/"):
+                assert (await http.get(f"/v1/models/{name}")).json()["id"] == name
+        for name in refused:
+            answer = await http.post("/v1/completions", json={"model": name, "prompt": "a"})
+            assert (answer.status_code, error_of(answer)["param"]) == (404, "model")
+
+
+async def test_tokenizer_info() -> None:
+    async with in_process(FakeClient(), template="{{ x }}") as http:
+        info = (await http.get("/tokenizer_info")).json()
+    assert info == {
+        "vocab_size": VOCAB.vocab_size,
+        "model_max_length": 2048,
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "bos_token": None,
+        "eos_token": None,
+        "unk_token": None,
+        "pad_token": None,
+        "chat_template": "{{ x }}",
+    }
+
+
+async def test_while_paused_nothing_is_generated() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        assert (await http.post("/pause_generation", json={"mode": "abort"})).json()["status"]
+        for path, body in (("/generate", GENERATE), ("/score_choices", SCORE)):
+            answer = await http.post(path, json=body)
+            assert answer.status_code == 503 and error_of(answer)["retryable"]
+            assert "/continue_generation" in error_of(answer)["message"]
+        assert not client.requests and not client.scores
+        assert (await http.post("/continue_generation")).json()["status"] == "ok"
+        for path, body in (("/generate", GENERATE), ("/score_choices", SCORE)):
+            assert (await http.post(path, json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/pause_generation", "/abort_request"])
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+async def test_requests_cannot_be_kept_for_later(path: str, mode: str) -> None:
+    async with in_process(FakeClient()) as http:
+        answer = await http.post(path, json={"mode": mode})
+    assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "limit"), [({}, 128), ({"max_new_tokens": None}, None), ({"max_new_tokens": 0}, 0)]
+)
+async def test_null_is_all_the_room(sampling: dict[str, Any], limit: int | None) -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        for given in (sampling, [sampling]):
+            text = ["a"] if isinstance(given, list) else "a"
+            answer = await http.post("/generate", json={"text": text, "sampling_params": given})
+            assert answer.status_code == 200, answer.text
+    assert [request.sampling.max_new_tokens for request in client.requests] == [limit] * 2
