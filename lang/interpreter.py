@@ -69,6 +69,8 @@ class Interpreter:
         self._scopes: dict[str, int] = {}
         self._unnamed: int = 0 if parent is None else parent._unnamed
         self._forks = itertools.count()
+        self.children: list[Interpreter] = []  # of streaming runs, whose forks can be watched
+        self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()
         self._queue: deque[Primitive] = deque()
         self._owned = False
@@ -120,6 +122,8 @@ class Interpreter:
         fork = next(self._forks)
         seeds = [derived_seed(self.seed, "fork", fork, i) for i in range(size)]
         children = [Interpreter(self.program, self, seed) for seed in seeds]
+        if self.program.streaming:
+            self.children += children
         self._push(Primitive(Fork(children)))
         return children
 
@@ -156,12 +160,18 @@ class Interpreter:
         return self.error or self.program.ended_by
 
     @property
+    def is_open(self) -> bool:
+        """Whether a fork's state has what it begins with."""
+        return self._opened
+
+    @property
     def is_idle(self) -> bool:
         """Whether nothing is left to perform."""
         return self._opened and not self._owned
 
     def change(self) -> "Future[None]":
-        """Done when there is more text, another variable, or an end. Ask before looking."""
+        """Done when there is more text, another variable, or an end, of this state or of its forks
+        if the run streams. Ask before looking."""
         future: Future[None] = Future()
         with self._lock:
             self._watchers.append(future)
@@ -174,6 +184,8 @@ class Interpreter:
                 watchers, self._watchers = self._watchers, []
             for watcher in watchers:
                 watcher.set_result(None)
+        if self._watched_by is not None:
+            self._watched_by.notify()
 
     # ---- the owner's side ----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import msgspec
 from lang import loop
 from lang.backends.base import Backend
 from lang.chat_template import ChatTemplate
+from lang.config import backend_of
 from lang.errors import CancelledError
 from lang.sampling import Sampling, derived_seed
 
@@ -29,10 +30,15 @@ current: contextvars.ContextVar["Program | None"] = contextvars.ContextVar("prog
 
 
 class Program:
-    """A run. `defaults` are the sampling arguments of all its gens; `streaming` gens grow."""
+    """A run. `defaults` are the sampling arguments of all its gens; `streaming` gens grow.
 
-    def __init__(self, backend: Backend, defaults: Sampling, *, streaming: bool = False) -> None:
-        self.backend = backend
+    Without a `backend` it has the default one of the time when it is needed.
+    """
+
+    def __init__(
+        self, backend: Backend | None, defaults: Sampling, *, streaming: bool = False
+    ) -> None:
+        self._backend = backend
         self.defaults = defaults
         self.streaming = streaming
         self.template: ChatTemplate | None = None
@@ -52,6 +58,11 @@ class Program:
             with outer._lock:
                 outer._inner.add(self)
                 self.ended_by = outer.ended_by
+
+    @property
+    def backend(self) -> Backend:
+        """Raises LangError if there is none."""
+        return backend_of(None) if self._backend is None else self._backend
 
     def inner_defaults(self) -> Sampling:
         """The defaults of the next run inside of this one: the same, but for a seed of its own."""

@@ -5,17 +5,20 @@ returns, or raises a ProgramError whose cause is the state's first error.
 """
 
 import base64
+import html
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from lang import loop, streaming
+from lang import loop, pickling, streaming
 from lang.errors import ProgramError
 from lang.interpreter import Interpreter
 from lang.ir import Expr, Part, RoleBegin, RoleEnd, Score, VarScopeBegin, VarScopeEnd
 from lang.program import Program, current
-from lang.trace import Trace
+from lang.trace import Trace, Usage
 from lang.work import Join, Slot
 
 GATHER_VARIABLE = "gather_variable"
@@ -142,10 +145,13 @@ class ProgramState:
         Waits as `s[name]` does, `timeout` seconds at most (TimeoutError). None for a variable that
         the model did not write. There is some of a gen whose text is no value, too.
         """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while (change := self._not_yet(name)) is not None:
+            loop.wait(change, _left_s(end))
         slot = self._interpreter.variables.get(name)
         if slot is None:
             return None
-        loop.wait(slot.done, timeout)
+        loop.wait(slot.done, _left_s(end))
         if slot.meta is None:
             self._value(slot)
         return slot.meta
@@ -204,6 +210,20 @@ class ProgramState:
         """The first error of this state, or of its function; None if there is none."""
         loop.wait(self._interpreter.barrier())
         return self._interpreter.failure or _original(self._interpreter.program.body_error)
+
+    def vars(self) -> dict[str, Any]:
+        """The variables that have a value, once everything submitted so far is done."""
+        loop.wait(self._interpreter.barrier())
+        slots = list(self._interpreter.variables.items())
+        return {
+            name: slot.done.result()
+            for name, slot in slots
+            if name[:1] != "<" and slot.done.done() and slot.done.exception() is None
+        }
+
+    def usage(self) -> Usage:
+        """What the calls of this state so far, and of its forks, took."""
+        return self.trace().usage()
 
     def trace(self) -> Trace:
         """Every call of this state so far, and below its forks."""
@@ -277,14 +297,45 @@ class ProgramState:
         """`text_iter` for `async for`; with `return_meta_data` pairs of a piece and meta info."""
         return streaming.async_pieces(self._interpreter, var_name, return_meta_data)
 
+    def tree_iter(self) -> Iterator[tuple[tuple[int, ...], str]]:
+        """The pieces of this state and of its forks, with whose they are: () is this state, (1, 0)
+        the first fork of its second one, all forks of a state counted. The run must stream."""
+        return streaming.tree_pieces(self._interpreter)
+
+    def tree_async_iter(self) -> AsyncIterator[tuple[tuple[int, ...], str]]:
+        """`tree_iter` for `async for`."""
+        return streaming.tree_async_pieces(self._interpreter)
+
     def __iter__(self) -> Iterator[str]:
         return self.text_iter()
 
     def __aiter__(self) -> AsyncIterator[str]:
         return self.text_async_iter()
 
+    # ---- elsewhere -----------------------------------------------------------------------------
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Once everything is done: see `pickling`."""
+        self._until_over()
+        # What the function returned is often the state itself, so it follows.
+        own = {"ret_value": self.ret_value} if hasattr(self, "ret_value") else {}
+        return _restored, (pickling.taken(self._interpreter),), own
+
+    def _until_over(self) -> None:
+        if current.get() is not self.program:
+            loop.wait(self.program.body_done)
+        loop.wait(self._interpreter.barrier())
+
+    def _repr_html_(self) -> str:
+        """For notebooks, once everything is done."""
+        self._until_over()
+        error = self.error()
+        end = "" if error is None else f"<pre>{html.escape(_words(error))}</pre>"
+        return self._interpreter.trace.html_of(self._interpreter.text) + end
+
     def __repr__(self) -> str:
-        return f"ProgramState({self._interpreter.text!r})"
+        is_over = self._interpreter.is_idle and self.program.body_done.done()
+        return f"ProgramState({self._interpreter.text!r}{'' if is_over else ', at work'})"
 
     def __format__(self, spec: str) -> str:
         raise TypeError("a state is no text: use s.text()")
@@ -343,6 +394,14 @@ class ProgramStateGroup:
         for state, part in zip(self._states, each, strict=True):
             state += part
         return self
+
+
+def _restored(taken: dict[str, Any]) -> ProgramState:
+    return ProgramState(pickling.restored(taken))
+
+
+def _left_s(end: float) -> float | None:
+    return None if end == math.inf else max(0.0, end - time.monotonic())
 
 
 @contextmanager

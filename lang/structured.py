@@ -36,6 +36,9 @@ class Text(str):
         made.value, made.groups = value, groups or {}
         return made
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return str(self), self.value, self.groups
+
     def __getattr__(self, name: str) -> str | None:
         try:
             return self.__dict__["groups"][name]  # type: ignore[no-any-return]

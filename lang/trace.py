@@ -14,7 +14,7 @@ PROMPT_TAIL_CHARS = 80
 
 
 class Call(Struct):
-    """One call of a back end. `kind` is gen, select, score or prefetch; times are in seconds."""
+    """One call of a back end. `kind` is gen, select or score; times are in seconds."""
 
     kind: str
     name: str
@@ -32,6 +32,15 @@ class Call(Struct):
 def call_on(kind: str, name: str, prompt: str) -> Call:
     """A call that begins, on `prompt`."""
     return Call(kind, name, len(prompt), prompt[-PROMPT_TAIL_CHARS:])
+
+
+class Usage(Struct, frozen=True):
+    """Calls, and their tokens: of all prompts, those of them that were cached, and new ones."""
+
+    calls: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
 
 
 class Fork(Struct):
@@ -53,6 +62,27 @@ class Trace(Struct):
             else:
                 for child in step.children:
                     yield from child.calls()
+
+    def usage(self) -> Usage:
+        """What all calls together took."""
+        calls = list(self.calls())
+        return Usage(
+            len(calls),
+            sum(call.prompt_tokens for call in calls),
+            sum(call.cached_tokens for call in calls),
+            sum(call.completion_tokens for call in calls),
+        )
+
+    def html_of(self, text: str) -> str:
+        """The state's text, with what the model wrote in bold."""
+        pieces, at = [], 0
+        for call in self.steps:
+            if isinstance(call, Call) and call.kind != "score":
+                start, end = call.prompt_chars, call.prompt_chars + len(call.text)
+                if at <= start < end and text[start:end] == call.text:
+                    pieces.append(f"{html.escape(text[at:start])}<b>{html.escape(call.text)}</b>")
+                    at = end
+        return f"<pre>{''.join(pieces)}{html.escape(text[at:])}</pre>"
 
     def to_list(self) -> list[Any]:
         """The tree as JSON values: calls are objects, forks {"fork": [...]}."""

@@ -22,6 +22,7 @@ from srt.messages import Finish
 # the sample's last output.
 Parse = Callable[[Any, list[GenerateOutput]], dict[int, GenerateOutput]]
 
+_NOTHING = GenerateOutput("", "", "", [], 0, 0, 0)
 _STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
 
 
@@ -94,6 +95,16 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             finish=_finish(word and {"type": word, "matched": choice.get("matched_stop")}),
         )
     return outputs
+
+
+def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
+    """The answer of /generate: every sample. Raises RingError for one that cannot be read."""
+    try:
+        payload = msgspec.json.decode(response.content)
+        samples = payload if isinstance(payload, list) else [payload]
+        return [parse_native(sample | {"index": 0}, [_NOTHING])[0] for sample in samples]
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as exc:
+        raise RingError("the server sent an answer that cannot be read") from exc
 
 
 def parse_score(payload: Any) -> ScoreOutput:

@@ -8,17 +8,18 @@ import asyncio
 import atexit
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.backends.scores import Scored, Scores
+from lang.backends.served_model import ServedModel
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
 from srt.client import AsyncClient
-from srt.errors import RequestError, RingError
+from srt.errors import RequestError
 from srt.generation import GenerateOutput
 from srt.many import patiently
 from srt.sampling_params import SamplingParams
@@ -33,6 +34,7 @@ CLOSE_TIMEOUT_S = 2.0
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 # What goes into the request beside them, or is done here.
 _NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len", "top_logprobs_num"}
+_NOT_SENT |= {"return_text_in_logprobs"}
 _open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
 
 
@@ -54,6 +56,7 @@ class RuntimeEndpoint(BackendDefaults):
         self._api_key = api_key
         named = isinstance(chat_template, str)
         self._template = chat_template_named(str(chat_template)) if named else chat_template
+        self._model = ServedModel(url, api_key)
         self._client: AsyncClient | None = None
         self._opening = asyncio.Lock()
 
@@ -67,45 +70,44 @@ class RuntimeEndpoint(BackendDefaults):
 
     async def chat_template(self) -> ChatTemplate:
         if not isinstance(self._template, ChatTemplate):
-            self._template = chat_template_of_model(await self._model_name())
+            self._template = chat_template_of_model(await self._model.name())
         return self._template
-
-    async def _model_name(self) -> str:
-        if self.url.startswith("ipc://"):
-            from srt.ring import ring_at
-
-            return ring_at(self.url).read_args().model_name
-        return str((await self.model_info())["model_path"])
-
-    async def model_info(self) -> dict[str, Any]:
-        """What the server says of its model, over HTTP only. Raises RingError."""
-        import httpx
-
-        headers = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        try:
-            async with httpx.AsyncClient(base_url=self.url, headers=headers) as http:
-                response = await http.get("/get_model_info")
-                response.raise_for_status()
-        except httpx.HTTPError as error:
-            raise RingError(f"cannot ask {self.url} for its model: {error}") from error
-        info: dict[str, Any] = response.json()
-        return info
 
     # ---- requests ------------------------------------------------------------------------------
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         client = await self.client()
-        request = _request(prompt, sampling)
-        output = await patiently(lambda: client.generate(prompt.text, **request))
-        return _completion(output, sampling)
+        request = _request(sampling) | await self._prompt_fields(prompt)
+        output = await patiently(lambda: client.generate(**request))
+        return _completion(output, await self._texts(output, sampling))
 
     async def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
         client = await self.client()
-        request = _request(prompt, sampling) | {"stream": True}
-        generation = await patiently(lambda: client.submit(text=prompt.text, **request))
+        request = _request(sampling) | await self._prompt_fields(prompt)
+        generation = await patiently(lambda: client.submit(stream=True, **request))
         async with contextlib.aclosing(generation):
             async for output in generation:
-                yield _completion(output, sampling)
+                yield _completion(output, await self._texts(output, sampling))
+
+    async def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
+        """A model needs a token to go on from. Raises RequestError if there is none."""
+        _refuse_images(prompt)
+        if prompt.text:
+            return {"text": prompt.text}
+        bos_id = await self._model.bos_id()
+        if bos_id is None:
+            reason = "there is none before this call, and the model has no BOS token in its place"
+            raise RequestError(f"text: {reason}", param="text")
+        return {"input_ids": [bos_id]}
+
+    async def _texts(self, output: GenerateOutput, sampling: Sampling) -> Mapping[int, str]:
+        """Of the tokens with log-probabilities, once there are no more of them."""
+        if output.finish is None or not sampling.return_text_in_logprobs:
+            return {}
+        ids = {*output.output_ids, *(token for _, token in output.prompt_logprobs or [])}
+        for top in [*(output.output_top_logprobs or []), *(output.prompt_top_logprobs or [])]:
+            ids.update(token for _, token in top or [])
+        return await self._model.texts(ids)
 
     async def prefetch(self, prefix: str) -> None:
         client = await self.client()
@@ -115,11 +117,9 @@ class RuntimeEndpoint(BackendDefaults):
     async def score(
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
-        _refuse_images(prompt)
         client = await self.client()
-        output = await patiently(
-            lambda: client.score(text=prompt.text, continuations=list(continuations))
-        )
+        fields = await self._prompt_fields(prompt)
+        output = await patiently(lambda: client.score(continuations=list(continuations), **fields))
         alone: list[tuple[float | None, ...]] = [() for _ in continuations]
         if unconditional:
             alone = await all_of(_alone(client, choice.token_ids) for choice in output.choices)
@@ -230,8 +230,7 @@ def endpoint_of(
     return RuntimeEndpoint(f"ipc://{engine.directory}", chat_template=chat_template)
 
 
-def _request(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-    _refuse_images(prompt)
+def _request(sampling: Sampling) -> dict[str, Any]:
     return {
         "sampling": _params(sampling),
         "return_logprob": sampling.return_logprob,
@@ -265,7 +264,7 @@ def _token_biases(given: Mapping[str, float]) -> dict[int, float]:
         raise RequestError("logit_bias must be by token ids", param="logit_bias") from None
 
 
-def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
+def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
     meta: dict[str, Any] = {
         "id": output.rid,
         "output_ids": output.output_ids,
@@ -274,15 +273,15 @@ def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
     }
     if output.output_logprobs is not None:
         pairs = zip(output.output_logprobs, output.output_ids, strict=True)
-        meta["output_token_logprobs"] = [[value, token, None] for value, token in pairs]
+        meta["output_token_logprobs"] = _rows(pairs, texts)
     for name, tops in (
         ("output_top_logprobs", output.output_top_logprobs),
         ("input_top_logprobs", output.prompt_top_logprobs),
     ):
         if tops is not None:
-            meta[name] = [top and [[value, token, None] for value, token in top] for top in tops]
+            meta[name] = [top and _rows(top, texts) for top in tops]
     if output.prompt_logprobs is not None:
-        meta["input_token_logprobs"] = [[v, token, None] for v, token in output.prompt_logprobs]
+        meta["input_token_logprobs"] = _rows(output.prompt_logprobs, texts)
     finish = output.finish
     return Completion(
         output.text,
@@ -293,6 +292,10 @@ def _completion(output: GenerateOutput, sampling: Sampling) -> Completion:
         output.completion_tokens,
         meta,
     )
+
+
+def _rows(pairs: Iterable[tuple[float | None, int]], texts: Mapping[int, str]) -> list[list[Any]]:
+    return [[value, token, texts.get(token)] for value, token in pairs]
 
 
 async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None, ...]:

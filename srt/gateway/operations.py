@@ -76,7 +76,8 @@ def _meant(gateway: Gateway, body: AbortRequest) -> list[str]:
 @get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
 async def model_info(request: HttpRequest) -> ASGIApp:
     """What is served."""
-    info = gateway_of(request).info
+    gateway = gateway_of(request)
+    info = gateway.info
     return json_reply(
         ModelInfo(
             model_path=info.model_path,
@@ -84,6 +85,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
             served_model_name=info.model_name,
             context_length=info.context_len,
             max_total_tokens=info.max_total_tokens,
+            bos_token_id=gateway.vocab.bos_id,
         )
     )
 

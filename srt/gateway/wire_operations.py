@@ -53,6 +53,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     served_model_name: str
     context_length: int
     max_total_tokens: int
+    bos_token_id: int | None
     is_generation: bool = True
     has_image_understanding: bool = False
     preferred_sampling_params: dict[str, Any] | None = None

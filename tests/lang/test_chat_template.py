@@ -51,9 +51,11 @@ def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
     assert biased["repetition_penalty"] == 1.5 and "n" not in biased
     with pytest.raises(RequestError, match="logit_bias"):
         _params(Sampling(logit_bias={"the": 2.0}))
-    with pytest.raises(UnsupportedError, match="return_text_in_logprobs"):
-        _params(Sampling(return_text_in_logprobs=True))
-    asked = _request(Prompt("x"), Sampling(return_logprob=True, top_logprobs_num=2))
+    asked = _request(Sampling(return_logprob=True, top_logprobs_num=2))
     assert asked["top_logprobs"] == 2
+
+
+async def test_the_runtime_refuses_images() -> None:
+    endpoint = RuntimeEndpoint("http://localhost:1")
     with pytest.raises(UnsupportedError, match="image"):
-        _request(Prompt("x", images=(Image(b""),)), PLAIN)
+        await endpoint.generate(Prompt("x", images=(Image(b""),)), PLAIN)

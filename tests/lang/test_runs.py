@@ -12,7 +12,7 @@ import lang as sgl
 from lang import bodies
 from lang.sampling import derived_seed
 from lang.tracer import constant_prefix
-from tests.lang.fakes import FakeBackend
+from tests.lang.fakes import BOOM, HANG, FakeBackend
 from tests.waiting import SOON_S
 
 
@@ -143,6 +143,8 @@ def test_streams() -> None:
     assert "".join(state.text_iter("a")) == "hello world"
     with pytest.raises(KeyError):
         list(state.text_iter("nothing"))
+    meta = two_gens.run(stream=True, backend=backend).get_meta_info("b", timeout=SOON_S)
+    assert meta is not None and meta["completion_tokens"] == 11
     still = two_gens.run(backend=backend)
     assert "".join(still.text_iter()) == "q:hello world-hello world"
     assert "".join(still.text_iter("a")) == "hello world"
@@ -158,6 +160,48 @@ async def test_streams_on_a_loop() -> None:
     assert "".join(pieces) == "q:hello world-hello world"
     of_state = [piece async for piece in two_gens.run(stream=True, backend=backend)]
     assert "".join(of_state) == "q:hello world-hello world"
+
+
+@sgl.function
+def tree(s: Any) -> None:
+    s += "q:" + sgl.gen("a")
+    forks = s.fork(2)
+    forks += lambda i: f"{i}>" + sgl.gen("b")
+    inner = forks[1].fork(1)
+    inner += "!" + sgl.gen("c")
+    s += "-" + sgl.gen("d")
+
+
+TREE = {(): "q:hello-hello", (0,): "0>hello", (1,): "1>hello", (1, 0): "!hello"}
+
+
+def joined(pairs: list[tuple[tuple[int, ...], str]]) -> dict[tuple[int, ...], str]:
+    found: dict[tuple[int, ...], str] = {}
+    for path, piece in pairs:
+        found[path] = found.get(path, "") + piece
+    return found
+
+
+def test_a_stream_of_all_forks() -> None:
+    backend = FakeBackend(lambda prompt, sampling: "hello")
+    pairs = list(tree.run(stream=True, backend=backend).tree_iter())
+    assert joined(pairs) == TREE
+    endless = FakeBackend(lambda prompt, sampling: "xyz" + HANG)
+    seen = sgl.function(lambda s: s.fork(2).__iadd__("p" + sgl.gen("a")))
+    begun = seen.run(stream=True, backend=endless).tree_iter()
+    paths: set[tuple[int, ...]] = set()
+    while paths != {(0,), (1,)}:  # while both are at work
+        paths.add(next(begun)[0])
+    begun.close()
+    failing = sgl.function(lambda s: s.__iadd__(BOOM + sgl.gen("a")))
+    with pytest.raises(sgl.ProgramError):
+        list(failing.run(stream=True, backend=backend).tree_iter())
+
+
+async def test_a_stream_of_all_forks_on_a_loop() -> None:
+    backend = FakeBackend(lambda prompt, sampling: "hello")
+    state = tree.run(stream=True, backend=backend)
+    assert joined([pair async for pair in state.tree_async_iter()]) == TREE
 
 
 def test_a_function_may_read_its_own_stream() -> None:

@@ -46,6 +46,45 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     assert client.ring is None
 
 
+async def test_a_whole_answer_is_what_a_stream_ends_with() -> None:
+    fake = FakeClient()
+    asked = Request(
+        text="a b",
+        sampling=SamplingParams(max_new_tokens=3, seed=4),
+        return_logprob=True,
+        logprob_start_len=0,
+        top_logprobs=2,
+        logprob_token_ids=[7],
+        rid="q",
+    )
+    several = replace(asked, sampling=replace(asked.sampling, n=3))
+    chat = replace(asked, text=None, messages=[ChatMessage("user", "hi")], return_logprob=False)
+    chat = replace(chat, top_logprobs=0, logprob_token_ids=())
+    async with served(fake) as server, HttpClient(server.url) as client:
+        for request in (asked, several, chat):
+            whole = await client.complete(request)
+            streamed = [await each.result() for each in await client.submit_samples(request)]
+            assert [replace(each, delta="") for each in whole] == [
+                replace(each, delta="") for each in streamed
+            ]
+        assert not fake.requests[0].stream and fake.requests[1].stream
+        with pytest.raises(RequestError, match="max_new_tokens"):
+            await client.complete(replace(asked, sampling=SamplingParams(max_new_tokens=None)))
+
+
+async def test_a_whole_answer_that_is_cancelled_ends_on_the_server() -> None:
+    fake = FakeClient()
+    fake.hold.clear()
+    async with served(fake) as server, HttpClient(server.url) as client:
+        task = asyncio.ensure_future(client.complete(Request(text="a", rid="q")))
+        await fake.wait_submitted(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await fake.wait_aborted(1)
+    assert fake.aborted == ["q"]
+
+
 async def test_messages_use_the_chat_route() -> None:
     fake = FakeClient()
     sampling = SamplingParams(max_new_tokens=None, min_new_tokens=1)

@@ -1,0 +1,83 @@
+"""What the runtime's back end must know of a served model: name, BOS token, tokens' texts.
+
+Over HTTP the server is asked. Of a ring, which is on this machine, the model's files are read once.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from srt.errors import RingError
+from srt.model.files import resolve_model
+from srt.model.vocab import Vocab, load_vocab
+from srt.ring import ring_at
+
+TIMEOUT_S = 60.0
+TEXTS_AT_ONCE = 1024
+
+
+class ServedModel:
+    """The model of the server at `url`, http:// or ipc://DIRECTORY. All raise RingError if the
+    server cannot be asked."""
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self._url = url
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._is_ring = url.startswith("ipc://")
+        self._reading = asyncio.Lock()
+        self._vocab: Vocab | None = None
+        self._anchor: list[int] = []
+        self._texts: dict[int, str] = {}
+
+    async def name(self) -> str:
+        """As the server calls it, or its path."""
+        if self._is_ring:
+            return ring_at(self._url).read_args().model_name
+        return str((await self._ask("GET", "/get_model_info"))["model_path"])
+
+    async def bos_id(self) -> int | None:
+        """The token that texts may begin with, if the vocabulary has one."""
+        if self._is_ring:
+            return (await self._read_vocab()).bos_id
+        bos_id: int | None = (await self._ask("GET", "/get_model_info")).get("bos_token_id")
+        return bos_id
+
+    async def texts(self, ids: Iterable[int]) -> Mapping[int, str]:
+        """The text of each token; bytes that are no UTF-8 are U+FFFD."""
+        missing = sorted(set(ids) - self._texts.keys())
+        if missing and self._is_ring:
+            vocab = await self._read_vocab()
+            self._texts |= {i: vocab.decode([i], skip_special_tokens=False) for i in missing}
+        elif missing:
+            for start in range(0, len(missing), TEXTS_AT_ONCE):
+                await self._ask_texts(missing[start : start + TEXTS_AT_ONCE])
+        return self._texts
+
+    async def _read_vocab(self) -> Vocab:
+        async with self._reading:
+            if self._vocab is None:
+                model = ring_at(self._url).read_args().model
+                self._vocab = await asyncio.to_thread(lambda: load_vocab(resolve_model(model)))
+            return self._vocab
+
+    async def _ask_texts(self, ids: list[int]) -> None:
+        """A text's first space may not be shown, so each token is shown after others."""
+        if not self._anchor:
+            asked = {"prompt": "a", "add_special_tokens": False}
+            self._anchor = (await self._ask("POST", "/tokenize", asked))["tokens"]
+        rows = [self._anchor, *([*self._anchor, i] for i in ids)]
+        asked = {"tokens": rows, "skip_special_tokens": False}
+        first, *texts = (await self._ask("POST", "/detokenize", asked))["text"]
+        self._texts |= {i: text[len(first) :] for i, text in zip(ids, texts, strict=True)}
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+        import httpx
+
+        options: Any = {"base_url": self._url, "headers": self._headers, "timeout": TIMEOUT_S}
+        try:
+            async with httpx.AsyncClient(**options) as http:
+                response = await http.request(method, path, json=body)
+                response.raise_for_status()
+        except httpx.HTTPError as error:
+            raise RingError(f"cannot ask {self._url} for its model: {error}") from error
+        return response.json()

@@ -1,0 +1,69 @@
+"""States as bytes: what a state has come to, without the run that it belongs to.
+
+A state that was read again has its text, turns, variables, trace and error. It may go on, with the
+default back end of its new process; what its forks have, they have on their own.
+"""
+
+import pickle
+from typing import Any
+
+from lang.errors import LangError
+from lang.interpreter import Interpreter
+from lang.program import Program
+from lang.sampling import derived_seed
+from lang.work import Slot
+
+# Of an interpreter, besides its variables and what came of it.
+_FIELDS = (
+    *("text", "messages", "role", "role_start", "said_default_system", "images", "role_images"),
+    *("start_chars", "start_messages", "trace"),
+)
+
+
+def taken(state: Interpreter) -> dict[str, Any]:
+    """All of an idle state, as what `pickle` can write if it can write the variables' values."""
+    program = state.program
+    slots = {name: slot for name, slot in state.variables.items() if slot.done.done()}
+    return {
+        "fields": {name: getattr(state, name) for name in _FIELDS},
+        "variables": {name: _of_slot(slot) for name, slot in slots.items()},
+        "error": _portable(state.failure),
+        "body_error": _portable(program.body_error),
+        "template": program.template,
+        "defaults": program.defaults,
+        "seed": derived_seed(state.seed, "pickled", next(state.calls)),
+    }
+
+
+def restored(state: dict[str, Any]) -> Interpreter:
+    """The state that `taken` saw, in a run of its own that is over."""
+    program = Program(None, state["defaults"])
+    program.template = state["template"]
+    program.end_body(state["body_error"])
+    made = Interpreter(program)
+    for name, value in state["fields"].items():
+        setattr(made, name, value)
+    made.error, made.seed = state["error"], state["seed"]
+    for name, (value, error, text, meta) in state["variables"].items():
+        slot = made.variables[name] = Slot(name)
+        slot.text, slot.meta = text, meta
+        if error is None:
+            slot.done.set_result(value)
+        else:
+            slot.done.set_exception(error)
+    return made
+
+
+def _of_slot(slot: Slot) -> tuple[Any, BaseException | None, str, dict[str, Any] | None]:
+    error = slot.done.exception()
+    value = slot.done.result() if error is None else None
+    return value, _portable(error), slot.text, slot.meta
+
+
+def _portable(error: BaseException | None) -> BaseException | None:
+    """The error, or one of ours with its words: not every exception can be made again."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return LangError(f"{type(error).__name__}: {error}")
+    return error
