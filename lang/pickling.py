@@ -1,10 +1,10 @@
-"""States as bytes: what a state has come to, without the run that it belongs to.
+"""What `pickle` writes of a state: what it has come to, without the run that it belongs to.
 
 A state that was read again has its text, turns, variables, trace and error. It may go on, with the
 default back end of its new process; what its forks have, they have on their own.
 """
 
-import pickle
+import copy
 from typing import Any
 
 from lang.errors import LangError
@@ -63,7 +63,7 @@ def _of_slot(slot: Slot) -> tuple[Any, BaseException | None, str, dict[str, Any]
 def _portable(error: BaseException | None) -> BaseException | None:
     """The error, or one of ours with its words: not every exception can be made again."""
     try:
-        pickle.loads(pickle.dumps(error))
+        copy.copy(error)
     except Exception:
         return LangError(f"{type(error).__name__}: {error}")
     return error

@@ -1,6 +1,6 @@
 """What a state tells of itself: its variables, its usage, its bytes and what a notebook shows."""
 
-import pickle
+import multiprocessing
 import threading
 from typing import Any
 
@@ -40,9 +40,16 @@ def test_usage_is_of_all_calls() -> None:
     assert usage.completion_tokens == sum(call.completion_tokens for call in calls) > 0
 
 
+def sent(state: sgl.ProgramState) -> Any:
+    """What a process that it is sent to would get."""
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(state)
+    return theirs.recv()
+
+
 def test_a_state_can_be_pickled() -> None:
     state = chat.run("hey", backend=FakeBackend(), seed=1)
-    again = pickle.loads(pickle.dumps(state))
+    again = sent(state)
     assert (again.text(), again.messages()) == (state.text(), state.messages())
     assert again.vars() == state.vars() and again["a"].x == state["a"].x
     assert again.get_meta_info("a") == state.get_meta_info("a")
@@ -53,7 +60,7 @@ def test_a_state_can_be_pickled() -> None:
         _ = again["d"]
     sgl.set_default_backend(FakeBackend())
     try:
-        other = pickle.loads(pickle.dumps(state))
+        other = sent(state)
         other += "more" + sgl.gen("d")
         assert other["d"] == f"<{len(state.text()) + 4}>"
     finally:
@@ -72,7 +79,7 @@ def test_a_failed_state_can_be_pickled(error: Exception) -> None:
     backend = FakeBackend()
     backend.error = error
     state = sgl.function(lambda s: s.__iadd__(BOOM + sgl.gen("a"))).run(backend=backend)
-    again = pickle.loads(pickle.dumps(state))
+    again = sent(state)
     assert str(error) in str(again.error()) and again.text() == BOOM
     if not isinstance(error, Odd):
         assert type(again.error()) is type(error)
