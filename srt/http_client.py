@@ -99,11 +99,13 @@ class HttpClient:
 
     async def complete(self, request: Request) -> list[GenerateOutput]:
         """The finished samples of a request. A cancelled call ends them on the server."""
-        if request.messages is not None:  # whose ids and usage only a stream has
+        tokens = request.sampling.max_new_tokens
+        # Only a stream has a chat's ids and usage, or shows that an answer without a bound goes on.
+        if request.messages is not None or tokens is None:
             return await all_of(each.result() for each in await self.submit_samples(request))
         request.sampling.check_count()
         body = generate_body(request) | {"stream": False}
-        read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * body["sampling_params"]["max_new_tokens"]
+        read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
         response = await self._call("POST", "/generate", read_s, json=body)
         return parse_whole(response)
 
