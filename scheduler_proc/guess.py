@@ -116,9 +116,10 @@ class _Changes:
                 stop = at + len(change)
                 if stop > len(self._ids):
                     return False
-                self._ids[at:stop] = change.ids
-                self._repeat[at:stop] = change.repeat
-                self._add[at:stop] = change.add
+                entries = change.entries
+                self._ids[at:stop] = entries.ids
+                self._repeat[at:stop] = entries.repeat
+                self._add[at:stop] = entries.add
                 at = stop
             self._ends[number] = at
         batch = self._batch

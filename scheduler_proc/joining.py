@@ -10,6 +10,7 @@ import numpy as np
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.layout import indptr_of
 from scheduler_proc.parts import entries_of
+from scheduler_proc.penalties import LateChange
 from scheduler_proc.step import LateTokens, Row, Step
 
 
@@ -38,6 +39,7 @@ def joined(first: Step, second: Step) -> Step:
     late = LateTokens(
         _both(first.late_tokens.at, second.late_tokens.at + a.num_tokens),
         _both(first.late_tokens.samples, second.late_tokens.samples),
+        first.late_tokens.changes + _behind(a, second.late_tokens.changes),
     )
     return Step(batch, first.rows + second.rows, late)
 
@@ -90,6 +92,12 @@ def _adjusts(a: ForwardBatch, b: ForwardBatch) -> dict[str, Any]:
     names = ("adjust_ids", "adjust_repeat", "adjust_add")
     columns = {name: np.concatenate([getattr(batch, name) for batch in present]) for name in names}
     return {"adjust_indptr": _indptrs(*indptrs), **columns}
+
+
+def _behind(a: ForwardBatch, changes: tuple[LateChange, ...]) -> tuple[LateChange, ...]:
+    """Where their entries are after those of `a`."""
+    shift = 0 if a.adjust_ids is None else len(a.adjust_ids)
+    return tuple(change._replace(start=change.start + shift) for change in changes)
 
 
 def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, dict[str, Any]]:

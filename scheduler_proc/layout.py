@@ -10,9 +10,10 @@ import numpy as np
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
+from scheduler_proc.penalties import Entries, LateChange
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
-from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Row, Step
+from scheduler_proc.step import LateTokens, Row, Step
 
 
 def lay_out(
@@ -29,11 +30,12 @@ def lay_out(
     kv_indices = kv_buffer[: kv_indptr[-1]]
     parts = [slots[row.req.row, : row.start + row.extend_len] for row in rows]
     np.concatenate(parts, out=kv_indices)
-    input_ids, late_tokens = _input_ids(rows, qo_indptr)
+    input_ids, at, late_samples = _input_ids(rows, qo_indptr)
     samples = np.flatnonzero([row.samples for row in rows])
     picked = [row for row in rows if row.samples]
     for sample, row in enumerate(picked):
         row.sample = sample
+    adjusts, late_changes = _adjust_arrays(picked)
     table_rows = np.array([row.req.row for row in picked], np.int64)
     batch = ForwardBatch(
         input_ids=input_ids,
@@ -46,27 +48,32 @@ def lay_out(
         sample_tokens=qo_indptr[1:][samples] - 1,
         **sampling.arrays(table_rows, seq_lens[samples]),
         **_limit_arrays([row.limits for row in picked]),
-        **_adjust_arrays([row.req for row in picked]),
+        **adjusts,
         **_logprob_arrays(rows, qo_indptr),
         **_detail_arrays(rows),
     )
+    late_tokens = LateTokens(np.array(at, np.int64), np.array(late_samples, np.int64), late_changes)
     return Step(batch, rows, late_tokens, kv_buffer)
 
 
-def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, LateTokens]:
+def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
+    """The known ones; where the others are, and which samples of the step before."""
     input_ids = np.zeros(qo_indptr[-1], np.int32)
     at, samples = [], []
     for row, first in zip(rows, qo_indptr.tolist(), strict=False):
         req, known = row.req, row.extend_len
-        if row.start + known > req.num_tokens:
+        if _is_late(row):
             known -= 1
             at.append(first + known)
             samples.append(req.pending_sample)
         if known > 0:
             input_ids[first : first + known] = req.tokens[row.start : row.start + known]
-    if not at:
-        return input_ids, NO_LATE_TOKENS
-    return input_ids, LateTokens(np.array(at, np.int64), np.array(samples, np.int64))
+    return input_ids, at, samples
+
+
+def _is_late(row: Row) -> bool:
+    """Whether its last token is still being sampled."""
+    return row.start + row.extend_len > row.req.num_tokens
 
 
 def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
@@ -130,18 +137,33 @@ def _limit_arrays(limits: list[Limits]) -> dict[str, Any]:
     return fields
 
 
-def _adjust_arrays(reqs: list[Req]) -> dict[str, Any]:
-    """The changes of each sample's logits."""
-    changes = [req.logit_changes for req in reqs]
-    present = [change for change in changes if change is not None and len(change) > 0]
-    if not present:
-        return {}
+def _adjust_arrays(picked: list[Row]) -> tuple[dict[str, Any], tuple[LateChange, ...]]:
+    """The changes of each sample's logits, and which of these wait for a token."""
+    if all(row.req.logit_changes is None for row in picked):
+        return {}, ()
+    columns: list[Entries] = []
+    late: list[LateChange] = []
+    lens = [0] * len(picked)
+    start = 0
+    for sample, row in enumerate(picked):
+        changes = row.req.logit_changes
+        if changes is None:
+            continue
+        if changes.count_outputs and _is_late(row):
+            columns.append(changes.entries_with_room())
+            late.append(LateChange(changes, row.req.pending_sample, start, columns[-1].counts))
+        else:
+            columns.append(changes.entries)
+        lens[sample] = len(columns[-1].ids)
+        start += lens[sample]
+    if start == 0:
+        return {}, ()
     return {
-        "adjust_indptr": indptr_of([0 if change is None else len(change) for change in changes]),
-        "adjust_ids": np.concatenate([change.ids for change in present]),
-        "adjust_repeat": np.concatenate([change.repeat for change in present]),
-        "adjust_add": np.concatenate([change.add for change in present]),
-    }
+        "adjust_indptr": indptr_of(lens),
+        "adjust_ids": np.concatenate([entries.ids for entries in columns]),
+        "adjust_repeat": np.concatenate([entries.repeat for entries in columns]),
+        "adjust_add": np.concatenate([entries.add for entries in columns]),
+    }, tuple(late)
 
 
 def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray]:

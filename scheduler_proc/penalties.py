@@ -1,10 +1,23 @@
 """What penalties and `logit_bias` do to the logits of a req's next token, kept up to date token by
-token. A `Req` owns one, if it has any of these; the plan copies its arrays into the batch.
+token. A `Req` owns one, if it has any of these; the plan copies its arrays into the batch. If the
+newest token is still being sampled then, a `LateChange` goes along, which puts it in.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
+from scheduler_proc.batch import ForwardBatch
 from srt.sampling_params import SamplingParams
+
+
+class Entries(NamedTuple):
+    """What happens to the logits of single tokens: each [n], of tokens that are distinct."""
+
+    ids: np.ndarray  # int32
+    repeat: np.ndarray  # float32: by what they are divided if positive, else multiplied
+    add: np.ndarray  # float32: what is added then
+    counts: np.ndarray  # int32: how often the output has the token
 
 
 class LogitChanges:
@@ -14,8 +27,11 @@ class LogitChanges:
     up to order and to entries that change nothing, which are what is left of tokens taken back.
     """
 
-    def __init__(self, sampling: SamplingParams, prompt: np.ndarray) -> None:
+    def __init__(self, sampling: SamplingParams, prompt: np.ndarray, vocab_size: int) -> None:
         """`prompt` int32 [n]; the output is empty."""
+        self.count_outputs = sampling.has_penalties
+        self._vocab_size = vocab_size
+        self._unknown = 0  # all smaller ids have entries
         self._repetition = sampling.repetition_penalty
         self._frequency = sampling.frequency_penalty
         self._presence = sampling.presence_penalty
@@ -26,7 +42,7 @@ class LogitChanges:
         ids = np.concatenate((prompt_ids, np.setdiff1d(bias_ids, prompt_ids)))
         self._size = len(ids)
         self._index: dict[int, int] = dict(zip(ids.tolist(), range(self._size), strict=True))
-        self._counts = [0] * self._size  # in the output
+        self._counts = np.zeros(self._size, np.int32)  # in the output
         self._ids = ids
         self._repeat = np.ones(self._size, np.float32)
         self._repeat[: self._prompt_size] = self._repetition
@@ -38,30 +54,39 @@ class LogitChanges:
         return self._size
 
     @property
-    def ids(self) -> np.ndarray:
-        """The tokens: int32 [n], distinct; a view, not to be kept, as are the other two."""
-        return self._ids[: self._size]
-
-    @property
-    def repeat(self) -> np.ndarray:
-        """By what their logits are divided if positive, else multiplied: float32 [n]."""
-        return self._repeat[: self._size]
-
-    @property
-    def add(self) -> np.ndarray:
-        """What is added then: float32 [n]."""
-        return self._add[: self._size]
+    def entries(self) -> Entries:
+        """As they are now; views, not to be kept."""
+        size = self._size
+        return Entries(self._ids[:size], self._repeat[:size], self._add[:size], self._counts[:size])
 
     def count(self, token: int, change: int) -> None:
         """The output has `token` once more (`change` 1) or once less (-1)."""
         at = self._index.get(token)
         if at is None:
             at = self._append(token)
-        count = self._counts[at] = self._counts[at] + change
+        self._counts[at] += change
+        self._repeat[at], self._add[at] = self.effect(token, at, int(self._counts[at]))
+
+    def effect(self, token: int, at: int, count: int) -> tuple[float, float]:
+        """Of an entry whose token the output has so often: what divides, and what is added."""
         is_known = count > 0 or at < self._prompt_size
-        self._repeat[at] = self._repetition if is_known else 1.0
         penalty = self._frequency * count + self._presence * (count > 0)
-        self._add[at] = self._bias.get(token, 0.0) - penalty
+        return self._repetition if is_known else 1.0, self._bias.get(token, 0.0) - penalty
+
+    def entries_with_room(self) -> Entries:
+        """Copies, with one more that changes nothing yet if there is a token that has none."""
+        while self._unknown in self._index:
+            self._unknown += 1
+        size = self._size + (self._unknown < self._vocab_size)
+        copies = Entries(
+            np.full(size, self._unknown, np.int32),
+            np.ones(size, np.float32),
+            np.zeros(size, np.float32),
+            np.zeros(size, np.int32),
+        )
+        for copy, values in zip(copies, self.entries, strict=True):
+            copy[: self._size] = values
+        return copies
 
     def _append(self, token: int) -> int:
         """A new entry, which changes nothing yet; its place."""
@@ -71,8 +96,30 @@ class LogitChanges:
             self._ids = np.concatenate((self._ids, np.empty(room, np.int32)))
             self._repeat = np.concatenate((self._repeat, np.empty(room, np.float32)))
             self._add = np.concatenate((self._add, np.empty(room, np.float32)))
+            self._counts = np.concatenate((self._counts, np.zeros(room, np.int32)))
         self._ids[at] = token
         self._index[token] = at
-        self._counts.append(0)
+        self._counts[at] = 0
         self._size += 1
         return at
+
+
+class LateChange(NamedTuple):
+    """A token that was still being sampled when a step was laid out, and counts for what the step
+    may sample: that of `sample` in the step before. The entries of `changes` are those from `start`
+    on in the batch, one for each of their `counts`, as they were then."""
+
+    changes: LogitChanges
+    sample: int
+    start: int
+    counts: np.ndarray
+
+    def fill_in(self, batch: ForwardBatch, token: int) -> None:
+        """Count the token, whose entry is the last if it had none."""
+        assert batch.adjust_ids is not None
+        assert batch.adjust_repeat is not None and batch.adjust_add is not None
+        found = np.flatnonzero(batch.adjust_ids[self.start :][: len(self.counts)] == token)
+        number = int(found[0]) if len(found) > 0 else len(self.counts) - 1
+        repeat, add = self.changes.effect(token, number, int(self.counts[number]) + 1)
+        at = self.start + number
+        batch.adjust_ids[at], batch.adjust_repeat[at], batch.adjust_add[at] = token, repeat, add

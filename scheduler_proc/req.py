@@ -26,7 +26,7 @@ class Req:
         *("max_new_tokens", "eos_ids", "stop_ids", "stream", "is_watched", "healed_tokens"),
         *("healed_bytes", "return_logprob", "logprob_start_len", "top_logprobs", "logprob_ids"),
         *("wants_details", "grammar", "jumps", "is_limited", "logit_changes"),
-        *("_rules", "_stop_id_array", "_penalties", "_needs_output", "_is_restricted", "_buffer"),
+        *("_rules", "_stop_id_array", "_penalties", "_is_restricted", "_buffer"),
         *("prompt_len", "num_tokens", "row", "residency", "node", "cursor", "num_spare"),
         *("shared_len", "computed_len", "kv_len", "prefill_len", "pending", "pending_sample"),
         *("cached_tokens", "retractions", "started", "finish", "ending"),
@@ -81,9 +81,8 @@ class Req:
         self.num_tokens = self.prompt_len
         self.logit_changes: LogitChanges | None = None
         if wire.sampling.has_penalties or wire.sampling.logit_bias:
-            self.logit_changes = LogitChanges(wire.sampling, prompt)
+            self.logit_changes = LogitChanges(wire.sampling, prompt, vocab_size)
         self._penalties = self.logit_changes if wire.sampling.has_penalties else None
-        self._needs_output = self._penalties is not None or self._rules.need_output
         self._is_restricted = self._rules.forbid_something or params.min_new_tokens > 0
         self.is_limited = grammar is not None or self._is_restricted  # in what it may sample
 
@@ -173,8 +172,8 @@ class Req:
 
     @property
     def needs_newest_token(self) -> bool:
-        """Whether what it may sample next, or how likely that is, depends on the token before."""
-        return self._needs_output or self.grammar is not None
+        """Whether what it may sample next depends on the token before."""
+        return self.grammar is not None or self._rules.need_output
 
     def limits(self) -> Limits:
         """What may be sampled next: the stop ids may not until min_new_tokens.

@@ -11,11 +11,11 @@ reads results a step late: a req that turned out to be finished has then one row
 flight, whose result is dropped. Memory that a finished or retracted req gives back may be planned
 for the next step at once, because steps run one after the other.
 
-A req with a grammar, penalties or bad words has lag 0: what it may sample, or how likely that is,
-depends on its newest token. While that is still being sampled its row is deferred, and all others
-are laid out: seal_ahead(plan). When the running step ends, commit_deferred(plan, step, result)
-takes over what the deferred rows need, and with these the plan is sealed; the rest of the running
-step is committed while the next one runs.
+A req with a grammar or bad words of several tokens has lag 0: what it may sample depends on its
+newest token. (Penalties count that token when the step is finalized.) While it is still being
+sampled the req's row is deferred, and all others are laid out: seal_ahead(plan). When the running
+step ends, commit_deferred(plan, step, result) takes over what the deferred rows need, and with
+these the plan is sealed; the rest of the running step is committed while the next one runs.
 
 Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
 inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting

@@ -7,6 +7,7 @@ import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.penalties import LateChange
 from scheduler_proc.req import Req
 
 
@@ -42,10 +43,12 @@ class Row:
 
 class LateTokens(NamedTuple):
     """Tokens that were not known when a step was laid out: the places `at` in its input_ids, and
-    of which samples of the step before they are. Both int64 [n]."""
+    of which samples of the step before they are, both int64 [n]; and what they change of how likely
+    the next ones are."""
 
     at: np.ndarray
     samples: np.ndarray
+    changes: tuple[LateChange, ...] = ()
 
 
 NO_LATE_TOKENS = LateTokens(np.empty(0, np.int64), np.empty(0, np.int64))
@@ -71,7 +74,9 @@ class Step:
 
     def finalize(self, previous: StepResult | None) -> None:
         """Fill in the tokens that the step before has sampled. Needed once, before running."""
-        at, samples = self.late_tokens
+        at, samples, changes = self.late_tokens
         if len(at) > 0:
             assert previous is not None
             self.batch.input_ids[at] = previous.next_ids[samples]
+            for change in changes:
+                change.fill_in(self.batch, int(previous.next_ids[change.sample]))

@@ -153,9 +153,9 @@ class Driver:
             if req.logit_changes is not None:
                 prompt, output = np.split(req.tokens, [req.prompt_len])
                 expected = changes_of(req.sampling, prompt.tolist(), output.tolist())
-                columns = req.logit_changes
-                pairs = zip(columns.repeat.tolist(), columns.add.tolist(), strict=True)
-                counted = dict(zip(columns.ids.tolist(), pairs, strict=True))
+                ids, repeat, add, _ = req.logit_changes.entries
+                pairs = zip(repeat.tolist(), add.tolist(), strict=True)
+                counted = dict(zip(ids.tolist(), pairs, strict=True))
                 for token in counted.keys() | expected.keys():
                     change = np.array(expected.get(token, (1.0, 0.0)), np.float32).tolist()
                     assert list(counted.get(token, (1.0, 0.0))) == change, token

@@ -170,7 +170,7 @@ async def test_what_fails_in_the_compute_thread_ends_the_loop(error: type[Except
         raise error("made to fail")
 
     driver = make()
-    driver.add("a", range(10), 12, sampling=SamplingParams(presence_penalty=0.5))
+    driver.add("a", range(10), 12, bad_ids=[[997, 998]])
     actor = LoopOnly(driver, overlap=True)
     actor._seal_deferred = fail  # type: ignore[assignment, method-assign]
     with pytest.raises((ValueError, RuntimeError)):

@@ -11,7 +11,6 @@ from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.plan import Plan
 from scheduler_proc.step import Row, Step
-from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -73,13 +72,13 @@ def test_a_guess_that_comes_true_is_the_step(seed: int, monkeypatch: pytest.Monk
 def test_a_row_that_ended_with_the_token_is_run_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prompts, penalty = {"a": [1, 2, 3], "b": [4, 5, 6]}, SamplingParams(presence_penalty=0.5)
-    alone = {rid: reference_output(prompt, 20, sampling=penalty) for rid, prompt in prompts.items()}
+    prompts, bad = {"a": [1, 2, 3], "b": [4, 5, 6]}, [[997, 998]]  # what no output has
+    alone = {rid: reference_output(prompt, 20) for rid, prompt in prompts.items()}
     stop = alone["a"][5]
     guesses = Checked(monkeypatch)
     driver = Driver(lag=1, max_total_tokens=2000)
-    driver.add("a", prompts["a"], 20, eos=[stop], sampling=penalty)
-    driver.add("b", prompts["b"], 20, sampling=penalty)
+    driver.add("a", prompts["a"], 20, eos=[stop], bad_ids=bad)
+    driver.add("b", prompts["b"], 20, bad_ids=bad)
     driver.run()
     assert driver.outputs["a"] == alone["a"][: alone["a"].index(stop) + 1]
     assert driver.outputs["b"] == alone["b"]

@@ -118,9 +118,9 @@ def test_a_grammar_may_end_before_min_new_tokens_if_the_end_is_all_that_is_left(
         ({"bad_ids": [[3], [4]]}, False),
         ({"min_new": 5}, False),
         ({"bad_ids": [[3], [4, 5]]}, True),
-        ({"sampling": SamplingParams(frequency_penalty=0.5)}, True),
-        ({"sampling": SamplingParams(presence_penalty=0.5)}, True),
-        ({"sampling": SamplingParams(repetition_penalty=1.5)}, True),
+        ({"sampling": SamplingParams(frequency_penalty=0.5)}, False),
+        ({"sampling": SamplingParams(presence_penalty=0.5)}, False),
+        ({"sampling": SamplingParams(repetition_penalty=1.5)}, False),
         ({"grammar": FakeGrammar(20)}, True),
     ],
 )

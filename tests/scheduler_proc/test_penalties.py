@@ -1,14 +1,17 @@
 """What penalties and biases come to, kept up to date token by token and through jumps."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.penalties import LogitChanges
+from scheduler_proc.penalties import LateChange, LogitChanges
 from scheduler_proc.req import Req
 from srt.messages import TokenizedReq, pack_ids
 from srt.sampling_params import SamplingParams
 from tests.scheduler_proc.fake_executor import changes_of
+from tests.scheduler_proc.ragged import Row, make_batch
 
 TOKENS = st.integers(0, 9)
 QUARTERS = st.integers(-8, 8).map(lambda n: n / 4)
@@ -24,9 +27,16 @@ NEUTRAL = (1.0, 0.0)
 
 def changes(columns: LogitChanges) -> dict[int, tuple[float, float]]:
     """By token, those that change something; a token has one entry."""
-    ids = columns.ids.tolist()
-    assert len(set(ids)) == len(ids) == len(columns)
-    pairs = zip(columns.repeat.tolist(), columns.add.tolist(), strict=True)
+    assert len(columns.entries.ids) == len(columns)
+    return changes_in(*columns.entries[:3])
+
+
+def changes_in(
+    all_ids: np.ndarray, repeat: np.ndarray, add: np.ndarray
+) -> dict[int, tuple[float, float]]:
+    ids = all_ids.tolist()
+    assert len(set(ids)) == len(ids)
+    pairs = zip(repeat.tolist(), add.tolist(), strict=True)
     return {t: pair for t, pair in zip(ids, pairs, strict=True) if pair != NEUTRAL}
 
 
@@ -57,8 +67,38 @@ def test_tokens_and_jumps_leave_what_counting_anew_gives(
         assert ({} if req.logit_changes is None else changes(req.logit_changes)) == expected
 
 
+@given(SAMPLING, st.lists(TOKENS), st.lists(TOKENS), TOKENS, TOKENS, st.integers(10, 12))
+def test_a_token_that_comes_late_counts_as_if_it_had_been_known(
+    sampling: SamplingParams,
+    prompt: list[int],
+    output: list[int],
+    late: int,
+    counted_meanwhile: int,
+    vocab_size: int,
+) -> None:
+    columns = LogitChanges(sampling, np.array(prompt, np.int32), vocab_size)
+    for token in output:
+        columns.count(token, 1)
+    entries = columns.entries_with_room()
+    assert max(entries.ids.tolist(), default=0) < vocab_size
+    assert changes_in(*entries[:3]) == changes(columns)
+    others = np.array([7, 8], np.int32), np.ones(2, np.float32), np.ones(2, np.float32)
+    ids, repeat, add = (np.concatenate(pair) for pair in zip(others, entries[:3], strict=True))
+    columns.count(counted_meanwhile, 1)  # by the loop, while the compute thread is about to
+    batch = replace(
+        make_batch([Row([1], [1])]), adjust_ids=ids, adjust_repeat=repeat, adjust_add=add
+    )
+    LateChange(columns, 0, 2, entries.counts).fill_in(batch, late)
+    columns.count(counted_meanwhile, -1)
+    columns.count(late, 1)
+    assert changes_in(ids[2:], repeat[2:], add[2:]) == changes(columns)
+    assert [ids[:2].tolist(), repeat[:2].tolist(), add[:2].tolist()] == [[7, 8], [1, 1], [1, 1]]
+
+
 def test_many_tokens_have_room() -> None:
-    columns = LogitChanges(SamplingParams(presence_penalty=0.5), np.arange(1000, dtype=np.int32))
+    columns = LogitChanges(
+        SamplingParams(presence_penalty=0.5), np.arange(1000, dtype=np.int32), 1000
+    )
     for token in range(500):
         columns.count(token, 1)
     assert changes(columns) == dict.fromkeys(range(500), (1.0, -0.5))

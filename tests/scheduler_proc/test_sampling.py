@@ -146,13 +146,17 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
     tokens = rng.integers(0, 300, (5, 200))
     want = RepetitionPenaltyLogitsProcessor(penalty)(torch.from_numpy(tokens), logits.clone())
     rows = [
-        LogitChanges(SamplingParams(repetition_penalty=penalty), int32(row[:120])) for row in tokens
+        LogitChanges(SamplingParams(repetition_penalty=penalty), int32(row[:120]), 300)
+        for row in tokens
     ]
     for changes, row in zip(rows, tokens, strict=True):
         for token in row[120:].tolist():
             changes.count(token, 1)
-    pairs = [zip(c.repeat.tolist(), c.add.tolist(), strict=True) for c in rows]
-    by_token = [dict(zip(c.ids.tolist(), p, strict=True)) for c, p in zip(rows, pairs, strict=True)]
+    entries = [changes.entries for changes in rows]
+    pairs = [zip(e.repeat.tolist(), e.add.tolist(), strict=True) for e in entries]
+    by_token = [
+        dict(zip(e.ids.tolist(), p, strict=True)) for e, p in zip(entries, pairs, strict=True)
+    ]
     got = restricted(logits, sample_batch(5, **adjust_fields(by_token)))
     torch.testing.assert_close(got, want, rtol=1.2e-7, atol=0.0)
 
