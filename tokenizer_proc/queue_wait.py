@@ -55,7 +55,7 @@ class QueueWait:
             expected_s += without_place * pace.request_s + pace.running_s
         return expected_s
 
-    def check(self, unread: int, in_flight: int) -> None:
+    def check(self, unread: int = 0, in_flight: int | None = None) -> None:
         """Raise RequestError if a request that came now would wait for too long."""
         expected_s = self.expected_s(unread, in_flight)
         if self._limit_s and SLACK * expected_s > self._limit_s:
