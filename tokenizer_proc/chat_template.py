@@ -2,8 +2,8 @@
 
 Called by the prompt reader. Templates come with models and are not trusted: they run in Jinja's
 immutable sandbox, their output is bounded, and the children that render have limits of their own.
-Tools go to templates that write them in our format; for the others `chat_messages` makes them part
-of the messages' text.
+Tools go to templates that write them in a format that we know; for the others `chat_messages` makes
+them part of the messages' text.
 """
 
 import json
@@ -22,7 +22,7 @@ from srt.errors import CONTEXT_LENGTH, RequestError
 from srt.forked import ends_in_time
 from srt.messages import ChatMessage, ToolSpec
 from srt.model.vocab import Vocab
-from srt.tools.format import HERMES, message_object, tool_object
+from srt.tools.format import HERMES, ToolFormat, message_object, template_format, tool_object
 from tokenizer_proc.chat_messages import with_tools_as_text
 
 COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
@@ -31,18 +31,22 @@ NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Compiled(NamedTuple):
-    """A template, and whether it writes tools, and calls in our format, by itself."""
+    """A template, and the format of calls if it writes tools and calls in one that we know."""
 
     template: jinja2.Template
-    takes_tools: bool
+    form: ToolFormat | None
+
+    @property
+    def takes_tools(self) -> bool:
+        return self.form is not None
 
 
 class ChatTemplate:
     """Renders chats for one model. `source` None: the model has no template and takes no chats.
 
     `tool_source` is the template for chats with tools, if the model has one of its own; one that
-    writes calls in another format than ours is not used. `tokens` are special tokens by the names
-    that templates know them by: `bos_token`, `pad_token` and so on.
+    writes calls in a format that we do not know is not used. `tokens` are special tokens by the
+    names that templates know them by: `bos_token`, `pad_token` and so on.
     """
 
     def __init__(
@@ -72,8 +76,8 @@ class ChatTemplate:
         # A broken template must not keep a model from serving plain prompts.
         environment = _environment()
         try:
-            takes_tools = _writes_tools(environment, source)
-            return _Compiled(environment.from_string(source), takes_tools)
+            form = _format_of(environment, source)
+            return _Compiled(environment.from_string(source), form)
         except Exception as error:  # also SyntaxError, RecursionError and MemoryError
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self._why_not = f"this model's chat template cannot be compiled: {reason}"
@@ -97,7 +101,9 @@ class ChatTemplate:
             messages = with_tools_as_text(messages, tools, HERMES)
         shown = [tool_object(tool) for tool in tools] if compiled.takes_tools else []
         names = {
-            "messages": [message_object(m, arguments_as_text=False) for m in messages],
+            "messages": [
+                message_object(m, arguments_as_text=False, form=compiled.form) for m in messages
+            ],
             "add_generation_prompt": add_generation_prompt,
             "tools": shown or None,
             "documents": None,
@@ -122,10 +128,10 @@ def load_template(vocab: Vocab) -> ChatTemplate:
     return template
 
 
-def _writes_tools(environment: jinja2.Environment, source: str) -> bool:
-    """Whether a template writes its variable `tools`, and calls in our format."""
+def _format_of(environment: jinja2.Environment, source: str) -> ToolFormat | None:
+    """The format of the calls of a template that writes its variable `tools`, if we know it."""
     names = meta.find_undeclared_variables(environment.parse(source))
-    return "tools" in names and HERMES.begin in source
+    return template_format(source) if "tools" in names else None
 
 
 def _bounded(template: jinja2.Template, names: dict[str, Any], max_chars: int) -> str:

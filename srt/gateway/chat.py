@@ -23,9 +23,10 @@ from srt.gateway.wire_openai import ChatRequest
 from srt.gateway.wire_tokens import TokenizeBody
 from srt.generation import Generation, Request
 from srt.messages import ChatMessage, ChatOptions
+from srt.model.vocab import Vocab
 from srt.reasoning import END_THINK, reasons
 from srt.tools.constraint import ToolPlan
-from srt.tools.format import HERMES
+from srt.tools.format import HERMES, ToolFormat, model_format
 
 _THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
 _TOOLS = "tools"
@@ -35,13 +36,15 @@ _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 class Reading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
-    `functions` are the names of the tools that may be called (empty: look for none), and
+    `functions` are the names of the tools that may be called (empty: look for none) in the format
+    `form`, and
     `constrained` says that all text but the reasoning is constrained, so that calls are known to
     be valid. `reasoning` says to split it off; `opened` that the answer begins inside it unless the
     prompt has its end.
     """
 
     functions: frozenset[str] = frozenset()
+    form: ToolFormat = HERMES
     constrained: bool = False
     reasoning: bool = False
     opened: bool = False
@@ -61,36 +64,41 @@ class Chat(NamedTuple):
     places: dict[str, str]
 
 
-def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
-    """Check the body and put it together. `reasoning`: the model's answers begin with it;
-    `template` is its chat template."""
+def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
+    """Check the body and put it together for the model of `vocab`. `reasoning`: its answers begin
+    with it."""
+    form = model_format(vocab.chat_template, vocab.tool_template)
     messages = chat_messages(body.messages)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     own = openai_constraint(body)
-    given = _constraint(body, plan, own)
+    given = _constraint(body, plan, own, form)
     reasons_first = reasoning and given is not None and not _answers(body, messages)
     reasoned = END_THINK if reasons_first else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
     wants_prompt = body.prompt_logprobs is not None
+    reads_tools = plan is not None and body.parse_tool_calls
+    sampling = body.sampling(limit)
+    if reads_tools and form.marked:
+        sampling = msgspec.structs.replace(sampling, skip_special_tokens=False)
     request = Request(
         stream=body.stream,
-        sampling=constrained(body.sampling(limit), body, given, after),
+        sampling=constrained(sampling, body, given, after),
         messages=messages,
         rid=body.rid,
         cache_salt=body.cache_salt,
         timeout_ms=body.timeout_ms,
         tools=shown,
-        chat=chat_options(body, template),
+        chat=chat_options(body, vocab.chat_template or ""),
         return_logprob=body.logprobs or wants_prompt,
         logprob_start_len=0 if wants_prompt else -1,
         top_logprobs=max(body.top_logprobs, body.prompt_logprobs or 0),
     )
-    reads_tools = plan is not None and body.parse_tool_calls
     reading = Reading(
+        form=form,
         functions=plan.names if plan is not None and reads_tools else frozenset(),
         constrained=plan is not None and given is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
@@ -98,7 +106,7 @@ def chat_of(body: ChatRequest, reasoning: bool, template: str) -> Chat:
         opened=given is not None and after == END_THINK,
     )
     names |= {given.kind: given.path} if given else {}
-    return Chat(request, reading, names, _places(body, plan, own))
+    return Chat(request, reading, names, _places(body, plan, own, form))
 
 
 def _answers(body: ChatRequest, messages: list[ChatMessage]) -> bool:
@@ -151,7 +159,9 @@ def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> Non
         )
 
 
-def _constraint(body: ChatRequest, plan: ToolPlan | None, own: Given | None) -> Given | None:
+def _constraint(
+    body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
+) -> Given | None:
     """What the answer must match: what the body asks for, its tools, or either of the two.
 
     The body's own constraint holds alone for text that nobody looks for calls in.
@@ -160,30 +170,31 @@ def _constraint(body: ChatRequest, plan: ToolPlan | None, own: Given | None) -> 
         return own
     if own is not None and plan.choice == "auto" and not body.parse_tool_calls:
         return own
-    return _with_tools(own, plan)
+    return _with_tools(own, plan, form)
 
 
-def _with_tools(own: Given | None, plan: ToolPlan) -> Given | None:
+def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | None:
     """The constraint that has the answer either call tools or match what the body asks for."""
     if plan.choice != "auto":
         if own is not None:
             reason = f"{own.path} cannot be combined with tool_choice: the answer is calls only"
             raise RequestError(reason, param=own.path)
-        return _tools(plan.constraint(HERMES))
-    return _tools(plan.constraint(HERMES, None if own is None else _as_format(own)))
+        return _tools(plan.constraint(form))
+    return _tools(plan.constraint(form, None if own is None else _as_format(own)))
 
 
 def _tools(tag: object) -> Given | None:
     return None if tag is None else Given("structural_tag", json_text(tag), _TOOLS)
 
 
-def _places(body: ChatRequest, plan: ToolPlan | None, own: Given | None) -> dict[str, str]:
+def _places(
+    body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
+) -> dict[str, str]:
     """The body's fields by their places in the tag of `_with_tools`."""
     if plan is None:
         return {}
-    at = "/format" if own is None else "/format/elements/0"
     numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.names]
-    tags = [at] if plan.choice == "named" else [f"{at}/tags/{i}" for i in range(len(numbers))]
+    tags = plan.places(form, own is not None)
     fields = [f"tools[{i}].function.parameters" for i in numbers]
     places = {f"{tag}/content": field for tag, field in zip(tags, fields, strict=True)}
     return places if own is None else places | {"/format/elements/1": own.path}

@@ -34,8 +34,8 @@ from srt.gateway.wire_tools import FunctionCall, FunctionDelta, ToolCallDelta, T
 from srt.generation import GenerateOutput, Request
 from srt.model.vocab import Vocab
 from srt.reasoning import ReasoningSplitter
-from srt.tools.format import HERMES
-from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
+from srt.tools.calls import call_parser
+from srt.tools.events import CallArguments, CallStart, Content, EventParser
 
 _encode = msgspec.json.Encoder().encode
 
@@ -47,10 +47,10 @@ class ChatReader:
         self._splitter: ReasoningSplitter | None = None
         if reading.reasoning:
             self._splitter = ReasoningSplitter(opened=opened)
-        self._parser: ToolCallParser | None = None
+        self._parser: EventParser | None = None
         if reading.functions:
-            self._parser = ToolCallParser(
-                HERMES, reading.functions, constrained=reading.constrained
+            self._parser = call_parser(
+                reading.form, reading.functions, constrained=reading.constrained
             )
 
     def feed(self, text: str, final: bool) -> list[ChatDelta]:

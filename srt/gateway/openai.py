@@ -90,7 +90,7 @@ async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
     body = await read_body(request, ChatRequest, CHAT)
     gateway = gateway_of(request)
-    chat = chat_of(body, gateway.info.reasoning, gateway.vocab.chat_template or "")
+    chat = chat_of(body, gateway.info.reasoning, gateway.vocab)
 
     def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:
         opened = chat.reading.begins_inside(batch.generations[0])

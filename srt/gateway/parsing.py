@@ -4,7 +4,7 @@ from litestar import post
 from litestar.types import ASGIApp
 
 from srt.gateway.body import read_body
-from srt.gateway.context import HttpRequest
+from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.fields import CHAT, NO_EXTRAS, Kind
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
@@ -12,8 +12,9 @@ from srt.gateway.tool_plan import tool_plan
 from srt.gateway.turns import in_turns
 from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
 from srt.reasoning import ReasoningSplitter
-from srt.tools.format import HERMES
-from srt.tools.parser import CallArguments, CallStart, ToolCallParser, ToolEvent
+from srt.tools.calls import call_parser
+from srt.tools.events import CallArguments, CallStart, EventParser, ToolEvent
+from srt.tools.format import FORMATS, model_format
 
 SLICE_CHARS = 4096
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
@@ -24,7 +25,11 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
     """Take the calls of tools out of a text."""
     body = await read_body(request, ParseCallBody, _PARSE)
     plan, _ = tool_plan(body.tools, None, True)
-    parser = ToolCallParser(HERMES, plan.names if plan else frozenset(), constrained=False)
+    vocab = gateway_of(request).vocab
+    form = model_format(vocab.chat_template, vocab.tool_template)
+    if body.tool_call_parser is not None:
+        form = FORMATS[body.tool_call_parser]
+    parser = call_parser(form, plan.names if plan else frozenset(), constrained=False)
     text, names, arguments = "", [], dict[int, str]()
     for event in await _events(parser, body.text):
         if isinstance(event, CallStart):
@@ -40,7 +45,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
     return json_reply(ParsedCalls(normal_text=text, calls=calls))
 
 
-async def _events(parser: ToolCallParser, text: str) -> list[ToolEvent]:
+async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
     """All of a text, which is parsed in slices: many calls take long."""
     starts = range(0, max(len(text), 1), SLICE_CHARS)
     slices = ((text[i : i + SLICE_CHARS], i == starts[-1]) for i in starts)

@@ -38,6 +38,7 @@ from srt.gateway.wire_responses import (
     TextFormatIn,
 )
 from srt.gateway.wire_tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
+from srt.model.vocab import Vocab
 
 _NAMES = {
     "text": "input",
@@ -60,7 +61,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, ResponsesRequest, RESPONSES)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
-    chat = _chat(body, gateway.info.reasoning, gateway.vocab.chat_template or "")
+    chat = _chat(body, gateway.info.reasoning, gateway.vocab)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
         def rename(param: str | None, _: int) -> str | None:
@@ -86,7 +87,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
     return json_reply(await while_connected(request.receive, answer()))
 
 
-def _chat(body: ResponsesRequest, reasoning: bool, template: str) -> Chat:
+def _chat(body: ResponsesRequest, reasoning: bool, vocab: Vocab) -> Chat:
     """The body as a chat. RequestErrors name the body's own fields."""
     messages, places = input_messages(body.input, body.instructions)
     asked = ChatRequest(
@@ -107,7 +108,7 @@ def _chat(body: ResponsesRequest, reasoning: bool, template: str) -> Chat:
         rid=body.rid,
     )
     try:
-        return chat_of(asked, reasoning, template)
+        return chat_of(asked, reasoning, vocab)
     except RequestError as error:
         raise renamed(error, lambda param, _: _renamed(param, places), 0) from error
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from srt.gateway.wire_tools import ToolIn
+from srt.tools.format import FORMATS
 
 # To look for calls takes time that grows with the square of the text.
 MAX_TEXT_CHARS = 256 * 1024
@@ -16,8 +17,8 @@ class ParseCallBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     text: Annotated[str, Meta(description="What a model wrote.", max_length=MAX_TEXT_CHARS)]
     tools: Annotated[list[ToolIn], Meta(description="Functions that it may have called.")]
     tool_call_parser: Annotated[
-        Literal["hermes", "qwen", "qwen25"] | None,
-        Meta(description="The format of calls: one, under the names that it has elsewhere."),
+        Literal[tuple(FORMATS)] | None,  # type: ignore[valid-type]
+        Meta(description="The format of calls, by other servers' names; default: the model's."),
     ] = None
 
 

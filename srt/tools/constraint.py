@@ -49,8 +49,18 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             return self._automatic(form, answer)
         tags = [_tag(form, tool, checked=True) for tool in self.tools]
         if self.choice == "named":
-            return _structural(tags[0])
+            return _structural(_wrapped(form, tags[0]))
         return _structural(self._only_calls(form, tags))
+
+    def places(self, form: ToolFormat, has_answer: bool) -> list[str]:
+        """Where the tags of `tools` stand in the structural tag, in their order."""
+        at = "/format/elements/0" if has_answer else "/format"
+        if self.choice == "auto" and not has_answer and _is_wrapped(form):
+            at += "/tags/0"
+        at += "/content" if _is_wrapped(form) else ""
+        if self.choice == "named":
+            return [at]
+        return [f"{at}/tags/{i}" for i in range(len(self.tools))]
 
     def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
         tags = [_tag(form, tool, checked=tool.strict) for tool in self.tools]
@@ -58,24 +68,37 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
         if self.parallel and not any(tool.strict for tool in self.tools):
             return None
+        wrapped = _is_wrapped(form)
         return _structural(
             {
                 "type": "triggered_tags",
-                "triggers": [form.begin],
-                "tags": tags,
+                "triggers": [form.first or form.begin],
+                "tags": [self._only_calls(form, tags)] if wrapped else tags,
                 "at_least_one": False,
-                "stop_after_first": not self.parallel,
+                "stop_after_first": wrapped or not self.parallel,
             }
         )
 
     def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:
-        return {
+        calls = {
             "type": "tags_with_separator",
             "tags": tags,
             "separator": form.separator,
             "at_least_one": True,
             "stop_after_first": not self.parallel,
         }
+        return _wrapped(form, calls)
+
+
+def _is_wrapped(form: ToolFormat) -> bool:
+    """Whether there is something around all calls of an answer."""
+    return bool(form.first or form.last)
+
+
+def _wrapped(form: ToolFormat, calls: dict[str, Any]) -> dict[str, Any]:
+    if not _is_wrapped(form):
+        return calls
+    return {"type": "tag", "begin": form.first, "content": calls, "end": form.last}
 
 
 def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any]:

@@ -1,40 +1,18 @@
-"""Takes a model's tool calls out of its text, as the text comes.
+"""Takes tool calls in the format of Hermes and Qwen out of a model's text, as the text comes.
 
 Called by the gateway for every snapshot, or once with the whole text: the events add up to the
 same for every way of cutting the text. No character is lost but the tags, the JSON around the
 arguments and the blanks next to calls: what is not a call is content.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from srt.partial_tags import overlap
+from srt.tools.events import EventParser
 from srt.tools.format import ToolFormat
 from srt.tools.json_ends import ObjectEnd, StringEnd
-
-
-class Content(NamedTuple):
-    """Text for the reader."""
-
-    text: str
-
-
-class CallStart(NamedTuple):
-    """The call number `call`, from 0 on, begins."""
-
-    call: int
-    name: str
-
-
-class CallArguments(NamedTuple):
-    """What is new of the JSON text of a call's arguments."""
-
-    call: int
-    text: str
-
-
-ToolEvent = Content | CallStart | CallArguments
 
 
 class _Block(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,8 +20,8 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class ToolCallParser:
-    """The parser of one answer.
+class ToolCallParser(EventParser):
+    """The parser of one answer in the format `HERMES`.
 
     With `constrained`, calls are known to be valid, and their arguments are given as they come.
     Without, a call is given when it is complete and valid; a block that is not (no JSON, another
@@ -51,15 +29,10 @@ class ToolCallParser:
     """
 
     def __init__(self, form: ToolFormat, names: frozenset[str], *, constrained: bool) -> None:
-        self.num_calls = 0
+        super().__init__(self._outside)
         self._form = form
         self._names = names
         self._openings = {form.opening(name): name for name in names} if constrained else {}
-        self._rest = ""  # text that no event has told of
-        self._events: list[ToolEvent] = []
-        self._step = self._outside
-        self._blanks = ""  # not given out: a call may follow
-        self._has_content = False
         self._arguments = ObjectEnd()
         self._searched = 0  # how far a free block has no end
         self._quotes = StringEnd()  # up to that place
@@ -68,16 +41,6 @@ class ToolCallParser:
     def in_call(self) -> bool:
         """Whether the text so far ends inside the arguments of a call."""
         return self._step in (self._before_arguments, self._in_arguments)
-
-    def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
-        """The events of `text`, the next piece; `final` says that it is the last one."""
-        self._rest += text
-        self._events = []
-        while self._step(final):
-            pass
-        if final and not self.num_calls and self._blanks:
-            self._events.append(Content(self._blanks))
-        return self._events
 
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
@@ -171,24 +134,3 @@ class ToolCallParser:
         if call.name not in self._names or not isinstance(value, dict):
             return None
         return call.name, arguments
-
-    def _start(self, name: str) -> None:
-        self._events.append(CallStart(self.num_calls, name))
-        self.num_calls += 1
-
-    def _argue(self, text: str) -> None:
-        if text:
-            self._events.append(CallArguments(self.num_calls - 1, text))
-
-    def _give(self, text: str) -> None:
-        """`text` is content; its last blanks wait for what comes."""
-        if not text or text.isspace():
-            self._blanks += text
-            return
-        text = self._blanks + text
-        kept = text.rstrip()
-        self._blanks = text[len(kept) :]
-        if self.num_calls and not self._has_content:
-            kept = kept.lstrip()
-        self._has_content = True
-        self._events.append(Content(kept))

@@ -27,6 +27,7 @@ CALLS = (
     'ty": "Rome"}}\n</tool_call>\n<tool_',
     'call>\n{"name": "clock", "arguments": {}}\n</tool_call>',
 )
+MISTRAL_CALLS = ('Well.[TOOL_CALLS] [{"name": "weather", "arg', 'uments": {"city": "Rome"}}]')
 NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
@@ -410,3 +411,39 @@ async def test_raw_reasoning_hides_no_calls() -> None:
         assert error_of(response)["param"] == "separate_reasoning"
         raw = await http.post(ROUTE, json=body | {"parse_tool_calls": False})
     assert raw.json()["choices"][0]["message"]["content"] == "Hello, wörld"
+
+
+async def test_the_format_is_that_of_the_template() -> None:
+    """What is read, shown and enforced."""
+    template = "{% if tools %}[TOOL_CALLS]{% endif %}"
+    client = FakeClient(MISTRAL_CALLS)
+    answer = (await post(BODY, client, template=template)).json()["choices"][0]["message"]
+    assert answer["content"] == "Well."
+    (call,) = answer["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
+    assert not client.requests[0].sampling.skip_special_tokens
+    forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
+    assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
+    bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
+    error = RequestError(
+        "tools: structural tag at /format/content/tags/1/content: no", param="tools"
+    )
+    refusing = FakeClient()
+    refusing.refusals[0] = error
+    async with in_process(refusing, template=template) as http:
+        body = {**BODY, "tools": [CLOCK, {**WEATHER, **bad}], "tool_choice": "required"}
+        refused = await http.post(ROUTE, json=body)
+    assert error_of(refused)["param"] == "tools[1].function.parameters"
+
+
+async def test_text_of_another_format_can_be_parsed() -> None:
+    body = {"text": '{"name": "clock", "parameters": {}}', "tools": [CLOCK]}
+    async with in_process(FakeClient()) as http:
+        own = (await http.post("/parse_function_call", json=body)).json()
+        body["tool_call_parser"] = "llama3"
+        other = (await http.post("/parse_function_call", json=body)).json()
+    assert (own["calls"], own["normal_text"]) == ([], body["text"])
+    assert other == {
+        "normal_text": "",
+        "calls": [{"tool_index": 0, "name": "clock", "parameters": "{}"}],
+    }

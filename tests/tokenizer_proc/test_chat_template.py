@@ -106,6 +106,20 @@ def test_tools_for_a_template_that_writes_them() -> None:
     assert HERMES.instructions([NOW]) in text and "[CALL]" not in text
 
 
+def test_mistral_takes_short_ids_only() -> None:
+    source = (
+        "{% if tools %}[TOOL_CALLS]{% endif %}{% for m in messages %}"
+        "{% for c in m.tool_calls %}<{{ c.id }}>{% endfor %}{{ m.tool_call_id }}|{% endfor %}"
+    )
+    chat = [
+        ChatMessage("assistant", "", tool_calls=[ToolCall("call_0123456789abcdef", "now", "{}")]),
+        ChatMessage("tool", "noon", tool_call_id="call_0123456789abcdef"),
+        ChatMessage("assistant", "", tool_calls=[ToolCall("c-1", "now", "{}")]),
+    ]
+    text = ChatTemplate(source).render(chat, tools=[NOW])
+    assert text == "[TOOL_CALLS]<789abcdef>|789abcdef|<0000000c1>|"
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -12,9 +12,10 @@ from scheduler_proc.grammar.llguidance_backend import compile_llguidance
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.constraint import Constraint
 from srt.messages import ToolSpec
+from srt.tools.calls import call_parser
 from srt.tools.constraint import OfferedTool, ToolChoice, ToolPlan
-from srt.tools.format import HERMES
-from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
+from srt.tools.events import CallArguments, CallStart, Content
+from srt.tools.format import FORMATS, HERMES, ToolFormat
 from tests.tokenizer_proc.test_front import EOS, VOCAB
 
 UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
@@ -23,11 +24,20 @@ WEATHER = OfferedTool(ToolSpec("weather", "", UNIT), strict=True)
 CLOCK = OfferedTool(ToolSpec("now"), strict=True)
 YES = {"type": "const_string", "value": "yes"}
 MAX_BYTES = 400
+EVERY_FORMAT = {form.begin + form.head: form for form in FORMATS.values()}
 
 
-def compiled(choice: ToolChoice, parallel: bool, answer: Any = None) -> CompiledGrammar:
+def compiled(
+    choice: ToolChoice, parallel: bool, answer: Any = None, form: ToolFormat = HERMES
+) -> CompiledGrammar:
     tools = [WEATHER] if choice == "named" else [WEATHER, CLOCK]
-    tag = ToolPlan(tools=tools, choice=choice, parallel=parallel).constraint(HERMES, answer)
+    plan = ToolPlan(tools=tools, choice=choice, parallel=parallel)
+    tag = plan.constraint(form, answer)
+    for place, tool in zip(plan.places(form, answer is not None), tools, strict=True):
+        found: Any = tag
+        for key in place.split("/")[1:]:
+            found = found[int(key) if key.isdigit() else key]
+        assert found["begin"] == form.opening(tool.spec.name)
     constraint = Constraint("structural_tag", json.dumps(tag))
     return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
 
@@ -44,15 +54,16 @@ def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bo
             return text.decode(), True
         # ASCII without "<" would hardly ever come to a tag by chance.
         pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
-        byte = pick or rng.choice([token for token in legal if token < 128])
+        ascii_only = [token for token in legal if token < 128]
+        byte = pick or rng.choice([t for t in legal if t < 256] if len(legal) <= 4 else ascii_only)
         place.accept([byte])
         text.append(byte)
     return text.decode(), False
 
 
-def read(text: str) -> tuple[str, list[tuple[str, Any]], bool]:
+def read(text: str, form: ToolFormat = HERMES) -> tuple[str, list[tuple[str, Any]], bool]:
     """Content, calls, and whether the last call is cut."""
-    parser = ToolCallParser(HERMES, frozenset({"weather", "now"}), constrained=True)
+    parser = call_parser(form, frozenset({"weather", "now"}), constrained=True)
     content, calls = "", []
     for event in parser.feed(text, final=True):
         if isinstance(event, Content):
@@ -74,11 +85,12 @@ def check_arguments(name: str, arguments: str) -> None:
 
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("choice", ["named", "required"])
-def test_calls_only(choice: ToolChoice, parallel: bool) -> None:
-    grammar, numbers = compiled(choice, parallel), set()
+@pytest.mark.parametrize("form", EVERY_FORMAT.values(), ids=EVERY_FORMAT)
+def test_calls_only(choice: ToolChoice, parallel: bool, form: ToolFormat) -> None:
+    grammar, numbers = compiled(choice, parallel, form=form), set()
     for seed in range(20):
         text, is_whole = random_answer(grammar, random.Random(seed))
-        content, calls, is_cut = read(text)
+        content, calls, is_cut = read(text, form)
         assert is_whole or parallel
         for name, arguments in calls if not is_cut else calls[:-1]:
             check_arguments(name, arguments)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from srt.tools.events import CallArguments, CallStart, Content
 from srt.tools.format import HERMES
-from srt.tools.parser import CallArguments, CallStart, Content, ToolCallParser
+from srt.tools.parser import ToolCallParser
 
 NAMES = frozenset({"add", "get_weather"})
 ADD = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

@@ -1,0 +1,158 @@
+"""Takes tool calls out of a model's text, as the text comes, in formats that have a `Reading`.
+
+Called as `srt.tools.parser` is, which knows the one other format; `call_parser` chooses. The events
+add up to the same for every way of cutting the text.
+"""
+
+import re
+
+import msgspec
+
+from srt.partial_tags import overlap
+from srt.tools.events import EventParser
+from srt.tools.format import Reading, ToolFormat
+from srt.tools.json_ends import ObjectEnd
+from srt.tools.parser import ToolCallParser
+
+MAX_PIECE_CHARS = 256  # of all between calls, and between a call's beginning and its arguments
+
+
+def call_parser(form: ToolFormat, names: frozenset[str], *, constrained: bool) -> EventParser:
+    """The parser of one answer; see `ToolCallParser` for `constrained`."""
+    if form.reading is None:
+        return ToolCallParser(form, names, constrained=constrained)
+    return CallReader(form, form.reading, names, constrained=constrained)
+
+
+class CallReader(EventParser):
+    """The parser of one answer. Calls that nothing has constrained are given when they are complete
+    and valid; others are content, with all that marks them."""
+
+    def __init__(
+        self, form: ToolFormat, reading: Reading, names: frozenset[str], *, constrained: bool
+    ) -> None:
+        super().__init__(self._outside)
+        self._reading = reading
+        self._names = names
+        self._constrained = constrained
+        # What is constrained may have text before calls, in which these are unmistakable.
+        self._anywhere = constrained or not reading.is_first
+        self._opener = form.begin if constrained and reading.is_first else reading.opener
+        self._searched_all = False
+        self._raw = ""  # of the call that is read
+        self._name = ""
+        self._written = ""  # of its arguments
+        self._arguments = ObjectEnd()
+
+    @property
+    def in_call(self) -> bool:
+        return self._constrained and self._step == self._in_arguments
+
+    # Each step takes what it can from `_rest`, and says whether the next one may go on.
+
+    def _outside(self, final: bool) -> bool:
+        if not self._anywhere:
+            return self._at_start(final)
+        before, opener, _ = self._rest.partition(self._opener)
+        held = 0 if opener or final else overlap(before, self._opener)
+        self._give(before[: len(before) - held])
+        self._rest = self._rest[len(before) - held :]
+        if opener:
+            self._step = self._at_head
+        return bool(opener)
+
+    def _at_start(self, final: bool) -> bool:
+        text = self._rest.lstrip()
+        if not self._searched_all and text.startswith(self._opener):
+            self._rest = text
+            self._step = self._at_head
+        elif text or final:
+            self._give(self._rest)
+            self._rest = ""
+        self._searched_all |= bool(text)
+        return self._step == self._at_head
+
+    def _match(self, pattern: re.Pattern[str], final: bool) -> re.Match[str] | bool:
+        """What the rest begins with; True if it certainly does not, False if that is not known."""
+        found = pattern.match(self._rest[:MAX_PIECE_CHARS])
+        return found or final or len(self._rest) >= MAX_PIECE_CHARS
+
+    def _at_head(self, final: bool) -> bool:
+        found = self._match(self._reading.head, final)
+        if not isinstance(found, re.Match):
+            if found:
+                self._raw += self._rest[:1]
+                self._rest = self._rest[1:]
+                self._is_none()
+            return found
+        self._raw += found[0]
+        self._rest = self._rest[found.end() :]
+        self._name, self._written = found["name"], ""
+        self._arguments = ObjectEnd()
+        self._step = self._in_arguments
+        if self._constrained:
+            self._start(self._name)
+        return True
+
+    def _in_arguments(self, final: bool) -> bool:
+        length = self._arguments.feed(self._rest)
+        piece = self._rest if length < 0 else self._rest[:length]
+        self._rest = self._rest[len(piece) :]
+        if self._constrained:
+            self._argue(piece)
+        else:
+            self._written += piece
+        if length >= 0:
+            self._step = self._at_tail
+        elif final and not self._constrained:
+            self._is_none()
+        return length >= 0
+
+    def _at_tail(self, final: bool) -> bool:
+        found = self._match(self._reading.tail, final)
+        if isinstance(found, re.Match) and (self._constrained or self._is_call()):
+            self._rest = self._rest[found.end() :]
+            if not self._constrained:
+                self._start(self._name)
+                self._argue(self._written)
+            self._raw = ""
+            self._step = self._behind
+        elif found and self._constrained:  # it was cut
+            self._rest = ""
+            self._step = self._outside
+        elif found:
+            self._is_none()
+        return bool(found)
+
+    def _behind(self, final: bool) -> bool:
+        rest, reading = self._rest.lstrip(), self._reading
+        if reading.end and rest.startswith(reading.end):
+            self._rest = rest[len(reading.end) :]
+            self._step = self._outside
+            return True
+        found = reading.more.match(self._rest[:MAX_PIECE_CHARS])
+        if found is not None:
+            self._raw = found[0]
+            self._rest = self._rest[found.end() :]
+            self._step = self._at_head
+            return True
+        may_follow = any(text.startswith(rest) or rest.startswith(text) for text in reading.follow)
+        if may_follow and len(self._rest) < MAX_PIECE_CHARS:
+            if final:  # it was cut
+                self._rest = ""
+            return False
+        self._step = self._outside
+        return True
+
+    def _is_call(self) -> bool:
+        try:
+            value = msgspec.json.decode(self._written)
+        except (msgspec.MsgspecError, RecursionError):
+            return False
+        return self._name in self._names and isinstance(value, dict)
+
+    def _is_none(self) -> None:
+        """What has been read of a call is content."""
+        self._give(self._raw + self._written)
+        self._raw = self._written = ""
+        self._step = self._outside

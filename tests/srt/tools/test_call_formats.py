@@ -1,0 +1,161 @@
+"""Calls in the formats of several models: what is one, what is content, and that neither the cuts
+nor the constraint make a difference."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srt.tools.calls import call_parser
+from srt.tools.events import CallStart, Content
+from srt.tools.format import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FORMATS,
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    ToolFormat,
+    model_format,
+)
+
+NAMES = frozenset({"add", "get_weather"})
+READ = [LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
+EVERY = [HERMES, *READ]
+ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
+B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+
+Facts = tuple[str, list[tuple[str, str]]]
+
+
+def facts(
+    form: ToolFormat, pieces: list[str], *, constrained: bool = False, names: Any = NAMES
+) -> Facts:
+    """Content and calls: what the events add up to."""
+    parser = call_parser(form, names, constrained=constrained)
+    content, calls = "", list[list[str]]()
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    for event in events + parser.feed("", final=True):
+        if isinstance(event, Content):
+            content += event.text
+        elif isinstance(event, CallStart):
+            calls.append([event.name, ""])
+        else:
+            calls[event.call][1] += event.text
+    return content, [(name, arguments) for name, arguments in calls]
+
+
+def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
+    """Calls as the constraint has them."""
+    texts = [form.opening(name) + arguments + form.closing for name, arguments in calls]
+    return form.first + form.separator.join(texts) + form.last if calls else ""
+
+
+ONE = '{"name": "add", "parameters": {"a": 1}'
+TWO = '[{"name": "add", "arguments": {}}, {"name": "add", "arguments": {"a": 1}}]'
+V3 = f'{B}{C}function{S}add\n```json\n{{"a": 1}}\n```{CE}'
+V3 += f"\n{C}function{S}add\n```json\n{{}}\n```{CE}{E}"
+V31 = f'{B}{C}add{S}{{"a": 1}}{CE}{C}add{S}{{}}{CE}{E}'
+A1, A = ("add", '{"a": 1}'), ("add", "{}")
+AS_MODELS_WRITE = [
+    (LLAMA3, ONE + "}", "", [A1]),
+    (LLAMA3, '\n{"type": "function", "name": "add", "parameters": {}}', "", [A]),
+    (LLAMA3, '{"name":"add","arguments":{}};{"name":"add","parameters":{}} ', "", [A, A]),
+    (LLAMA3, '{"city": "Rome"}', '{"city": "Rome"}', []),
+    (LLAMA3, f"See: {ONE}}}", f"See: {ONE}}}", []),
+    (LLAMA3, '{"name": "sub", "parameters": {}}', '{"name": "sub", "parameters": {}}', []),
+    (LLAMA3, ONE, ONE, []),
+    (MISTRAL, '[TOOL_CALLS][{"name":"add","arguments":{},"id":"a1b2c3d4e"}]', "", [A]),
+    (MISTRAL, f"Well. [TOOL_CALLS] {TWO}", "Well.", [A, A1]),
+    (MISTRAL, "[TOOL_CALLS] hm", "[TOOL_CALLS] hm", []),
+    (MISTRAL_ARGS, '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x[ARGS]{}', "", [A1, A]),
+    (DEEPSEEK_V3, f"Hm.{V3}", "Hm.", [A1, A]),
+    (DEEPSEEK_V31, f"{V31} Done.", "Done.", [A1, A]),
+    (DEEPSEEK_V31, V31.replace("1", ""), V31.replace("1", ""), []),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), AS_MODELS_WRITE)
+def test_calls_as_models_write_them(
+    form: ToolFormat, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert facts(form, [text]) == facts(form, list(text)) == (content, calls)
+
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(sorted(NAMES)), st.sampled_from(ARGUMENTS)), min_size=1, max_size=3
+)
+
+
+@given(st.sampled_from(EVERY), CALLS, st.booleans(), st.randoms(use_true_random=False))
+def test_what_the_constraint_allows_is_read(
+    form: ToolFormat, calls: list[tuple[str, str]], constrained: bool, rng: random.Random
+) -> None:
+    text = written(form, calls)
+    for pieces in ([text], list(text), cut(text, rng)):
+        assert facts(form, pieces, constrained=constrained) == ("", calls)
+
+
+@given(
+    st.sampled_from(EVERY), CALLS, st.integers(0, 200), st.booleans(),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_cuts_make_no_difference(
+    form: ToolFormat, calls: list[tuple[str, str]], kept: int, spoilt: bool, rng: random.Random
+) -> None:
+    """Of a text that ends anywhere, has text around it, or is no call for a character."""
+    text = written(form, calls)[:kept] + " more"
+    if spoilt:
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice('{"x,] ') + text[at + 1 :]
+    for constrained in (False, True):
+        whole = facts(form, [text], constrained=constrained)
+        assert whole == facts(form, list(text), constrained=constrained)
+        assert whole == facts(form, cut(text, rng), constrained=constrained)
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    places = sorted(rng.choices(range(len(text) + 1), k=4))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
+    for form in EVERY:
+        parser = call_parser(form, NAMES, constrained=True)
+        parser.feed(form.first + form.opening("add"))
+        assert parser.feed('{"a": "so fa') and parser.in_call
+        assert parser.feed('r"}' + form.closing + form.last) and not parser.in_call
+
+
+TOOLS = "{% if tools %}{{ tools }}{% endif %}"
+TEMPLATES = [
+    (None, HERMES),
+    ("{{ messages }}", HERMES),
+    ("{{ messages }}[TOOL_CALLS]", HERMES),
+    (TOOLS + "<tool_call>", HERMES),
+    (TOOLS + "<tool_call><function=x>", HERMES),
+    (TOOLS + "<|python_tag|>" + "{{ '\"parameters\": ' }}", LLAMA3),
+    (TOOLS + "[TOOL_CALLS] [", MISTRAL),
+    (TOOLS + "[TOOL_CALLS]{{ name }}[ARGS]", MISTRAL_ARGS),
+    (TOOLS + B + "```json", DEEPSEEK_V3),
+    (TOOLS + B, DEEPSEEK_V31),
+]
+
+
+@pytest.mark.parametrize(("template", "form"), TEMPLATES)
+def test_the_template_says_which(template: str | None, form: ToolFormat) -> None:
+    assert model_format(template, None) is form
+    assert model_format("{{ messages }}", template) is form
+    assert form in FORMATS.values()
+
+
+def test_json_of_another_kind_is_not_held_for_long() -> None:
+    parser = call_parser(LLAMA3, NAMES, constrained=False)
+    answer = json.dumps({"numbers": list(range(200))})
+    given = [event.text for char in answer for event in parser.feed(char) if event]  # type: ignore[union-attr]
+    assert len("".join(given)) > len(answer) - 300
