@@ -87,6 +87,9 @@ def _sampling_of(state: "Interpreter", gen: Gen) -> Sampling:
     sampling = _defaults(state).merged(gen.given)
     if sampling.n < 1:
         raise ValueError(f"n must be at least 1, not {sampling.n}")
+    details = {"logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"}
+    if not sampling.return_logprob and (ignored := details & sampling.set_fields()):
+        raise ValueError(f"{min(ignored)} needs return_logprob")
     if gen.dtype is not None:
         if not capabilities.constraints:
             backend = type(program.backend).__name__

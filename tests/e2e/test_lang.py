@@ -220,7 +220,7 @@ def test_seeds(backend: RuntimeEndpoint) -> None:
 def test_a_refused_parameter_is_named(backend: RuntimeEndpoint) -> None:
     for gen, name in (
         (sgl.gen("a", top_p=0.0), "top_p"),
-        (sgl.gen("a", return_text_in_logprobs=True), "return_text_in_logprobs"),
+        (sgl.gen("a", logit_bias={"the": 1.0}), "logit_bias"),
     ):
         state = sgl.function(lambda s, g=gen: s.__iadd__("x" + g)).run(backend=backend)
         error = state.error()

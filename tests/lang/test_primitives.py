@@ -421,6 +421,13 @@ def test_what_a_choice_has_no_use_for_is_refused() -> None:
     assert "timeout_s=0.01" in str(hanging.error())
 
 
+def test_details_of_log_probabilities_need_these() -> None:
+    for name in ("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"):
+        state = run(lambda s, name=name: s.__iadd__(sgl.gen("a", **{name: 1})))
+        assert f"{name} needs return_logprob" in str(state.error())
+    run(lambda s: s.__iadd__(sgl.gen("a", return_logprob=True, top_logprobs_num=2))).sync()
+
+
 def test_choices_that_come_twice_count_once() -> None:
     def body(s: Any) -> None:
         s += "p" + sgl.select("a", ["x", "yy", "x"])
