@@ -20,6 +20,8 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.llguidance_backend import parser_limits
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
+from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.shapes import Distinct, Objects, Values
 
 BENCH_FILE = "jsonschemabench_sample.jsonl"
 SUITE_FILE = "json_schema_suite.jsonl"
@@ -41,9 +43,9 @@ class Orders:
     is one to try for each object schema of the grammar, and an unconstrained object takes any.
     """
 
-    def __init__(self, printed: Any) -> None:
-        """`printed` is the schema as llguidance gets it, in the keywords that `emit` prints."""
-        self._shapes = list(_shapes(printed))
+    def __init__(self, plan: Plan) -> None:
+        """`plan` has the shapes that the grammar prints."""
+        self._shapes = list(_shapes(plan))
 
     def of(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """The different orders, at least one."""
@@ -70,23 +72,16 @@ class _Shape:
         return self._ranks.get(name, len(self._ranks))
 
 
-def _shapes(schema: Any) -> Iterator[_Shape]:
-    if isinstance(schema, list):
-        for item in schema:
-            yield from _shapes(item)
-    elif isinstance(schema, dict):
-        if schema.get("type") == "object":
-            others = schema.get("additionalProperties") is not False
-            is_open = others or "patternProperties" in schema
-            listed = list(schema.get("properties", ()))
-            yield _Shape(listed, is_open, schema.get("required", []))
-        for keyword, value in schema.items():
-            if keyword == "enum":
-                yield from _values(value)
-            elif keyword in ("properties", "patternProperties", "$defs"):
-                yield from _shapes(list(value.values()))
-            else:
-                yield from _shapes(value)
+def _shapes(plan: Plan) -> Iterator[_Shape]:
+    for shape in (shape for shapes in plan.shapes.values() for shape in shapes):
+        match shape:
+            case Objects():
+                listed = [name for name, need in shape.properties if plan.is_possible(need)]
+                is_open = any(map(plan.is_possible, [shape.rest, *(n for _, n in shape.patterns)]))
+                yield _Shape(listed, is_open, list(shape.required))
+            case Values(literals) | Distinct(literals):
+                for literal in literals:
+                    yield from _values(literal.value)
 
 
 def _values(value: Any) -> Iterator[_Shape]:
@@ -245,7 +240,7 @@ def compile_ours(schema: Any) -> Compiled:
     """By way of our front. Raises RefusedError."""
     try:
         prepared = prepare(json.dumps(schema), "compact")
-        return Compiled(_matcher(prepared.grammar.text(), parser_limits()), Orders(prepared.schema))
+        return Compiled(_matcher(prepared.grammar.text(), parser_limits()), Orders(prepared.plan))
     except GrammarError as error:
         raise RefusedError(str(error)) from None
 

@@ -10,10 +10,11 @@ from typing import Any
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import Document
-from scheduler_proc.grammar.schema.emit import Printed, printed_schema
+from scheduler_proc.grammar.schema.emit import BeyondSchemaError, Printed, printed_schema
 from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.rules import printed_rules
 from srt.constraint import Whitespace
 
 
@@ -21,12 +22,12 @@ class PreparedSchema:
     """A schema in the core that the back ends print exactly.
 
     `regex`, in the syntax of Python's `re`, says all of it where the schema is flat, and is None
-    elsewhere. `schema` and `grammar` raise GrammarError for what they cannot say; of schemas that
-    are not flat, `prepare` has seen to that.
+    elsewhere. `schema` and `grammar` raise GrammarError for what they cannot say; of `grammar`,
+    where there is no `regex`, `prepare` has seen to that. `plan` has the shapes of all its parts.
     """
 
     def __init__(self, plan: Plan, whitespace: Whitespace) -> None:
-        self._plan, self._whitespace = plan, whitespace
+        self.plan, self._whitespace = plan, whitespace
         self.regex = flat_regex(plan, whitespace)
 
     @property
@@ -37,12 +38,15 @@ class PreparedSchema:
     @cached_property
     def grammar(self) -> LLGrammar:
         """What the llguidance back end compiles."""
-        schema, options = self._printed
+        try:
+            schema, options = self._printed
+        except BeyondSchemaError:
+            return printed_rules(self.plan, self._whitespace)
         return LLGrammar.schema({**schema, "x-guidance": options})
 
     @cached_property
     def _printed(self) -> Printed:
-        return printed_schema(self._plan, self._whitespace)
+        return printed_schema(self.plan, self._whitespace)
 
 
 @lru_cache(maxsize=4)  # who chooses the back end asks first, and the back end again

@@ -6,12 +6,12 @@ over them. It is total: what no shape can say is a shape with a `Refusal`.
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from scheduler_proc.grammar.schema.keywords import Keywords
+from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.shapes import (
     BOOLEANS,
     NULL,
@@ -20,18 +20,16 @@ from scheduler_proc.grammar.schema.shapes import (
     Need,
     Numbers,
     Objects,
-    Refusal,
     Shape,
     Shapes,
     Strings,
     Values,
     both,
+    texts_of,
 )
 
 if TYPE_CHECKING:
     from scheduler_proc.grammar.schema.normalise import Normaliser
-
-_NO_FRACTIONS = "numbers with a fraction only cannot be told apart"
 
 
 class Complement:
@@ -55,7 +53,7 @@ class Complement:
             if any(isinstance(shape, kind) for shape in types):
                 yield from failures()
         if "const" in schema or "enum" in schema:
-            yield from _not_values(self._normaliser.values(keywords), keywords)
+            yield from self._not_values()
         opposites = self._opposites()
         for keyword in schema:
             keywords.check_supported(keyword)
@@ -63,14 +61,33 @@ class Complement:
             if negated is not None:
                 yield from negated()
 
+    def _not_values(self) -> Iterator[Shape]:
+        """All values but those of a `const` or `enum`."""
+        shapes = self._normaliser.values(self._keywords)
+        literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
+        values = [literal.value for literal in literals]
+        for shape in (NULL, BOOLEANS):
+            kept = tuple(x for x in shape.literals if x not in literals)
+            if kept:
+                yield Values(kept)
+        yield from _not_numbers(sorted(v for v in values if _is_number(v)))
+        yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
+        for kind, name, python in ((Arrays, "array", list), (Objects, "object", dict)):
+            given = [self._keywords.made(_as_schema(v)) for v in values if isinstance(v, python)]
+            if given:
+                only = self._keywords.made({"type": name})
+                others = both(only, *map(opposite, given))
+                yield from self._normaliser.conjunction(others, self._keywords.number)
+            else:
+                yield kind()
+
     def _not_types(self) -> Iterator[Shape]:
         keywords = self._keywords
         types = self._normaliser.types(keywords)
         for shape in UNIVERSE:
             if isinstance(shape, Numbers):
-                if Numbers(integer=True) in types and Numbers() not in types:
-                    refusal = Refusal("type", f"{keywords.pointer}/type", _NO_FRACTIONS)
-                    yield Numbers(refusals=(refusal,))
+                if Numbers(integer=True) in types:
+                    yield Numbers(fractional=f"{keywords.pointer}/type")
                     continue
             if shape not in types and not (isinstance(shape, Numbers) and Numbers() in types):
                 yield shape
@@ -90,7 +107,17 @@ class Complement:
             "dependentRequired": lambda: self._not_dependencies("dependentRequired"),
             "dependentSchemas": lambda: self._not_dependencies("dependentSchemas"),
             "dependencies": lambda: self._not_dependencies("dependencies"),
+            "propertyNames": self._not_names,
         }
+
+    def _not_names(self) -> Shapes:
+        keywords = self._keywords
+        number = keywords.need(keywords.schema["propertyNames"], "propertyNames", holds=False)
+        texts, sets = texts_of(self._normaliser.shapes(number))
+        sets += [Strings(patterns=(one_of(texts),))] if texts else []
+        return tuple(
+            Objects(some=((names, f"{keywords.pointer}/propertyNames"),)) for names in sets
+        )
 
     def _not_all_of(self) -> Shapes:
         branches = self._normaliser.branches(self._keywords, "allOf")
@@ -140,26 +167,18 @@ def opposite(need: Need) -> Need:
     return tuple((number, not holds) for number, holds in need)
 
 
-def _not_values(shapes: Shapes, keywords: Keywords) -> Iterator[Shape]:
-    """All values but those of a `const` or `enum`."""
-    literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
-    values = [literal.value for literal in literals]
-    for shape in (NULL, BOOLEANS):
-        kept = tuple(x for x in shape.literals if x not in literals)
-        if kept:
-            yield Values(kept)
-    yield from _not_numbers(sorted(v for v in values if _is_number(v)))
-    yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
-    for kind, python in ((Arrays, list), (Objects, dict)):
-        given = [value for value in values if isinstance(value, python)]
-        if not given:
-            yield kind()
-        elif all(len(value) == 0 for value in given):
-            yield replace(kind(), least=1)
-        else:
-            keyword = "const" if "const" in keywords.schema else "enum"
-            reason = "arrays and objects that differ from a value cannot be told"
-            yield kind(refusals=(keywords.refusal(keyword, reason),))
+def _as_schema(value: list[Any] | dict[str, Any]) -> dict[str, Any]:
+    """The schema that only an array or object has, part by part."""
+    if isinstance(value, list):
+        parts = [{"const": part} for part in value]
+        return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(value)}
+    members = {name: {"const": part} for name, part in value.items()}
+    return {
+        "type": "object",
+        "properties": members,
+        "required": list(value),
+        "additionalProperties": False,
+    }
 
 
 def _not_numbers(values: list[Any]) -> Iterator[Shape]:

@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.pattern import Pattern, none_of
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.shapes import (
@@ -39,8 +38,16 @@ _EXACT_INTEGERS = 2**53
 _LEAST_INTEGER = -(2**63) + 2**10
 
 
+class BeyondSchemaError(GrammarError):
+    """The core of JSON Schema cannot say it; a grammar can."""
+
+    def __init__(self) -> None:
+        super().__init__("JSON schema: it takes a grammar, which this back end is not given")
+
+
 class Emitter:
-    """Prints the needs of one plan, those with parts as definitions."""
+    """Prints the needs of one plan, those with parts as definitions. Its methods raise
+    BeyondSchemaError."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -81,16 +88,12 @@ class Emitter:
 
     def _shape(self, shape: Shape) -> dict[str, Any]:
         match shape:
-            case Values(literals):
-                return {"enum": [_exact(literal.value) for literal in literals]}
-            case Numbers():
-                return _numbers(shape)
-            case Strings():
-                return _strings(shape)
             case Arrays():
                 return self._arrays(shape)
             case Objects():
                 return self._objects(shape)
+            case _:
+                return scalar_schema(shape)
 
     def _arrays(self, shape: Arrays) -> dict[str, Any]:
         printed: dict[str, Any] = {"type": "array"}
@@ -108,8 +111,14 @@ class Emitter:
     def _objects(self, shape: Objects) -> dict[str, Any]:
         printed: dict[str, Any] = {"type": "object", "additionalProperties": False}
         names = [name for name, _ in shape.properties]
+        if (shape.least or shape.most is not None) and self._has_optional(shape):
+            raise BeyondSchemaError
+        if shape.some or any(
+            part != Strings(patterns=part.patterns[:1]) for part, _ in shape.patterns
+        ):
+            raise BeyondSchemaError
         properties = {name: self.schema(need) for name, need in shape.properties}
-        patterns = {_anchored(p): self.schema(need) for p, need in shape.patterns}
+        patterns = {_anchored(p.patterns[0]): self.schema(need) for p, need in shape.patterns}
         rest = self.schema(shape.rest)
         if rest == {} and not patterns and names and _have_one_spelling(names):
             patterns = {_ANY_NAME: rest}
@@ -133,15 +142,32 @@ class Emitter:
     def _check_listed(
         self, shape: Objects, patterns: dict[str, Any], properties: dict[str, Any]
     ) -> None:
-        """llguidance holds listed names to the patterns that they match as well: raise GrammarError
-        where such a name may have other values."""
-        printed = [(p, need) for p, need in shape.patterns if _anchored(p) in patterns]
+        """llguidance holds listed names to the patterns that they match as well."""
+        printed = [(p, need) for p, need in shape.patterns if _anchored(p.patterns[0]) in patterns]
         for pattern, need in printed:
             for name, listed in shape.properties:
                 is_open = properties.get(name, False) is not False and not set(need) <= set(listed)
                 if is_open and pattern.matches(name):
-                    reason = f"cannot be combined with additionalProperties beside {name[:60]!r}"
-                    raise refuse(f"{shape.limits_at}/patternProperties", reason)
+                    raise BeyondSchemaError
+
+    def _has_optional(self, shape: Objects) -> bool:
+        return any(
+            name not in shape.required and self._plan.is_possible(need)
+            for name, need in shape.properties
+        )
+
+
+def scalar_schema(shape: Shape) -> dict[str, Any]:
+    """A shape that has no parts. Raises BeyondSchemaError for what takes a grammar."""
+    match shape:
+        case Values(literals):
+            return {"enum": [_exact(literal.value) for literal in literals]}
+        case Numbers(fractional=None):
+            return _numbers(shape)
+        case Strings(without=()):
+            return _strings(shape)
+        case _:
+            raise BeyondSchemaError
 
 
 def _anchored(pattern: Pattern) -> str:
@@ -162,7 +188,6 @@ def _strings(shape: Strings) -> dict[str, Any]:
     if shape.excluded:
         patterns.append(none_of(shape.excluded))
     conditions: list[dict[str, Any]] = [{"pattern": _anchored(p)} for p in patterns]
-    conditions += [{"format": name} for name in shape.formats]
     if len(conditions) == 1:
         return printed | conditions[0]
     return printed | ({"allOf": conditions} if conditions else {})
@@ -217,7 +242,7 @@ class Printed(NamedTuple):
 
 
 def printed_schema(plan: Plan, whitespace: Whitespace) -> Printed:
-    """The schema of a plan, for llguidance.
+    """The schema of a plan, for llguidance. Raises BeyondSchemaError.
 
     Where `additionalProperties` stands beside `patternProperties`, llguidance lets names be
     spelled with escapes past the patterns; there, characters that have no short escape are left

@@ -75,6 +75,8 @@ class _Printer:
                 return self._arrays(shape)
             case Objects():
                 return self._objects(shape)
+            case _:
+                raise _NotFlatError
 
     def _value(self, value: Any) -> str:
         blanks = self._blanks
@@ -130,6 +132,8 @@ class _Printer:
     def _objects(self, shape: Objects) -> str:
         if shape.patterns or self._plan.is_possible(shape.rest):
             raise _NotFlatError
+        if shape.least or shape.most is not None:
+            raise _NotFlatError
         members = [
             (self._member(name, self.need(need)), name in shape.required)
             for name, need in shape.properties
@@ -160,7 +164,7 @@ def _around_required(members: list[tuple[str, bool]], comma: str) -> str:
 
 
 def _numbers(shape: Numbers) -> str:
-    if shape.multiple is not None:
+    if shape.multiple is not None or shape.fractional:
         raise _NotFlatError
     if shape.low is None and shape.high is None:
         return r"-?(?:0|[1-9][0-9]*)" if shape.integer else _NUMBER
@@ -178,7 +182,7 @@ def _strings(shape: Strings) -> Pattern:
         if max(shape.least, shape.most or 0) > MAX_STRING_CHARS:
             raise _NotFlatError
         patterns.append(pattern_of(Repeat(Chars(charset.ANY), shape.least, shape.most)))
-    if len(patterns) > 1 or shape.formats:
+    if len(patterns) > 1 or shape.without:
         raise _NotFlatError
     return patterns[0]
 

@@ -8,9 +8,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from scheduler_proc.grammar.schema import oracle
 from scheduler_proc.grammar.schema.document import refuse
-from scheduler_proc.grammar.schema.pattern import Pattern
 from scheduler_proc.grammar.schema.shapes import (
     Arrays,
     Literal,
@@ -49,11 +47,13 @@ class Judge:
             case Numbers():
                 return _is_number(value) and _in_numbers(shape, Fraction(literal.text))
             case Strings():
-                return isinstance(value, str) and _in_strings(shape, value)
+                return isinstance(value, str) and shape.matches(value)
             case Arrays():
                 return isinstance(value, list) and self._in_arrays(shape, value)
             case Objects():
                 return isinstance(value, dict) and self._in_objects(shape, value)
+            case _:
+                raise TypeError(f"{type(shape).__name__} is made for printing only")
 
     def _in_arrays(self, shape: Arrays, value: list[Any]) -> bool:
         items = [literal_of(item) for item in value]
@@ -75,6 +75,8 @@ class Judge:
             return False
         if any(name not in value for name in shape.required):
             return False
+        if not all(any(map(names.matches, value)) for names, _ in shape.some):
+            return False
         members = ((shape.member(name), literal_of(item)) for name, item in value.items())
         if not all(self.accepts(need, item) for need, item in members):
             return False
@@ -91,25 +93,9 @@ def _in_numbers(shape: Numbers, value: Fraction) -> bool:
         return False
     if shape.multiple and (value / shape.multiple).denominator != 1:
         return False
-    for negated in shape.not_multiples:
-        if isinstance(negated.condition, Fraction) and (value / negated.condition).denominator == 1:
-            return False
-    # The only refusal of numbers is "no integer", which is easily judged.
-    return not shape.refusals or value.denominator != 1
-
-
-def _in_strings(shape: Strings, value: str) -> bool:
-    if not _in_range(len(value), shape.least, shape.most) or value in shape.excluded:
+    if any((value / multiple).denominator == 1 for multiple, _ in shape.not_multiples):
         return False
-    if not all(pattern.matches(value) for pattern in shape.patterns):
-        return False
-    for negated in shape.without:
-        if isinstance(negated.condition, Pattern) and negated.condition.matches(value):
-            return False
-    if not all(oracle.has_format(name, value) for name in shape.formats):
-        return False
-    _check_judged(shape.refusals)
-    return True
+    return not shape.fractional or value.denominator != 1
 
 
 def _in_range(number: int, least: int, most: int | None) -> bool:

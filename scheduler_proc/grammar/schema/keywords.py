@@ -12,15 +12,15 @@ from fractions import Fraction
 from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema.document import Document, refuse
+from scheduler_proc.grammar.schema.document import NEWEST, Document, refuse
 from scheduler_proc.grammar.schema.ecma import parse_ecma
-from scheduler_proc.grammar.schema.formats import BACK_END_FORMATS, format_strings
+from scheduler_proc.grammar.schema.formats import format_strings
 from scheduler_proc.grammar.schema.pattern import Pattern
 from scheduler_proc.grammar.schema.shapes import (
+    ANYTHING,
     Arrays,
     Contains,
     Need,
-    Negated,
     Numbers,
     Objects,
     Refusal,
@@ -148,7 +148,7 @@ class Keywords:
         if shape.high:
             yield Numbers(low=(shape.high[0], not shape.high[1]))
         if shape.multiple:
-            yield Numbers(not_multiples=(Negated(shape.multiple, self.refusal("multipleOf")),))
+            yield Numbers(not_multiples=((shape.multiple, self.refusal("multipleOf")),))
 
     # ---- Strings ----
 
@@ -160,8 +160,6 @@ class Keywords:
         name = self.schema.get("format")
         if "format" in self.schema and not isinstance(name, str):
             raise self.fail("format", "must be a string")
-        if name in BACK_END_FORMATS:
-            return replace(shape, formats=(str(name),))
         known = format_strings(str(name))
         if known is None:  # an annotation, as the specification has it
             return shape
@@ -169,15 +167,7 @@ class Keywords:
         return replace(shape, patterns=(*patterns, *known.patterns), most=most)
 
     def not_strings(self) -> Iterator[Shape]:
-        shape = self.strings()
-        if shape.least:
-            yield Strings(most=shape.least - 1)
-        if shape.most is not None:
-            yield Strings(least=shape.most + 1)
-        for pattern in shape.patterns:
-            yield Strings(without=(Negated(pattern, self.refusal("pattern")),))
-        if shape.formats:
-            yield Strings(refusals=(self.refusal("format"),))
+        yield from self.strings().others()
 
     def refusal(self, keyword: str, reason: str = "it cannot be negated") -> Refusal:
         return Refusal(keyword, f"{self.pointer}/{keyword}", reason)
@@ -219,7 +209,8 @@ class Keywords:
         number = self.document.number_of(self.schema["contains"], self.number, "contains")
         least = 1 if least is None else least
         place = f"{self.pointer}/contains"
-        return (Contains((number, True), least, most, place),)
+        evaluates = self.document.places[self.number].draft >= NEWEST
+        return (Contains((number, True), least, most, place, evaluates),)
 
     def not_arrays(self) -> Iterator[Shape]:
         shape = self.arrays()
@@ -257,19 +248,20 @@ class Keywords:
 
     def objects(self) -> Objects:
         listed = self.named("properties")
-        patterns = tuple(
-            (self.pattern(source, "patternProperties"), self.need(sub, "patternProperties", source))
-            for source, sub in self.named("patternProperties").items()
-        )
+        patterns: dict[Strings, Need] = {}
+        for source, sub in self.named("patternProperties").items():
+            names = Strings(patterns=(self.pattern(source, "patternProperties"),))
+            need = self.need(sub, "patternProperties", source)
+            patterns[names] = both(patterns.get(names, ANYTHING), need)
         shape = Objects(
             (),
-            patterns,
+            tuple(patterns.items()),
             self.need(self.schema.get("additionalProperties", True), "additionalProperties"),
             tuple(dict.fromkeys(self.names("required"))),
             self.count("minProperties") or 0,
             self.count("maxProperties"),
             frozenset(listed),
-            frozenset(pattern for pattern, _ in patterns),
+            frozenset(patterns),
             "additionalProperties" in self.schema,
             limits_at=self.pointer,
         )
@@ -291,8 +283,20 @@ class Keywords:
             yield Objects(most=least - 1, limits_at=self.pointer)
         if most is not None:
             yield Objects(least=most + 1, limits_at=self.pointer)
-        for keyword in (
-            "patternProperties", "additionalProperties", "propertyNames", "unevaluatedProperties",
-        ):  # fmt: skip
-            if self.schema.get(keyword, True) not in (True, {}):
-                yield Objects(refusals=(self.refusal(keyword),))
+        shape = self.objects()
+        others = Strings(
+            excluded=tuple(self.named("properties")),
+            without=tuple(pattern for names, _ in shape.patterns for pattern in names.patterns),
+        )
+        for keyword, entries in (
+            ("patternProperties", shape.patterns),
+            ("additionalProperties", ((others, shape.rest),)),
+        ):
+            place = f"{self.pointer}/{keyword}"
+            for names, need in entries:
+                if need and self.document.places[need[0][0]].schema is False:
+                    yield Objects(some=((names, place),))
+                elif need:  # names may come again, with another value
+                    yield Objects(refusals=(self.refusal(keyword),))
+        if self.schema.get("unevaluatedProperties", True) not in (True, {}):
+            yield Objects(refusals=(self.refusal("unevaluatedProperties"),))

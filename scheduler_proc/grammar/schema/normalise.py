@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema import oracle
 from scheduler_proc.grammar.schema.complement import Complement, opposite
 from scheduler_proc.grammar.schema.document import Document, refuse
 from scheduler_proc.grammar.schema.judge import Judge
 from scheduler_proc.grammar.schema.keywords import Keywords
-from scheduler_proc.grammar.schema.names import names_shape
+from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.shapes import (
+    ANYTHING,
     BOOLEANS,
     NULL,
     UNIVERSE,
@@ -31,7 +31,9 @@ from scheduler_proc.grammar.schema.shapes import (
     literal_of,
     meet,
     plain,
+    texts_of,
 )
+from scheduler_proc.grammar.schema.terminal import is_never_met
 from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members, watched
 
 MAX_ALTERNATIVES = 600
@@ -94,8 +96,8 @@ class Normaliser:
         match shape:
             case Values(literals):
                 return not literals
-            case Strings() if len(shape.patterns) > 1:
-                return oracle.are_disjoint(tuple(pattern.regex for pattern in shape.patterns))
+            case Strings():
+                return is_never_met(shape)
             case Arrays() if depth > 0:
                 least = min(shape.least, len(shape.prefix) + 1)
                 return any(self.is_empty(shape.item(i), depth - 1) for i in range(least))
@@ -302,14 +304,20 @@ class Normaliser:
         branches = self.branches(keywords, "oneOf")
         others = {key: value for key, value in keywords.schema.items() if key in _OWN}
         context = keywords.made(others) if others else ()
-        needs = []
+        needs: list[Need] = []
         for i, branch in enumerate(branches):
-            need = branch
-            for j, other in enumerate(branches):
-                if i != j and not self._disjoint(branch, other, context):
-                    need = both(need, opposite(other) or keywords.made(False))
-            needs.append(need)
+            rivals = [*branches[:i], *branches[i + 1 :]]
+            rivals = [rival for rival in rivals if not self._disjoint(branch, rival, context)]
+            needs += self._alone(branch, rivals, keywords) if rivals else [branch]
         return self.union(needs, keywords.number)
+
+    def _alone(self, branch: Need, others: list[Need], keywords: Keywords) -> Iterator[Need]:
+        """Where a branch holds and no other does: by type, since most overlap in some only."""
+        for name in (name for name in _TYPES if name != "integer"):
+            within = both(keywords.made({"type": name}), branch)
+            if not self.is_empty(within):
+                met = [other for other in others if not self.is_empty(both(within, other))]
+                yield both(within, *(opposite(other) or keywords.made(False) for other in met))
 
     def _disjoint(self, a: Need, b: Need, context: Need) -> bool:
         return self.is_empty(both(a, b)) or (context != () and self.is_empty(both(context, a, b)))
@@ -342,9 +350,15 @@ class Normaliser:
         return shapes
 
     def _property_names(self, keywords: Keywords) -> Shapes:
-        need = keywords.need(keywords.schema["propertyNames"], "propertyNames")
-        false = keywords.made(False)
-        objects = names_shape(self.shapes(need), false, keywords)
+        """Few names are listed; of sets of them there may be any."""
+        shapes = self.shapes(keywords.need(keywords.schema["propertyNames"], "propertyNames"))
+        if Strings() in shapes:
+            return UNIVERSE
+        texts, sets = texts_of(shapes)
+        listed = tuple((name, ANYTHING) for name in texts if not sets)
+        sets += [Strings(patterns=(one_of(texts),))] if texts and sets else []
+        entries = tuple((names, ANYTHING) for names in dict.fromkeys(sets))
+        objects = Objects(listed, entries, keywords.made(False), limits_at=keywords.pointer)
         return (*(shape for shape in UNIVERSE if not isinstance(shape, Objects)), objects)
 
     def _unevaluated(self, keywords: Keywords, shapes: Shapes) -> Shapes:

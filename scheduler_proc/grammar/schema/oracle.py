@@ -4,7 +4,6 @@ Called while schemas are simplified: values of `enum` against `pattern`, names a
 `patternProperties`. Python's `re` would backtrack, and hostile patterns make that exponential.
 """
 
-import json
 from functools import cache, lru_cache
 from typing import Any
 
@@ -59,30 +58,7 @@ def accepts_text(matcher: Any, text: str) -> bool:
     return bool(matcher.validate_tokens(tokens) == len(tokens))
 
 
-def are_disjoint(regexes: tuple[str, ...]) -> bool:
-    """Whether no string can match all of `regexes`; False where that is not known."""
-    import llguidance
-
-    schema = {"type": "string", "allOf": [{"pattern": f"^(?:{regex})$"} for regex in regexes]}
-    grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
-    matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
-    return bool(matcher.is_error()) and "Unsatisfiable" in matcher.get_error()
-
-
 def first_line(error: str) -> str:
     """The first line of a message of the back end, which appends the whole grammar to it."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return lines[0][:300] if lines else "unknown error"
-
-
-@lru_cache(64)
-def _format_matcher(name: str) -> Any:
-    import llguidance
-
-    grammar = llguidance.LLMatcher.grammar_from_json_schema({"type": "string", "format": name})
-    return llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
-
-
-def has_format(name: str, text: str) -> bool:
-    """Whether `text` has a format that llguidance knows."""
-    return accepts_text(_format_matcher(name), json.dumps(text, ensure_ascii=False))

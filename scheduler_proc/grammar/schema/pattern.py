@@ -77,19 +77,15 @@ class Pattern:
         """The plain regex, less what the back end would spell wrongly; see `_spellable`."""
         return _print(self.node, _spelled_chars)
 
-    def json_regex(self) -> str:
-        """The regex of the JSON spelling, without the quotes, in Python's syntax."""
-        return _print(self.node, _json_chars)
+    def json_regex(self, exact: bool = False) -> str:
+        """The regex of the JSON spelling, without the quotes, in Python's syntax; like
+        `back_end_regex` unless it is to be `exact`."""
+        return _print(self.node, _exact_chars if exact else _json_chars)
 
 
 def pattern_of(node: Node) -> Pattern:
     """The pattern of a tree."""
     return Pattern(_print(node, _plain_chars), node)
-
-
-def length_pattern(least: int, most: int | None) -> Pattern:
-    """Any text of `least` to `most` characters."""
-    return pattern_of(Repeat(Chars(charset.ANY), least, most))
 
 
 def literal(text: str) -> Node:
@@ -173,7 +169,12 @@ class _Json(_CharPrinter):
         return _json_class(_spellable(ranges))
 
 
-_plain_chars, _spelled_chars, _json_chars = _Plain(), _Spelled(), _Json()
+class _Exact(_CharPrinter):
+    def __call__(self, ranges: CharSet) -> str:
+        return _json_class(ranges)
+
+
+_plain_chars, _spelled_chars, _json_chars, _exact_chars = _Plain(), _Spelled(), _Json(), _Exact()
 
 
 @lru_cache(4096)

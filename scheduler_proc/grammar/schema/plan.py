@@ -12,12 +12,10 @@ from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,
+    ItemPaths,
     Need,
-    Numbers,
     Objects,
     Shape,
-    Strings,
-    Values,
 )
 from scheduler_proc.grammar.schema.simplify import Simplifier
 
@@ -71,6 +69,8 @@ class Plan:
         return possible
 
     def _has_value(self, shape: Shape, possible: set[Need]) -> bool:
+        if isinstance(shape, ItemPaths):
+            return shape.accepts_some(lambda need: need == ANYTHING or need in possible)
         return all(need == ANYTHING or need in possible for need in _needed(shape))
 
     def _pruned(self, shapes: list[Shape]) -> list[Shape]:
@@ -79,6 +79,9 @@ class Plan:
 
     def _cut(self, shape: Shape) -> Shape:
         """An array ends where no item is possible."""
+        if isinstance(shape, ItemPaths):
+            arcs = tuple(arc for arc in shape.arcs if self.is_possible(arc[1]))
+            return replace(shape, arcs=arcs)
         if not isinstance(shape, Arrays):
             return shape
         for i, need in enumerate((*shape.prefix, shape.rest)):
@@ -90,8 +93,8 @@ class Plan:
 def parts_of(shape: Shape) -> list[Need]:
     """The needs that a shape refers to."""
     match shape:
-        case Values() | Numbers() | Strings():
-            return []
+        case ItemPaths():
+            return [need for _, need, _ in shape.arcs]
         case Arrays():
             if shape.most is None or shape.most > len(shape.prefix):
                 return [*shape.prefix, shape.rest]
@@ -99,16 +102,18 @@ def parts_of(shape: Shape) -> list[Need]:
         case Objects():
             members = [need for _, need in (*shape.properties, *shape.patterns)]
             return [*members, shape.rest]
+        case _:
+            return []
 
 
 def _needed(shape: Shape) -> list[Need]:
     """Those parts without which the shape has no value."""
     match shape:
-        case Values() | Numbers() | Strings():
-            return []
         case Arrays():
             count = min(shape.least, len(shape.prefix) + 1)
             return [shape.item(i) for i in range(count)]
         case Objects():
             members = dict(shape.properties)
             return [members[name] for name in shape.required]
+        case _:
+            return []

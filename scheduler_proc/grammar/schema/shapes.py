@@ -7,12 +7,12 @@ their parts by needs, so recursion is no obstacle and the number of needs is fin
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from scheduler_proc.grammar.schema.pattern import Pattern
+from scheduler_proc.grammar.schema.pattern import Pattern, one_of
 
 Need = tuple[tuple[int, bool], ...]
 ANYTHING: Need = ()
@@ -75,46 +75,57 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Negated:
-    """A pattern or a multiple that must not hold: it can be judged, but not printed."""
-
-    condition: Pattern | Fraction
-    refusal: Refusal
-
-
-@dataclass(frozen=True)
 class Numbers:
-    """Numbers between bounds, each None or a number with whether it is excluded itself."""
+    """Numbers between bounds, each None or a number with whether it is excluded itself.
+    `integer` leaves the integers, `fractional` all others; `not_multiples` can be judged only."""
 
     integer: bool = False
     low: tuple[Fraction, bool] | None = None
     high: tuple[Fraction, bool] | None = None
     multiple: Fraction | None = None
-    not_multiples: tuple["Negated", ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    not_multiples: tuple[tuple[Fraction, Refusal], ...] = ()
+    fractional: str | None = None  # where `type` says so
 
 
 @dataclass(frozen=True)
 class Strings:
-    """Strings of `least` to `most` characters. `format` is one that only the back end knows."""
+    """Strings of `least` to `most` characters that match all of `patterns`, and none of
+    `without`."""
 
     least: int = 0
     most: int | None = None
     patterns: tuple[Pattern, ...] = ()
-    without: tuple["Negated", ...] = ()
+    without: tuple[Pattern, ...] = ()
     excluded: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+
+    def matches(self, text: str) -> bool:
+        """Whether `text` is one of them; linear in its length."""
+        is_long = len(text) >= self.least and (self.most is None or len(text) <= self.most)
+        if not is_long or text in self.excluded:
+            return False
+        return all(pattern.matches(text) for pattern in self.patterns) and not any(
+            pattern.matches(text) for pattern in self.without
+        )
+
+    def others(self) -> "list[Strings]":
+        """All other strings, as a union."""
+        found = [Strings(without=(pattern,)) for pattern in self.patterns]
+        found += [Strings(patterns=(pattern,)) for pattern in self.without]
+        found += [Strings(patterns=(one_of(self.excluded),))] if self.excluded else []
+        found += [Strings(most=self.least - 1)] if self.least else []
+        return found + ([] if self.most is None else [Strings(least=self.most + 1)])
 
 
 @dataclass(frozen=True)
 class Contains:
-    """`least` to `most` items must meet a need."""
+    """`least` to `most` items must meet a need. `evaluates` if `unevaluatedItems` is to leave
+    alone those that do."""
 
     atom: tuple[int, bool]
     least: int
     most: int | None
     pointer: str
+    evaluates: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,18 +148,20 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Objects:
-    """`properties` in the order of the output; other names by the patterns they match, and
-    `rest` for those that match none. Listed names are not subject to the patterns."""
+    """`properties` in the order of the output; other names by all `patterns` that they match, and
+    `rest` for those that match none. Listed names are not subject to the patterns. Each of `some`
+    is a set of names of which one must be there, and the place that says so."""
 
     properties: tuple[tuple[str, Need], ...] = ()
-    patterns: tuple[tuple[Pattern, Need], ...] = ()
+    patterns: tuple[tuple[Strings, Need], ...] = ()
     rest: Need = ANYTHING
     required: tuple[str, ...] = ()
     least: int = 0
     most: int | None = None
     evaluated: frozenset[str] = frozenset()
-    evaluated_patterns: frozenset[Pattern] = frozenset()
+    evaluated_patterns: frozenset[Strings] = frozenset()
     all_evaluated: bool = False
+    some: tuple[tuple[Strings, str], ...] = ()
     refusals: tuple[Refusal, ...] = ()
     limits_at: str = "#"
 
@@ -164,7 +177,40 @@ class Objects:
         return both(*matching) if matching else self.rest
 
 
-Shape = Values | Numbers | Strings | Arrays | Objects
+@dataclass(frozen=True)
+class ItemPaths:
+    """Arrays whose items lead through an automaton, from its state 0 to one of `accepting`; each
+    of `arcs` is from where, what the item is, and to where. Made for printing."""
+
+    arcs: tuple[tuple[int, Need, int], ...]
+    accepting: frozenset[int]
+
+    def accepts_some(self, is_possible: Callable[[Need], bool]) -> bool:
+        """Whether there is such an array of possible items."""
+        reached, grown = {0}, True
+        while grown:
+            more = {b for a, need, b in self.arcs if a in reached and is_possible(need)} - reached
+            reached |= more
+            grown = bool(more)
+        return bool(reached & self.accepting)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """Arrays of `least` to `most` different ones of `literals`: at each index those whose numbers
+    are in `slots`, behind them in `rest`. Of the first `counted` there must be as many as in
+    `share`. Made for printing."""
+
+    literals: tuple[Literal, ...]
+    slots: tuple[tuple[int, ...], ...]
+    rest: tuple[int, ...]
+    least: int
+    most: int
+    counted: int = 0
+    share: tuple[int, int] = (0, 0)
+
+
+Shape = Values | Numbers | Strings | Arrays | Objects | ItemPaths | Distinct
 Shapes = tuple[Shape, ...]
 
 NULL = Values((literal_of(None),))
@@ -172,11 +218,19 @@ BOOLEANS = Values((literal_of(False), literal_of(True)))
 UNIVERSE: tuple[Shape, ...] = (NULL, BOOLEANS, Numbers(), Strings(), Arrays(), Objects())
 
 
+def texts_of(shapes: Shapes) -> tuple[list[str], list[Strings]]:
+    """The strings in shapes: single ones, and sets."""
+    values = [x.value for shape in shapes if isinstance(shape, Values) for x in shape.literals]
+    texts = list(dict.fromkeys(value for value in values if isinstance(value, str)))
+    return texts, [shape for shape in shapes if isinstance(shape, Strings)]
+
+
 def plain(shape: Shape) -> Shape:
     """The shape without its record of evaluated parts, which only `unevaluated*` reads."""
     match shape:
         case Arrays():
-            return replace(shape, evaluated=0)
+            contains = tuple(replace(wanted, evaluates=False) for wanted in shape.contains)
+            return replace(shape, evaluated=0, contains=contains)
         case Objects():
             return replace(
                 shape,
@@ -207,6 +261,9 @@ def meet(a: Shape, b: Shape) -> Shape | None:
 
 
 def meet_numbers(a: Numbers, b: Numbers) -> Numbers | None:
+    integer, fractional = a.integer or b.integer, a.fractional or b.fractional
+    if integer and fractional:
+        return None
     low = max((x.low for x in (a, b) if x.low), default=None)
     # Of equal upper bounds the excluded one is the tighter, as it is for lower bounds.
     high = min(
@@ -215,12 +272,12 @@ def meet_numbers(a: Numbers, b: Numbers) -> Numbers | None:
     if low and high and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
         return None
     return Numbers(
-        a.integer or b.integer,
+        integer,
         low,
         high,
         _least_common(a.multiple, b.multiple),
         _joined(a.not_multiples, b.not_multiples),
-        _joined(a.refusals, b.refusals),
+        fractional,
     )
 
 
@@ -241,8 +298,6 @@ def meet_strings(a: Strings, b: Strings) -> Strings | None:
         _joined(a.patterns, b.patterns),
         _joined(a.without, b.without),
         _joined(a.excluded, b.excluded),
-        _joined(a.formats, b.formats),
-        _joined(a.refusals, b.refusals),
     )
 
 
@@ -269,7 +324,7 @@ def meet_objects(a: Objects, b: Objects) -> Objects | None:
     if most is not None and max(least, len(required)) > most:
         return None
     names = dict.fromkeys([name for name, _ in (*a.properties, *b.properties)])
-    patterns, rest, refusals = _meet_patterns(a, b)
+    patterns, rest = _meet_patterns(a, b)
     return Objects(
         tuple((name, both(a.member(name), b.member(name))) for name in names),
         patterns,
@@ -280,31 +335,35 @@ def meet_objects(a: Objects, b: Objects) -> Objects | None:
         a.evaluated | b.evaluated,
         a.evaluated_patterns | b.evaluated_patterns,
         a.all_evaluated or b.all_evaluated,
-        _joined(a.refusals, b.refusals, refusals),
+        _joined(a.some, b.some),
+        _joined(a.refusals, b.refusals),
         a.limits_at if a.least or a.most is not None else b.limits_at,
     )
 
 
-def _meet_patterns(
-    a: Objects, b: Objects
-) -> tuple[tuple[tuple[Pattern, Need], ...], Need, tuple[Refusal, ...]]:
+def _meet_patterns(a: Objects, b: Objects) -> tuple[tuple[tuple[Strings, Need], ...], Need]:
     rest = both(a.rest, b.rest)
     theirs = dict(b.patterns)
     if not a.patterns or not b.patterns:
         other = b if a.patterns else a
-        found = tuple(
-            (pattern, both(need, other.rest)) for pattern, need in (*a.patterns, *b.patterns)
-        )
-        return found, rest, ()
+        return tuple((p, both(need, other.rest)) for p, need in (*a.patterns, *b.patterns)), rest
     if {pattern for pattern, _ in a.patterns} == set(theirs):
-        return tuple((p, both(need, theirs[p])) for p, need in a.patterns), rest, ()
-    if a.rest == b.rest == ANYTHING:  # names that match patterns of both must meet both
-        merged = dict(a.patterns)
-        for pattern, need in b.patterns:
+        return tuple((p, both(need, theirs[p])) for p, need in a.patterns), rest
+    # Names that match patterns of both must meet both, and the rest of whichever they do not.
+    merged: dict[Strings, Need] = {}
+    for shape in (a, b):
+        for pattern, need in (*shape.patterns, *unmatched(shape)):
             merged[pattern] = both(merged.get(pattern, ANYTHING), need)
-        return tuple(merged.items()), rest, ()
-    reason = "different patterns with additionalProperties cannot be combined"
-    return a.patterns, rest, (Refusal("patternProperties", a.limits_at, reason),)
+    return tuple(merged.items()), rest
+
+
+def unmatched(shape: Objects) -> list[tuple[Strings, Need]]:
+    """The names that no pattern of a shape matches, in parts, and what holds for them."""
+    parts: list[Strings] = [Strings()] if shape.rest != ANYTHING else []
+    for pattern, _ in shape.patterns:
+        met = [meet_strings(part, other) for part in parts for other in pattern.others()]
+        parts = [part for part in met if part is not None]
+    return [(part, shape.rest) for part in parts]
 
 
 def at_most(a: int | None, b: int | None) -> int | None:

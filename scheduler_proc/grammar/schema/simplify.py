@@ -1,18 +1,22 @@
-"""Replace what no back end can print: `contains`, `uniqueItems`, bounds on the number of members.
+"""Replace what JSON Schema's core cannot say: `contains`, `uniqueItems`, bounds on the number of
+members, names that match several patterns.
 
-Called for each shape on its way to the output. Each is spread out into finitely many simpler
-shapes where that is exact, and refused by name and place where it is not.
+Called for each shape on its way to the output. Each is spread out into a few simpler shapes, or
+becomes a shape that only a grammar says (`ItemPaths`, `Distinct`), or is refused by name and place
+where neither is exact.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, permutations
+from math import ceil, floor
 
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.shapes import (
     Arrays,
-    Contains,
+    Distinct,
+    ItemPaths,
     Literal,
     Need,
     Numbers,
@@ -21,14 +25,19 @@ from scheduler_proc.grammar.schema.shapes import (
     Shape,
     Strings,
     Values,
+    at_most,
     both,
     literal_of,
+    meet_strings,
 )
+from scheduler_proc.grammar.schema.terminal import is_never_met
 
 MAX_SPREAD = 256  # alternatives that one shape may be spread out into
-_MAX_UNIQUE_VALUES = 6
-_MAX_UNIQUE_ARRAYS = 2000
+_MAX_UNIQUE = 64  # the bits of a parameter of llguidance's
+_MAX_ARRANGED = 5
+_MAX_ARRANGEMENTS = 2000
 _MAX_SLOTS = 24
+_MAX_ARCS = 400
 
 
 class Simplifier:
@@ -41,103 +50,141 @@ class Simplifier:
     def printable(self, shape: Shape) -> list[Shape]:
         """Shapes without `contains`, `unique` and refusals, whose union is `shape`.
 
-        Objects with bounds on the number of members have no optional listed properties. Raises
-        GrammarError naming the keyword that cannot be printed.
+        Patterns of objects have no name in common. Raises GrammarError naming the keyword that
+        cannot be printed.
         """
         match shape:
-            case Values():
-                return [shape]
             case Numbers():
-                return self._numbers(shape)
-            case Strings():
-                return self._strings(shape)
+                _check_refusals(tuple(refusal for _, refusal in shape.not_multiples))
+                return [shape]
             case Arrays():
                 return self._arrays(shape)
             case Objects():
                 _check_refusals(shape.refusals)
-                return self._objects(shape)
-
-    def _numbers(self, shape: Numbers) -> list[Shape]:
-        if shape.integer and shape.refusals:
-            return []  # an integer, and no integer
-        _check_refusals((*shape.refusals, *(negated.refusal for negated in shape.not_multiples)))
-        return [shape]
-
-    def _strings(self, shape: Strings) -> list[Shape]:
-        _check_refusals((*shape.refusals, *(negated.refusal for negated in shape.without)))
-        return [shape]
+                found = self._with_some(self._apart(shape))
+                return [part for each in found for part in self._objects(each)]
+            case _:
+                return [shape]
 
     # ---- Arrays ----
 
     def _arrays(self, shape: Arrays) -> list[Shape]:
-        found: list[Arrays] = [shape]
-        for wanted in shape.contains:
-            if wanted.least == 0 and wanted.most is None:
-                continue
-            found = [part for array in found for part in self._contain(array, wanted)]
-            _check_spread(len(found), "contains", wanted.pointer)
-        printable: list[Shape] = []
-        for array in found:
-            printable += self._unique(replace(array, contains=()))
         _check_refusals(shape.refusals)
-        return printable
-
-    def _contain(self, shape: Arrays, wanted: Contains) -> Iterator[Arrays]:
-        yes: Need = (wanted.atom,)
-        no: Need = ((wanted.atom[0], not wanted.atom[1]),)
-        if wanted.most is not None and wanted.most < wanted.least:
-            return
-        if wanted.most == 0:
-            yield replace(
-                shape,
-                prefix=tuple(both(need, no) for need in shape.prefix),
-                rest=both(shape.rest, no),
-            )
-            return
+        if any(wanted.most is not None and wanted.most < wanted.least for wanted in shape.contains):
+            return []
         slots = self._slots(shape)
-        if not shape.prefix and self._normaliser.is_empty(both(shape.rest, no)):
-            yield from _counted(shape, wanted.least, wanted.most)
-        elif slots is None or slots > _MAX_SLOTS:
-            raise refuse(wanted.pointer, "contains is only supported in arrays with few items")
-        elif wanted.most is None:
-            for chosen in combinations(range(slots), wanted.least):
-                yield _at_slots(shape, dict.fromkeys(chosen, yes))
-        else:
-            yield from self._exactly(shape, wanted, slots)
+        wanted = tuple(x for x in shape.contains if x.least or x.most is not None)
+        shape = replace(shape, contains=wanted, most=slots)
+        if not shape.unique or slots in (0, 1):
+            return self._paths(replace(shape, unique=None))
+        if slots is not None and slots <= _MAX_SLOTS and self._all_disjoint(shape, slots):
+            return self._paths(replace(shape, unique=None))
+        return self._unique(shape)
 
-    def _exactly(self, shape: Arrays, wanted: Contains, slots: int) -> Iterator[Arrays]:
-        yes: Need = (wanted.atom,)
-        no: Need = ((wanted.atom[0], not wanted.atom[1]),)
-        if 2**slots > MAX_SPREAD:
-            raise refuse(wanted.pointer, "maxContains is only supported in arrays with few items")
-        most = slots if wanted.most is None else min(slots, wanted.most)
-        for number in range(wanted.least, most + 1):
-            for chosen in combinations(range(slots), number):
-                needs = {i: yes if i in chosen else no for i in range(slots)}
-                least = max(chosen, default=-1) + 1
-                part = _at_slots(shape, needs)
-                yield replace(part, least=max(shape.least, least))
+    def _paths(self, shape: Arrays) -> list[Shape]:
+        """The array as it is, or with its `contains` counted along the items."""
+        if not shape.contains:
+            return [shape]
+        whole = self._of_all(shape)
+        if whole is not None:
+            return whole
+        known = shape.most if shape.most is not None else max(len(shape.prefix), shape.least)
+        states: dict[tuple[int, ...], int] = {(0,) * (1 + len(shape.contains)): 0}
+        found: list[tuple[int, Need, int]] = []
+        for state in (pending := list(states)):
+            if shape.most is not None and state[0] == shape.most:
+                continue
+            for need, counts in self._steps(shape, state):
+                after = (min(state[0] + 1, known), *counts)
+                if after not in states:
+                    states[after] = len(states)
+                    pending.append(after)
+                found.append((states[state], need, states[after]))
+            if len(found) > _MAX_ARCS:
+                reason = f"contains would take more than {_MAX_ARCS} steps: give maxItems"
+                raise refuse(shape.contains[0].pointer, reason)
+        accepting = frozenset(
+            number
+            for state, number in states.items()
+            if state[0] >= shape.least
+            and all(c >= x.least for c, x in zip(state[1:], shape.contains, strict=True))
+        )
+        return [ItemPaths(tuple(found), accepting)]
+
+    def _of_all(self, shape: Arrays) -> list[Shape] | None:
+        """Where all items are such as are wanted, or none may be; None elsewhere."""
+        for i, wanted in enumerate(shape.contains):
+            others = (*shape.contains[:i], *shape.contains[i + 1 :])
+            no: Need = ((wanted.atom[0], not wanted.atom[1]),)
+            if wanted.most == 0:
+                prefix = tuple(both(need, no) for need in shape.prefix)
+                rest = both(shape.rest, no)
+                return self._paths(replace(shape, prefix=prefix, rest=rest, contains=others))
+            needs = {*shape.prefix, shape.rest}
+            if all(self._normaliser.is_empty(both(need, no)) for need in needs):
+                least, most = max(shape.least, wanted.least), at_most(shape.most, wanted.most)
+                if most is not None and least > most:
+                    return []
+                return self._paths(replace(shape, least=least, most=most, contains=others))
+        return None
+
+    def _steps(
+        self, shape: Arrays, state: tuple[int, ...]
+    ) -> Iterator[tuple[Need, tuple[int, ...]]]:
+        """What the next item can be, and the counts of `contains` behind it."""
+        options: list[tuple[Need, tuple[int, ...]]] = [(shape.item(state[0]), ())]
+        for count, wanted in zip(state[1:], shape.contains, strict=True):
+            if wanted.most is None and count == wanted.least:  # nothing depends on it any more
+                options = [(need, (*counts, count)) for need, counts in options]
+                continue
+            yes: Need = (wanted.atom,)
+            # Without an upper bound those that are counted need only be some of those there are.
+            no: Need = () if wanted.most is None else ((wanted.atom[0], not wanted.atom[1]),)
+            more = [] if count == wanted.most else [(yes, count + 1)]
+            options = [
+                (both(need, part), (*counts, number))
+                for need, counts in options
+                for part, number in ((no, count), *more)
+            ]
+        return iter(options)
 
     def _slots(self, shape: Arrays) -> int | None:
         """How many items there can be at most; None if that has no bound."""
-        if shape.most is not None and shape.most <= _MAX_SLOTS:
-            return shape.most
         for i, need in enumerate((*shape.prefix, shape.rest)):
+            if shape.most is not None and i >= shape.most:
+                break
             if self._normaliser.is_empty(need):
-                return i if shape.most is None else min(i, shape.most)
+                return i
         return shape.most
 
     def _unique(self, shape: Arrays) -> list[Shape]:
-        slots = self._slots(shape)
-        if not shape.unique or slots in (0, 1):
-            return [replace(shape, unique=None)]
-        if slots is not None and slots <= _MAX_SLOTS and self._all_disjoint(shape, slots):
-            return [replace(shape, unique=None)]
         literals = self._finite(shape)
         if literals is None:
-            reason = "uniqueItems is only supported for few possible items"
-            raise refuse(shape.unique, reason)
-        return [Values(tuple(self._arrangements(shape, literals)))]
+            reason = f"uniqueItems is only supported for up to {_MAX_UNIQUE} possible items"
+            raise refuse(str(shape.unique), reason)
+        if len(literals) <= _MAX_ARRANGED:
+            return [Values(tuple(self._arrangements(shape, literals)))]
+        accepts = self._normaliser.judge.accepts
+        counted, share = 0, (0, len(literals))
+        if shape.contains:
+            if len(shape.contains) > 1:
+                reason = "contains is supported once beside uniqueItems"
+                raise refuse(shape.contains[1].pointer, reason)
+            wanted = shape.contains[0]
+            literals.sort(key=lambda literal: not accepts((wanted.atom,), literal))
+            counted = sum(accepts((wanted.atom,), literal) for literal in literals)
+            share = (wanted.least, counted if wanted.most is None else wanted.most)
+        numbers = {
+            need: tuple(i for i, literal in enumerate(literals) if accepts(need, literal))
+            for need in (*shape.prefix, shape.rest)
+        }
+        slots = tuple(numbers[need] for need in shape.prefix)
+        most = len(literals) if shape.most is None else min(shape.most, len(literals))
+        if shape.least > most or share[0] > counted:
+            return []
+        return [
+            Distinct(tuple(literals), slots, numbers[shape.rest], shape.least, most, counted, share)
+        ]
 
     def _all_disjoint(self, shape: Arrays, slots: int) -> bool:
         pairs = combinations([shape.item(i) for i in range(slots)], 2)
@@ -148,10 +195,11 @@ class Simplifier:
         literals: dict[Literal, None] = {}
         for need in (*shape.prefix, shape.rest):
             for part in self._normaliser.shapes(need):
-                if not isinstance(part, Values):
+                values = _few(part)
+                if values is None:
                     return None
-                literals.update(dict.fromkeys(part.literals))
-        return list(literals) if len(literals) <= _MAX_UNIQUE_VALUES else None
+                literals.update(dict.fromkeys(values))
+        return list(literals) if len(literals) <= _MAX_UNIQUE else None
 
     def _arrangements(self, shape: Arrays, literals: list[Literal]) -> Iterator[Literal]:
         most = len(literals) if shape.most is None else min(shape.most, len(literals))
@@ -159,15 +207,15 @@ class Simplifier:
         for size in range(shape.least, most + 1):
             for chosen in permutations(literals, size):
                 array = literal_of([literal.value for literal in chosen])
-                if self._normaliser.judge.accepts_shape(replace(shape, refusals=()), array):
+                if self._normaliser.judge.accepts_shape(shape, array):
                     found += 1
-                    _check_spread(found, "uniqueItems", str(shape.unique), _MAX_UNIQUE_ARRAYS)
+                    _check_spread(found, "uniqueItems", str(shape.unique), _MAX_ARRANGEMENTS)
                     yield array
 
     # ---- Objects ----
 
     def _objects(self, shape: Objects) -> list[Shape]:
-        """Decide the bounds on the number of members by choosing which optional ones there are."""
+        """Less the bounds on the number of members that say nothing."""
         shape = self._listed_required(shape)
         required = set(shape.required)
         empty = {name for name, need in shape.properties if self._normaliser.is_empty(need)}
@@ -176,15 +224,50 @@ class Simplifier:
         least, most = max(0, shape.least - len(required)), shape.most
         if most is not None and not open_ended and most >= len(required) + len(optional):
             most = None
-        shape = replace(shape, least=shape.least if least else 0, most=most)
         if open_ended and least > 1:  # names that are not listed may come again
             place = f"{shape.limits_at}/minProperties"
             raise refuse(place, "minProperties is only supported above 1 for listed properties")
-        if (not least and most is None) or (not optional and open_ended):
-            return [shape]
         if least > len(optional) and not open_ended:
             return []
-        return list(self._chosen(shape, optional, least, open_ended))
+        if most is not None and most < len(required):
+            return []
+        return [replace(shape, least=shape.least if least else 0, most=most)]
+
+    def _with_some(self, shape: Objects) -> list[Objects]:
+        """The names of which one must be there: one that is listed, or, left in `some`, another."""
+        found = [replace(shape, some=())]
+        for names, place in shape.some:
+            split: list[Objects] = []
+            for part in found:
+                fitting = [name for name, _ in part.properties if names.matches(name)]
+                if any(names.matches(name) for name in part.required):
+                    split.append(part)
+                    continue
+                split += [replace(part, required=(*part.required, name)) for name in fitting]
+                if not self._is_closed(part):
+                    split.append(replace(part, some=(*part.some, (names, place))))
+            _check_spread(len(split), place.rpartition("/")[2], place)
+            found = split
+        return found
+
+    def _apart(self, shape: Objects) -> Objects:
+        """The same with patterns of which no two match one name."""
+        names = [names for names, _ in shape.patterns]
+        simple = all(each == Strings(patterns=each.patterns[:1]) for each in names)
+        if simple and not any(_pieces(a, [b]) for a, b in combinations(names, 2)):
+            return shape
+        parts: list[tuple[Strings, Need | None]] = [(Strings(), None)]
+        for each, need in shape.patterns:
+            inside = [
+                (piece, need if known is None else both(known, need))
+                for part, known in parts
+                for piece in _pieces(part, [each])
+            ]
+            outside = [(p, known) for part, known in parts for p in _pieces(part, each.others())]
+            parts = inside + outside
+            _check_spread(len(parts), "patternProperties", f"{shape.limits_at}/patternProperties")
+        found = tuple((part, shape.rest if need is None else need) for part, need in parts)
+        return replace(shape, patterns=found, rest=self._false)
 
     def _listed_required(self, shape: Objects) -> Objects:
         listed = {name for name, _ in shape.properties}
@@ -195,60 +278,24 @@ class Simplifier:
         needs = [shape.rest, *(need for _, need in shape.patterns)]
         return all(self._normaliser.is_empty(need) for need in needs)
 
-    def _chosen(
-        self, shape: Objects, optional: list[str], least: int, open_ended: bool
-    ) -> Iterator[Shape]:
-        if least == 1 and shape.most is None:
-            _check_spread(len(optional), "minProperties", f"{shape.limits_at}/minProperties")
-            yield from self._first_present(shape, optional, open_ended)
-            return
-        keyword = "minProperties" if least else "maxProperties"
-        _check_spread(2 ** len(optional), keyword, f"{shape.limits_at}/{keyword}")
-        for number in range(len(optional) + 1):
-            for chosen in combinations(optional, number):
-                absent = set(optional) - set(chosen)
-                count = len(shape.required) + number
-                if shape.most is not None and count > shape.most:
-                    continue
-                if count >= shape.least or open_ended:
-                    yield self._with(shape, chosen, absent, counted=open_ended)
 
-    def _first_present(
-        self, shape: Objects, optional: list[str], open_ended: bool
-    ) -> Iterator[Shape]:
-        for i, name in enumerate(optional):
-            yield self._with(shape, (name,), set(optional[:i]), counted=False)
-        if open_ended:
-            yield self._with(shape, (), set(optional), counted=True)
-
-    def _with(
-        self, shape: Objects, present: tuple[str, ...], absent: set[str], counted: bool
-    ) -> Objects:
-        return replace(
-            shape,
-            properties=tuple(
-                (name, self._false if name in absent else need) for name, need in shape.properties
-            ),
-            required=(*shape.required, *present),
-            least=shape.least if counted else 0,
-            most=shape.most if counted else None,
-        )
+def _pieces(strings: Strings, others: list[Strings]) -> list[Strings]:
+    """What of a set lies in each of others, where that is something."""
+    met = (meet_strings(strings, other) for other in others)
+    return [piece for piece in met if piece is not None and not is_never_met(piece)]
 
 
-def _counted(shape: Arrays, least: int, most: int | None) -> Iterator[Arrays]:
-    """All items are such as are wanted: their number is the array's."""
-    high = shape.most if most is None else most if shape.most is None else min(most, shape.most)
-    low = max(shape.least, least)
-    if high is None or low <= high:
-        yield replace(shape, least=low, most=high)
-
-
-def _at_slots(shape: Arrays, needs: dict[int, Need]) -> Arrays:
-    """The arrays whose items at some indices meet more needs; those slots must be there unless
-    the caller says otherwise."""
-    count = max((*needs, len(shape.prefix) - 1)) + 1 if needs else len(shape.prefix)
-    prefix = tuple(both(shape.item(i), needs.get(i, ())) for i in range(count))
-    return replace(shape, prefix=prefix, least=max(shape.least, max(needs, default=-1) + 1))
+def _few(shape: Shape) -> tuple[Literal, ...] | None:
+    """The values of a shape, if they are few."""
+    if isinstance(shape, Values):
+        return shape.literals
+    if not isinstance(shape, Numbers) or not shape.integer or not shape.low or not shape.high:
+        return None
+    first = floor(shape.low[0]) + 1 if shape.low[1] else ceil(shape.low[0])
+    last = ceil(shape.high[0]) - 1 if shape.high[1] else floor(shape.high[0])
+    if last - first >= _MAX_UNIQUE or shape.multiple or shape.not_multiples:
+        return None
+    return tuple(literal_of(value) for value in range(first, last + 1))
 
 
 def _check_refusals(refusals: tuple[Refusal, ...]) -> None:

@@ -12,7 +12,16 @@ from typing import Any
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import Document
 from scheduler_proc.grammar.schema.keywords import Keywords
-from scheduler_proc.grammar.schema.shapes import Arrays, Need, Objects, Shape, Values, both
+from scheduler_proc.grammar.schema.shapes import (
+    ANYTHING,
+    Arrays,
+    Need,
+    Objects,
+    Shape,
+    Values,
+    both,
+    meet_objects,
+)
 
 _KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
 
@@ -59,10 +68,13 @@ def restrict_items(shape: Shape, need: Need, keywords: Keywords) -> Shape:
         _check_unknown(shape, list, "unevaluatedItems", need, keywords)
     if not isinstance(shape, Arrays):
         return shape
-    if shape.contains:
-        raise keywords.fail("unevaluatedItems", "is not supported beside contains")
     if shape.evaluated == -1:
         return shape
+    spoken = [wanted.atom for wanted in shape.contains if wanted.evaluates]
+    if spoken and need:
+        places = keywords.document.places
+        options = [places[number].schema for number, _ in (*spoken, *need)]
+        need = keywords.made({"anyOf": options})
     prefix = tuple(
         part if i < shape.evaluated else both(part, need) for i, part in enumerate(shape.prefix)
     )
@@ -75,16 +87,12 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
         _check_unknown(shape, dict, "unevaluatedProperties", need, keywords)
     if not isinstance(shape, Objects) or shape.all_evaluated:
         return shape
-    if any(pattern not in shape.evaluated_patterns for pattern, _ in shape.patterns):
-        raise keywords.fail("unevaluatedProperties", "is not supported beside propertyNames")
-    spoken = shape.evaluated_patterns
-    properties = tuple(
-        (name, part)
-        if name in shape.evaluated or any(pattern.matches(name) for pattern in spoken)
-        else (name, both(part, need))
-        for name, part in shape.properties
+    spoken = Objects(
+        tuple((name, ANYTHING) for name in sorted(shape.evaluated)),
+        tuple((names, ANYTHING) for names in sorted(shape.evaluated_patterns, key=repr)),
+        need,
     )
-    return replace(shape, properties=properties, rest=both(shape.rest, need), all_evaluated=True)
+    return replace(meet_objects(shape, spoken) or shape, all_evaluated=True)
 
 
 def _check_unknown(shape: Values, kind: type, keyword: str, need: Need, keywords: Keywords) -> None:

@@ -28,11 +28,24 @@ def test_thousands_of_optional_properties_do_not_make_a_regex_of_their_square() 
         tracemalloc.stop()
 
 
-def test_one_of_thousands_of_properties_is_not_written_thousands_of_times() -> None:
+def test_thousands_of_properties_are_not_nested_in_a_grammar() -> None:
     listed = {f"property{i}": {"type": "null"} for i in range(4000)}
-    schema = {"type": "object", "properties": listed, "minProperties": 1}
-    with pytest.raises(GrammarError, match=r"#/minProperties.* alternatives"):
-        prepare(json.dumps(schema), "compact")
+    for more in ({"minProperties": 1}, {"propertyNames": {"not": {"pattern": "x"}}}):
+        with pytest.raises(GrammarError, match="too large a grammar"):
+            prepare(json.dumps({"type": "object", "properties": listed, **more}), "compact")
+
+
+def test_what_contains_counts_is_bounded() -> None:
+    some = [{"contains": {"const": i}, "minContains": 9} for i in range(4)]
+    with pytest.raises(GrammarError, match=r"#/allOf/0/contains.* steps"):
+        prepare(json.dumps({"type": "array", "allOf": some}), "compact")
+
+
+def test_overlapping_patterns_are_bounded() -> None:
+    named = {f"a{{{i}}}": {"minimum": i} for i in range(1, 12)}
+    named |= {f"{chr(98 + i)}.*{chr(99 + i)}": {"maximum": i} for i in range(10)}
+    with pytest.raises(GrammarError, match=r"#/patternProperties.* alternatives"):
+        prepare(json.dumps({"type": "object", "patternProperties": named}), "compact")
 
 
 def reference_bomb(width: int, depth: int) -> dict[str, Any]:
