@@ -225,11 +225,8 @@ class _Rules:
 
 
 def _check_length(parts: int) -> None:
-    """llguidance recurses along them, and its stack has an end."""
-    if parts > _MAX_PARTS:
-        reason = (
-            f"more than {_MAX_PARTS} properties, or items of one array, take too large a grammar"
-        )
+    if parts > _MAX_PARTS:  # llguidance recurses along them, and its stack has an end
+        reason = f"more than {_MAX_PARTS} properties or prefixItems take too large a grammar"
         raise GrammarError(f"JSON schema: {reason}")
 
 
