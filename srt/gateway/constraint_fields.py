@@ -120,7 +120,10 @@ def _response_format(form: ResponseFormat) -> list[Given]:
     if isinstance(form, JsonObjectFormat):
         return [Given("json_schema", ANY_OBJECT, "response_format")]
     if isinstance(form, JsonSchemaFormat):
-        text = json_text(form.json_schema.schema)
+        schema = form.json_schema.schema
+        if form.json_schema.strict and isinstance(schema, dict):
+            schema = {"x-closed": True, **schema}
+        text = json_text(schema)
         return [Given("json_schema", text, "response_format.json_schema.schema")]
     if isinstance(form, StructuralTagFormat):
         parts = msgspec.structs.asdict(form)

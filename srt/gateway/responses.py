@@ -137,7 +137,7 @@ def _format(form: TextFormatIn) -> ResponseFormat | None:
     if form.schema is UNSET:
         param = "text.format.schema"
         raise RequestError(f"missing field {param!r}", param=param)
-    return JsonSchemaFormat(NamedSchema(schema=form.schema))
+    return JsonSchemaFormat(NamedSchema(schema=form.schema, strict=form.strict is True))
 
 
 def _tool(body: ResponsesRequest, index: int) -> ToolIn:

@@ -50,13 +50,13 @@ class JsonObjectFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="jso
 
 
 class NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
-    """A JSON schema. It is enforced with and without `strict`; name and description say nothing
-    to the model."""
+    """A JSON schema. It is enforced with and without `strict`, which closes objects that list
+    properties; name and description say nothing to the model."""
 
     schema: dict[str, Any] | bool
     name: str = ""
     description: str = ""
-    strict: bool = True
+    strict: bool | None = None
 
 
 class JsonSchemaFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="json_schema"):

@@ -105,7 +105,7 @@ def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any
     """One call of `tool`: with arguments that match its schema, or with any object."""
     schema: dict[str, Any] = _ANY_OBJECT
     if checked and tool.spec.parameters:
-        schema = {"type": "object", **json.loads(tool.spec.parameters)}
+        schema = {"x-closed": True, "type": "object", **json.loads(tool.spec.parameters)}
     elif checked:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
     return {

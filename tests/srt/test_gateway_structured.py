@@ -90,6 +90,16 @@ async def test_own_names_on_all_routes(fields: dict[str, Any], kind: str, value:
             "json_schema",
             COMPACT_SCHEMA,
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "null"}, "strict": True},
+                }
+            },
+            "json_schema",
+            '{"x-closed":true,"type":"null"}',
+        ),
         ({"response_format": TAG}, "structural_tag", COMPACT_TAG),
         ({"response_format": OLD_TAG}, "structural_tag", OLD_TAG_TEXT),
         ({"structured_outputs": {}}, None, None),

@@ -172,13 +172,8 @@ def _as_schema(value: list[Any] | dict[str, Any]) -> dict[str, Any]:
     if isinstance(value, list):
         parts = [{"const": part} for part in value]
         return {"type": "array", "prefixItems": parts, "items": False, "minItems": len(value)}
-    members = {name: {"const": part} for name, part in value.items()}
-    return {
-        "type": "object",
-        "properties": members,
-        "required": list(value),
-        "additionalProperties": False,
-    }
+    own = {name: {"const": part} for name, part in value.items()}
+    return {"type": "object", "properties": own, "required": [*own], "additionalProperties": False}
 
 
 def _not_numbers(values: list[Any]) -> Iterator[Shape]:

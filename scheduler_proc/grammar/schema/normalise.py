@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema import unevaluated
 from scheduler_proc.grammar.schema.complement import Complement, opposite
 from scheduler_proc.grammar.schema.document import Document, refuse
 from scheduler_proc.grammar.schema.judge import Judge
@@ -34,7 +35,6 @@ from scheduler_proc.grammar.schema.shapes import (
     texts_of,
 )
 from scheduler_proc.grammar.schema.terminal import is_never_met
-from scheduler_proc.grammar.schema.unevaluated import restrict_items, restrict_members, watched
 
 MAX_ALTERNATIVES = 600
 MAX_MEETS = 50_000
@@ -63,7 +63,10 @@ class Normaliser:
         self._atoms: dict[tuple[int, bool], Shapes] = {}
         self._open: set[tuple[int, bool]] = set()
         self._meets = 0
-        self._watched = watched(document)
+        self._watched = unevaluated.watched(document)
+        root = document.places[0].schema
+        is_closed = isinstance(root, dict) and root.get("x-closed") is True
+        self._false: Need | None = ((document.add(False, 0), True),) if is_closed else None
 
     # ---- Needs ----
 
@@ -74,6 +77,8 @@ class Normaliser:
             found = UNIVERSE
             for atom in need:
                 found = self._product(found, self.atom(atom), atom[0])
+            if self._false is not None:
+                found = tuple(unevaluated.closed(shape, self._false) for shape in found)
             found = tuple(dict.fromkeys(plain(shape) for shape in found))
             self._shapes[need] = found
         return found
@@ -363,8 +368,8 @@ class Normaliser:
 
     def _unevaluated(self, keywords: Keywords, shapes: Shapes) -> Shapes:
         for keyword, restrict in (
-            ("unevaluatedItems", restrict_items),
-            ("unevaluatedProperties", restrict_members),
+            ("unevaluatedItems", unevaluated.restrict_items),
+            ("unevaluatedProperties", unevaluated.restrict_members),
         ):
             if keyword in keywords.schema:
                 need = keywords.need(keywords.schema[keyword], keyword)

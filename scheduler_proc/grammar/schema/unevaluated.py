@@ -87,6 +87,17 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
         _check_unknown(shape, dict, "unevaluatedProperties", need, keywords)
     if not isinstance(shape, Objects) or shape.all_evaluated:
         return shape
+    return _others_meet(shape, need)
+
+
+def closed(shape: Shape, false: Need) -> Shape:
+    """With `x-closed`, an object that lists properties has those and the required ones only."""
+    if not isinstance(shape, Objects) or shape.all_evaluated or not shape.evaluated:
+        return shape
+    return _others_meet(replace(shape, evaluated=shape.evaluated.union(shape.required)), false)
+
+
+def _others_meet(shape: Objects, need: Need) -> Shape:
     spoken = Objects(
         tuple((name, ANYTHING) for name in sorted(shape.evaluated)),
         tuple((names, ANYTHING) for names in sorted(shape.evaluated_patterns, key=repr)),

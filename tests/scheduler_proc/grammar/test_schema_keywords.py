@@ -102,7 +102,8 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "array", "items": {"enum": [f"v{i}" for i in range(40)]}, "uniqueItems": True,
       "minItems": 2}, [["v9", "v3"], [f"v{i}" for i in range(39, -1, -1)]],
      [["v1"], ["v1", "v2", "v1"]]),
-    ({"contains": {"type": "number", "minimum": 5}, "unevaluatedItems": {"type": "string"}, "type": "array"},
+    ({"contains": {"type": "number", "minimum": 5}, "unevaluatedItems": {"type": "string"},
+      "type": "array"},
      [[6], ["a", 7, "b"]], [["a"], [1, 6]]),
     # Names
     ({"type": "object", "patternProperties": {"^a": {"type": "integer"}},
@@ -141,6 +142,17 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
       "then": {"required": ["v"]}, "else": {"properties": {"v": False}},
       "properties": {"k": {"type": "string"}, "v": {"type": "integer"}}},
      [{"k": "x", "v": 1}, {"k": "y"}, {}], [{"k": "x"}, {"k": "y", "v": 1}]),
+    # Closed as a whole
+    ({"x-closed": True, "type": "object", "required": ["r"], "properties": {
+        "a": {"$ref": "#/$defs/a"}, "o": {"type": "object"},
+        "p": {"additionalProperties": True, "properties": {"q": {}}}},
+      "allOf": [{"properties": {"c": {}}}], "patternProperties": {"^x": {}},
+      "$defs": {"a": {"type": "object", "properties": {"b": {}}}}},
+     [{"a": {"b": 1}, "o": {"z": 1}, "p": {"z": 1}, "c": 2, "r": 0, "x1": 0}],
+     [{"r": 0, "z": 1}, {"a": {"z": 1}, "r": 0}]),
+    ({"x-closed": True, "oneOf": [
+        {"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}},
+         "required": ["b"]}]}, [{"a": 1}, {}], [{"a": 1, "b": 1}, {"c": 1}]),
     # References
     ({"$ref": "#/$defs/list", "$defs": {"list": {"anyOf": [{"type": "null"}, {**CLOSED,
       "properties": {"next": {"$ref": "#/$defs/list"}}, "required": ["next"]}]}}},
