@@ -93,7 +93,7 @@ async def test_fields_reach_the_ring() -> None:
     (request,) = client.requests
     sampling = request.sampling
     assert (sampling.max_new_tokens, sampling.temperature, sampling.top_p) == (3, 0.0, 0.5)
-    assert (sampling.seed, sampling.json_schema) == (4, '{"type":"object"}')
+    assert (sampling.seed, sampling.json_schema) == (4, '{"x-closed":true,"type":"object"}')
     assert (request.cache_salt, request.rid, answer["id"]) == ("s", "mine", "mine")
     assert request.chat == ChatOptions('{"reasoning_effort":"low"}')
     assert answer["text"] == {"format": form, "verbosity": "high"} and answer["store"] is False

@@ -56,7 +56,8 @@ def call_tag(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-WEATHER_TAG, CLOCK_TAG = call_tag("weather", PARAMETERS), call_tag("clock", NO_ARGUMENTS)
+CLOSED = {"x-closed": True, **PARAMETERS}
+WEATHER_TAG, CLOCK_TAG = call_tag("weather", CLOSED), call_tag("clock", NO_ARGUMENTS)
 ANY_WEATHER = call_tag("weather", {"type": "object"})
 ANY_CLOCK = call_tag("clock", {"type": "object"})
 
