@@ -37,6 +37,7 @@ class ServerArgs(Struct, frozen=True):
     no_http: bool = False
     api_key: str = ""
     api_key_file: str = ""
+    response_store_mib: int = 0
     cors_allow_origins: str = ""
     max_connections: int = 2048
     stream_interval: int = 1
@@ -123,6 +124,7 @@ class ServerArgs(Struct, frozen=True):
         _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
         _require(self.schedule_max_wait >= 0, "schedule_max_wait", "must not be negative")
         _require(self.step_target_ms >= 0, "step_target_ms", "must not be negative")
+        _require(self.response_store_mib >= 0, "response_store_mib", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
         _require(
@@ -201,6 +203,9 @@ def _add_server(group: Any) -> None:
     _option(group, "--no-http", "serve the ZeroMQ ring only")
     _option(group, "--api-key", "bearer tokens that open HTTP, with commas between them")
     _option(group, "--api-key-file", "file of further bearer tokens, one a line")
+    _option(
+        group, "--response-store-mib", "MiB for answers of /v1/responses to go on from; 0: none"
+    )
     _option(group, "--cors-allow-origins", "web origins that may call, with commas, or *")
     _option(group, "--max-connections", "HTTP connections; beyond: the longest idle is closed")
     _option(group, "--stream-interval", "tokens between two events of a stream")

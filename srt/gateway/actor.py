@@ -44,6 +44,7 @@ class GatewayActor(Actor):
         return GatewayInfo(
             model_name=self.args.model_name,
             model_names=self.args.model_names,
+            response_store_bytes=self.args.response_store_mib * 2**20,
             model_path=str(files.path),
             context_len=vocab.context_len,
             max_total_tokens=self.args.max_total_tokens,

@@ -15,6 +15,7 @@ from srt.gateway.errors import EXCEPTION_HANDLERS, RETRY_AFTER
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
+from srt.gateway.stored_responses import StoredResponses
 from srt.gateway.tenant import Tenants
 from srt.generation import Client
 from srt.model.vocab import Vocab
@@ -24,6 +25,7 @@ def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:
     """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
     here."""
     gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics())
+    gateway.stored = StoredResponses(info.response_store_bytes)
     return Litestar(
         route_handlers=[*HANDLERS, *docs.ROUTES],
         state=State({"gateway": gateway}),

@@ -15,6 +15,7 @@ from srt.errors import UNAVAILABLE, ErrorInfo, RequestError
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
+from srt.gateway.stored_responses import StoredResponses
 from srt.generation import Client, Generation, Request, ScoreRequest
 from srt.model.vocab import Vocab
 
@@ -43,6 +44,7 @@ class GatewayInfo(Struct, frozen=True):
     max_requests: int = 1024
     cors_origins: tuple[str, ...] = ()
     model_names: tuple[str, ...] = ()
+    response_store_bytes: int = 0
     server_args: dict[str, Any] = {}
 
     @property
@@ -93,6 +95,7 @@ class Gateway(Struct, eq=False):
     is_paused: bool = False
     profile: ProfileStart | None = None
     refusal: Refusal | None = None
+    stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -174,12 +174,11 @@ CHAT = Kind(
     },
 )
 
-_NOT_STORED = "nothing is ever stored"
+_NOT_STORED = "send the input, or previous_response_id"
 
 RESPONSES = Kind(
     {
         "user": Ignored("an end-user label"),
-        "store": Ignored(_NOT_STORED),
         "safety_identifier": Ignored("an end-user label"),
         "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
         "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
@@ -188,7 +187,6 @@ RESPONSES = Kind(
         "stream_options": Ignored("chunks are never padded"),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
         "conversation": OnlyNeutral((), _NOT_STORED),
-        "previous_response_id": OnlyNeutral((), _NOT_STORED),
         "prompt": OnlyNeutral((), _NOT_STORED),
         "context_management": OnlyNeutral(([],), _NOT_SUPPORTED),
         "include": OnlyNeutral(([],), _NOT_SUPPORTED),

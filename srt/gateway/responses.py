@@ -1,13 +1,14 @@
 """POST /v1/responses: OpenAI's newer route for text, over the same ring request as a chat's.
 
 The body becomes a `ChatRequest`, so that formats, tools and reasoning mean what they mean there.
-Nothing is stored: a response cannot be fetched or continued by its id.
+Where the server has room to store responses, they can be fetched, deleted and gone on from.
 """
 
 from collections.abc import Mapping
 from contextlib import aclosing
 
-from litestar import post
+from litestar import delete, get, post
+from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 from msgspec import UNSET
 
@@ -21,8 +22,9 @@ from srt.gateway.fields import RESPONSES
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.responses_answers import ResponseWriter, response_events
-from srt.gateway.responses_input import input_messages
+from srt.gateway.responses_input import input_items, input_messages
 from srt.gateway.sse import EventStream, named_events
+from srt.gateway.tenant import tenant
 from srt.gateway.wire_constraint import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -32,6 +34,8 @@ from srt.gateway.wire_constraint import (
 from srt.gateway.wire_openai import ChatRequest
 from srt.gateway.wire_responses import (
     FunctionChoice,
+    InputItem,
+    ResponseDeleted,
     ResponseEvent,
     ResponseObject,
     ResponsesRequest,
@@ -61,7 +65,16 @@ async def responses(request: HttpRequest) -> ASGIApp:
     body = await read_body(request, ResponsesRequest, RESPONSES)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
-    chat = _chat(body, gateway.info.reasoning, gateway.vocab)
+    owner, stored = tenant(), gateway.stored
+    before = body.previous_response_id
+    earlier = [] if before is None else stored.items(owner, before)
+    items = [*earlier, *input_items(body.input)]
+    chat = _chat(body, items, len(earlier), gateway.info.reasoning, gateway.vocab)
+    is_stored = body.store and stored.is_on
+
+    def keep(writer: ResponseWriter) -> None:
+        if writer.stored is not None:
+            stored.keep(owner, writer.stored, items)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
         def rename(param: str | None, _: int) -> str | None:
@@ -72,24 +85,55 @@ async def responses(request: HttpRequest) -> ASGIApp:
         except RequestError as error:
             raise renamed(placed(error, chat.places), rename, 0) from error
         model = body.model or gateway.info.model_name
-        return batch, ResponseWriter(body, model, chat.reading, gateway.vocab, batch.generations[0])
+        (generation,) = batch.generations
+        vocab = gateway.vocab
+        return batch, ResponseWriter(body, model, chat.reading, vocab, generation, is_stored)
 
     if body.stream:
         batch, writer = await while_connected(request.receive, admitted())
-        return EventStream(response_events(batch, writer), batch, frames=named_events)
+        return EventStream(response_events(batch, writer, keep), batch, frames=named_events)
 
     async def answer() -> ResponseObject:
         batch, writer = await admitted()
         async with aclosing(batch):
             (output,) = await batch.results()
-            return writer.whole(output)
+            response = writer.whole(output)
+            keep(writer)
+            return response
 
     return json_reply(await while_connected(request.receive, answer()))
 
 
-def _chat(body: ResponsesRequest, reasoning: bool, vocab: Vocab) -> Chat:
-    """The body as a chat. RequestErrors name the body's own fields."""
-    messages, places = input_messages(body.input, body.instructions)
+@get("/v1/responses/{name:path}", opt=documented(answer=ResponseObject))
+async def stored_response(request: HttpRequest) -> ASGIApp:
+    """A stored response of the caller's."""
+    found = gateway_of(request).stored.response(tenant(), _name(request))
+    return ASGIResponse(body=found, media_type="application/json")
+
+
+@delete("/v1/responses/{name:path}", status_code=200, opt=documented(answer=ResponseDeleted))
+async def delete_response(request: HttpRequest) -> ASGIApp:
+    """Forget a stored response of the caller's."""
+    name = _name(request)
+    gateway_of(request).stored.delete(tenant(), name)
+    return json_reply(ResponseDeleted(id=name))
+
+
+def _name(request: HttpRequest) -> str:
+    return str(request.path_params["name"]).removeprefix("/")
+
+
+def _chat(
+    body: ResponsesRequest,
+    items: list[InputItem],
+    num_earlier: int,
+    reasoning: bool,
+    vocab: Vocab,
+) -> Chat:
+    """The body as a chat of `items`, of which the first are stored. RequestErrors name the body's
+    own fields."""
+    is_text = isinstance(body.input, str)
+    messages, places = input_messages(items, body.instructions, num_earlier, is_text)
     asked = ChatRequest(
         messages=messages,
         max_completion_tokens=body.max_output_tokens,
@@ -158,4 +202,4 @@ def _choice(body: ResponsesRequest) -> ToolChoiceIn:
     return choice
 
 
-ROUTES = [responses]
+ROUTES = [responses, stored_response, delete_response]

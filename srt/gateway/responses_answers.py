@@ -6,7 +6,7 @@ Whole answers are what the events of a stream add up to: both come from one `Res
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -54,6 +54,7 @@ class ResponseWriter:
         reading: Reading,
         vocab: Vocab,
         generation: Generation,
+        is_stored: bool = False,
     ) -> None:
         opened = reading.begins_inside(generation)
         self._vocab = vocab
@@ -73,6 +74,8 @@ class ResponseWriter:
             model=model,
             output=[],
             parallel_tool_calls=body.parallel_tool_calls,
+            previous_response_id=body.previous_response_id,
+            store=is_stored,
             reasoning=body.reasoning,
             temperature=body.temperature,
             text=body.text,
@@ -81,6 +84,12 @@ class ResponseWriter:
             top_p=body.top_p,
             usage=None,
         )
+
+    @property
+    def stored(self) -> ResponseObject | None:
+        """The response, if it is at its end and is to be kept."""
+        is_over = self._state.status in ("completed", "incomplete")
+        return self._state if self._state.store and is_over else None
 
     def whole(self, output: GenerateOutput) -> ResponseObject:
         """The response to a request that does not stream."""
@@ -242,14 +251,19 @@ def _id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-async def response_events(batch: Batch, writer: ResponseWriter) -> AsyncGenerator[Event, None]:
-    """The events of a stream. A failure is the last one."""
+async def response_events(
+    batch: Batch, writer: ResponseWriter, keep: Callable[[ResponseWriter], None]
+) -> AsyncGenerator[Event, None]:
+    """The events of a stream. A failure is the last one; otherwise the response is given to `keep`
+    before its end is told."""
     for event in writer.begin():
         yield event
     try:
         async with aclosing(batch.snapshots()) as snapshots:
             async for _, output in snapshots:
-                for event in writer.feed(output):
+                events = list(writer.feed(output))
+                keep(writer)
+                for event in events:
                     yield event
     except Exception as error:
         yield writer.failed(error)

@@ -4,6 +4,7 @@ import msgspec
 
 from srt.errors import RequestError
 from srt.gateway.chat_messages import parts_text
+from srt.gateway.fields import MAX_OBJECTS
 from srt.gateway.wire_openai import ContentPart, Message
 from srt.gateway.wire_responses import InputItem, InputPart
 from srt.gateway.wire_tools import FunctionCall, ToolCallJson
@@ -19,10 +20,20 @@ _FIELDS = {  # of each type of item: those that it must have, and may have
 _NOT_GIVEN = {field.name: field.default for field in msgspec.structs.fields(InputItem)}
 
 
+def input_items(given: str | list[InputItem]) -> list[InputItem]:
+    """The items of an input."""
+    if isinstance(given, str):
+        return [InputItem(role="user", content=given)]
+    if not given:
+        raise RequestError("input must not be empty", param="input")
+    return given
+
+
 def input_messages(
-    given: str | list[InputItem], instructions: str | None
+    items: list[InputItem], instructions: str | None, num_earlier: int, is_text: bool
 ) -> tuple[list[Message], dict[str, str]]:
-    """The messages, and by the name of each, and of each call, the field that it came from.
+    """The messages, and by the name of each, and of each call, the field that it came from: the
+    first `num_earlier` from a stored response, then one for the text or those of the list.
 
     Calls become part of the assistant's message in front of them, and reasoning of the one behind.
     """
@@ -30,14 +41,14 @@ def input_messages(
     if instructions:
         messages.append(Message(role="system", content=instructions))
         places["messages[0]"] = "instructions"
-    if isinstance(given, str):
-        places[f"messages[{len(messages)}]"] = "input"
-        return [*messages, Message(role="user", content=given)], places
-    if not given:
-        raise RequestError("input must not be empty", param="input")
+    if len(items) > MAX_OBJECTS:
+        reason = f"input takes at most {MAX_OBJECTS} items, with those of previous_response_id"
+        raise RequestError(reason, param="input")
     reasoning = ""
-    for index, item in enumerate(given):
-        where = f"input[{index}]"
+    for index, item in enumerate(items):
+        where = "input" if is_text else f"input[{index - num_earlier}]"
+        if index < num_earlier:
+            where = "previous_response_id"
         _check(item, where)
         if item.type == "reasoning":
             reasoning += _text(item.content or "", f"{where}.content")

@@ -83,6 +83,12 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
     input: Annotated[str | list[InputItem], Meta(description="A text of the user, or items.")]
     instructions: Annotated[str | None, Meta(description="A system message in front.")] = None
+    previous_response_id: Annotated[
+        str | None, Meta(description="The stored response that this goes on from.")
+    ] = None
+    store: Annotated[
+        bool, Meta(description="Keep the response, if the server has room for any.")
+    ] = True
     max_output_tokens: Annotated[
         Count | None, Meta(description="Tokens to generate at most; all the room by default.")
     ] = None
@@ -222,7 +228,7 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     model: str
     output: list[OutputItem]
     parallel_tool_calls: bool
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     reasoning: ReasoningIn
     store: bool = False
     temperature: float
@@ -232,6 +238,14 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     top_p: float
     truncation: Literal["disabled"] = "disabled"
     usage: ResponseUsage | None = None
+
+
+class ResponseDeleted(Struct, frozen=True, kw_only=True):
+    """The answer to a DELETE of a stored response."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
 
 
 class ResponseEvent(Struct, frozen=True, kw_only=True):

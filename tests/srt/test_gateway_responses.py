@@ -276,6 +276,107 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
     assert client.generations == []
 
 
+# ---- stored responses ----------------------------------------------------------------------------
+
+KEPT: dict[str, Any] = {"response_store_bytes": 10_000}
+
+
+async def said(http: Any, **fields: Any) -> Any:
+    response = await http.post(ROUTE, json={"input": "hi"} | fields)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def test_a_response_goes_on_from_a_stored_one() -> None:
+    """With its items, and not with its instructions."""
+    client = FakeClient(CALL)
+    async with in_process(client, **KEPT) as http:
+        first = await said(http, instructions="Be brief.", tools=[TOOL])
+        assert first["store"] and (await http.get(f"{ROUTE}/{first['id']}")).json() == first
+        call_id = first["output"][0]["call_id"]
+        result = {"type": "function_call_output", "call_id": call_id, "output": "sun"}
+        second = await said(http, input=[result], previous_response_id=first["id"])
+        assert second["previous_response_id"] == first["id"]
+        third = await said(http, input="bye", previous_response_id=second["id"], tools=[TOOL])
+        assert third["output"][0]["type"] == "function_call"
+    call = ToolCall(call_id, "weather", '{"a": 1}')
+    history = [
+        ChatMessage("user", "hi"),
+        ChatMessage("assistant", "", tool_calls=[call]),
+        ChatMessage("tool", "sun", tool_call_id=call_id, name="weather"),
+    ]
+    assert client.requests[1].messages == history
+    assert client.requests[2].messages == [
+        *history,
+        ChatMessage("assistant", "".join(CALL)),
+        ChatMessage("user", "bye"),
+    ]
+
+
+async def test_a_stream_is_stored_when_it_has_ended() -> None:
+    client = FakeClient()
+    client.hold.clear()
+    async with served(client, **KEPT) as server:
+        oai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="any")
+        async with oai, oai.responses.stream(model="tiny", input="hi") as stream:
+            async for event in stream:
+                if event.type == "response.completed":
+                    again = await oai.responses.retrieve(event.response.id)
+                    assert again.output_text == event.response.output_text == "Hello, wörld"
+                    await oai.responses.delete(again.id)
+                    with pytest.raises(openai.NotFoundError):
+                        await oai.responses.retrieve(again.id)
+                elif event.type == "response.created":
+                    with pytest.raises(openai.NotFoundError):
+                        await oai.responses.retrieve(event.response.id)
+                    client.hold.set()
+
+
+async def test_what_is_not_stored() -> None:
+    client = FakeClient()
+    async with in_process(client, **KEPT) as http:
+        unwanted = await said(http, store=False)
+        large = await said(http, input="x" * 10_000)
+        client.finish = Finish("abort")
+        cancelled = await said(http)
+        for answer in (unwanted, large, cancelled):
+            assert (await http.get(f"{ROUTE}/{answer['id']}")).status_code == 404
+            body = {"input": "hi", "previous_response_id": answer["id"]}
+            refused = await http.post(ROUTE, json=body)
+            assert refused.status_code == 400
+            assert error_of(refused)["param"] == "previous_response_id"
+        assert (await http.delete(f"{ROUTE}/none")).status_code == 404
+
+
+async def test_those_that_were_not_used_for_longest_are_forgotten() -> None:
+    async with in_process(FakeClient(), **KEPT) as http:
+        ids = [(await said(http))["id"]]
+        for _ in range(20):
+            assert (await http.get(f"{ROUTE}/{ids[0]}")).status_code == 200
+            ids.append((await said(http))["id"])
+        found = [(await http.get(f"{ROUTE}/{name}")).status_code == 200 for name in ids]
+    assert found[0] and found[-1] and not found[1]
+    kept = found[2:]
+    assert kept == sorted(kept) and 2 < sum(found) < 20
+
+
+async def test_callers_do_not_see_each_others_responses() -> None:
+    keys = {"api_keys": ("one", "two")}
+    async with in_process(FakeClient(), **KEPT, **keys) as http:
+        http.headers["authorization"] = "Bearer one"
+        name = (await said(http))["id"]
+        assert (await http.get(f"{ROUTE}/{name}")).status_code == 200
+        http.headers["authorization"] = "Bearer two"
+        unknown = await http.get(f"{ROUTE}/unknown")
+        for answer in (await http.get(f"{ROUTE}/{name}"), await http.delete(f"{ROUTE}/{name}")):
+            assert answer.status_code == 404
+            assert answer.text.replace(name, "unknown") == unknown.text
+        body = {"input": "hi", "previous_response_id": name}
+        assert (await http.post(ROUTE, json=body)).status_code == 400
+        http.headers["authorization"] = "Bearer one"
+        assert (await http.delete(f"{ROUTE}/{name}")).json()["deleted"]
+
+
 async def test_schemas_of_tools_are_named() -> None:
     client = FakeClient()
     reason = "structural_tag: structural tag at /format/tags/0/content: bad"
