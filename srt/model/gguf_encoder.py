@@ -43,23 +43,22 @@ def _byte_level(tokens: GGUFTokens) -> tokenizers.Tokenizer:
 def _spm(tokens: GGUFTokens, plain: bool) -> tokenizers.Tokenizer:
     texts = tokens.literal_texts()
     ids = {text: i for i, text in enumerate(texts)}
-    scores = {
-        text: score
-        for text, score, kind in zip(texts, tokens.scores(), tokens.types, strict=True)
-        if kind == TokenType.NORMAL
-    }
+    normal = [i for i, kind in enumerate(tokens.types) if kind == TokenType.NORMAL]
+    if tokens.is_scored:
+        scores = tokens.scores()
+        merges = spm_merges({texts[i]: scores[i] for i in normal})
+    else:
+        merges = tokens.merges()
     unknown = None if tokens.unknown_id is None else texts[tokens.unknown_id]
     has_bytes = all(f"<0x{byte:02X}>" in ids for byte in range(256))
-    model = models.BPE(
-        ids, spm_merges(scores), unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes
-    )
+    model = models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=has_bytes)
     encoder = tokenizers.Tokenizer(model)
     spaces = normalizers.Replace(" ", SPM_SPACE)
     if tokens.space_prefix and not plain:
         encoder.normalizer = normalizers.Sequence([normalizers.Prepend(SPM_SPACE), spaces])
     else:
         encoder.normalizer = spaces
-    if has_bytes and begins_words_with_space(scores):
+    if has_bytes and begins_words_with_space(texts[i] for i in normal):
         encoder.pre_tokenizer = spm_words()
     return encoder
 

@@ -56,10 +56,11 @@ _BREAKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _BEFORE_LETTERS = r"[^\r\n\p{L}\p{N}]?"
 
 
-def _caseless(digits: str) -> str:
-    """Words of letters of either case, as in Llama 3 and Qwen 2."""
-    letters = rf"{_BEFORE_LETTERS}\p{{L}}+"
-    return rf"(?i:{_SUFFIXES})|{letters}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_BREAKS}"
+def _caseless(digits: str, marks: str = "") -> str:
+    """Words of letters of either case, as in Llama 3 and Qwen 2. `marks` count as letters."""
+    letters = rf"{_BEFORE_LETTERS}[\p{{L}}{marks}]+"
+    others = rf" ?[^\s\p{{L}}{marks}\p{{N}}]+[\r\n]*"
+    return rf"(?i:{_SUFFIXES})|{letters}|{digits}|{others}|{_BREAKS}"
 
 
 def _cased(digits: str, suffixes: str = "") -> str:
@@ -70,15 +71,52 @@ def _cased(digits: str, suffixes: str = "") -> str:
     return rf"{small}|{capitals}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BREAKS}"
 
 
+# The cased letters that DeepSeek lists: those of an older Unicode, without some ranges.
+_DEEPSEEK_LETTERS = (
+    r"[\p{Lu}\p{Ll}\p{Lt}\x{295}&&[^\x{560}-\x{588}\x{10C6}-\x{10FF}\x{1C80}-\x{1C8A}"
+    r"\x{2D00}-\x{2D2D}\x{A790}-\x{A7FF}\x{AB30}-\x{AB6F}\x{10570}-\x{105BC}"
+    r"\x{10D50}-\x{10D85}\x{16E40}-\x{16ED3}\x{1D400}-\x{1DF96}]]+"
+)
+_DEEPSEEK_ASIAN = r"[\x{800}-\x{9FA5}\x{AC00}-\x{D7FF}]+"
 _KINDS = {
     ("gpt-2", "phi-2"): PreKind((_GPT2,)),
-    ("smollm",): PreKind((r"\p{N}", _GPT2)),
+    ("mpt",): PreKind((_GPT2,), nfc=True),
+    ("smollm", "starcoder", "refact"): PreKind((r"\p{N}", _GPT2)),
+    ("command-r",): PreKind((r"\p{N}", _GPT2), nfc=True),
+    ("falcon",): PreKind((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    ("bloom",): PreKind((" ?[^(\\s|.,!?…。，、।۔،)]+",)),
+    ("deepseek-llm",): PreKind(
+        (
+            r"[\r\n]",
+            rf"\s?{_DEEPSEEK_LETTERS}",
+            r"\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+",
+            r"\s+$",
+            _DEEPSEEK_ASIAN,
+            r"\p{N}+",
+        )
+    ),
+    ("deepseek-coder",): PreKind(
+        (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _DEEPSEEK_ASIAN, r"\p{N}")
+    ),
+    ("deepseek-v3",): PreKind(
+        (
+            r"\p{N}{1,3}",
+            r"[\x{4E00}-\x{9FA5}\x{3040}-\x{30FF}]+",
+            (
+                r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+                rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_BREAKS}"
+            ),
+        )
+    ),
     ("default",): PreKind((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     ("llama-bpe", "llama3", "llama-v3", "falcon3"): PreKind(
         (_caseless(r"\p{N}{1,3}"),), whole_words=True, add_bos=True
     ),
-    ("dbrx", "smaug-bpe"): PreKind((_caseless(r"\p{N}{1,3}"),)),
+    ("dbrx", "smaug-bpe", "chatglm-bpe"): PreKind((_caseless(r"\p{N}{1,3}"),)),
+    ("glm4",): PreKind((_caseless(r"\p{N}{1,3}"),), whole_words=True),
     ("qwen2", "deepseek-r1-qwen"): PreKind((_caseless(r"\p{N}"),), nfc=True),
+    # llama.cpp's vectors of this kind hold decomposed text, and ids that keep it so.
+    ("qwen35",): PreKind((_caseless(r"\p{N}", marks=r"\p{M}"),)),
     ("tekken",): PreKind((_cased(r"\p{N}"),), whole_words=True, add_bos=True),
     ("gpt-4o",): PreKind((_cased(r"\p{N}{1,3}", f"(?i:{_SUFFIXES})?"),)),
 }
@@ -101,33 +139,36 @@ class _Keys(Struct):
     unknown_token_id: int | None = None
     add_bos_token: bool | None = None
     add_eos_token: bool = False
-    add_space_prefix: bool = True
+    add_space_prefix: bool | None = None
 
 
 class GGUFTokens:
     """Token texts and types by id, and what the model wants around a prompt.
 
     `is_spm`: the texts are SentencePiece's, with U+2581 for a space; else they are written in the
-    alphabet of byte-level BPE. Raises ConfigError for other tokenizers.
+    alphabet of byte-level BPE. `is_scored`: scores say what is merged first, else the merges' order
+    does. Raises ConfigError for other tokenizers.
     """
 
     def __init__(self, file: GGUFFile) -> None:
         self._file, self.path = file, file.path
         self._keys = keys = _read_keys(file)
-        if keys.model not in ("llama", "gpt2"):
+        if keys.model not in ("llama", "gpt2", "gemma4"):
             raise ConfigError(
-                f"{file.path}: tokenizer {keys.model!r} is not supported (GGUF files with 'gpt2' "
-                "and 'llama' are)"
+                f"{file.path}: tokenizer {keys.model!r} is not supported (GGUF files with 'gpt2', "
+                "'llama' and 'gemma4' are)"
             )
-        self.is_spm = keys.model == "llama"
+        self.is_scored = keys.model == "llama"
+        self.is_spm = keys.model != "gpt2"
         self.texts = keys.tokens
         if max(map(len, self.texts), default=0) > MAX_TOKEN_CHARS:
             raise ConfigError(f"{file.path}: a token has more than {MAX_TOKEN_CHARS} characters")
         self.types = self._types()
-        self.bos_id = self._id("bos_token_id", 1 if self.is_spm else None)
+        self.bos_id = self._id("bos_token_id", 1 if self.is_scored else None)
         self.unknown_id = self._id("unknown_token_id")
-        self.space_prefix = self.is_spm and keys.add_space_prefix
-        adds_bos = True if self.is_spm else self.pre_kind().add_bos
+        prefix = keys.add_space_prefix
+        self.space_prefix = self.is_spm and (self.is_scored if prefix is None else prefix)
+        adds_bos = self.is_scored if self.is_spm else self.pre_kind().add_bos
         self.add_bos = adds_bos if keys.add_bos_token is None else keys.add_bos_token
         self.add_eos = keys.add_eos_token
         if self.add_bos and self.bos_id is None:
@@ -148,7 +189,7 @@ class GGUFTokens:
     def eos_ids(self) -> list[int]:
         """The ids that end an output, the tokenizer's own EOS first."""
         named = [
-            self._id("eos_token_id", 2 if self.is_spm else None),
+            self._id("eos_token_id", 2 if self.is_scored else None),
             self._id("eot_token_id"),
             self._id("eom_token_id"),
         ]
@@ -167,7 +208,7 @@ class GGUFTokens:
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
-        """Byte-level BPE's pairs of tokens, those that are merged first in front."""
+        """BPE's pairs of tokens, those that are merged first in front."""
         pairs = []
         for merge in self._required("merges", self._keys.found_merges):
             left, space, right = merge.partition(" ")

@@ -138,11 +138,44 @@ def cut_in_turn(text: str, patterns: list[str]) -> list[str]:
 
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+ASIAN = "[一-龥ࠀ-一가-\ud7ff]+"
 # As llama.cpp lists them.
 IN_TURN = {
     "smollm": [r"\p{N}", GPT2],
+    "starcoder": [r"\p{N}", GPT2],
+    "refact": [r"\p{N}", GPT2],
+    "command-r": [r"\p{N}", GPT2],
+    "mpt": [GPT2],
+    "chatglm-bpe": [LLAMA3],
+    "glm4": [LLAMA3],
     "default": [r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"],
+    "falcon": [r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"],
+    "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
+    "deepseek-llm": [
+        r"[\r\n]",
+        r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",  # of the Latin ones, all; see below
+        r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        ASIAN,
+        r"\p{N}+",
+    ],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, r"\p{N}"],
+    "deepseek-v3": [
+        r"\p{N}{1,3}",
+        "[一-龥\u3040-ゟ゠-ヿ]+",
+        (
+            r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        ),
+    ],
 }
+
+
+OTHER_CASED = regex.compile(r"(?V1)[\p{Lu}\p{Ll}\p{Lt}\u0295--[\x00-\u024f]]")
 
 
 @pytest.mark.parametrize("pre", IN_TURN)
@@ -153,6 +186,10 @@ def test_words_are_those_of_the_patterns(tmp_path: Path, pre: str) -> None:
     @given(TEXT)
     @settings(max_examples=100)
     def check(text: str) -> None:
+        if pre == "deepseek-llm":
+            text = OTHER_CASED.sub("", text)
+        if PRE_KINDS[pre].nfc:
+            text = unicodedata.normalize("NFC", text)
         pieces = plain.split(text)
         words: dict[int | None, bytes] = {}
         for piece, word in zip(pieces.ids, pieces.words, strict=True):
@@ -163,7 +200,17 @@ def test_words_are_those_of_the_patterns(tmp_path: Path, pre: str) -> None:
     check()
 
 
-def test_every_kind_is_tested() -> None:
+@pytest.mark.parametrize(
+    ("letters", "words"), [("ЖǅꭰʕΩ", 1), ("aա", 2), ("a𝐀", 2), ("aꞐ", 2), ("aª", 2)]
+)
+def test_the_letters_that_deepseek_lists(tmp_path: Path, letters: str, words: int) -> None:
+    plain = load_plain_tokenizer(write_bpe(tmp_path / "m.gguf", "deepseek-llm"))
+    assert len(set(plain.split(letters).words)) == words
+
+
+def test_every_kind_is_tested_and_in_the_documents() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert [name for name in PRE_KINDS if f"`{name}`" not in text] == []
     assert {*KNOWN, *IN_TURN, "gpt-2", "phi-2"} == set(PRE_KINDS)
 
 

@@ -18,6 +18,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
+from srt.model.gguf_encoder import spm_merges
 from srt.model.tokenizer import PlainTokenizer, Tokenizer, load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
 from tests.spm_files import (
@@ -150,6 +151,23 @@ def test_text_inside_of_other_text(tokenizer: Tokenizer, plain: PlainTokenizer, 
     assert tokenizer.encode_inside(text).tolist() == plain.split(text).ids
 
 
+@pytest.fixture(scope="module")
+def by_merges(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
+    """The same vocabulary as Gemma 4's files have theirs: with merges, and no space in front."""
+    ranked = spm_merges(dict(zip(pieces_and_types()[0], scores(), strict=True)))
+    merges = [f"{left} {right}" for left, right in ranked if left + right in learned_pieces()]
+    path = tmp_path_factory.mktemp("merges") / "m.gguf"
+    return write_spm_gguf(path, model="gemma4", scores=None, merges=merges)
+
+
+@given(TEXT)
+@settings(max_examples=150)
+def test_ids_by_merges_are_those_by_scores(by_merges: ModelFiles, text: str) -> None:
+    ids = load_tokenizer(by_merges).encode(text)
+    assert ids.tolist() == merged_by_score(text)
+    assert load_vocab(by_merges).decode_prompt(ids) == text
+
+
 def test_special_and_user_defined_tokens(tokenizer: Tokenizer, vocab: Vocab) -> None:
     """Each stretch of text between special tokens gets a space in front, as in llama.cpp."""
     ids = tokenizer.encode("<|user|>the<a tool>the<|end|>the")
@@ -250,6 +268,7 @@ def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
         ({"token_type": 3}, r"got `int` - at `\$.token_type`"),
         ({"scores": ["x"]}, r"Expected `float`, got `str` - at `\$.scores\[0\]`"),
         ({"model": "gpt2", "pre": ["gpt-2"]}, r"got `array` - at `\$.pre`"),
+        ({"model": "gemma4"}, "key tokenizer.ggml.merges is missing"),
         ({"model": "gpt2", "pre": "gpt-2"}, "key tokenizer.ggml.merges is missing"),
         ({"model": "gpt2", "pre": "gpt-2", "merges": ["ab"]}, "merges has 'ab'"),
         ({"model": "gpt2", "pre": "gpt-2", "merges": ["a \u0100"]}, "cannot be used .*out of voc"),

@@ -67,8 +67,8 @@ def test_bos_comes_once(tmp_path: Path) -> None:
 
 
 def test_unknown_pre_tokenizer_lists_the_supported(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'bloom' is not supported \(dbrx, .*, tekken are\)"):
-        load_tokenizer(write_gguf(tmp_path / "tiny.gguf", pre="bloom"))
+    with pytest.raises(ConfigError, match=r"'viking' is not supported \(bloom, .*, tekken are\)"):
+        load_tokenizer(write_gguf(tmp_path / "tiny.gguf", pre="viking"))
 
 
 def test_directory(tmp_path: Path) -> None:
