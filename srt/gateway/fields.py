@@ -102,6 +102,7 @@ _OPENAI: dict[str, FieldClass] = _ROUTING | {
     "safety_identifier": Ignored("an end-user label"),
     "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
     "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),
+    "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
     "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
     "guided_decoding_backend": Ignored("every back end enforces the same"),
     "use_beam_search": OnlyNeutral((False,), "beam search is not supported"),
@@ -161,6 +162,7 @@ CHAT = Kind(
         "modalities": OnlyNeutral((["text"],), _MEDIA),
         "audio": OnlyNeutral((), _MEDIA),
         "prediction": OnlyNeutral((), _NOT_SUPPORTED),
+        "moderation": OnlyNeutral((), _NOT_SUPPORTED),
         "web_search_options": OnlyNeutral((), _NOT_SUPPORTED),
         "chat_template": OnlyNeutral(("",), "the model's own template is used"),
         "add_special_tokens": OnlyNeutral((False,), "the template writes them"),
@@ -185,7 +187,10 @@ RESPONSES = Kind(
         "prompt_cache_options": Ignored("a hint; the prefix cache keeps what it can"),
         "service_tier": OnlyNeutral(("auto", "default"), "there is one tier"),
         "stream_options": Ignored("chunks are never padded"),
+        "access_programs": OnlyNeutral((), _NOT_SUPPORTED),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
+        "background_options": OnlyNeutral(({},), _NOT_SUPPORTED),
+        "image": OnlyNeutral(({},), _MEDIA),
         "conversation": OnlyNeutral((), _NOT_STORED),
         "prompt": OnlyNeutral((), _NOT_STORED),
         "context_management": OnlyNeutral(([],), _NOT_SUPPORTED),
@@ -199,6 +204,8 @@ RESPONSES = Kind(
         "text": Kind({}, {"format": NO_EXTRAS}),
         "reasoning": Kind(
             {
+                "context": Ignored("the template says what it shows of earlier reasoning"),
+                "mode": OnlyNeutral(("standard",), _NOT_SUPPORTED),
                 "summary": Ignored("reasoning is given as it is"),
                 "generate_summary": Ignored("reasoning is given as it is"),
             }
