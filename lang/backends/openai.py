@@ -53,6 +53,10 @@ class TokenUsage(Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def reset(self) -> None:
+        """Count from nothing again."""
+        self.prompt_tokens = self.completion_tokens = 0
+
 
 class OpenAI(BackendDefaults):
     """A model behind OpenAI's routes.

@@ -146,6 +146,10 @@ class RuntimeEndpoint(BackendDefaults):
         if client is not None:
             await client.__aexit__(None, None, None)
 
+    def get_model_name(self) -> str:
+        """The served model's name, or over HTTP its path."""
+        return loop.call(self._model.name())
+
     def get_server_info(self) -> dict[str, Any]:
         """`stats`, for programs without a loop."""
         return loop.call(self.stats())

@@ -99,6 +99,11 @@ def test_an_interrupted_batch_of_async_programs_ends_on_the_server(
         until(lambda: watcher.get_server_info()["num_running_reqs"] == 0)
 
 
+def test_the_models_name(backend: sgl.RuntimeEndpoint) -> None:
+    name = backend.get_model_name()
+    assert name == "smollm2" if backend.url.startswith("ipc:") else name.endswith(".gguf")
+
+
 def test_programs_on_a_loop_of_their_own(backend: sgl.RuntimeEndpoint) -> None:
     async def main() -> list[str]:
         states = await asyncio.gather(*(story.arun(backend=backend) for _ in range(3)))

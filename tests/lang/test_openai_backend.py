@@ -101,6 +101,8 @@ async def test_a_completion(text_model: OpenAI) -> None:
     again = await text_model.generate(TEXT, GREEDY)
     assert again.text == answer.text and again.cached_tokens > 0
     assert text_model.token_usage.completion_tokens == 12
+    text_model.token_usage.reset()
+    assert text_model.token_usage.completion_tokens == 0
 
 
 async def test_a_chat(chat_model: OpenAI) -> None:
