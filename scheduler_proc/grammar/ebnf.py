@@ -250,7 +250,8 @@ class _GbnfParser:
             found[name] = self._choice(0)
             self._skip()
             if self.at < len(self.source) and not self._rule_begins():
-                raise self.error(f"unexpected {self.source[self.at]!r}")
+                expected = "expected a string, a class, a group, a rule's name or a new rule"
+                raise self.error(f"{expected}, not {self.source[self.at]!r}")
         return found
 
     def _choice(self, depth: int) -> object:
@@ -287,7 +288,7 @@ class _GbnfParser:
                 raise self.error("look-ahead is not supported", start)
             inner = self._choice(depth + 1)
             if not self._take(")"):
-                raise self.error("unterminated group", start)
+                raise self.error("unterminated group, expected ')'", start)
             return inner
         if self._take("."):
             return Chars(charset.ANY)
@@ -331,14 +332,15 @@ class _GbnfParser:
         return Chars(charset.complement(ranges) if negated else ranges)
 
     def _char(self, start: int, what: str) -> str:
+        end = "']'" if self.source[start] == "[" else repr(self.source[start])
         if self.at >= len(self.source) or self.source[self.at] == "\n":
-            raise self.error(f"unterminated {what}", start)
+            raise self.error(f"unterminated {what}, expected {end}", start)
         char = self.source[self.at]
         self.at += 1
         if char != "\\":
             return char
         if self.at >= len(self.source):
-            raise self.error(f"unterminated {what}", start)
+            raise self.error(f"unterminated {what}, expected {end}", start)
         kind = self.source[self.at]
         self.at += 1
         width = _HEX_WIDTHS.get(kind)

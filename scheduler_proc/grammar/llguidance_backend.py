@@ -6,6 +6,7 @@ again where it is loaded. A matcher that refused a token stays in error for ever
 validated before they are consumed; EOS never reaches the matcher.
 """
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from time import thread_time
@@ -56,6 +57,18 @@ def parser_limits() -> llguidance.LLParserLimits:
     return llguidance.LLParserLimits(**_LIMITS)
 
 
+def _placed(error: str) -> str:
+    """A message of the library's about Lark, with its place as in all of our messages."""
+    found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\): (.*?)(?: \(at .*\))?", error)
+    if found is None:
+        return error
+    line, column, what = found.groups()
+    if what == "lexer error":
+        what = "expected a name, a string in double quotes, a /pattern/ or an operator"
+    what = re.sub(r"Expected token ('.*'), found (.*)", r"expected \1, not \2", what)
+    return f"{what} at line {line}, column {column}".replace("not '\\n'", "not the end of the line")
+
+
 class LlguidanceGrammar:
     """A compiled grammar: the text that llguidance takes, and a matcher at its beginning."""
 
@@ -73,7 +86,7 @@ class LlguidanceGrammar:
         started = thread_time()
         self._pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=parser_limits())
         if self._pristine.is_error():
-            raise GrammarError(first_line(self._pristine.get_error()))
+            raise GrammarError(_placed(first_line(self._pristine.get_error())))
         self.load_s = thread_time() - started  # seconds of CPU time, as wherever it is loaded
 
     @property

@@ -5,7 +5,11 @@ import pytest
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ebnf import lark_of
 from scheduler_proc.grammar.ll_grammar import free_until
+from scheduler_proc.grammar.llguidance_backend import compile_llguidance
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.constraint import Constraint
 from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
+from tests.tokenizer_proc.test_front import VOCAB
 
 JSON = r"""
 # JSON, as llama.cpp has it
@@ -54,8 +58,11 @@ def test_the_language_is_that_of_the_source(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ('root ::= "a', "unterminated string at line 1, column 10"),
-        ('root ::= "a"\n\nx ::= [a', "unterminated character class at line 3, column 7"),
+        ('root ::= "a', "unterminated string, expected '\"' at line 1, column 10"),
+        (
+            'root ::= "a"\n\nx ::= [a',
+            "unterminated character class, expected ']' at line 3, column 7",
+        ),
         ("root ::= a\nb ::= c", "no rule 'a' at line 1, column 10"),
         ('x ::= "a"', "no rule 'root'"),
         ('root ::= "a"\nroot ::= "b"', "defined twice at line 2, column 1"),
@@ -63,9 +70,9 @@ def test_the_language_is_that_of_the_source(
         ('root ::= "a"{3,2}', "must be ordered"),
         ('root ::= "\\q"', "escape '\\\\q' is not known"),
         ("root ::= [b-a]", "out of order"),
-        ('root ::= ("a"', "unterminated group at line 1, column 10"),
+        ('root ::= ("a"', "unterminated group, expected '\\)' at line 1, column 10"),
         ('root ::= (="a") "b"', "look-ahead is not supported"),
-        ('root ::= "a" )', "unexpected '\\)'"),
+        ('root ::= "a" )', "expected a string, .* not '\\)' at line 1, column 14"),
         ("root = x", "neither a GBNF rule"),
         ("root ::= " + "(" * 1000 + '"a"' + ")" * 1000, "nested deeper"),
     ],
@@ -73,6 +80,21 @@ def test_the_language_is_that_of_the_source(
 def test_errors_say_what_and_where(source: str, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         lark_of(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('start: "a" b', 'unknown name: "b" at line 1, column 8'),
+        ('start: ("a" | ', "expected ')', not the end of the line at line 1, column 15"),
+        ('start: b\nb: "a"{2', "expected '}', not the end of the line at line 2, column 9"),
+        ("start: T\nT[x]: /a+/", "expected ':', not '[' at line 2, column 2"),
+        ('start: "a" %%', "expected a name, .* or an operator at line 1, column 13"),
+    ],
+)
+def test_errors_in_lark_say_what_and_where(source: str, message: str) -> None:
+    with pytest.raises(GrammarError, match=message.replace("[", "\\[").replace(")", "\\)")):
+        compile_llguidance(Constraint("ebnf", source), TokenVocabulary.from_vocab(VOCAB))
 
 
 def test_a_lead_in_ends_at_its_first_occurrence() -> None:
