@@ -51,6 +51,7 @@ class _Rules:
         self._names: dict[Need, str] = {}
         self._pending: list[Need] = []
         self._rules: dict[str, str] = {}
+        self._known: dict[str, str] = {}  # rules by their bodies
         self._terminals: dict[str, str] = {}
 
     def grammar(self) -> LLGrammar:
@@ -76,12 +77,11 @@ class _Rules:
         return "%json " + json.dumps({**schema, "x-guidance": self._options})
 
     def _rule(self, body: str, parameter: str = "") -> str:
-        name = f"r{len(self._rules)}"
+        """The name of a rule: a fresh one if its body is empty, to be given later."""
+        fresh = f"r{len(self._rules)}"
+        name = self._known.setdefault(body + parameter, fresh) if body else fresh
         self._rules[name + parameter] = body
         return name
-
-    def _terminal(self, strings: Strings) -> str:
-        return self._token(terminal(strings))
 
     def _token(self, printed: str) -> str:
         return self._terminals.setdefault(printed, f"T{len(self._terminals)}")
@@ -99,7 +99,7 @@ class _Rules:
                 case Objects():
                     found.append(self._object(shape))
                 case Strings(without=(_, *_)):
-                    found.append(self._terminal(shape))
+                    found.append(self._token(terminal(shape)))
                 case Numbers(fractional=str()):
                     found.append(self._token(_fractional(shape)))
                 case _:
@@ -184,14 +184,14 @@ class _Rules:
                 raise refuse(place, "cannot be negated beside other conditions on names")
             one = self._others(shape, names) or "/[^\\s\\S]/"
             more_others = self._rule(f"({self._comma}{other})*")
-            self._rules[rest] = f"{more_others} {self._comma}{one} {more_others}"
+            rest = self._rule(f"{more_others} {self._comma}{one} {more_others}")
             first = self._rule(f"({other}{self._comma})* {one} {more_others}")
         elif other and is_counted:
-            body = f"{self._comma}{other} {rest}{more}{fits}"
-            self._rules[f"{rest}{same}"] = f"{enough} | {body}"
+            rest = self._rule("", same)
+            self._rules[f"{rest}{same}"] = f"{enough} | {self._comma}{other} {rest}{more}{fits}"
             first = self._rule(f"{enough} | {other} {rest}{more}{fits}", same)
         elif other:
-            self._rules[rest] = f"({self._comma}{other})*"
+            rest = self._rule(f"({self._comma}{other})*")
             first = self._rule(f"({other} {rest})?")
         for name, need in reversed(shape.properties):
             if self._plan.is_possible(need):
@@ -221,7 +221,7 @@ class _Rules:
         return self._rule(" | ".join(options)) if options else ""
 
     def _member(self, names: Strings, need: Need) -> str:
-        return f'{self._terminal(names)}{self._gap}":"{self._gap}{self._need(need)}'
+        return f'{self._token(terminal(names))}{self._gap}":"{self._gap}{self._need(need)}'
 
 
 def _check_length(parts: int) -> None:

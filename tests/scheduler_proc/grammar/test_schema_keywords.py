@@ -205,6 +205,7 @@ REFUSED = [
     ({"properties": []}, "#/properties"),
     ({"allOf": [1]}, "#/allOf/0"),
     (False, "no value can be valid"),
+    ({"type": "string", "pattern": "b$", "not": {"pattern": "b$"}}, "no value can be valid"),
     ({"required": ["a"], "type": "object", "properties": {"a": {"$ref": "#"}}}, "no value"),
     ({"$schema": "http://example.com/mine"}, "$schema"),
     ({"$schema": "http://json-schema.org/draft-03/schema", "divisibleBy": 2}, "#/divisibleBy"),
