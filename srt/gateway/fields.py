@@ -98,7 +98,7 @@ NATIVE = Kind(
 _OPENAI: dict[str, FieldClass] = _ROUTING | {
     "user": Ignored("an end-user label"),
     "metadata": Ignored("labels for a store that does not exist here"),
-    "store": Ignored("nothing is ever stored"),
+    "store": Ignored("only /v1/responses stores anything"),
     "safety_identifier": Ignored("an end-user label"),
     "prompt_cache_key": Ignored("a routing hint; the prefix cache needs none"),
     "prompt_cache_retention": Ignored("a hint; the prefix cache keeps what it can"),

@@ -1,4 +1,4 @@
-"""Tool calls as text: one format for the prompt, the constraint and the parser.
+"""Tool calls as text: the same formats for the prompt, the constraint and the parser.
 
-The tokenizer renders tools and past calls with it, the gateway constrains and parses with it.
+The tokenizer renders tools and past calls with them, the gateway constrains and parses with them.
 """
