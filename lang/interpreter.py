@@ -57,6 +57,7 @@ class Interpreter:
         self.messages: list[Message] = []
         self.role = ""
         self.role_start = 0
+        self.literal: list[tuple[int, int]] = []  # of the text, what closed roles hold
         self.said_default_system = False
         self.images: list[Image] = []
         self.role_images: list[Image] = []
@@ -306,6 +307,7 @@ class Interpreter:
         if self.role != role or template is None:
             raise ValueError(f"the role {role!r} ends, but the open one is {self.role!r}")
         content = self.text[self.role_start :].lstrip()
+        self.literal = self._literal_spans()
         self.messages.append(Message(role, content, tuple(self.role_images)))
         self.text += template.suffix(role)
         self.role, self.role_images = "", []
@@ -327,6 +329,7 @@ class Interpreter:
         for child in unopened:
             child.text, child.messages = self.text, list(self.messages)
             child.role, child.role_start = self.role, self.role_start
+            child.literal = list(self.literal)
             child.said_default_system = self.said_default_system
             child.images, child.role_images = list(self.images), list(self.role_images)
             child.start_chars, child.start_messages = len(self.text), len(self.messages)
@@ -341,6 +344,12 @@ class Interpreter:
                 raise child.failure
         if join.texts:
             for child in join.children:
+                moved, start = len(self.text) - child.start_chars, child.start_chars
+                self.literal += [
+                    (max(begin, start) + moved, end + moved)
+                    for begin, end in child._literal_spans()
+                    if end > start
+                ]
                 self.text += child.text[child.start_chars :]
                 self.messages += child.messages[child.start_messages :]
         for slot in slots:
@@ -353,8 +362,15 @@ class Interpreter:
     def prompt(self) -> Prompt:
         """Everything so far, as a back end wants it."""
         open_text = self.text[self.role_start :] if self.role else ""
-        images = tuple(self.images)
-        return Prompt(self.text, tuple(self.messages), self.role, open_text, images)
+        images, spans = tuple(self.images), tuple(self._literal_spans())
+        return Prompt(self.text, tuple(self.messages), self.role, open_text, images, spans)
+
+    def _literal_spans(self) -> list[tuple[int, int]]:
+        """The parts of the text that roles hold, the open one among them."""
+        if not self.role:
+            return self.literal
+        before = [span for span in self.literal if span[1] <= self.role_start]
+        return [*before, (self.role_start, len(self.text))]
 
     def new_slot(self, name: str | None) -> Slot:
         """A variable that no name leads to."""

@@ -38,11 +38,15 @@ class ServerArgs(Struct, frozen=True):
     api_key: str = ""
     api_key_file: str = ""
     response_store_mib: int = 0
+    admin_api_key: str = ""
+    admin_api_key_file: str = ""
+    share_cache_between_keys: bool = False
     cors_allow_origins: str = ""
     max_connections: int = 2048
     stream_interval: int = 1
     ring_dir: str = ""
     reasoning_parser: str = "auto"
+    allow_special_tokens_in_content: bool = False
     device: str = "cpu"
     model_impl: str = "auto"
     dtype: str = "auto"
@@ -87,20 +91,16 @@ class ServerArgs(Struct, frozen=True):
         return tuple(dict.fromkeys(name for name in names if name))
 
     def api_keys(self) -> tuple[str, ...]:
-        """The keys of both options, any of which opens the HTTP routes; none: they are open.
+        """The keys of both options, any of which opens the HTTP routes; with none, and no admin's,
+        they are open.
 
         Raises ConfigError for a file that cannot be read and for what no header could carry.
         """
-        given = [(key, "api_key") for key in self.api_key.split(",") if key]
-        _require(bool(given) or not self.api_key, "api_key", "has no key between its commas")
-        if self.api_key_file:
-            lines = _lines_of(self.api_key_file, "api_key_file")
-            given += [(line, "api_key_file") for line in lines]
-            _require(bool(lines), "api_key_file", f"{self.api_key_file} has no keys")
-        for key, name in given:
-            is_one_word = key.isascii() and key.isprintable() and " " not in key
-            _require(is_one_word, name, "keys must be printable ASCII without blanks")
-        return tuple(dict.fromkeys(key for key, _ in given))
+        return _keys("api_key", self.api_key, self.api_key_file)
+
+    def admin_keys(self) -> tuple[str, ...]:
+        """The same of the keys for which every route is open, and every request."""
+        return _keys("admin_api_key", self.admin_api_key, self.admin_api_key_file)
 
     def cors_origins(self) -> tuple[str, ...]:
         """The web origins whose pages may call the HTTP routes."""
@@ -113,6 +113,7 @@ class ServerArgs(Struct, frozen=True):
         for name in ("max_connections", "stream_interval"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         self.api_keys()
+        self.admin_keys()
         for origin in self.cors_origins():
             is_origin = origin == "*" or _ORIGIN.fullmatch(origin) is not None
             _require(
@@ -137,7 +138,8 @@ class ServerArgs(Struct, frozen=True):
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""
-        return {k: v for k, v in msgspec.structs.asdict(self).items() if k != "api_key"}
+        secret = ("api_key", "admin_api_key")
+        return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in secret}
 
 
 def parse_args(argv: Sequence[str]) -> ServerArgs:
@@ -155,6 +157,20 @@ def parse_args(argv: Sequence[str]) -> ServerArgs:
 def _require(ok: bool, name: str, rule: str) -> None:
     if not ok:
         raise ConfigError(f"--{name.replace('_', '-')} {rule}")
+
+
+def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:
+    """Those of the option `name`, with commas between them, and of the file `path`."""
+    given = [(key, name) for key in listed.split(",") if key]
+    _require(bool(given) or not listed, name, "has no key between its commas")
+    if path:
+        lines = _lines_of(path, f"{name}_file")
+        given += [(line, f"{name}_file") for line in lines]
+        _require(bool(lines), f"{name}_file", f"{path} has no keys")
+    for key, option in given:
+        is_one_word = key.isascii() and key.isprintable() and " " not in key
+        _require(is_one_word, option, "keys must be printable ASCII without blanks")
+    return tuple(dict.fromkeys(key for key, _ in given))
 
 
 def _lines_of(path: str, name: str) -> list[str]:
@@ -206,6 +222,10 @@ def _add_server(group: Any) -> None:
     _option(
         group, "--response-store-mib", "MiB for answers of /v1/responses to go on from; 0: none"
     )
+    _option(group, "--admin-api-key", "bearer tokens of admins, who may also flush and abort all")
+    _option(group, "--admin-api-key-file", "file of further bearer tokens of admins, one a line")
+    text = "prompts under several API keys share KV: each may find out what others have sent"
+    _option(group, "--share-cache-between-keys", text)
     _option(group, "--cors-allow-origins", "web origins that may call, with commas, or *")
     _option(group, "--max-connections", "HTTP connections; beyond: the longest idle is closed")
     _option(group, "--stream-interval", "tokens between two events of a stream")
@@ -213,6 +233,8 @@ def _add_server(group: Any) -> None:
     _option(
         group, "--reasoning-parser", "reasoning in chats; auto: by the template", choices=parsers
     )
+    text = "control tokens that users write in chats are tokens: any user can make turns"
+    _option(group, "--allow-special-tokens-in-content", text)
     _option(group, "--ring-dir", "private directory for the ring's sockets (default: a new one)")
 
 

@@ -122,10 +122,10 @@ class AsyncClient:
         output: ScoreOutput = await self._transport.score(checked)
         return output
 
-    async def abort(self, rid: str) -> None:
-        """End the request `rid` of this client, or one of its samples; the output ends with finish
-        "abort"."""
-        await self._transport.abort(rid)
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        """End the request `rid` that this client made for `tenant`, or one of its samples; the
+        output ends with finish "abort"."""
+        await self._transport.abort(rid, tenant)
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:
         """Empty the prefix cache. RequestError (conflict) while requests run."""

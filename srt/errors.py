@@ -20,12 +20,14 @@ TIMED_OUT = "timed_out"
 UNAVAILABLE = "unavailable"
 CONTEXT_LENGTH = "context_length_exceeded"
 UNAUTHORIZED = "unauthorized"
+FORBIDDEN = "forbidden"
 INTERNAL = "internal"
 
 HTTP_STATUS = {
     BAD_REQUEST: 400,
     CONTEXT_LENGTH: 400,
     UNAUTHORIZED: 401,
+    FORBIDDEN: 403,
     NOT_FOUND: 404,
     CONFLICT: 409,
     OVERLOADED: 429,

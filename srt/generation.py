@@ -27,6 +27,9 @@ class Request(Struct, frozen=True, kw_only=True):
     Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
     with messages: the prompt describes them, and the text holds the calls as the model wrote them.
 
+    In the parts `literal_spans` of the text, [start, stop) in characters and one after the other,
+    control tokens are text: what others wrote in a prompt makes no turns.
+
     A program that asks for several others names each of them in `tenant`: they get the server's
     attention in turns. The HTTP server does this for its own callers.
 
@@ -53,6 +56,7 @@ class Request(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     joined: bool = False
     timeout_ms: int = 0
+    literal_spans: Sequence[tuple[int, int]] = ()
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -100,8 +104,8 @@ class ScoreRequest(Struct, frozen=True, kw_only=True):
     """What a score is asked for: how likely each continuation is behind one prefix.
 
     Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
-    at least one, and none of them empty. `cache_salt`, `rid` and `tenant` are those of a
-    `Request`.
+    at least one, and none of them empty. `cache_salt`, `rid`, `tenant` and `literal_spans` are
+    those of a `Request`; a span that ends with the prefix goes on in the text behind it.
     """
 
     continuations: Sequence[str | Sequence[int]]
@@ -110,6 +114,7 @@ class ScoreRequest(Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     rid: str | None = None
     tenant: str = ""
+    literal_spans: Sequence[tuple[int, int]] = ()
 
 
 class ChoiceScore(Struct, frozen=True):
@@ -248,8 +253,9 @@ class Client(Protocol):
         """
         ...
 
-    async def abort(self, rid: str) -> None:
-        """End this client's request `rid`, or one of its samples; an unknown rid is ignored."""
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        """End this client's request `rid` of `tenant`, or one of its samples; an unknown rid is
+        ignored."""
         ...
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:

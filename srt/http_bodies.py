@@ -18,20 +18,27 @@ from srt.tools.format import message_object, tool_object
 def generate_body(request: Request) -> dict[str, Any]:
     """For /generate, of a request that has no messages."""
     _check_chat_only(request)
-    return _shared_body(request) | {
-        "text": request.text,
-        "input_ids": None if request.input_ids is None else list(request.input_ids),
-        "sampling_params": _sampling_fields(request.sampling),
-        "return_logprob": request.return_logprob,
-        "logprob_start_len": request.logprob_start_len,
-        "top_logprobs_num": request.top_logprobs,
-        "token_ids_logprob": list(request.logprob_token_ids),
-    }
+    spans = {"literal_spans": request.literal_spans} if request.literal_spans else {}
+    return (
+        _shared_body(request)
+        | spans
+        | {
+            "text": request.text,
+            "input_ids": None if request.input_ids is None else list(request.input_ids),
+            "sampling_params": _sampling_fields(request.sampling),
+            "return_logprob": request.return_logprob,
+            "logprob_start_len": request.logprob_start_len,
+            "top_logprobs_num": request.top_logprobs,
+            "token_ids_logprob": list(request.logprob_token_ids),
+        }
+    )
 
 
 def chat_body(request: Request) -> dict[str, Any]:
     """For the chat route: asks for the text as the model writes it, its ids, and the usage so far
     in every chunk."""
+    if request.literal_spans:
+        raise RequestError("literal_spans need text", param="literal_spans")
     body = _shared_body(request) | _sampling_fields(request.sampling)
     body["max_tokens"] = body.pop("max_new_tokens")
     body["min_tokens"] = body.pop("min_new_tokens")
@@ -43,7 +50,7 @@ def chat_body(request: Request) -> dict[str, Any]:
 
 def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
     """For /tokenize."""
-    _check_tenant(request)
+    check_tenant(request.tenant)
     _check_chat_only(request)
     if request.messages is not None:
         if request.text is not None:
@@ -54,19 +61,20 @@ def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
 
 def score_body(request: ScoreRequest) -> dict[str, Any]:
     """For /score_choices."""
-    _check_tenant(request)
+    check_tenant(request.tenant)
     body = msgspec.structs.asdict(request)
     del body["tenant"]
     return body
 
 
-def _check_tenant(request: Request | ScoreRequest | TokenizeRequest) -> None:
-    if request.tenant:
+def check_tenant(tenant: str) -> None:
+    """Raise RequestError for one that a program names: it has one key, which decides."""
+    if tenant:
         raise RequestError("tenant must be empty over HTTP: the server sets it", param="tenant")
 
 
 def _shared_body(request: Request) -> dict[str, Any]:
-    _check_tenant(request)
+    check_tenant(request.tenant)
     body = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
     return body | ({"timeout_ms": request.timeout_ms} if request.timeout_ms else {})
 

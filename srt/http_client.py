@@ -23,7 +23,7 @@ from srt.generation import (
     require_single,
 )
 from srt.http_answers import Parse, error_of, parse_chat, parse_native, parse_score, parse_whole
-from srt.http_bodies import chat_body, generate_body, score_body, tokenize_body
+from srt.http_bodies import chat_body, check_tenant, generate_body, score_body, tokenize_body
 from srt.http_generation import HttpGeneration, HttpSamples
 from srt.messages import ChatOptions, RingEvent
 from srt.tasks import all_of
@@ -157,7 +157,8 @@ class HttpClient:
         answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, json=body)
         return parse_score(answer.json())
 
-    async def abort(self, rid: str) -> None:
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        check_tenant(tenant)
         await self._call("POST", "/abort_request", json={"rid": rid})
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:

@@ -83,6 +83,7 @@ class GenerateReq(Message, frozen=True):
     With n > 1 each sample is a request of its own from the front on, of rid
     `sample_rid(rid, index)`; they are admitted together, and an abort may name each.
 
+    Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
     `tenant` is for whom a client asks that serves several: the front gives turns to each of them.
 
     `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
@@ -106,6 +107,7 @@ class GenerateReq(Message, frozen=True):
     tenant: str = ""
     joined: bool = False
     timeout_ms: int = 0
+    literal_spans: list[tuple[int, int]] = []
 
 
 class AbortReq(Message, frozen=True):
@@ -133,7 +135,8 @@ class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 class ScoreReq(Message, frozen=True):
     """How likely each continuation is behind a prefix, which is one of text and input_ids. Each is
-    then a request of its own, whose rid is `score_rid(rid, index)`."""
+    then a request of its own, whose rid is `score_rid(rid, index)`. If one of `literal_spans` ends
+    with the prefix, it goes on in each text behind that."""
 
     rid: str
     epoch: int
@@ -142,6 +145,7 @@ class ScoreReq(Message, frozen=True):
     input_ids: bytes | None = None
     cache_salt: str = ""
     tenant: str = ""
+    literal_spans: list[tuple[int, int]] = []
 
 
 def score_rid(rid: str, index: int) -> str:

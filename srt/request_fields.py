@@ -30,6 +30,7 @@ _REQUEST_TYPES: dict[str, Any] = {
     "tenant": str,
     "joined": bool,
     "timeout_ms": int,
+    "literal_spans": list[tuple[int, int]],
 }
 _CHAT_TYPES = get_type_hints(ChatOptions)
 
@@ -82,7 +83,7 @@ def checked_score(request: dict[str, Any]) -> ScoreRequest:
         if name not in ScoreRequest.__struct_fields__:
             raise RequestError(f"unknown field {name!r}", param=name)
     checked = dict(request)
-    for name in ("text", "cache_salt", "rid", "tenant"):
+    for name in ("text", "cache_salt", "rid", "tenant", "literal_spans"):
         if name in request:
             checked[name] = _as_type(name, request[name], _REQUEST_TYPES[name])
     if request.get("input_ids") is not None:

@@ -84,8 +84,8 @@ class RingClient:
         # On the wire each submission has an id of its own, so that what still comes of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
-        # Whom an abort by this rid ends. Of several samples, each also has a rid of its own.
-        self._by_rid: dict[str, RingSamples | RingGeneration | RingScore] = {}
+        # Whom an abort by this tenant and rid ends. Of several samples, each also has its own rid.
+        self._by_rid: dict[tuple[str, str], RingSamples | RingGeneration | RingScore] = {}
         self._answers: dict[str, asyncio.Future[Any]] = {}  # the front's, by wire id
         self._controls: dict[str, asyncio.Future[Any]] = {}  # JSON bytes, by wire id
         self._last_wire_id = 0
@@ -182,15 +182,15 @@ class RingClient:
     async def submit_samples(self, request: Request) -> list[RingGeneration]:
         """Hand in a request; its samples, once the front has admitted them."""
         request.sampling.check_count()
-        rid = uuid.uuid4().hex if request.rid is None else request.rid
-        self._check_rid(rid)
+        rid, tenant = uuid.uuid4().hex if request.rid is None else request.rid, request.tenant
+        self._check_rid(rid, tenant)
         await self._until_usable()
         samples = RingSamples(rid, self._next_wire_id(), request, self._forget)
         for name in (rid, *(part.rid for part in samples.generations)):
-            self._check_unused(name)
+            self._check_unused(name, tenant)
         req = samples.message(self._epoch)
-        self._by_rid.update((part.rid, part) for part in samples.generations)
-        self._by_rid[rid] = samples
+        self._by_rid.update(((tenant, part.rid), part) for part in samples.generations)
+        self._by_rid[tenant, rid] = samples
         self._live.update((part.wire_id, part) for part in samples.generations)
         await self._admit(samples, req)
         return samples.generations
@@ -252,12 +252,12 @@ class RingClient:
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         """How likely each continuation is behind the prefix."""
         rid = uuid.uuid4().hex if request.rid is None else request.rid
-        self._check_rid(rid)
+        self._check_rid(rid, request.tenant)
         await self._until_usable()
-        self._check_rid(rid)
-        score = RingScore(rid, self._next_wire_id(), len(request.continuations))
+        self._check_rid(rid, request.tenant)
+        score = RingScore(rid, self._next_wire_id(), len(request.continuations), request.tenant)
         req = score.message(request, self._epoch)
-        self._by_rid[rid] = score
+        self._by_rid[score.tenant, rid] = score
         self._live.update((part.wire_id, part) for part in score.parts)
         try:
             return await score.result(await self._answer_to(req))
@@ -276,11 +276,11 @@ class RingClient:
             if self._live.pop(wire_id, None) is not None and abort and self.is_ready:
                 send_now(self._front, AbortReq(wire_id, self._epoch))
 
-    async def abort(self, rid: str) -> None:
-        """End this client's request `rid`, all samples of it, or the one that has this rid: their
-        last snapshots come soon, with finish "abort". An unknown rid is ignored.
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        """End this client's request `rid` of `tenant`, all samples of it, or the one that has this
+        rid: their last snapshots come soon, with finish "abort". An unknown rid is ignored.
         """
-        request = self._by_rid.get(rid)
+        request = self._by_rid.get((tenant, rid))
         if request is not None and self.is_ready:
             for wire_id in request.wire_ids:
                 send_now(self._front, AbortReq(wire_id, self._epoch))
@@ -304,16 +304,16 @@ class RingClient:
         return was_live
 
     def _free(self, holder: RingGeneration | ScorePart | RingSamples | RingScore) -> None:
-        if self._by_rid.get(holder.rid) is holder:
-            del self._by_rid[holder.rid]
+        if self._by_rid.get((holder.tenant, holder.rid)) is holder:
+            del self._by_rid[holder.tenant, holder.rid]
 
-    def _check_rid(self, rid: str) -> None:
+    def _check_rid(self, rid: str, tenant: str) -> None:
         if not 0 < len(rid) <= MAX_RID_CHARS:
             raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
-        self._check_unused(rid)
+        self._check_unused(rid, tenant)
 
-    def _check_unused(self, rid: str) -> None:
-        if rid in self._by_rid:
+    def _check_unused(self, rid: str, tenant: str) -> None:
+        if (tenant, rid) in self._by_rid:
             raise RequestError(f"rid {rid!r} is already in use", param="rid")
 
     async def flush_cache(self, timeout_s: float = 0.0) -> None:

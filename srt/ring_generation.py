@@ -34,7 +34,7 @@ class RingSamples:
     """
 
     def __init__(self, rid: str, wire_id: str, request: Request, forget: Forget) -> None:
-        self.rid = rid
+        self.rid, self.tenant = rid, request.tenant
         self.wire_id = wire_id
         self._request = request
         self.prompt = _PromptLogprobs(request)
@@ -72,6 +72,7 @@ class RingSamples:
             tenant=request.tenant,
             joined=request.joined,
             timeout_ms=request.timeout_ms,
+            literal_spans=list(request.literal_spans),
         )
 
     def admit(self, reply: Admitted) -> None:
@@ -90,6 +91,7 @@ class RingGeneration:
     ) -> None:
         self.group = samples
         self.wire_id = wire_id
+        self.tenant = request.tenant
         self._rid = rid
         self._forget = forget
         self._prompt = samples.prompt

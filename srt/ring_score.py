@@ -26,7 +26,7 @@ class ScorePart:
 
     def __init__(self, score: "RingScore", wire_id: str) -> None:
         self.group = score
-        self.rid = score.rid
+        self.rid, self.tenant = score.rid, score.tenant
         self.wire_id = wire_id
         self.output: Output | None = None
 
@@ -47,8 +47,8 @@ class ScorePart:
 class RingScore:
     """The parts of one score, in the order of its continuations."""
 
-    def __init__(self, rid: str, wire_id: str, count: int) -> None:
-        self.rid = rid
+    def __init__(self, rid: str, wire_id: str, count: int, tenant: str = "") -> None:
+        self.rid, self.tenant = rid, tenant
         self.wire_id = wire_id
         self.parts = [ScorePart(self, score_rid(wire_id, i)) for i in range(count)]
         self.is_admitted = False
@@ -77,6 +77,7 @@ class RingScore:
             input_ids=None if ids is None else packed(ids, "input_ids"),
             cache_salt=request.cache_salt,
             tenant=request.tenant,
+            literal_spans=list(request.literal_spans),
         )
 
     def on_part(self) -> None:

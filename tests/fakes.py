@@ -124,6 +124,7 @@ class FakeClient:
         self.scores: list[ScoreRequest] = []
         self.tokenized: list[TokenizeRequest] = []
         self.aborted: list[str] = []
+        self.aborted_names: list[tuple[str, str]] = []  # tenant and rid
         self.flushes: list[float] = []
         self.busy = False
         self.statistics: dict[str, Any] | Exception = {
@@ -184,8 +185,9 @@ class FakeClient:
         choices = [ChoiceScore([i, i + 1], [-0.5, float(-i)]) for i in range(count)]
         return ScoreOutput(request.rid or "", choices, 2, 3, self.cached_tokens, 9)
 
-    async def abort(self, rid: str) -> None:
+    async def abort(self, rid: str, tenant: str = "") -> None:
         self.aborted.append(rid)
+        self.aborted_names.append((tenant, rid))
 
     async def wait_submitted(self, count: int) -> None:
         """Return once `count` requests were admitted; TimeoutError after 5 s."""

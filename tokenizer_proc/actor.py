@@ -70,6 +70,7 @@ class TokenizerActor(Actor):
             max_silence_s=MAX_SILENCE_S,
             find=self._find,
             max_queue_wait_s=self.args.max_queue_wait,
+            special_in_content=self.args.allow_special_tokens_in_content,
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
         gc.collect()

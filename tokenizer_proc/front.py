@@ -86,7 +86,8 @@ class Front:
     constraint is parked until its grammar is compiled, for up to `max_compile_wait_s` seconds, or
     `max_silence_s` if the compiler is not heard of; one whose grammar `find` finds by its
     constraint, as a key, is admitted at once. One that would wait for its first token for more than
-    `max_queue_wait_s` (0: no limit) is refused before anything is spent on it.
+    `max_queue_wait_s` (0: no limit) is refused before anything is spent on it. Control tokens that
+    users write in chats are text, unless `special_in_content`.
     """
 
     def __init__(
@@ -103,10 +104,13 @@ class Front:
         max_silence_s: float,
         find: Callable[[Constraint], str],
         max_queue_wait_s: float = 0.0,
+        special_in_content: bool = False,
     ) -> None:
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
-        self._reader = PromptReader(tokenizer, template, vocab.vocab_size, self._limit)
+        self._reader = PromptReader(
+            tokenizer, template, vocab.vocab_size, self._limit, special_in_content
+        )
         self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
         self._text = TextReader(tokenizer, self._reader, self._scores)
         self._builder = Builder(vocab, self._limit)

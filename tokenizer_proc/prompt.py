@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from srt.errors import CONTEXT_LENGTH, RequestError
 from srt.messages import (
@@ -23,6 +24,7 @@ from srt.model.tokenizer import Tokenizer
 from srt.reasoning import END_THINK, THINK, reasons
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
+from tokenizer_proc.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
@@ -46,11 +48,20 @@ class Prompt(NamedTuple):
 
 
 class PromptReader:
-    """Turns requests into prompts for one model whose requests hold at most `limit` tokens."""
+    """Turns requests into prompts for one model whose requests hold at most `limit` tokens.
+
+    Control tokens in the texts of a chat are text, unless `special_in_content`.
+    """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, vocab_size: int, limit: int
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        vocab_size: int,
+        limit: int,
+        special_in_content: bool = False,
     ) -> None:
+        self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
         self._vocab_size = vocab_size
@@ -74,6 +85,8 @@ class PromptReader:
                 param=given[1] if given else "text",
             )
         _check_chat_only(req)
+        if req.literal_spans and req.text is None:
+            raise RequestError("literal_spans need text", param="literal_spans")
         prompt = self._chat(req) if given[0] == "messages" else Prompt(self._ids(req), given[0])
         if len(prompt.ids) == 0:
             raise RequestError(f"{prompt.param} must hold at least one token", param=prompt.param)
@@ -82,7 +95,7 @@ class PromptReader:
     def _ids(self, req: GenerateReq) -> np.ndarray:
         if req.text is not None:
             self._check_fits(req.text, "text")
-            return self.encode(req.text, "text")
+            return self.encode(req.text, "text", literal_spans=req.literal_spans)
         return self.checked_ids(req.input_ids or b"", "input_ids")
 
     def tokenize(self, req: TokenizeReq) -> Prompt:
@@ -102,32 +115,65 @@ class PromptReader:
             raise RequestError("every message must have a role", param="messages")
         self.check_size(req)
         _check_json(messages, req.tools)
-        text = self._render(messages, req.tools, req.chat)
+        chat = self._marked(messages, req.tools, req.chat)
+        rendered = self._render(chat, req.chat)
+        text = rendered.replace(chat.mark, "") if chat.mark else rendered
         self._check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
             self._check_fits(text, "messages")
         # The template writes whatever belongs at the start, BOS included.
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        if chat.mark:
+            ids = self._tokenizer.encode_marked(rendered, chat.mark, add_special_tokens=False)
+        else:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
         end = text.rstrip()
         opens = req.chat.continue_final and reasons(messages[-1].content)
         return Prompt(ids, "messages", opens or end.endswith(THINK), end.endswith(END_THINK))
 
-    def _render(self, messages: list[ChatMessage], tools: list[ToolSpec], chat: ChatOptions) -> str:
-        args = _object(chat.template_args, "chat.template_args")
+    def _marked(
+        self, messages: list[ChatMessage], tools: list[ToolSpec], options: ChatOptions
+    ) -> Chat:
+        args = _object(options.template_args, "chat.template_args")
         for name in sorted(self._template.server_names & args.keys()):
             reason = f"chat.template_args: {name!r} is set by the server"
             raise RequestError(reason, param="chat.template_args")
+        chat = Chat(messages, tools, args)
+        return chat if self._control is None else marked_chat(chat, self._control)
+
+    def _render(self, chat: Chat, options: ChatOptions) -> str:
+        """The text of a chat, with the marks that it has."""
 
         def render(messages: Sequence[ChatMessage]) -> str:
-            opens_turn = chat.add_generation_prompt and not chat.continue_final
+            opens_turn = options.add_generation_prompt and not options.continue_final
             limit = MAX_CHARS_PER_TOKEN * self._limit
-            return self._template.render(messages, opens_turn, limit, tools, args)
+            return self._template.render(messages, opens_turn, limit, chat.tools, chat.args)
 
-        return render_open(render, messages) if chat.continue_final else render(messages)
+        try:
+            if options.continue_final:
+                return render_open(render, chat.messages)
+            return render(chat.messages)
+        except RequestError as error:
+            if not chat.mark:
+                raise
+            info = error.info
+            raise RequestError.from_info(
+                replace(info, message=info.message.replace(chat.mark, ""))
+            ) from None
 
-    def encode(self, text: str, param: str, add_special_tokens: bool = True) -> np.ndarray:
-        """The ids (int32 [n]) of `text`, which the field `param` holds."""
+    def encode(
+        self,
+        text: str,
+        param: str,
+        add_special_tokens: bool = True,
+        literal_spans: Sequence[tuple[int, int]] = (),
+    ) -> np.ndarray:
+        """The ids (int32 [n]) of `text`, which the field `param` holds; control tokens in its parts
+        `literal_spans` are text."""
         self._check_chars(len(text), param)
+        if literal_spans and self._control is not None:
+            text, mark = marked_text(text, literal_spans, self._control)
+            if mark:
+                return self._tokenizer.encode_marked(text, mark, add_special_tokens)
         return self._tokenizer.encode(text, add_special_tokens)
 
     def encode_inside(self, text: str, param: str) -> np.ndarray:

@@ -75,6 +75,8 @@ class ScoreReader:
         if not 1 <= count <= self._max_continuations:
             reason = f"continuations must be 1 to {self._max_continuations}, not {count}"
             raise RequestError(reason, param="continuations")
+        if req.literal_spans and req.text is None:
+            raise RequestError("literal_spans need text", param="literal_spans")
         for i, continuation in enumerate(req.continuations):
             if not (continuation.text or continuation.ids):
                 where = f"continuations[{i}]"
@@ -97,7 +99,8 @@ class ScoreReader:
 
     def _prefix(self, req: ScoreReq) -> np.ndarray:
         if req.text is not None:
-            prefix, param = self._reader.encode(req.text, "text"), "text"
+            param = "text"
+            prefix = self._reader.encode(req.text, param, literal_spans=req.literal_spans)
         else:
             prefix, param = self._reader.checked_ids(req.input_ids or b"", "input_ids"), "input_ids"
         if len(prefix) > self._limit:
@@ -111,7 +114,10 @@ class ScoreReader:
         if text is None:
             ids = np.concatenate((prefix, self._reader.checked_ids(continuation.ids, where)))
         elif req.text is not None:
-            ids = self._reader.encode(req.text + text, where)
+            whole, spans = req.text + text, list(req.literal_spans)
+            if spans and spans[-1][1] == len(req.text):
+                spans[-1] = (spans[-1][0], len(whole))
+            ids = self._reader.encode(whole, where, literal_spans=spans)
         else:
             alone = self._reader.encode_inside(text, where)
             ids = np.concatenate((prefix, alone))

@@ -38,7 +38,8 @@ class Prompt(Struct, frozen=True):
     `text` is all of it, with the chat template's marks. A chat back end reads `messages` (the
     closed turns, the default system prompt not among them), and the turn that is still open:
     `open_role` ("" outside of roles) and `open_text`, what that turn holds so far. `open_text` of
-    an assistant's turn is a prefix that the answer has to continue.
+    an assistant's turn is a prefix that the answer has to continue. `literal_spans` are the parts
+    of `text`, [start, stop) in characters, that stand in roles: no control tokens of the model's.
     """
 
     text: str
@@ -46,6 +47,7 @@ class Prompt(Struct, frozen=True):
     open_role: str = ""
     open_text: str = ""
     images: tuple[Image, ...] = ()
+    literal_spans: tuple[tuple[int, int], ...] = ()
 
 
 class Completion(Struct, frozen=True):

@@ -93,7 +93,7 @@ class RuntimeEndpoint(BackendDefaults):
         """A model needs a token to go on from. Raises RequestError if there is none."""
         _refuse_images(prompt)
         if prompt.text:
-            return {"text": prompt.text}
+            return {"text": prompt.text, "literal_spans": prompt.literal_spans}
         bos_id = await self._model.bos_id()
         if bos_id is None:
             reason = "there is none before this call, and the model has no BOS token in its place"

@@ -1,12 +1,18 @@
 """The gateway process: the HTTP application over a ring client. The ring sees one more client."""
 
+import asyncio
 import gc
+import logging
 import socket
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from srt.actor import Actor
+from srt.errors import ConfigError
 from srt.gateway.app import create_app
-from srt.gateway.context import GatewayInfo
+from srt.gateway.context import Gateway, GatewayInfo
+from srt.gateway.keys import Keys, key_files
 from srt.gateway.places import PROBE_PLACES
 from srt.gateway.server import GatewayServer
 from srt.listener import allow_connections
@@ -14,6 +20,10 @@ from srt.model.files import ModelFiles, resolve_model
 from srt.model.vocab import Vocab, load_vocab
 from srt.reasoning import has_reasoning
 from srt.ring_client import RingClient
+
+log = logging.getLogger(__name__)
+
+KEY_INTERVAL_S = 2.0  # in which a changed file of keys is seen
 
 
 class GatewayActor(Actor):
@@ -27,6 +37,10 @@ class GatewayActor(Actor):
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
         app = create_app(self._client, self._facts(files, vocab), vocab)
+        gateway: Gateway = app.state.gateway
+        gateway.keys = Keys.of(self.args)
+        if files_of_keys := key_files(self.args):
+            self.background(self._watch_keys(gateway, files_of_keys))
         allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
@@ -40,6 +54,21 @@ class GatewayActor(Actor):
     def new_epoch(self, epoch: int) -> None:
         pass  # the client has heard it too
 
+    async def _watch_keys(self, gateway: Gateway, files: list[Path]) -> None:
+        """Read the keys anew when one of their files has changed; a bad file changes nothing."""
+        seen = [_stamp(path) for path in files]
+        while True:
+            await asyncio.sleep(KEY_INTERVAL_S)
+            found = [_stamp(path) for path in files]
+            if found == seen:
+                continue
+            seen = found
+            try:
+                gateway.keys = Keys.of(self.args)
+                log.info("the API keys have been read again")
+            except ConfigError as error:
+                log.warning("the API keys stay as they were: %s", error)
+
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(
             model_name=self.args.model_name,
@@ -49,13 +78,20 @@ class GatewayActor(Actor):
             context_len=vocab.context_len,
             max_total_tokens=self.args.max_total_tokens,
             version=_version(),
-            api_keys=self.args.api_keys(),
             reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
             stream_interval=self.args.stream_interval,
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
             server_args=self.args.public(),
         )
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None: there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_mtime_ns, found.st_size, found.st_ino
+    return None
 
 
 def _version() -> str:

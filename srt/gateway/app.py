@@ -12,6 +12,7 @@ from srt.gateway.auth import require_key
 from srt.gateway.body import MAX_BODY_BYTES
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.errors import EXCEPTION_HANDLERS, RETRY_AFTER
+from srt.gateway.keys import Keys
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.native import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
@@ -24,7 +25,8 @@ from srt.model.vocab import Vocab
 def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:
     """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
     here."""
-    gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics())
+    keys = Keys(info.api_keys, info.admin_keys, info.share_cache_between_keys)
+    gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics(), keys)
     gateway.stored = StoredResponses(info.response_store_bytes)
     return Litestar(
         route_handlers=[*HANDLERS, *docs.ROUTES],

@@ -16,6 +16,7 @@ import msgspec
 
 from srt.errors import OVERLOADED, ErrorInfo, RequestError
 from srt.gateway.context import Gateway, Refusal, check_running
+from srt.gateway.tenant import Name, tenant
 from srt.generation import GenerateOutput, Generation, Request
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
@@ -33,14 +34,16 @@ class Batch:
         self.samples = samples
         self._gateway = gateway
         self._timers = [gateway.metrics.track(started) for _ in generations]
-        self._names: list[str] = []
-        gateway.live.update((g.rid, g) for g in generations)
+        self._tenant = tenant()
+        self._names: list[Name] = []
+        gateway.live.update(((self._tenant, g.rid), g) for g in generations)
 
     def name(self, name: str, generations: Sequence[Generation]) -> None:
         """Let an abort find all of `generations` under `name`, unless it stands for others."""
-        if name not in self._gateway.groups:
-            self._gateway.groups[name] = [g.rid for g in generations]
-            self._names.append(name)
+        mine = (self._tenant, name)
+        if mine not in self._gateway.groups:
+            self._gateway.groups[mine] = [g.rid for g in generations]
+            self._names.append(mine)
 
     @property
     def latency_s(self) -> float:
@@ -89,8 +92,8 @@ class Batch:
             del self._gateway.groups[self._names.pop()]
         async with AsyncExitStack() as stack:
             for generation in self.generations:
-                if self._gateway.live.get(generation.rid) is generation:
-                    del self._gateway.live[generation.rid]
+                if self._gateway.live.get((self._tenant, generation.rid)) is generation:
+                    del self._gateway.live[self._tenant, generation.rid]
                 stack.push_async_callback(generation.aclose)
 
 
@@ -218,20 +221,22 @@ def _named(request: Request) -> Request:
 @contextmanager
 def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) -> Iterator[None]:
     """Let an abort find the requests by their rids while they wait for admission."""
-    announced = {r.rid: r for r in requests if r.rid is not None and r.rid not in gateway.live}
+    named = {(tenant(), r.rid): r for r in requests if r.rid is not None}
+    announced = {mine: r for mine, r in named.items() if mine not in gateway.live}
     gateway.live.update(announced)
-    is_new = name is not None and name not in gateway.groups
-    if name is not None and is_new:
-        gateway.groups[name] = list(announced)
+    group = (tenant(), name or "")
+    is_new = name is not None and group not in gateway.groups
+    if is_new:
+        gateway.groups[group] = [rid for _, rid in announced]
     try:
         yield
     finally:
-        for rid, request in announced.items():
+        for mine, request in announced.items():
             # Another request may have been admitted under the rid of one that was still to come.
-            if gateway.live.get(rid) is request:
-                del gateway.live[rid]
-        if name is not None and is_new:
-            del gateway.groups[name]
+            if gateway.live.get(mine) is request:
+                del gateway.live[mine]
+        if is_new:
+            del gateway.groups[group]
 
 
 async def _admitted(

@@ -13,9 +13,11 @@ from msgspec import Struct, field
 
 from srt.errors import UNAVAILABLE, ErrorInfo, RequestError
 from srt.gateway.errors import MODEL_NOT_FOUND
+from srt.gateway.keys import Keys
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
+from srt.gateway.tenant import Name
 from srt.generation import Client, Generation, Request, ScoreRequest
 from srt.model.vocab import Vocab
 
@@ -28,7 +30,8 @@ class GatewayInfo(Struct, frozen=True):
     Clients may call the model `model_name`, by its path and by `model_names`, of which `*` is any.
     `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
     counted one by one. `server_args` is shown by /server_info and must hold no secrets. Without
-    `api_keys` every route is open. `reasoning` says that the model's answers begin with its
+    `api_keys` and `admin_keys` every route is open; with `share_cache_between_keys` all of them
+    share the prefix cache. `reasoning` says that the model's answers begin with its
     reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
     stands for. `cors_origins` are the web origins that may call.
     """
@@ -39,6 +42,8 @@ class GatewayInfo(Struct, frozen=True):
     max_total_tokens: int
     version: str
     api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+    share_cache_between_keys: bool = False
     reasoning: bool = False
     stream_interval: int = 1
     max_requests: int = 1024
@@ -78,19 +83,20 @@ class Refusal(Struct, frozen=True):
 class Gateway(Struct, eq=False):
     """The state of one gateway process.
 
-    `live` holds, by rid, what can be aborted: the admitted requests, those that wait for admission,
-    and scores; `groups` the rids behind a name that a client gave to several. `vocab` is the served
-    model's. `profile` is the one that has been started, `refusal` the last for load.
-    `was_ready` says that the ring has been ready, as far as somebody asked; while it `is_paused`,
-    requests to generate are refused.
+    `live` holds, by tenant and rid, what can be aborted: the admitted requests, those that wait for
+    admission, and scores; `groups` the rids behind a name that a client gave to several. `vocab` is
+    the served model's. `keys` may be replaced at any time. `profile` is the one that has been
+    started, `refusal` the last for load. `was_ready` says that the ring has been ready, as far as
+    somebody asked; while it `is_paused`, requests to generate are refused.
     """
 
     client: Client
     info: GatewayInfo
     vocab: Vocab
     metrics: GatewayMetrics
-    live: dict[str, Generation | Request | ScoreRequest] = {}
-    groups: dict[str, list[str]] = {}
+    keys: Keys
+    live: dict[Name, Generation | Request | ScoreRequest] = {}
+    groups: dict[Name, list[str]] = {}
     was_ready: bool = False
     is_paused: bool = False
     profile: ProfileStart | None = None

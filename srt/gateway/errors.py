@@ -34,6 +34,7 @@ _STATUS = HTTP_STATUS | {
 _FRAMEWORK_CODES = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED, 413: TOO_LARGE}
 _TYPES = {
     401: "authentication_error",
+    403: "permission_error",
     409: "conflict_error",
     429: "rate_limit_error",
 }

@@ -58,6 +58,8 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
         values, is_list = _id_lists(body.input_ids or [])
     if not values:
         raise RequestError(f"{name} must not be empty", param=name)
+    if body.literal_spans:
+        _check_spans(body)
     count = len(values)
     samplings = _per_prompt(body.sampling_params, count, "sampling_params")
     samples = _samples(samplings)
@@ -72,12 +74,21 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
             input_ids=value if name == "input_ids" else None,
             rid=rids[i],
             timeout_ms=body.timeout_ms,
+            literal_spans=tuple(body.literal_spans),
             **{field: values_of[i] for field, values_of in shared.items()},
         )
         for i, value in enumerate(values)
     ]
     intervals = [sampling.stream_interval for sampling in samplings]
     return Prompts(requests, is_list, samples, intervals)
+
+
+def _check_spans(body: NativeRequest) -> None:
+    name = "literal_spans"
+    if not isinstance(body.text, str):
+        raise RequestError(f"{name} need one text", param=name)
+    if body.return_prompt_token_ids:
+        raise RequestError(f"{name} and return_prompt_token_ids exclude each other", param=name)
 
 
 def _per_prompt_fields(

@@ -7,11 +7,13 @@ from litestar import HttpMethod, get, post, route
 from litestar.types import ASGIApp
 
 from srt.errors import RequestError
+from srt.gateway.auth import ADMIN
 from srt.gateway.body import read_body
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.ring_state import ring_state, stats_or_none
+from srt.gateway.tenant import Name, check_admin, is_admin, tenant
 from srt.gateway.wire_operations import (
     ABORT_KIND,
     Aborted,
@@ -29,7 +31,7 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
     "/flush_cache",
     http_method=[HttpMethod.GET, HttpMethod.POST],
     status_code=200,
-    opt=documented(answer=Flushed, query={"timeout": float}),
+    opt=ADMIN | documented(answer=Flushed, query={"timeout": float}),
 )
 async def flush_cache(request: HttpRequest) -> ASGIApp:
     """Empty the prefix cache; 409 while requests run, after waiting `timeout` seconds."""
@@ -52,25 +54,33 @@ def _timeout(request: HttpRequest) -> float:
 
 @post("/abort_request", status_code=200, opt=documented(AbortRequest, ABORT_KIND, Aborted))
 async def abort_request(request: HttpRequest) -> ASGIApp:
-    """Abort a request, a batch, or all that came through this gateway, by the exact rid."""
+    """Abort a request or a batch of the caller's by its rid, or any of an admin's; an admin may
+    also abort all that came through this gateway."""
     body = await read_body(request, AbortRequest, ABORT_KIND)
     gateway = gateway_of(request)
     aborted = _meant(gateway, body)
-    for rid in aborted:
-        await gateway.client.abort(rid)
-    return json_reply(Aborted(aborted=aborted))
+    for owner, rid in aborted:
+        await gateway.client.abort(rid, owner)
+    return json_reply(Aborted(aborted=[rid for _, rid in aborted]))
 
 
-def _meant(gateway: Gateway, body: AbortRequest) -> list[str]:
-    """The live rids that `body` names."""
+def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
+    """Those of the live requests that the caller may abort and that `body` names."""
     if body.abort_all:
+        check_admin("abort_all")
         return list(gateway.live)
     if not body.rid:
         raise RequestError("rid or abort_all must be given", param="rid")
+    owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]
     if body.prefix:
-        return [rid for rid in gateway.live if rid.startswith(body.rid)]
-    rids = dict.fromkeys([body.rid, *gateway.groups.get(body.rid, [])])
-    return [rid for rid in rids if rid in gateway.live]
+        live = (name for name in gateway.live if name[1].startswith(body.rid))
+        return [name for name in live if name[0] in owners]
+    named = [
+        (owner, rid)
+        for owner in owners
+        for rid in (body.rid, *gateway.groups.get((owner, body.rid), []))
+    ]
+    return [name for name in dict.fromkeys(named) if name in gateway.live]
 
 
 @get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
@@ -108,14 +118,15 @@ async def tokenizer_info(request: HttpRequest) -> ASGIApp:
 
 @get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
 async def server_info(request: HttpRequest) -> ASGIApp:
-    """The server's arguments, its statistics and the ring's state."""
+    """The server's arguments, the ring's state and, for admins, the statistics."""
     return json_reply(await _server_info(gateway_of(request)))
 
 
 async def _server_info(gateway: Gateway) -> dict[str, Any]:
     info = gateway.info
-    args = {name: value for name, value in info.server_args.items() if name != "api_key"}
-    stats = await stats_or_none(gateway.client)
+    secret = ("api_key", "admin_api_key")
+    args = {name: value for name, value in info.server_args.items() if name not in secret}
+    stats = await stats_or_none(gateway.client) if is_admin() else None
     return args | {
         "model_path": info.model_path,
         "served_model_name": info.model_name,

@@ -5,6 +5,7 @@ server serves. Requests that run are aborted; new ones are refused as while the 
 from litestar import post
 from litestar.types import ASGIApp
 
+from srt.gateway.auth import ADMIN
 from srt.gateway.body import read_body
 from srt.gateway.context import HttpRequest, gateway_of
 from srt.gateway.openapi import documented
@@ -12,18 +13,24 @@ from srt.gateway.reply import json_reply
 from srt.gateway.wire_operations import PAUSE_KIND, Paused, PauseRequest
 
 
-@post("/pause_generation", status_code=200, opt=documented(PauseRequest, PAUSE_KIND, Paused))
+@post(
+    "/pause_generation", status_code=200, opt=ADMIN | documented(PauseRequest, PAUSE_KIND, Paused)
+)
 async def pause_generation(request: HttpRequest) -> ASGIApp:
     """Abort all that came through this gateway, and refuse requests to generate."""
     await _check_body(request)
     gateway = gateway_of(request)
     gateway.is_paused = True
-    for rid in list(gateway.live):
-        await gateway.client.abort(rid)
+    for owner, rid in list(gateway.live):
+        await gateway.client.abort(rid, owner)
     return json_reply(Paused(message="generation is paused"))
 
 
-@post("/continue_generation", status_code=200, opt=documented(PauseRequest, PAUSE_KIND, Paused))
+@post(
+    "/continue_generation",
+    status_code=200,
+    opt=ADMIN | documented(PauseRequest, PAUSE_KIND, Paused),
+)
 async def continue_generation(request: HttpRequest) -> ASGIApp:
     """Take requests again."""
     await _check_body(request)

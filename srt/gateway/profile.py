@@ -7,6 +7,7 @@ from litestar import HttpMethod, route
 from litestar.types import ASGIApp
 
 from srt.errors import CONFLICT, RequestError, RingError
+from srt.gateway.auth import ADMIN
 from srt.gateway.context import Gateway, HttpRequest, ProfileStart, gateway_of
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
@@ -20,7 +21,7 @@ _COUNTER = "_total"  # how the names of what only grows end
     "/start_profile",
     http_method=[HttpMethod.GET, HttpMethod.POST],
     status_code=200,
-    opt=documented(answer=ProfileStarted),
+    opt=ADMIN | documented(answer=ProfileStarted),
 )
 async def start_profile(request: HttpRequest) -> ASGIApp:
     """Remember the scheduler's counters; once more begins anew."""
@@ -33,7 +34,7 @@ async def start_profile(request: HttpRequest) -> ASGIApp:
     "/stop_profile",
     http_method=[HttpMethod.GET, HttpMethod.POST],
     status_code=200,
-    opt=documented(answer=Profile),
+    opt=ADMIN | documented(answer=Profile),
 )
 async def stop_profile(request: HttpRequest) -> ASGIApp:
     """What the counters have gained since the start; 409 without one."""

@@ -18,6 +18,7 @@ from srt.gateway.context import Gateway, HttpRequest, check_model, check_running
 from srt.gateway.disconnect import while_connected
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
+from srt.gateway.tenant import tenant
 from srt.gateway.wire_openai import PromptTokensDetails, Usage
 from srt.gateway.wire_score import (
     LABEL_KIND,
@@ -63,13 +64,15 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
         input_ids=body.input_ids,
         cache_salt=body.cache_salt,
         rid=rid,
+        literal_spans=tuple(body.literal_spans),
     )
-    gateway.live.setdefault(rid, score)
+    mine = (tenant(), rid)
+    gateway.live.setdefault(mine, score)
     try:
         return await gateway.client.score(score)
     finally:
-        if gateway.live.get(rid) is score:
-            del gateway.live[rid]
+        if gateway.live.get(mine) is score:
+            del gateway.live[mine]
 
 
 @post("/v1/score", status_code=200, opt=documented(LabelBody, LABEL_KIND, LabelScores))

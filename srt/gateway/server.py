@@ -5,7 +5,7 @@ closed here: a connection must deliver the head of a request within HEAD_TIMEOUT
 for ever); a peer that takes hardly anything of what was written for it for WRITE_STALL_S is cut
 off, which ends its request; the number of connections is bounded (see `places`); what has arrived
 is parsed in slices, so that many small chunks hold nobody up; `stop` bounds how long it waits for
-streams.
+streams. What a head may hold is bounded (see `heads`).
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from srt.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
 from srt.gateway.errors import RETRY_AFTER, error_body
+from srt.gateway.heads import MAX_HEAD_BYTES, checking_heads
 from srt.gateway.places import Places
 from srt.gateway.unread import reading_all
 from srt.listener import BACKLOG, bind_listener, url_of
@@ -192,13 +193,14 @@ class GatewayServer:
         self._host, self._port, self._sock = host, port, sock
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            reading_all(app),
+            reading_all(checking_heads(app)),
             http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -139,6 +139,10 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         str | list[str], Meta(description="Prompts share KV under one salt only.")
     ] = ""
     extra_key: Annotated[str | list[str], Meta(description="Another name of cache_salt.")] = ""
+    literal_spans: Annotated[
+        list[tuple[Count, Count]],
+        Meta(description="Parts of the one text, [start, stop], in which control tokens are text."),
+    ] = field(default_factory=list)
     timeout_ms: Annotated[
         Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
     ] = 0

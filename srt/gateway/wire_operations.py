@@ -19,7 +19,7 @@ class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     prefix: Annotated[bool, Meta(description="Abort everything whose rid begins with `rid`.")] = (
         False
     )
-    abort_all: Annotated[bool, Meta(description="All that came over HTTP.")] = False
+    abort_all: Annotated[bool, Meta(description="All that came over HTTP; for admins.")] = False
 
 
 class PauseRequest(Struct, forbid_unknown_fields=True, frozen=True):

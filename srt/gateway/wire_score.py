@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from srt.gateway.fields import NO_EXTRAS, Ignored, Kind
-from srt.gateway.wire_native import Rid, TokenId
+from srt.gateway.wire_native import Count, Rid, TokenId
 from srt.gateway.wire_openai import Usage
 from srt.generation import ScoreOutput
 
@@ -23,6 +23,10 @@ class ScoreBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     ]
     text: Annotated[str | None, Meta(description="The prefix.")] = None
     input_ids: Annotated[list[TokenId] | None, Meta(description="The prefix's token ids.")] = None
+    literal_spans: Annotated[
+        list[tuple[Count, Count]],
+        Meta(description="Parts of `text`, [start, stop], in which control tokens are text."),
+    ] = []
     rid: Annotated[Rid | None, Meta(description="The request's id.")] = None
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
 

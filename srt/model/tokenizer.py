@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from srt.errors import ConfigError
+from srt.model.control_tokens import ControlTokens
 from srt.model.files import ModelFiles
 from srt.model.gguf_encoder import begins_words_with_space, gguf_encoder, spm_words
 from srt.model.gguf_file import GGUFFile
@@ -36,12 +37,21 @@ def raising_exceptions() -> Iterator[None]:
 
 class Tokenizer:
     """Encodes text for one model. The special tokens `before` and `after` are put around each
-    prompt."""
+    prompt. `inner`: an encoder for what does not begin a prompt, if `encoder` treats that another
+    way."""
 
     def __init__(
-        self, encoder: tokenizers.Tokenizer, before: Sequence[int] = (), after: Sequence[int] = ()
+        self,
+        encoder: tokenizers.Tokenizer,
+        before: Sequence[int] = (),
+        after: Sequence[int] = (),
+        inner: tokenizers.Tokenizer | None = None,
     ) -> None:
+        self.control = ControlTokens(encoder)
         self._encoder = encoder
+        self._inner = inner or encoder
+        if inner is not None:
+            ControlTokens(inner)
         self._before = list(before)
         self._after = list(after)
 
@@ -51,10 +61,33 @@ class Tokenizer:
         With `add_special_tokens`, those that the model wants come first, most often BOS, if the
         text does not already start with them; the same at the end, where few models want any.
         """
-        # Unlike `encode`, this does not keep where each token lies in the text: half the time.
-        with raising_exceptions():
-            (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=False)
-        ids: list[int] = encoding.ids
+        return self._framed(_ids(self._encoder, text), add_special_tokens)
+
+    def encode_marked(self, text: str, mark: str, add_special_tokens: bool = True) -> np.ndarray:
+        """The ids of `text` without its characters `mark`, int32 [n]. Control tokens that one of
+        them stands in (see `ControlTokens.marked`) are text, the others become their ids."""
+        ids: list[int] = []
+        done = 0
+        for found in self.control.find(text):
+            ids += self._plain(text[done : found.start].replace(mark, ""), done)
+            ids.append(found.id)
+            done = found.stop
+        ids += self._plain(text[done:].replace(mark, ""), done)
+        return self._framed(ids, add_special_tokens)
+
+    def _plain(self, text: str, start: int) -> list[int]:
+        """The ids of a text at `start` of a prompt, in which control tokens are text."""
+        if not text:
+            return []
+        encoder = self._inner if start else self._encoder
+        with _special_as_text(encoder), _special_as_text(self._inner):
+            ids = _ids(encoder, text)
+            if not self.control.ids.isdisjoint(ids):
+                # The control token is also a word of the model's own vocabulary: it is cut.
+                ids = [i for part in self.control.broken(text) for i in _ids(self._inner, part)]
+        return ids
+
+    def _framed(self, ids: list[int], add_special_tokens: bool) -> np.ndarray:
         if add_special_tokens:
             before, after = self._before, self._after
             if ids[: len(before)] != before:
@@ -74,6 +107,23 @@ class Tokenizer:
         )
         count = len(before)
         return ids[count:] if np.array_equal(ids[:count], before) else alone
+
+
+@contextmanager
+def _special_as_text(encoder: tokenizers.Tokenizer) -> Iterator[None]:
+    encoder.encode_special_tokens = True
+    try:
+        yield
+    finally:
+        encoder.encode_special_tokens = False
+
+
+def _ids(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+    # Unlike `encode`, this does not keep where each token lies in the text: half the time.
+    with raising_exceptions():
+        (encoding,) = encoder.encode_batch_fast([text], add_special_tokens=False)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 class Pieces(NamedTuple):
@@ -112,11 +162,21 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model. Raises ConfigError for kinds that are not supported."""
     if files.kind == "hf":
         hf = HFFiles(files.path)
-        return Tokenizer(_built(files, hf.embedded_tokenizer), *hf.frame)
+        return Tokenizer(_built(files, hf.embedded_tokenizer), *hf.frame, _inner(files, hf))
     tokens = GGUFTokens(GGUFFile(files.path))
     before = [tokens.bos_id] if tokens.add_bos and tokens.bos_id is not None else []
     ends = tokens.eos_ids()
     return Tokenizer(_of_gguf(tokens), before, ends[:1] if tokens.add_eos else ())
+
+
+def _inner(files: ModelFiles, hf: HFFiles) -> tokenizers.Tokenizer | None:
+    """The encoder for text inside of a prompt, where only the prompt's beginning gets a space."""
+    content = hf.embedded_tokenizer or hf.tokenizer
+    steps = json.dumps(content.get("pre_tokenizer"))
+    never = steps.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
+    if never == steps:
+        return None
+    return _built(files, {**content, "pre_tokenizer": json.loads(never)})
 
 
 def load_plain_tokenizer(files: ModelFiles) -> PlainTokenizer:

@@ -57,6 +57,7 @@ _MEANINGS = {
     "bad_request": "a field is missing, unknown, of the wrong type or out of range; see `param`",
     "context_length_exceeded": "prompt and `max_new_tokens` do not fit into the context",
     "unauthorized": "the API key is missing or wrong",
+    "forbidden": "the operation needs an admin's API key",
     "not_found": "no such route",
     "model_not_found": "`model` is not the served name or path",
     "method_not_allowed": "the route does not take this HTTP method",

@@ -524,3 +524,42 @@ def test_the_default_back_end() -> None:
     finally:
         sgl.set_default_backend(None)
     assert backend.flushed == 1
+
+
+# ---- what roles hold -----------------------------------------------------------------------------
+
+
+def literal_parts(backend: FakeBackend) -> list[list[str]]:
+    """By prompt, the parts in which control tokens are text."""
+    return [[p.text[i:j] for i, j in p.literal_spans] for p in backend.prompts]
+
+
+def test_what_roles_hold_is_text() -> None:
+    backend = FakeBackend(lambda prompt, sampling: "yes")
+
+    def body(s: Any) -> None:
+        s += "<|im_start|> as it is"
+        s += sgl.user("a<|im_end|>") + sgl.assistant("So " + sgl.gen("x") + ".")
+        s += sgl.user_begin() + "b" + sgl.gen("y") + sgl.user_end()
+        s += sgl.assistant_begin() + sgl.gen("z")
+
+    sgl.function(body).run(backend=backend).sync()
+    assert literal_parts(backend) == [
+        ["a<|im_end|>", "So "],
+        ["a<|im_end|>", "So yes.", "b"],
+        ["a<|im_end|>", "So yes.", "byes", ""],
+    ]
+
+
+def test_what_the_roles_of_joined_forks_hold_is_text() -> None:
+    backend = FakeBackend(lambda prompt, sampling: "yes")
+
+    def body(s: Any) -> None:
+        s += sgl.user("a")
+        for i, child in enumerate(forks := s.fork(2)):
+            child += sgl.assistant(f"c{i}")
+        forks.join("concate_and_append")
+        s += sgl.user("b") + sgl.assistant(sgl.gen("x"))
+
+    sgl.function(body).run(backend=backend).sync()
+    assert literal_parts(backend)[-1] == ["a", "c0", "c1", "b", ""]

@@ -570,3 +570,16 @@ async def test_server_info_has_stats_and_no_secrets(path: str) -> None:
     assert body["port"] == 30000 and body["version"] == "0.1"
     assert body["internal_states"][0]["cached_tokens_total"] == 7
     assert body["ring"]["ready"] is True
+
+
+async def test_parts_of_a_prompt_that_are_text() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        body = {"text": "a b", "literal_spans": [[0, 1], [2, 3]]}
+        assert (await http.post("/generate", json=body)).status_code == 200
+        for more in ({"text": ["a"]}, {"text": None, "input_ids": [1]}):
+            refused = await http.post("/generate", json={**body, **more})
+            assert error_of(refused)["param"] == "literal_spans"
+        ids = await http.post("/generate", json={**body, "return_prompt_token_ids": True})
+        assert "exclude each other" in error_of(ids)["message"]
+    assert [tuple(span) for span in client.requests[0].literal_spans] == [(0, 1), (2, 3)]

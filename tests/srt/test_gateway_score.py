@@ -257,3 +257,14 @@ def test_totals_means_and_probabilities() -> None:
     assert [(choice.total, choice.mean) for choice in choices] == [(-3.0, -1.5), (0, 0), (0, 0)]
     far = ScoreOutput("r", [ChoiceScore([1], [-2000.0]), ChoiceScore([2], [-2000.0])], 1, 1, 0, 4)
     assert far.probabilities == [0.5, 0.5]
+
+
+async def test_parts_of_the_prefix_that_are_text() -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        body = {"text": "a b", "continuations": ["c"], "literal_spans": [[2, 3]]}
+        assert (await http.post("/score_choices", json=body)).status_code == 200
+        wrong = await http.post("/score_choices", json={**body, "literal_spans": [[2]]})
+    assert [tuple(span) for span in client.scores[0].literal_spans] == [(2, 3)]
+    assert wrong.status_code == 400
+    assert str(error_of(wrong)["param"]).startswith("literal_spans")

@@ -152,7 +152,7 @@ class Parking(FakeClient):
         self.changed.set()
         await self.parked[rid]
 
-    async def abort(self, rid: str) -> None:
+    async def abort(self, rid: str, tenant: str = "") -> None:
         self.parked[rid].set_exception(RequestError("the request was aborted", code=CONFLICT))
 
 

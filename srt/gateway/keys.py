@@ -1,0 +1,78 @@
+"""The server's API keys: who may call, and who may do what concerns all callers.
+
+Keys are kept as digests, compared in constant time, whichever of them is meant, and never logged.
+The gateway's actor reads them anew when their files change.
+"""
+
+import hashlib
+import hmac
+import logging
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from srt.args import ServerArgs
+
+log = logging.getLogger(__name__)
+
+_TENANT_CHARS = 16
+
+
+class Caller(NamedTuple):
+    """For whom a request is handled: by its key, or its address where the server has no keys. Only
+    an admin may do what concerns others. `has_own_cache`: its prompts share no KV with others'."""
+
+    tenant: str = ""
+    is_admin: bool = True
+    has_own_cache: bool = False
+
+
+class Keys:
+    """`keys` open every route; `admin_keys` also those of admins. A server's only key is one of
+    them. Without any, everybody is an admin. With `share_cache` callers share the prefix cache."""
+
+    def __init__(
+        self, keys: Sequence[str] = (), admin_keys: Sequence[str] = (), share_cache: bool = False
+    ) -> None:
+        alone = len(keys) == 1 and not admin_keys
+        self._admins = [_digest(key) for key in (keys if alone else admin_keys)]
+        self._all = [*map(_digest, keys), *self._admins]
+        self._share_cache = share_cache
+
+    @classmethod
+    def of(cls, args: ServerArgs) -> "Keys":
+        """Those of the command line and of the files. Raises ConfigError."""
+        for path in key_files(args):
+            _warn_of_readable(path)
+        return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys)
+
+    def caller(self, given: str, address: str) -> Caller | None:
+        """Who calls from `address` with the key `given`; None: nobody whom the server knows."""
+        if not self._all:
+            return Caller(address)
+        digest = _digest(given)
+        if not _is_among(digest, self._all):
+            return None
+        is_admin = _is_among(digest, self._admins)
+        return Caller(digest.hex()[:_TENANT_CHARS], is_admin, not self._share_cache)
+
+
+def key_files(args: ServerArgs) -> list[Path]:
+    """The files that keys are read from."""
+    return [Path(path) for path in (args.api_key_file, args.admin_api_key_file) if path]
+
+
+def _is_among(digest: bytes, digests: Sequence[bytes]) -> bool:
+    return sum(hmac.compare_digest(digest, other) for other in digests) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _warn_of_readable(path: Path) -> None:
+    mode = path.stat().st_mode if path.exists() else 0
+    if mode & stat.S_IROTH:
+        told = f"{stat.S_IMODE(mode):o}"
+        log.warning("every user can read the API keys in %s (mode %s): chmod 600 it", path, told)

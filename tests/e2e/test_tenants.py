@@ -1,0 +1,165 @@
+"""One server, several API keys: whoever has one learns nothing of the others' requests, and ends
+none of them."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from srt.client import AsyncClient
+from srt.sampling_params import SamplingParams
+from tests.e2e.server import Server, running_server
+from tests.waiting import SOON_S
+
+VICTIM, ATTACKER, ADMIN = "victims-key", "attackers-key", "admins-key"
+ATTEMPTS = 300
+SECRET = "The password of the vault in the old tower by the sea is swordfish seven times over."
+STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True}
+ONE = {"max_new_tokens": 1, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory: Path = tmp_path_factory.mktemp("keyed")
+    keys = directory / "keys"
+    keys.write_text(f"{VICTIM}\n{ATTACKER}\n")
+    keys.chmod(0o600)
+    options = ["--api-key-file", str(keys), "--admin-api-key", ADMIN]
+    with running_server(directory, *options, "--max-queue-wait", "600") as server:
+        yield server
+
+
+def client_of(server: Server, key: str) -> httpx.AsyncClient:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=SOON_S)
+
+
+async def generate(http: httpx.AsyncClient, text: str, **more: Any) -> httpx.Response:
+    return await http.post("/generate", json={"text": text, "sampling_params": ONE, **more})
+
+
+@asynccontextmanager
+async def streams(http: httpx.AsyncClient, *rids: str) -> AsyncIterator[list[AsyncIterator[str]]]:
+    """The lines of long streams, each begun."""
+    async with AsyncExitStack() as stack:
+        begun = []
+        for rid in rids:
+            body = {"text": SECRET, "rid": rid, "stream": True, "sampling_params": STREAM}
+            response = await stack.enter_async_context(http.stream("POST", "/generate", json=body))
+            lines = response.aiter_lines()
+            assert (await anext(lines)).startswith("data: {")
+            begun.append(lines)
+        yield begun
+
+
+async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> str:
+    """One attempt, and what was learned by it: "" is nothing."""
+    rid = rng.choice(["letter", "draft"])
+    match number % 6:
+        case 0:
+            found = await http.post("/abort_request", json={"rid": rid})
+            return str(found.json()["aborted"] or "")
+        case 1:
+            body = {"rid": rid[: rng.randint(1, len(rid))], "prefix": True}
+            return str((await http.post("/abort_request", json=body)).json()["aborted"] or "")
+        case 2:
+            taken = await generate(http, f"Hello {number}", rid=rid)
+            return "" if taken.status_code == 200 else taken.text
+        case 3:  # told only once, so what is cached of it is the victim's
+            cached = (await generate(http, secret(number))).json()["meta_info"]["cached_tokens"]
+            return "" if cached < 5 else f"{cached} tokens"
+        case 4:
+            path = rng.choice(["/flush_cache", "/start_profile", "/stop_profile"])
+            answered = await http.post(path)
+            return "" if answered.status_code == 403 else answered.text
+        case _:
+            body = {"abort_all": True}
+            answered = await http.post("/abort_request", json=body)
+            info = (await http.get("/server_info")).json()
+            return "" if answered.status_code == 403 and not info["internal_states"] else str(info)
+
+
+def secret(number: int) -> str:
+    """One of the victim's; two of them begin alike for some digits at most."""
+    return f"{random.Random(number).getrandbits(64):x} opens the vault in the tower by the sea"
+
+
+async def test_300_attempts_learn_nothing(keyed: Server) -> None:
+    rng = random.Random(3)
+    async with (
+        client_of(keyed, VICTIM) as victim,
+        client_of(keyed, ATTACKER) as attacker,
+        streams(victim, "letter", "draft") as begun,
+    ):
+        for number in range(3, ATTEMPTS, 6):
+            await generate(victim, secret(number))
+        for number in range(ATTEMPTS):
+            assert await attempt(attacker, number, rng) == "", number
+        again = (await generate(victim, secret(3))).json()["meta_info"]
+        assert again["cached_tokens"] > 10  # there was something to be learned
+        for lines in begun:  # they go on
+            async with asyncio.timeout(SOON_S):
+                assert (await anext(lines), (await anext(lines))[:7]) == ("", "data: {")
+        ended = await victim.post("/abort_request", json={"rid": "letter"})
+        assert ended.json() == {"aborted": ["letter"]}
+
+
+async def test_what_is_cached_is_cached_for_one_key(keyed: Server) -> None:
+    async with client_of(keyed, VICTIM) as victim, client_of(keyed, ATTACKER) as attacker:
+        text = "Nobody but I knows that " + SECRET
+        counts = []
+        for http in (victim, victim, attacker):
+            for route, body in (
+                ("/generate", {"text": text, "sampling_params": ONE}),
+                ("/v1/completions", {"prompt": "But " + text, "max_tokens": 1}),
+            ):
+                answer = (await http.post(route, json=body)).json()
+                found = answer.get("meta_info") or answer["usage"]["prompt_tokens_details"]
+                counts.append(found["cached_tokens"])
+    assert counts[:2] == counts[4:] == [0, 0] and min(counts[2:4]) > 10
+
+
+async def test_a_programs_tenants_have_ids_of_their_own(keyed: Server) -> None:
+    """Through the ring a program names whom it asks for."""
+    long = SamplingParams(max_new_tokens=4000, temperature=0.0, ignore_eos=True)
+    async with AsyncClient(keyed.ring) as client, asyncio.timeout(SOON_S):
+        first, second = [
+            await client.submit(text=SECRET, rid="same", tenant=tenant, sampling=long, stream=True)
+            for tenant in ("a", "b")
+        ]
+        await client.abort("same")
+        await client.abort("same", "a")
+        finish = (await first.result()).finish
+        assert finish is not None and finish.type == "abort"
+        output = await anext(aiter(second))
+        assert output.finish is None
+        await second.aclose()
+
+
+async def test_keys_come_and_go_with_their_file(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("old-key\n")
+    keys.chmod(0o644)
+    with running_server(tmp_path, "--api-key-file", str(keys)) as server:
+
+        async def until(key: str, status: int) -> None:
+            async with client_of(server, key) as http, asyncio.timeout(SOON_S):
+                while (await http.get("/v1/models")).status_code != status:
+                    await asyncio.sleep(0.05)
+
+        await until("old-key", 200)
+        assert "every user can read the API keys" in server.log()
+        keys.write_text("new-key\n")
+        await until("new-key", 200)
+        await until("old-key", 401)
+        keys.write_text("")  # nobody's keys are not everybody's door
+        async with client_of(server, "new-key") as http, asyncio.timeout(SOON_S):
+            while "the API keys stay as they were" not in server.log():
+                assert (await http.get("/v1/models")).status_code == 200
+                await asyncio.sleep(0.05)
+        assert "new-key" not in server.log()
