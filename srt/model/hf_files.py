@@ -1,7 +1,8 @@
 """The JSON files of a Hugging Face model directory that concern text, read once.
 
-Used by `srt.model.vocab` and `srt.model.tokenizer`. Only config.json and tokenizer.json must exist;
-the others default to empty. Nothing of a model's own code is ever run.
+Used by `srt.model.vocab` and `srt.model.tokenizer`. Only config.json and a tokenizer must exist:
+tokenizer.json, or tokenizer.model, which is read as one. The others default to empty. Nothing of a
+model's own code is ever run.
 """
 
 from functools import cached_property
@@ -13,6 +14,7 @@ from msgspec import Meta, Struct, field
 
 from srt.errors import ConfigError
 from srt.model.files import require_file
+from srt.model.spm_file import spm_content
 
 # A list is made with an entry per row of the embedding; models have up to half a million.
 MAX_VOCAB_SIZE = 1 << 24
@@ -105,14 +107,22 @@ class _Ids(Struct):
     eos_token_id: int | list[int] | None = None
 
 
+def tokenizer_path(directory: Path) -> Path:
+    """The file that a model directory's tokenizer is read from: tokenizer.json if it is there."""
+    path, other = directory / "tokenizer.json", directory / "tokenizer.model"
+    return other if other.exists() and not path.exists() else path
+
+
 class HFFiles:
     """Parsed configuration of the model in directory `path`. Raises ConfigError when unusable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = self._read("config.json", must_exist=True)
-        self.tokenizer = self._read("tokenizer.json", must_exist=True)
-        self._typed = self._convert("tokenizer.json", self.tokenizer, _TokenizerFile)
+        self.tokenizer_path = tokenizer_path(path)
+        self._converts = self.tokenizer_path.name != "tokenizer.json"
+        self.tokenizer = self._of_spm() if self._converts else self._read("tokenizer.json", True)
+        self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
         found = self._read("tokenizer_config.json")
         self._tokenizer_config = self._convert("tokenizer_config.json", found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
@@ -128,6 +138,14 @@ class HFFiles:
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error})") from error
+
+    def _of_spm(self) -> dict[str, Any]:
+        path = self.tokenizer_path
+        require_file(path)
+        try:
+            return spm_content(path, path.read_bytes())
+        except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
 
     def _convert(self, name: str, content: dict[str, Any], kind: type[_T]) -> _T:
@@ -167,16 +185,16 @@ class HFFiles:
             ids = dict(vocab)
         ids |= {token.content: token.id for token in self.added_tokens}
         if not ids:
-            raise ConfigError(f"{self.path / 'tokenizer.json'}: the vocab is empty")
+            raise ConfigError(f"{self.tokenizer_path}: the vocab is empty")
         return ids
 
     @cached_property
     def embedded_tokenizer(self) -> dict[str, Any] | None:
         """tokenizer.json without the tokens that the embedding has no row for, such as Gemma 3's
-        for images: what is written like them is text. None if it has none of them."""
+        for images: what is written like them is text. None if the file itself can be loaded."""
         size = self.vocab_size
         if max(self.token_ids.values()) < size:
-            return None
+            return self.tokenizer if self._converts else None
         model, vocab = self.tokenizer["model"], self._typed.model.vocab
         if isinstance(vocab, list):
             kept: Any = model["vocab"][:size]

@@ -20,7 +20,7 @@ from srt.model.files import ModelFiles
 from srt.model.gguf_encoder import begins_words_with_space, gguf_encoder, spm_words
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import GGUFTokens
-from srt.model.hf_files import HFFiles
+from srt.model.hf_files import HFFiles, tokenizer_path
 
 
 @contextmanager
@@ -213,7 +213,7 @@ _NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 def _built(files: ModelFiles, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
     """The library's tokenizer of tokenizer.json, or of other content of it, without the limits
     that it may set."""
-    path = str(files.path / "tokenizer.json")
+    path = str(tokenizer_path(files.path))
     try:
         library = tokenizers.Tokenizer
         with raising_exceptions():

@@ -205,7 +205,7 @@ def _token_decoder(files: HFFiles) -> Callable[[str], bytes]:
     if spaces and set(kinds) <= _SPM_DECODERS and all(_replaces_space(step) for step in spaces):
         return _spm_or_byte if "ByteFallback" in kinds else _spm_bytes
     raise ConfigError(
-        f"{files.path / 'tokenizer.json'}: decoder {'+'.join(kinds) or None} is not supported "
+        f"{files.tokenizer_path}: decoder {'+'.join(kinds) or None} is not supported "
         "(ByteLevel, Metaspace, and Replace+ByteFallback+Fuse are)"
     )
 
