@@ -10,6 +10,7 @@ Format: google/sentencepiece, src/sentencepiece_model.proto.
 """
 
 import base64
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from srt.model.gguf_tokens import MAX_TOKEN_CHARS, SPM_SPACE, TokenType
 
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "bpe", 3: "word", 4: "char"}
+# A token in base64 and its rank.
+_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 # Below what any other splitting of a text costs: pieces that only stand for themselves.
 _NEVER = -1e9
 
@@ -36,6 +39,8 @@ def spm_content(path: Path, data: bytes) -> dict[str, Any]:
 
     Raises ConfigError for files that are no such model, and for kinds other than unigram and BPE.
     """
+    if _TIKTOKEN_LINE.match(data):
+        raise ConfigError(f"{path}: is tiktoken's, which is not supported (SentencePiece's is)")
     try:
         message = _fields(data)
         pieces = [_piece(_fields(piece)) for piece in message.get(1, [])]

@@ -121,6 +121,7 @@ A, B = message((1, b"a")), message((1, b"b"), (3, 1))
     ("model", "error"),
     [
         (b"", "has no pieces"),
+        (b"IQ== 0\nIg== 1\n", "is tiktoken's, which is not supported"),
         (b"not a model", "is no SentencePiece model"),
         (message((1, A), (1, A)), "has no pieces, or one of them twice"),
         (message((1, A), (2, message((3, 3)))), "model type 'word' is not supported"),
