@@ -152,11 +152,10 @@ class Complement:
         keywords = self._keywords
         needs = []
         for name, wanted in keywords.named(keyword).items():
-            schema = {"required": wanted} if isinstance(wanted, list) else wanted
             if isinstance(wanted, list):
-                fails = opposite(keywords.made(schema))
+                fails = opposite(keywords.made({"required": keywords.names(keyword, wanted)}))
             else:
-                fails = keywords.need(schema, keyword, name, holds=False)
+                fails = keywords.need(wanted, keyword, name, holds=False)
             present = keywords.made({"type": "object", "required": [name]})
             needs.append(both(present, fails))
         return self._normaliser.union(needs, keywords.number)

@@ -91,8 +91,8 @@ class Keywords:
         self.check_text(keyword, list(value))
         return value
 
-    def names(self, keyword: str) -> list[str]:
-        value = self.schema.get(keyword, [])
+    def names(self, keyword: str, given: Any = None) -> list[str]:
+        value = self.schema.get(keyword, []) if given is None else given
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise self.fail(keyword, "must be an array of strings")
         self.check_text(keyword, value)

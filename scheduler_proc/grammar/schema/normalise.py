@@ -345,7 +345,7 @@ class Normaliser:
         shapes: Shapes = UNIVERSE
         for name, wanted in keywords.named(keyword).items():
             if isinstance(wanted, list):
-                need = keywords.made({"required": wanted})
+                need = keywords.made({"required": keywords.names(keyword, wanted)})
             else:
                 need = keywords.need(wanted, keyword, name)
             present = keywords.made({"type": "object", "required": [name]})

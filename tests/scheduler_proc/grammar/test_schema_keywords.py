@@ -224,7 +224,8 @@ REFUSED = [
     ({"enum": [1, [{"\udfff": 1}]]}, "#/enum"),
     ({"properties": {"\ud800": {}}}, "#/properties"),
     ({"not": {"required": ["\ud800"]}}, "#/not/required"),
-    ({"dependentRequired": {"a": ["\ud800"]}}, "#/required"),
+    ({"dependentRequired": {"a": ["\ud800"]}}, "#/dependentRequired"),
+    ({"not": {"dependencies": {"a": [1]}}}, "#/not/dependencies"),
 ]
 
 
