@@ -187,6 +187,7 @@ async def submit_all(
     requests = [_named(request) for request in requests]
     with _announced(gateway, requests, name):
         prompts = await _admitted(gateway, requests, rename_param)
+    gateway.was_ready = True
     generations = [sample for samples in prompts for sample in samples]
     batch = Batch(gateway, generations, started, len(prompts[0]))
     for request, samples in zip(requests, prompts, strict=True):

@@ -42,8 +42,10 @@ async def health(request: HttpRequest) -> ASGIApp:
 @get("/ready", opt=PUBLIC | documented(answer=Ready))
 async def ready(request: HttpRequest) -> ASGIApp:
     """200 when requests will be taken, 503 while starting, broken or draining."""
-    ring = gateway_of(request).client.ring
+    gateway = gateway_of(request)
+    ring = gateway.client.ring
     if is_ready(ring):
+        gateway.was_ready = True
         return json_reply(Ready(ready=True, ring=ring_state(ring)))
     return json_reply(Ready(ready=False, ring=ring_state(ring)), 503, RETRY_AFTER)
 

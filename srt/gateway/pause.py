@@ -40,7 +40,7 @@ async def continue_generation(request: HttpRequest) -> ASGIApp:
 
 async def _check_body(request: HttpRequest) -> None:
     """It may be missing."""
-    if request.headers.get("content-length", "0") != "0":
+    if "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0":
         await read_body(request, PauseRequest, PAUSE_KIND)
 
 

@@ -1,5 +1,6 @@
 """What the gateway tells of the server, the names it answers to, and pauses."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -27,6 +28,17 @@ async def test_health_is_503_until_the_server_was_ready_once() -> None:
         client.ring = msgspec.structs.replace(READY, ready=False, reason="a part was lost")
         late = await http.get("/health")
         assert (late.status_code, late.json()["status"]) == (200, "ok")
+
+
+@pytest.mark.parametrize("path", ["/ready", "/generate"])
+async def test_health_knows_of_whoever_found_the_server_ready(path: str) -> None:
+    client = FakeClient()
+    async with in_process(client) as http:
+        client.ring = READY
+        body = GENERATE if path == "/generate" else None
+        assert (await http.request("POST" if body else "GET", path, json=body)).status_code == 200
+        client.ring = msgspec.structs.replace(READY, ready=False, reason="a part was lost")
+        assert (await http.get("/health")).status_code == 200
 
 
 def test_names_of_the_command_line() -> None:
@@ -101,7 +113,15 @@ async def test_while_paused_nothing_is_generated() -> None:
 async def test_requests_cannot_be_kept_for_later(path: str, mode: str) -> None:
     async with in_process(FakeClient()) as http:
         answer = await http.post(path, json={"mode": mode})
-    assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
+        assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
+        answer = await http.post(path, content=_chunks(msgspec.json.encode({"mode": mode})))
+        assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
+
+
+async def _chunks(body: bytes) -> AsyncIterator[bytes]:
+    """A body whose length is not told."""
+    for start in range(0, len(body), 4):
+        yield body[start : start + 4]
 
 
 @pytest.mark.parametrize(
