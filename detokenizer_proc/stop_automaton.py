@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from srt.regex.stops import Side, Spot, StopNFA, build_stops
+from srt.regex.stops import EDGE, StopNFA, build_stops
 
 # Nodes in all states that are kept, moves, and what these are made of: some ten MiB. Then they are
 # made anew.
@@ -23,7 +23,7 @@ MAX_KEPT_NODES = 50_000
 MAX_KEPT_CHARS = 10_000
 
 _NEWLINE = ord("\n")
-_Spots = tuple[Spot, ...]
+_Spots = tuple[int, ...]
 _Attempts = tuple[_Spots, ...]  # each sorted
 
 
@@ -36,11 +36,11 @@ class Accepted(NamedTuple):
 
 
 class State:
-    """Attempts that are alive, and what the character before them is (`Side.EDGE`: none)."""
+    """Attempts that are alive, and what is before them (a side of the NFA)."""
 
     __slots__ = ("attempts", "before", "moves")
 
-    def __init__(self, attempts: _Attempts, before: Side) -> None:
+    def __init__(self, attempts: _Attempts, before: int) -> None:
         self.attempts = attempts
         self.before = before
         self.moves: dict[int, Move] = {}  # by class of characters
@@ -56,6 +56,18 @@ class Move(NamedTuple):
     late: Accepted | None
 
 
+class _Targets(dict[int, int | None]):
+    """Where spots come to with a character of one class, filled as they are asked for."""
+
+    def __init__(self, nfa: StopNFA, point: int) -> None:
+        self._nfa = nfa
+        self._point = point
+
+    def __missing__(self, spot: int) -> int | None:
+        target = self[spot] = self._nfa.read(spot, self._point)
+        return target
+
+
 class StopAutomaton:
     """The automaton of some patterns. Raises what `build_stops` does."""
 
@@ -63,11 +75,11 @@ class StopAutomaton:
         self._nfa = build_stops(patterns)
         self._bounds = _class_bounds(self._nfa)
         self._classes: dict[str, int] = {}
-        self._fresh: dict[Side, _Spots] = {}
-        self._targets: dict[tuple[Side, int], dict[Spot, frozenset[Spot]]] = {}
-        self._states: dict[tuple[_Attempts, Side], State] = {}
+        self._fresh: dict[int, _Spots] = {}  # where an attempt begins, by what is before it
+        self._targets: dict[int, _Targets] = {}  # by class
+        self._states: dict[tuple[_Attempts, int], State] = {}
         self._num_kept = 0
-        self.start = self._state((), Side.EDGE)
+        self.start = self._state((), self._nfa.sides & EDGE)
 
     def move(self, state: State, char: str) -> Move:
         """Read one character."""
@@ -91,68 +103,62 @@ class StopAutomaton:
 
     def at_end(self, state: State) -> Accepted | None:
         """The match that only waited for what comes after it, if no more text does."""
-        return self._late(state, Side.EDGE)
-
-    def _late(self, state: State, after: Side) -> Accepted | None:
-        accepts = self._nfa.accepts
+        if not self._nfa.looks_ahead:
+            return None
+        seen: set[int] = set()
+        after = self._nfa.sides & EDGE
         for number, spots in enumerate(state.attempts):
-            ends = self._closed(spots, state.before, after)
-            found = [accepts[spot.node] for spot in ends if spot.node in accepts]
-            if found:
-                return Accepted(number, min(found))
+            _, late = self._split(number, self._nfa.search(spots, state.before, after, seen))
+            if late is not None:
+                return late
         return None
 
     def _step(self, state: State, kind: int) -> Move:
-        accepts, after = self._nfa.accepts, self._nfa.side(self._bounds[kind])
-        known = self._targets.setdefault((state.before, kind), {})
-        seen: set[Spot] = set()
+        nfa, before, after = self._nfa, state.before, self._nfa.side(self._bounds[kind])
+        targets = self._targets.get(kind)
+        if targets is None:
+            targets = self._targets[kind] = _Targets(nfa, self._bounds[kind])
+        num_known = len(targets)
+        ready: set[int] = set()
+        seen: set[int] = set()
         attempts: list[_Spots] = []
         survivors: list[int] = []
         accepted: Accepted | None = None
-        for number, spots in enumerate((*state.attempts, self._first(state.before))):
-            alive = []
-            for spot in spots:
-                targets = known.get(spot)
-                if targets is None:
-                    targets = known[spot] = self._follow(spot, state.before, kind, after)
-                    self._num_kept += 1
-                for to in targets:
-                    if to in seen:
-                        continue
-                    seen.add(to)
-                    if to.node not in accepts:
-                        alive.append(to)
-                    elif accepted is None or (number, accepts[to.node]) < accepted:
-                        accepted = Accepted(number, accepts[to.node])
+        late: Accepted | None = None
+        for number, spots in enumerate((*state.attempts, self._first(before))):
+            readers: Sequence[int] = spots
+            if nfa.looks_ahead:
+                readers, found = self._split(number, nfa.search(spots, before, after, ready))
+                late = late or found
+            read = [to for spot in readers if (to := targets[spot]) is not None]
+            if not read:
+                continue
+            alive, found = self._split(number, nfa.search(read, after, None, seen))
+            accepted = accepted or found
             if alive:
                 attempts.append(tuple(sorted(alive)))
                 survivors.append(number)
+        self._num_kept += len(targets) - num_known
         are_same = survivors == list(range(len(state.attempts)))
         then = self._state(tuple(attempts), after)
-        late = self._late(state, after)
         return Move(then, None if are_same else tuple(survivors), accepted, late)
 
-    def _follow(self, spot: Spot, before: Side, kind: int, after: Side) -> frozenset[Spot]:
-        """Where a spot leads to with a character of this class; a set that is shared."""
-        readers = [at for at in self._closed([spot], before, after) if at.node in self._nfa.reads]
-        targets = {self._nfa.read(at, self._bounds[kind]) for at in readers} - {None}
-        return self._closed([to for to in targets if to], after, None)
+    def _split(self, number: int, spots: list[int]) -> tuple[list[int], Accepted | None]:
+        """The spots of an attempt that do not accept, and what the others do."""
+        accepts = self._nfa.accepts
+        if accepts.keys().isdisjoint(spots):
+            return spots, None
+        pattern = min(accepts[spot] for spot in spots if spot in accepts)
+        return [spot for spot in spots if spot not in accepts], Accepted(number, pattern)
 
-    def _closed(self, spots: Sequence[Spot], before: Side, after: Side | None) -> frozenset[Spot]:
-        closure = self._nfa.closure
-        if len(spots) == 1:
-            return closure(spots[0], before, after)
-        return frozenset().union(*(closure(spot, before, after) for spot in spots))
-
-    def _first(self, before: Side) -> _Spots:
-        """Where an attempt begins."""
+    def _first(self, before: int) -> _Spots:
         known = self._fresh.get(before)
         if known is None:
-            starts = [Spot(start) for start in self._nfa.starts]
-            known = self._fresh[before] = tuple(sorted(self._closed(starts, before, None)))
+            found = self._nfa.search(self._nfa.starts, before, None, set())
+            known = self._fresh[before] = tuple(sorted(found))
         return known
 
-    def _state(self, attempts: _Attempts, before: Side) -> State:
+    def _state(self, attempts: _Attempts, before: int) -> State:
         known = self._states.get((attempts, before))
         if known is None:
             self._num_kept += 1 + sum(map(len, attempts))

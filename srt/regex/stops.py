@@ -8,9 +8,7 @@ Source: K. Thompson, "Regular expression search algorithm", CACM 11(6), 1968.
 """
 
 from collections.abc import Sequence
-from enum import IntFlag
 from itertools import product
-from typing import NamedTuple
 
 from srt.constraint import GrammarError
 from srt.regex.classes import category
@@ -31,42 +29,33 @@ from srt.regex.syntax import (
 MAX_STOP_NODES = 256  # of all patterns of a request
 
 
-class Side(IntFlag):
-    """What is next to a place in the text, on one side. A character may be several, or none."""
+# What is next to a place in the text, on one side: nothing, or what its character is. That may be
+# several of them, or none.
+EDGE, NEWLINE, WORD, UNICODE_WORD = 1, 2, 4, 8
 
-    EDGE = 1  # nothing
-    NEWLINE = 2
-    WORD = 4
-    UNICODE_WORD = 8
-
-
-class Spot(NamedTuple):
-    """A node, and what the pattern's `$` and `\\Z` have left of the text for it: `ends`."""
-
-    node: int
-    ends: int = 0
-
-
-ANYTHING, NEWLINE_OR_END, END = range(3)  # the values of `Spot.ends`
+ANYTHING, NEWLINE_OR_END, END = range(3)  # what `$` and `\\Z` have left of the text
 _ENDS = {AnchorKind.FINAL_END: NEWLINE_OR_END, AnchorKind.END: END}
 _NEWLINE = ord("\n")
-_LINE = Side.EDGE | Side.NEWLINE
-_SIDES = (Side(0), Side.EDGE, Side.NEWLINE, Side.UNICODE_WORD, Side.WORD | Side.UNICODE_WORD)
-_STARTS = {AnchorKind.START: Side.EDGE, AnchorKind.LINE_START: _LINE}
+_SIDES = (0, EDGE, NEWLINE, UNICODE_WORD, WORD | UNICODE_WORD)
+_STARTS = {AnchorKind.START: EDGE, AnchorKind.LINE_START: EDGE | NEWLINE}
 _BOUNDARIES = {  # what words are, and whether one must begin or end
-    AnchorKind.BOUNDARY: (Side.WORD, True),
-    AnchorKind.UNICODE_BOUNDARY: (Side.UNICODE_WORD, True),
-    AnchorKind.NO_BOUNDARY: (Side.WORD, False),
-    AnchorKind.NO_UNICODE_BOUNDARY: (Side.UNICODE_WORD, False),
+    AnchorKind.BOUNDARY: (WORD, True),
+    AnchorKind.UNICODE_BOUNDARY: (UNICODE_WORD, True),
+    AnchorKind.NO_BOUNDARY: (WORD, False),
+    AnchorKind.NO_UNICODE_BOUNDARY: (UNICODE_WORD, False),
 }
 
 
 class StopNFA:
     """Nodes that read one character (`reads`), lead on without one (`empty`), or say that a
-    pattern has matched (`accepts`: its number). An empty edge may be an assertion (`asserts`).
+    pattern has matched (`accepts`: its number, by spot). An empty edge may be an assertion
+    (`asserts`).
 
     The text of a match ends with it: `$` and `\\Z` hold there. What a multi-line `$`, `\\b` and
     `\\B` say of the next character waits for it.
+
+    A search is at spots: a spot is a node, plus MAX_STOP_NODES times what the pattern's `$` and
+    `\\Z` have left of the text.
     """
 
     def __init__(self) -> None:
@@ -75,57 +64,99 @@ class StopNFA:
         self.asserts: dict[int, AnchorKind] = {}
         self.accepts: dict[int, int] = {}
         self.starts: list[int] = []  # one per pattern
-        self.words: dict[Side, Ranges] = {}  # those that an assertion asks for
+        self.words: dict[int, Ranges] = {}  # those that an assertion asks for
+        self.sides = 0  # all that assertions ask for
+        self.looks_ahead = False  # whether an assertion waits for the next character
+        self._ends: dict[int, int] = {}
         self._num_nodes = 0
-        self._closures: dict[tuple[Spot, Side, Side | None], frozenset[Spot]] = {}
+        self._edges: dict[tuple[int, int | None], dict[int, list[int]]] = {}
 
-    def side(self, point: int) -> Side:
-        """What a character is to the places next to it."""
-        found = Side.NEWLINE if point == _NEWLINE else Side(0)
+    def side(self, point: int) -> int:
+        """What a character is to the places next to it, as far as an assertion asks for it."""
+        found = self.sides & NEWLINE if point == _NEWLINE else 0
         for side, ranges in self.words.items():
-            found |= side if contains(ranges, point) else Side(0)
+            found |= side if contains(ranges, point) else 0
         return found
 
-    def closure(self, spot: Spot, before: Side, after: Side | None) -> frozenset[Spot]:
-        """The reading and accepting spots that `spot` leads to at such a place, and those that
-        wait for what comes after it as long as that is not known (None)."""
-        key = spot, before, after
-        known = self._closures.get(key)
-        if known is None:
-            known = self._closures[key] = frozenset(self.search(spot, before, after))
-        return known
+    def add_assertion(self, node: int, kind: AnchorKind) -> None:
+        """Make an assertion of an empty edge."""
+        self.asserts[node] = kind
+        if kind in _ENDS:
+            self._ends[node] = _ENDS[kind]
+        elif kind in _STARTS:
+            self.sides |= _STARTS[kind]
+        elif kind in _BOUNDARIES:
+            side, _ = _BOUNDARIES[kind]
+            self.words[side] = category("w", side == UNICODE_WORD)
+            self.sides |= side
+            self.looks_ahead = True
+        else:
+            self.sides |= EDGE | NEWLINE
+            self.looks_ahead = True
 
-    def search(self, start: Spot, before: Side, after: Side | None) -> list[Spot]:
-        """`closure` of a place that is not asked for again."""
-        found, todo, seen = [], [start], {start}
+    def search(
+        self, spots: Sequence[int], before: int, after: int | None, seen: set[int]
+    ) -> list[int]:
+        """The reading and accepting spots that `spots` lead to at such a place, and those that
+        wait for what comes after it as long as that is not known (None).
+
+        What is in `seen` is left out, and what is passed is added: so all searches of a step
+        together visit each spot once.
+        """
+        if len(spots) == 1 and spots[0] in self.reads:  # it mostly is so, and leads to itself only
+            if spots[0] in seen:
+                return []
+            seen.add(spots[0])
+            return [spots[0]]
+        edges, new_ends = self._edges_at(before, after), self._ends
+        todo = [spot for spot in spots if spot not in seen]
+        seen.update(todo)
+        found = []
         while todo:
             spot = todo.pop()
-            if spot.node in self.accepts or self._may_read(spot):
-                found.append(spot)
-            if spot.node not in self.empty:
+            ends, node = divmod(spot, MAX_STOP_NODES)
+            targets = edges.get(node)
+            if targets is None:
+                if not ends or self._is_alive(node, ends):
+                    found.append(spot)
                 continue
-            kind = self.asserts.get(spot.node)
-            holds = kind is None or _holds(kind, before, after)
-            if holds is None:
-                found.append(spot)
-            elif holds:
-                ends = max(spot.ends, _ENDS.get(kind, 0) if kind else 0)
-                new = {Spot(to, ends) for to in self.empty[spot.node]} - seen
-                seen |= new
-                todo += new
+            if node in new_ends:
+                ends = max(ends, new_ends[node])
+            for target in targets:
+                to = target + MAX_STOP_NODES * ends
+                if to not in seen:
+                    seen.add(to)
+                    todo.append(to)
         return found
 
-    def _may_read(self, spot: Spot) -> bool:
-        if spot.node not in self.reads or spot.ends == END:
-            return False
-        return spot.ends == ANYTHING or contains(self.reads[spot.node][0], _NEWLINE)
+    def _edges_at(self, before: int, after: int | None) -> dict[int, list[int]]:
+        """`empty` without assertions that do not hold there; those that wait are no keys."""
+        if not self.asserts:
+            return self.empty
+        known = self._edges.get((before, after))
+        if known is None:
+            known = self._edges[before, after] = self.empty.copy()
+            for node, kind in self.asserts.items():
+                holds = _holds(kind, before, after)
+                if holds is None:
+                    del known[node]
+                elif not holds:
+                    known[node] = []
+        return known
 
-    def read(self, spot: Spot, point: int) -> Spot | None:
+    def _is_alive(self, node: int, ends: int) -> bool:
+        """Whether a node where `$` or `\\Z` has left less than anything can lead to a match."""
+        if node not in self.reads:
+            return True
+        return ends == NEWLINE_OR_END and contains(self.reads[node][0], _NEWLINE)
+
+    def read(self, spot: int, point: int) -> int | None:
         """Where a reading spot comes to with a character; None if it cannot read that."""
-        ranges, target = self.reads[spot.node]
-        if spot.ends == NEWLINE_OR_END and point != _NEWLINE:
+        ends, node = divmod(spot, MAX_STOP_NODES)
+        ranges, target = self.reads[node]
+        if (ends and point != _NEWLINE) or not contains(ranges, point):
             return None
-        return Spot(target, spot.ends and END) if contains(ranges, point) else None
+        return target + MAX_STOP_NODES * (END if ends else ANYTHING)
 
     def node(self) -> int:
         """A new node, of no kind yet. StateLimitError if there are too many."""
@@ -145,25 +176,30 @@ def build_stops(patterns: Sequence[str]) -> StopNFA:
     large.
     """
     nfa = StopNFA()
-    for number, pattern in enumerate(patterns):
-        try:
-            _add(nfa, number, pattern)
-        except GrammarError as error:
-            raise GrammarError(f"{pattern!r}: {error}") from error
+    for step in (_add, _check_reads):
+        for number, pattern in enumerate(patterns):
+            try:
+                step(nfa, number, pattern)
+            except GrammarError as error:
+                raise GrammarError(f"{pattern!r}: {error}") from error
     return nfa
 
 
 def _add(nfa: StopNFA, number: int, pattern: str) -> None:
     end = nfa.node()
-    nfa.accepts[end] = number
-    start = _Builder(nfa).build(parse(pattern, boundaries=True), end)
-    nfa.starts.append(start)
-    places = product(_SIDES, repeat=2)
-    if any(end == to.node for place in places for to in nfa.search(Spot(start), *place)):
-        raise GrammarError("it matches the empty text")
+    nfa.accepts |= {end + MAX_STOP_NODES * ends: number for ends in (ANYTHING, NEWLINE_OR_END, END)}
+    nfa.starts.append(_Builder(nfa).build(parse(pattern, boundaries=True), end))
 
 
-def _holds(kind: AnchorKind, before: Side, after: Side | None) -> bool | None:
+def _check_reads(nfa: StopNFA, number: int, pattern: str) -> None:
+    """Refuse a pattern that matches without reading, at whatever place."""
+    for before, after in product({side & nfa.sides for side in _SIDES}, repeat=2):
+        found = nfa.search([nfa.starts[number]], before, after, set())
+        if not nfa.accepts.keys().isdisjoint(found):
+            raise GrammarError("it matches the empty text")
+
+
+def _holds(kind: AnchorKind, before: int, after: int | None) -> bool | None:
     """Whether an assertion holds; None if that is not known yet. What `$` and `\\Z` say holds as
     long as nothing more is read."""
     if kind in _STARTS:
@@ -173,7 +209,7 @@ def _holds(kind: AnchorKind, before: Side, after: Side | None) -> bool | None:
     if after is None:
         return None
     if kind is AnchorKind.LINE_END:
-        return bool(after & _LINE)
+        return bool(after & (EDGE | NEWLINE))
     word, differs = _BOUNDARIES[kind]
     return (bool(before & word) != bool(after & word)) is differs
 
@@ -195,10 +231,7 @@ class _Builder:
                 return self._read(ranges, target)
             case Anchor(kind):
                 entry = self._branch([target])
-                self._nfa.asserts[entry] = kind
-                if kind in _BOUNDARIES:
-                    side = _BOUNDARIES[kind][0]
-                    self._nfa.words[side] = category("w", side is Side.UNICODE_WORD)
+                self._nfa.add_assertion(entry, kind)
                 return entry
             case Concat(items):
                 for item in reversed(items):
@@ -219,7 +252,7 @@ class _Builder:
 
     def _branch(self, targets: list[int]) -> int:
         node = self._nfa.node()
-        self._nfa.empty[node] = targets
+        self._nfa.empty[node] = list(dict.fromkeys(targets))
         return node
 
     def _optional(self, item: Node, target: int, times: int | None) -> int:

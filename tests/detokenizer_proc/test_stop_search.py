@@ -1,5 +1,6 @@
 """The search for stop patterns against Python's `re`, and its bounds."""
 
+import random
 import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
@@ -13,7 +14,7 @@ from detokenizer_proc.stop_search import Found, PatternSearch
 from srt.constraint import GrammarError
 from srt.regex.codepoints import contains
 from srt.regex.parser import parse
-from srt.regex.stops import MAX_STOP_NODES, build_stops
+from srt.regex.stops import MAX_STOP_NODES, StopNFA, build_stops
 from srt.regex.syntax import (
     Anchor,
     AnchorKind,
@@ -220,6 +221,71 @@ def test_work_per_character_is_bounded() -> None:
         automaton = search._automaton
         assert automaton._num_kept <= stop_automaton.MAX_KEPT_NODES
         assert len(search._starts) <= MAX_STOP_NODES
+
+
+class CountingNFA:
+    """Counts the spots that a character makes a search visit."""
+
+    def __init__(self, nfa: StopNFA) -> None:
+        self._nfa = nfa
+        self.num_visited = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._nfa, name)
+
+    def search(
+        self, spots: Sequence[int], before: int, after: int | None, seen: set[int]
+    ) -> list[int]:
+        size = len(seen)
+        found = self._nfa.search(spots, before, after, seen)
+        self.num_visited += len(seen) - size
+        return found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chars", "num_sides"),
+    [
+        ("(?:[ab ]?){120}z", "ab ", 1),
+        ("a[ab ]{120}z", "ab ", 1),
+        (r"(?:(?:\b|\B|$)[ab\n]?){40}z", "ab\n", 3),
+        (r"(?:(?:\b|\B|$|\Z)\n?){34}z", "a\n", 3),
+        (r"(?:[ab ]?(?:\b|)){63}z", "ab ", 1),
+    ],
+)
+def test_a_character_visits_each_spot_a_few_times(pattern: str, chars: str, num_sides: int) -> None:
+    """Once where an attempt begins, once for what has waited, once for what comes after it; three
+    times the nodes with `$` and `\\Z`. Nothing is known before."""
+    automaton = stop_automaton.StopAutomaton([pattern])
+    nfa = automaton._nfa = CountingNFA(automaton._nfa)
+    rng, state = random.Random(0), automaton.start
+    for _ in range(300):
+        nfa.num_visited = 0
+        state = automaton.move(state, rng.choice(chars)).state
+        assert nfa.num_visited <= (2 + nfa.looks_ahead) * num_sides * MAX_STOP_NODES
+
+
+LOOKING_AHEAD = [
+    *(r"\bab\b", r"a+\b", r"b\B", r"a.?\b", r"a\b.b"),
+    *("(?m:^a+$)", "(?m:b$)", r"(?m:b\n$)", r"(?u:é\b)"),
+]
+
+
+@given(
+    st.sampled_from(LOOKING_AHEAD), st.lists(st.text("ab é\n", min_size=1, max_size=5), max_size=8)
+)
+def test_patterns_that_look_ahead_against_re(pattern: str, pieces: list[str]) -> None:
+    """Of `re`, the end of a match is the place that the rest of the text leads from to its end."""
+    text = "".join(pieces)
+    expected = set()
+    for end in range(1, len(text) + 1):
+        rest = re.compile(rf"(?:{pattern})(?=(?s:.{{{len(text) - end}}})\Z)", re.ASCII)
+        begun = [start for start in range(end) if rest.match(text, start)]
+        if begun:
+            expected.add((begun[0], end))
+    search = PatternSearch((pattern,))
+    found = found_by_us(search, pieces)
+    found += [Found(len(text) + f.start, len(text) + f.end, f.matched) for f in search.at_end()]
+    assert {(find.start, find.end) for find in found} == expected
 
 
 def test_what_is_kept_counts_all_that_characters_can_add() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from srt.constraint import GrammarError
-from srt.regex.stops import MAX_STOP_NODES, Side, Spot, build_stops
+from srt.regex.stops import EDGE, MAX_STOP_NODES, NEWLINE, build_stops
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,23 @@ def test_the_size_is_bounded(patterns: list[str]) -> None:
 def test_where_a_line_begins() -> None:
     nfa = build_stops(["(?m)^a", "^b", "c"])
     starts = {
-        side: [len(nfa.closure(Spot(start), side, None)) for start in nfa.starts]
-        for side in (Side.EDGE, Side.NEWLINE, Side(0))
+        side: [len(nfa.search([start], side, None, set())) for start in nfa.starts]
+        for side in (EDGE, NEWLINE, 0)
     }
-    assert starts == {Side.EDGE: [1, 1, 1], Side.NEWLINE: [1, 0, 1], Side(0): [0, 0, 1]}
+    assert starts == {EDGE: [1, 1, 1], NEWLINE: [1, 0, 1], 0: [0, 0, 1]}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(?:[ab ]?){120}z",
+        r"(?:(?:\b|\B|$)[ab\n]?){40}z",
+        r"(?:(?:\b|\B|$|\Z)\n?){34}z",
+        r"(?:(?:$|\Z|\B|\b|)\s?){27}z",
+        f"(?:{'|' * 5000})z",
+    ],
+)
+def test_the_edges_that_a_search_visits_are_bounded(pattern: str) -> None:
+    """By the nodes, however often a text offers the same way twice."""
+    nfa = build_stops([pattern])
+    assert sum(map(len, nfa.empty.values())) <= 2 * MAX_STOP_NODES
