@@ -12,6 +12,7 @@ from typing import NamedTuple
 from detokenizer_proc.request import Column, Jump, Request
 from srt.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
 from srt.model.vocab import Vocab
+from srt.regex.classes import load_tables
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 
@@ -31,6 +32,7 @@ class Detokenizer:
         self._visible = vocab.pieces(skip_special_tokens=True)
         self._all = vocab.pieces(skip_special_tokens=False)
         self._epoch = epoch
+        load_tables()  # all streams would wait for them later
         self._requests: dict[int, Request] = {}
 
     @property

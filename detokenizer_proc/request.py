@@ -131,8 +131,8 @@ class Request:
     def end(self, finish: Finish) -> None:
         """The scheduler's finish. It counts only if nothing was found before that stops it."""
         if self.finish is None:
-            self._unsent.text.append(self._text.finish())
-            stopped = self._text.stopped if finish.type in ("stop", "length") else None
+            self._unsent.text.append(self._text.finish(finish.type in ("stop", "length")))
+            stopped = self._text.stopped
             self.finish = Finish("stop", stopped.matched) if stopped else finish
 
     def take_output(self) -> Output | None:

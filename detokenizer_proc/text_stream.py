@@ -57,6 +57,7 @@ class TextStream:
         self._stop_token = ""  # its text, if it is shown
         self._skip = skip_bytes
         self.num_tokens = 0
+        self._num_text_tokens = 0  # up to the last one that added text
         self.stopped: StopMatch | None = None
 
     def push(self, ids: Sequence[int]) -> str:
@@ -94,17 +95,23 @@ class TextStream:
         if self._stops.kept:
             self._stop_token = self._decode(self._unskipped(self._pieces[token_id]))
 
-    def finish(self) -> str:
+    def finish(self, is_complete: bool = True) -> str:
         """The text still held back; an incomplete character at the end becomes U+FFFD. What only
-        the end makes a stop is one."""
+        the end makes a stop is one if the text `is_complete`, not cut off by an abort."""
         if self.stopped:
             return ""
-        found = [find for search in self._searches for find in search.at_end()]
-        if found and self.num_tokens >= self._stops.min_new_tokens:
+        rest = self._stop_token + self._decode(b"", True)
+        if is_complete and (found := self._counting(self._found_at_end(rest))):
             return self._cut(found, self._held)
-        rest = self._held + self._stop_token + self._decode(b"", True)
-        self._held = ""
-        return rest
+        text, self._held = self._held + rest, ""
+        return text
+
+    def _found_at_end(self, rest: str) -> list[Found]:
+        """What has waited for `rest`, in which nothing is searched for, or for the end."""
+        if not rest:
+            return [find for search in self._searches for find in search.at_end()]
+        found = [find for search in self._searches for find in search.feed(rest[0])]
+        return [find for find in found if find.end <= 0]
 
     def _release(self, new: str) -> str:
         """Search `new`, the text of one token; return what can no longer belong to a stop.
@@ -113,16 +120,25 @@ class TextStream:
         """
         text = self._held + new
         found = [find for search in self._searches for find in search.feed(new)]
-        if found and self.num_tokens >= self._stops.min_new_tokens:
-            return self._cut(found, text)
+        if counting := self._counting(found):
+            return self._cut(counting, text)
+        if new:
+            self._num_text_tokens = self.num_tokens
         safe = len(text) - max(search.held for search in self._searches)
         self._held = text[safe:]
         return text[:safe]
 
+    def _complete_at(self, find: Found) -> int:
+        """At how many tokens; the last one may only have shown that the match has ended."""
+        return self.num_tokens if find.end > 0 else min(self._num_text_tokens, self.num_tokens)
+
+    def _counting(self, found: Sequence[Found]) -> list[Found]:
+        return [f for f in found if self._complete_at(f) >= self._stops.min_new_tokens]
+
     def _cut(self, found: Sequence[Found], text: str) -> str:
         """`text`, which begins with what is held, up to the first find."""
-        start, end, matched = min(found)
-        self.stopped = StopMatch(matched, self.num_tokens)
-        cut = len(self._held) + (end if self._stops.kept else start)
+        first = min(found)
+        self.stopped = StopMatch(first.matched, self._complete_at(first))
+        cut = len(self._held) + (first.end if self._stops.kept else first.start)
         self._held = ""
         return text[:cut]

@@ -39,6 +39,13 @@ def category(letter: str, unicode: bool) -> Ranges:
     return ranges if letter == lower else complement(ranges)
 
 
+def load_tables() -> None:
+    """Read off now what else the first pattern that needs it would wait for: some 0.2 s."""
+    for letter in _ASCII:
+        _unicode_category(letter)
+    _cased_in_order()
+
+
 @lru_cache(maxsize=1024)
 def fold(ranges: Ranges, unicode: bool) -> Ranges:
     """`ranges` and all characters that `re` takes for one of them when it ignores case."""

@@ -25,6 +25,7 @@ from srt.messages import (
     unpack_ids,
 )
 from srt.model.vocab import Vocab
+from srt.regex import classes
 
 EPOCH, EOS = 7, 256
 A, B = b"client-a", b"client-b"
@@ -253,6 +254,29 @@ def test_a_stop_token_that_is_not_trimmed(
     shown = {EOS: "" if skip_special_tokens else "<eos>"}.get(stop_id, "z")
     assert (output.text, output.finish) == ("a" + shown, Finish("stop", stop_id))
     assert ids_of(output) == [0x61, stop_id]
+
+
+@pytest.mark.parametrize("finish", [LENGTH, Finish("stop", EOS), Finish("abort")])
+def test_a_match_that_waits_for_the_end(detokenizer: Detokenizer, finish: Finish) -> None:
+    """It has come before the length or the end token; an abort only cuts the text off."""
+    ids = [*b" foo", EOS] if finish.matched else b" foo"
+    output = only_output(
+        detokenizer.step(batch({1: ids}, (start(1, stop_regex=[r"foo\b"]),), {1: finish}))
+    )
+    is_abort = finish.type == "abort"
+    assert output.text == (" foo" if is_abort else " ")
+    assert output.finish == (finish if is_abort else Finish("stop", r"foo\b"))
+
+
+def test_no_stream_waits_for_tables_of_characters(detokenizer: Detokenizer) -> None:
+    """They are read off before the first request comes."""
+    tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
+    for table in tables:
+        table.cache_clear()
+    Detokenizer(VOCAB, EPOCH)
+    known = [table.cache_info().misses for table in tables]
+    detokenizer.step(batch({1: b"a"}, (start(1, stop_regex=[r"(?iu)\w\W\d\s\bé"]),)))
+    assert [table.cache_info().misses for table in tables] == known
 
 
 def test_a_stop_pattern_ends_a_request(detokenizer: Detokenizer) -> None:

@@ -219,6 +219,45 @@ def test_kept_stops_end_the_text() -> None:
         assert stream.stopped is not None and stream.stopped.num_tokens == 2
 
 
+WORDS = [b"foo", b"d", b" ", b"bar", b"\xc3"]
+FOO, D, SPACE, BAR, HALF = range(5)
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_an_end_that_is_none_makes_no_stop(is_complete: bool) -> None:
+    """After an abort nobody knows what would have followed."""
+    stream = TextStream(WORDS, Stops((), [r"foo\b"]))
+    assert stream.push([SPACE, FOO]) == " "
+    assert stream.finish(is_complete) == ("" if is_complete else "foo")
+    assert stream.stopped == (StopMatch(r"foo\b", 2) if is_complete else None)
+
+
+def test_an_incomplete_character_is_not_the_end() -> None:
+    for pattern, text in (("(?m)foo$", "foo\ufffd"), (r"foo\b", ""), (r"foo\B", "foo\ufffd")):
+        stream = TextStream(WORDS, Stops((), [pattern]))
+        assert stream.push([SPACE, FOO, HALF]) + stream.finish() == " " + text
+        assert (stream.stopped is None) == bool(text)
+
+
+@pytest.mark.parametrize(("kept", "text"), [(True, " foobar"), (False, " ")])
+def test_a_stop_token_that_is_shown_goes_on_with_the_text(kept: bool, text: str) -> None:
+    """One that is not shown is the end of the text, which the pattern has matched before it."""
+    stream = TextStream(WORDS, Stops((), [r"foo\b"], kept=kept))
+    sent = stream.push([SPACE, FOO])
+    stream.push_stop_token(BAR)
+    assert sent + stream.finish() == text
+    assert stream.stopped == (None if kept else StopMatch(r"foo\b", 2))
+
+
+@pytest.mark.parametrize("more", [[SPACE], [HALF, SPACE], []])
+def test_a_match_counts_where_it_ends_not_where_that_is_known(more: list[int]) -> None:
+    for min_new_tokens in (2, 3):
+        stream = TextStream(WORDS, Stops((), [r"foo\b"], min_new_tokens))
+        text = stream.push([SPACE, FOO, *more]) + stream.finish()
+        assert stream.stopped == (StopMatch(r"foo\b", 2) if min_new_tokens == 2 else None)
+        assert text.startswith(" foo") == (min_new_tokens == 3)
+
+
 def test_a_pattern_stops_at_its_shortest_match() -> None:
     stream = TextStream([b"a12", b"345"], Stops((), [r"\d\d+"], kept=True))
     assert stream.push([0, 1]) == "a12"
