@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from lang import batch, bodies, loop
+from lang import batch, bodies, loop, marks
 from lang.config import backend_of
 from lang.errors import UnsupportedError
 from lang.interpreter import Interpreter
@@ -144,6 +144,7 @@ class SglFunction:
         arguments."""
         taken = {k: v for k, v in _DEFAULTS.items() if k not in self.arg_names}
         given = {taken[name]: value for name, value in kwargs.items() if name in taken}
+        marks.refuse(**given)
         outer = current.get()
         defaults = (PLAIN if outer is None else outer.inner_defaults()).merged(given)
         return defaults, {k: v for k, v in kwargs.items() if k not in taken}

@@ -53,6 +53,7 @@ class Interpreter:
         self.program = program
         self.seed = program.defaults.seed if parent is None else seed
         self.calls = itertools.count()
+        self.copies = itertools.count()  # that were pickled: each has a seed of its own
         self.text = ""
         self.messages: list[Message] = []
         self.role = ""

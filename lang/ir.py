@@ -30,6 +30,10 @@ class Expr:
         """For f-strings: whatever the text becomes a part of has this expression in its place."""
         return marks.mark_of(self)
 
+    def __repr__(self) -> str:
+        """The same, for `f"{expression!r}"` and for expressions in lists."""
+        return marks.mark_of(self)
+
     @property
     def names(self) -> tuple[str | None, ...]:
         """The variables it writes; None stands for one that gets a name of its own."""

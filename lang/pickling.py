@@ -4,7 +4,6 @@ A state that was read again has its text, turns, variables, trace and error. It 
 default back end of its new process; what its forks have, they have on their own.
 """
 
-import copy
 from typing import Any
 
 from lang.errors import LangError
@@ -31,7 +30,7 @@ def taken(state: Interpreter) -> dict[str, Any]:
         "body_error": _portable(program.body_error),
         "template": program.template,
         "defaults": program.defaults,
-        "seed": derived_seed(state.seed, "pickled", next(state.calls)),
+        "seed": derived_seed(state.seed, "pickled", next(state.copies)),
     }
 
 
@@ -61,9 +60,11 @@ def _of_slot(slot: Slot) -> tuple[Any, BaseException | None, str, dict[str, Any]
 
 
 def _portable(error: BaseException | None) -> BaseException | None:
-    """The error, or one of ours with its words: not every exception can be made again."""
+    """The error, or one of ours with its words: not every exception can be written and read."""
+    from multiprocessing.reduction import ForkingPickler
+
     try:
-        copy.copy(error)
+        ForkingPickler.loads(ForkingPickler.dumps(error))
     except Exception:
         return LangError(f"{type(error).__name__}: {error}")
     return error

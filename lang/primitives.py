@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lang import marks
 from lang.backends.base import Image
 from lang.choices import ChoicesSamplingMethod, token_length_normalized
 from lang.ir import Expr, Gen, Media, Score, Select, SeparateReasoning
@@ -56,19 +57,20 @@ def gen(
 ) -> Expr:
     """Let the model write, into the variable `name`.
 
-    `choices` makes it a select, which has none of the other arguments but `temperature` and
-    `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
+    `choices` makes it a select, which has none of the other arguments but `temperature`, `seed`
+    and `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
     text. `dtype` is int, float, bool, str, or a type whose values are written as JSON; the text has
     it as `value`. With `schema` (a dict, or a type) the value takes the text's place. `n` above 1
     gives a list; the text goes on with its first. `timeout_s` limits this gen. Raises re.error for
-    a wrong pattern, TypeError for what is no type, ValueError for arguments that contradict each
-    other.
+    a wrong pattern, TypeError for what is no type or has an expression in it, ValueError for
+    arguments that contradict each other.
     """
     given = {
         key: value
         for key, value in locals().items()
         if key not in ("name", "dtype", "choices", "choices_method", "schema") and value is not None
     }
+    marks.refuse(name=name, schema=schema, **given)
     if choices is not None:
         return _choice(name, choices, choices_method, given | _given(dtype=dtype, schema=schema))
     if choices_method is not None:
@@ -87,12 +89,17 @@ def _choice(
     given: dict[str, Any],
 ) -> Select:
     """A gen with choices. What it would have no use for is refused, unless it changes nothing."""
-    unused = given.keys() - {"temperature", "timeout_s"}
-    refused = sorted(key for key in unused if given[key] != getattr(PLAIN, key, None))
+    unused = given.keys() - {"temperature", "timeout_s", "seed"}
+    refused = sorted(key for key in unused if not _is_neutral(key, given[key]))
     if refused:
         raise ValueError(f"choices and {', '.join(refused)} exclude each other")
     kept = {"temperature": 0.0} | {key: given[key] for key in given.keys() - unused}
     return Select(name, choices, kept, method or token_length_normalized)
+
+
+def _is_neutral(key: str, value: Any) -> bool:
+    plain = getattr(PLAIN, key, None)
+    return bool(value == plain or (plain == () and not value))
 
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
@@ -150,6 +157,7 @@ def select(
     """
     if choices is None:
         raise ValueError("choices must be given")
+    marks.refuse(name=name)
     return Select(name, choices, {"temperature": temperature}, choices_method)
 
 

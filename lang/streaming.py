@@ -58,6 +58,8 @@ class _TreeReader:
     """The same of a state and of all forks below it: pieces with the path of whose they are."""
 
     def __init__(self, state: Interpreter) -> None:
+        if not state.program.streaming:
+            raise ValueError("only a run with stream=True can be read together with its forks")
         self._state = state
         self._own = _Reader(state, None)
         self._read: dict[Interpreter, int] = {}
@@ -95,7 +97,7 @@ def pieces(state: Interpreter, name: str | None) -> Iterator[str]:
 
 
 def tree_pieces(state: Interpreter) -> Iterator[tuple[tuple[int, ...], str]]:
-    """The pieces of the state and of its forks."""
+    """The pieces of the state and of its forks. Raises ValueError unless the run streams."""
     reader = _TreeReader(state)
     return _read(state, reader, lambda over: reader.take())
 

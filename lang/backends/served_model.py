@@ -5,7 +5,9 @@ Over HTTP the server is asked. Of a ring, which is on this machine, the model's 
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from srt.errors import RingError
 from srt.model.files import resolve_model
@@ -16,9 +18,25 @@ TIMEOUT_S = 60.0
 TEXTS_AT_ONCE = 1024
 
 
+T = TypeVar("T")
+
+
+class _Info(msgspec.Struct):
+    model_path: str
+    bos_token_id: int | None = None
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[int]
+
+
+class _Texts(msgspec.Struct):
+    text: list[str]
+
+
 class ServedModel:
     """The model of the server at `url`, http:// or ipc://DIRECTORY. All raise RingError if the
-    server cannot be asked."""
+    server cannot be asked, or does not answer as ours does."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         self._url = url
@@ -33,14 +51,13 @@ class ServedModel:
         """As the server calls it, or its path."""
         if self._is_ring:
             return ring_at(self._url).read_args().model_name
-        return str((await self._ask("GET", "/get_model_info"))["model_path"])
+        return (await self._ask(_Info, "GET", "/get_model_info")).model_path
 
     async def bos_id(self) -> int | None:
         """The token that texts may begin with, if the vocabulary has one."""
         if self._is_ring:
             return (await self._read_vocab()).bos_id
-        bos_id: int | None = (await self._ask("GET", "/get_model_info")).get("bos_token_id")
-        return bos_id
+        return (await self._ask(_Info, "GET", "/get_model_info")).bos_token_id
 
     async def texts(self, ids: Iterable[int]) -> Mapping[int, str]:
         """The text of each token; bytes that are no UTF-8 are U+FFFD."""
@@ -64,13 +81,16 @@ class ServedModel:
         """A text's first space may not be shown, so each token is shown after others."""
         if not self._anchor:
             asked = {"prompt": "a", "add_special_tokens": False}
-            self._anchor = (await self._ask("POST", "/tokenize", asked))["tokens"]
+            self._anchor = (await self._ask(_Tokens, "POST", "/tokenize", asked)).tokens
         rows = [self._anchor, *([*self._anchor, i] for i in ids)]
         asked = {"tokens": rows, "skip_special_tokens": False}
-        first, *texts = (await self._ask("POST", "/detokenize", asked))["text"]
+        answered = (await self._ask(_Texts, "POST", "/detokenize", asked)).text
+        if len(answered) != len(rows):
+            raise RingError(f"{self._url}/detokenize gave {len(answered)} texts, not {len(rows)}")
+        first, *texts = answered
         self._texts |= {i: text[len(first) :] for i, text in zip(ids, texts, strict=True)}
 
-    async def _ask(self, method: str, path: str, body: Any = None) -> Any:
+    async def _ask(self, kind: type[T], method: str, path: str, body: Any = None) -> T:
         import httpx
 
         options: Any = {"base_url": self._url, "headers": self._headers, "timeout": TIMEOUT_S}
@@ -78,6 +98,8 @@ class ServedModel:
             async with httpx.AsyncClient(**options) as http:
                 response = await http.request(method, path, json=body)
                 response.raise_for_status()
+            return msgspec.json.decode(response.content, type=kind)
         except httpx.HTTPError as error:
             raise RingError(f"cannot ask {self._url} for its model: {error}") from error
-        return response.json()
+        except msgspec.DecodeError as error:
+            raise RingError(f"{self._url}{path} does not answer as our server: {error}") from error

@@ -474,6 +474,53 @@ def test_expressions_in_f_strings() -> None:
         run(lambda s: s.__iadd__(late))
 
 
+def test_a_text_that_is_used_keeps_its_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MAX_KEPT", 64)
+    monkeypatch.setattr(marks, "_kept", type(marks._kept)())
+    kept = f"<{sgl.gen('a')}>"
+
+    def body(s: Any, i: int) -> None:
+        s += kept
+        s += f"{i}{sgl.gen('b')}"
+
+    rows = [{"i": i} for i in range(500)]
+    states = sgl.function(body).run_batch(rows, backend=FakeBackend(), num_threads=4)
+    assert [state.error() for state in states] == [None] * 500
+    assert states[-1].text() == "<<1>>499<8>"
+
+
+def test_a_run_of_many_rows_keeps_a_modules_texts() -> None:
+    kept = f"<{sgl.gen('a')}>"
+    for _ in range(5000):
+        str(sgl.gen("b"))
+    assert run(lambda s: s.__iadd__(kept)).text() == "<<1>>"
+
+
+def test_an_expressions_repr_stands_for_it() -> None:
+    text = f"{sgl.gen('a')!r},{[sgl.gen('b')]},{sgl.gen('c')!a}" + repr(f"{sgl.gen('d')}")
+    assert run(lambda s: s.__iadd__(text), answering("@")).text() == "@,[@],@'@'"
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_regex", "regex", "ebnf", "json_schema", "name"])
+def test_no_argument_takes_an_expression(name: str) -> None:
+    text = f"a{sgl.gen('q')}"
+    for value in (text, [text], ascii(text), sgl.gen("q")):
+        with pytest.raises(TypeError, match=f"^{name} must not have an expression"):
+            sgl.gen(**{name: value})
+    with pytest.raises(TypeError, match=r"^schema must not"):
+        sgl.gen("x", schema={"enum": [text]})
+    with pytest.raises(TypeError, match=r"^stop must not"):
+        run(lambda s: None, stop=[text])
+    with pytest.raises(TypeError, match=r"^name must not"):
+        sgl.select(text, ["a"])
+
+
+def test_a_choice_takes_what_changes_nothing() -> None:
+    for given in ({"stop": []}, {"stop": ""}, {"seed": 0}, {"n": 1}, {"stop_token_ids": ()}):
+        state = run(lambda s, given=given: s.__iadd__("p" + sgl.gen("a", choices=["x"], **given)))
+        assert state["a"] == "x"
+
+
 def test_a_state_is_no_text() -> None:
     for body in (lambda s: s.__iadd__(f"{s}"), lambda s: s.__iadd__(f"{s.fork(2)}")):
         with pytest.raises(TypeError, match=r"text\(\)"):

@@ -198,6 +198,14 @@ def test_a_stream_of_all_forks() -> None:
         list(failing.run(stream=True, backend=backend).tree_iter())
 
 
+def test_forks_are_watched_in_streams_only() -> None:
+    state = tree.run(backend=FakeBackend())
+    with pytest.raises(ValueError, match="stream=True"):
+        state.tree_iter()
+    with pytest.raises(ValueError, match="stream=True"):
+        state.tree_async_iter()
+
+
 async def test_a_stream_of_all_forks_on_a_loop() -> None:
     backend = FakeBackend(lambda prompt, sampling: "hello")
     state = tree.run(stream=True, backend=backend)

@@ -88,6 +88,47 @@ def test_a_failed_state_can_be_pickled(error: Exception) -> None:
         _ = again["a"]
 
 
+def test_a_failed_state_is_not_lost_with_its_error() -> None:
+    class Local(Exception):
+        pass
+
+    locked = ValueError("it holds a lock")
+    locked.lock = threading.Lock()  # type: ignore[attr-defined]
+    for error in (Local("it is local"), locked):
+
+        def body(s: Any, error: Exception = error) -> None:
+            s += "a" + sgl.gen("x")
+            s.sync()
+            raise error
+
+        state = sgl.function(body).run(backend=FakeBackend(), stream=True)
+        with pytest.raises(ProgramError):  # when the function has raised
+            list(state.text_iter())
+        again = sent(state)
+        assert (again.text(), again["x"]) == ("a<1>", "<1>")
+        assert f"{type(error).__name__}: {error}" in str(again.error())
+        backend = FakeBackend()
+        backend.error = error
+        failed = sgl.function(lambda s: s.__iadd__(BOOM + sgl.gen("a"))).run(backend=backend)
+        assert str(error) in str(sent(failed).error())
+
+
+def test_pickling_leaves_the_seeds_as_they_are() -> None:
+    def seeds(copies: int) -> list[int | None]:
+        def body(s: Any) -> None:
+            s += "a" + sgl.gen("x")
+            s.sync()
+            for _ in range(copies):
+                sent(s)
+            s += "b" + sgl.gen("y")
+
+        backend = FakeBackend()
+        sgl.function(body).run(backend=backend, seed=5).sync()
+        return [sampling.seed for sampling in backend.samplings]
+
+    assert seeds(0) == seeds(2)
+
+
 def test_a_notebook_shows_a_whole_state() -> None:
     """Also of a program that is still at work when it is shown."""
     go = threading.Event()

@@ -1,0 +1,50 @@
+"""What the runtime's back end makes of answers that no server of ours would give."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from lang.backends.served_model import ServedModel
+from srt.errors import RingError
+
+
+def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> ServedModel:
+    """A model whose server's answers are those of `answer` to the paths."""
+    client = httpx.AsyncClient
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        content = answer(request.url.path)
+        if isinstance(content, bytes):
+            return httpx.Response(200, content=content)
+        return httpx.Response(200, json=content)
+
+    def faked(**options: Any) -> httpx.AsyncClient:
+        return client(transport=httpx.MockTransport(handle), **options)
+
+    monkeypatch.setattr(httpx, "AsyncClient", faked)
+    return ServedModel("http://server")
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html>", b"\xff", b"", {}, [1], {"model_path": 1, "tokens": "a", "text": 3}]
+)
+async def test_answers_of_another_form(monkeypatch: pytest.MonkeyPatch, content: Any) -> None:
+    model = served(monkeypatch, lambda path: content)
+    for ask in (model.name, model.bos_id, lambda: model.texts([1])):
+        with pytest.raises(RingError, match=r"http://server/.* does not answer as our server"):
+            await ask()
+
+
+async def test_a_missing_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served(monkeypatch, lambda path: {"tokens": [5], "text": ["a"]})
+    with pytest.raises(RingError, match="1 texts, not 3"):
+        await model.texts([1, 2])
+
+
+async def test_what_our_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"model_path": "m", "tokens": [5], "text": ["a", "a b"], "other": None}
+    model = served(monkeypatch, lambda path: answer)
+    assert (await model.name(), await model.bos_id()) == ("m", None)
+    assert await model.texts([7]) == {7: " b"}
