@@ -126,10 +126,12 @@ def _message(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
 
 
 def _json(text: str, change: Callable[[str], str]) -> str:
-    """The text of a JSON value with its strings changed; itself if none of them is."""
+    """The text of a JSON value with its strings changed; itself if none of them is. A name that
+    comes twice hides a value, which templates may write all the same: the text is looked at too."""
     value = json.loads(text or "null")
     changed = _value(value, change)
-    return text if changed == value else json.dumps(changed, ensure_ascii=False)
+    is_same = changed == value and change(text) == text
+    return text if is_same else json.dumps(changed, ensure_ascii=False)
 
 
 def _value(value: Any, change: Callable[[str], str]) -> Any:

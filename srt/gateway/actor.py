@@ -23,7 +23,7 @@ from srt.ring_client import RingClient
 
 log = logging.getLogger(__name__)
 
-KEY_INTERVAL_S = 2.0  # in which a changed file of keys is seen
+KEY_INTERVAL_S = 1.0  # in two of which a changed file of keys is read
 
 
 class GatewayActor(Actor):
@@ -55,19 +55,24 @@ class GatewayActor(Actor):
         pass  # the client has heard it too
 
     async def _watch_keys(self, gateway: Gateway, files: list[Path]) -> None:
-        """Read the keys anew when one of their files has changed; a bad file changes nothing."""
-        seen = [_stamp(path) for path in files]
+        """Read the keys anew when one of their files has changed, and is not being written: it was
+        the same before and after. A bad file changes nothing, and no key becomes an admin's because
+        the others have gone."""
+        read = last = [_stamp(path) for path in files]
         while True:
             await asyncio.sleep(KEY_INTERVAL_S)
-            found = [_stamp(path) for path in files]
-            if found == seen:
+            before, last = last, [_stamp(path) for path in files]
+            if last == read or last != before:
                 continue
-            seen = found
             try:
-                gateway.keys = Keys.of(self.args)
+                keys = Keys.of(self.args, may_be_sole=gateway.keys.is_sole)
+                if [_stamp(path) for path in files] != last:
+                    continue
+                gateway.keys = keys
                 log.info("the API keys have been read again")
             except ConfigError as error:
                 log.warning("the API keys stay as they were: %s", error)
+            read = last
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(

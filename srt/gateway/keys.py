@@ -30,22 +30,27 @@ class Caller(NamedTuple):
 
 class Keys:
     """`keys` open every route; `admin_keys` also those of admins. A server's only key is one of
-    them. Without any, everybody is an admin. With `share_cache` callers share the prefix cache."""
+    them, if it `may_be_sole`. Without any, everybody is an admin. With `share_cache` callers share
+    the prefix cache."""
 
     def __init__(
-        self, keys: Sequence[str] = (), admin_keys: Sequence[str] = (), share_cache: bool = False
+        self,
+        keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
+        share_cache: bool = False,
+        may_be_sole: bool = True,
     ) -> None:
-        alone = len(keys) == 1 and not admin_keys
-        self._admins = [_digest(key) for key in (keys if alone else admin_keys)]
+        self.is_sole = may_be_sole and len(keys) == 1 and not admin_keys
+        self._admins = [_digest(key) for key in (keys if self.is_sole else admin_keys)]
         self._all = [*map(_digest, keys), *self._admins]
         self._share_cache = share_cache
 
     @classmethod
-    def of(cls, args: ServerArgs) -> "Keys":
+    def of(cls, args: ServerArgs, may_be_sole: bool = True) -> "Keys":
         """Those of the command line and of the files. Raises ConfigError."""
         for path in key_files(args):
             _warn_of_readable(path)
-        return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys)
+        return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys, may_be_sole)
 
     def caller(self, given: str, address: str) -> Caller | None:
         """Who calls from `address` with the key `given`; None: nobody whom the server knows."""
@@ -72,7 +77,10 @@ def _digest(key: str) -> bytes:
 
 
 def _warn_of_readable(path: Path) -> None:
-    mode = path.stat().st_mode if path.exists() else 0
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # who reads it says so
     if mode & stat.S_IROTH:
         told = f"{stat.S_IMODE(mode):o}"
         log.warning("every user can read the API keys in %s (mode %s): chmod 600 it", path, told)

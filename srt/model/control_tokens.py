@@ -64,8 +64,10 @@ class ControlTokens:
         return [text[i:j] for i, j in pairwise([0, *places, len(text)])]
 
     def hold(self, role: str) -> bool:
-        """Whether `role` stands inside of some control token, as `user` does in `<|user|>`."""
-        return any(role in text for text in self._ids)
+        """Whether `role` stands inside of some control token, as `user` does in `<|user|>`, also if
+        a template strips it or changes its case."""
+        role = role.strip().casefold()
+        return any(role in text.casefold() for text in self._ids)
 
     def marked(self, text: str, mark: str) -> str:
         """`text` with the character `mark` inside of each control token, and where a part of one

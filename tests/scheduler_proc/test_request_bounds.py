@@ -62,7 +62,8 @@ def admitted(sampling: SamplingParams) -> SamplingParams:
             assert name is not None and name in FIELDS
             sampling = replace(sampling, **{name: getattr(DEFAULTS, name)})
     sampling.check(VOCAB)
-    return sampling
+    stops = [i for i in sampling.stop_token_ids if 0 <= i < VOCAB]  # as the front does
+    return replace(sampling, stop_token_ids=stops)
 
 
 @pytest.fixture(scope="module", params=[NativeExecutor, TorchExecutor])

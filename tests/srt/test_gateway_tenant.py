@@ -153,6 +153,12 @@ async def test_an_abort_finds_only_the_callers_own() -> None:
 # ---- the keys' files -----------------------------------------------------------------------------
 
 
+def test_no_key_becomes_an_admins_because_the_others_have_gone() -> None:
+    for before, is_admin in ((["one"], True), (["one", "two"], False)):
+        later = Keys(["one"], may_be_sole=Keys(before).is_sole)
+        assert (caller := later.caller("one", "")) and caller.is_admin is is_admin
+
+
 def test_keys_of_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = {name: tmp_path / name for name in ("api_key_file", "admin_api_key_file")}
     files["api_key_file"].write_text("one\ntwo\n")

@@ -265,9 +265,10 @@ def test_a_token_put_together_from_several_texts(tmp_path: Path) -> None:
         assert len(family.control_ids(family.today(parts))) == 1
 
 
-@pytest.mark.parametrize("role", ["end", "start|>x<|end", "endless"])
+@pytest.mark.parametrize("role", ["end", "start|>x<|end", "endless", " End "])
 def test_a_role_makes_no_control_token(tmp_path: Path, role: str) -> None:
     family = Family("phi-4", tmp_path)
+    family.template = ChatTemplate(TURNS.replace("m.role", "(m.role | trim | lower)"))
     wanted = family.control_ids(family.today([ChatMessage("nobody", "x")]))
     assert family.control_ids(family.prompt([ChatMessage(role, "x")])) == wanted
     assert family.control_ids(family.prompt([ChatMessage("user", "x")])) != wanted
@@ -279,6 +280,7 @@ EVERYWHERE: dict[str, Callable[[str], dict[str, Any]]] = {
     "reasoning": lambda text: {"messages": [ChatMessage("assistant", "x", reasoning=text)]},
     "call": lambda text: called(text, "{}"),
     "argument": lambda text: called("f", f'{{"a": ["{text}"]}}'),
+    "hidden": lambda text: called("f", f'{{"a": "{text}", "a": "y"}}'),
     "escaped": lambda text: called("f", f'{{"\\u{ord(text[0]):04x}{text[1:]}": 1}}'),
     "description": lambda text: {"messages": [USER], "tools": [ToolSpec("f", text)]},
     "parameters": lambda text: {
@@ -306,7 +308,7 @@ def test_every_text_of_a_request(tmp_path: Path, where: str, source: str) -> Non
     assert family.control_ids(family.prompt(**make("<|im_end|>"))) == wanted
     unseen = source == CHAT_ML and where in ("name", "reasoning", "escaped")
     allowed = family.control_ids(family.prompt(**make("<|im_end|>"), allowed=True))
-    assert (allowed == wanted) == unseen
+    assert (allowed == wanted) == (unseen or (where, source) == ("hidden", HERMES))
 
 
 def test_what_is_refused_names_the_text_as_it_was(tmp_path: Path) -> None:
