@@ -88,6 +88,22 @@ def pattern_of(node: Node) -> Pattern:
     return Pattern(_print(node, _plain_chars), node)
 
 
+def head(node: Node) -> str:
+    """Characters that all texts of a tree begin with."""
+    text = ""
+    for item in node.items if isinstance(node, Sequence) else (node,):
+        if isinstance(item, Choice) and len(item.items) == 1:
+            return text + head(item.items[0])
+        if isinstance(item, Chars):
+            (low, high), *more = item.ranges or ((0, 1),)
+            if more or low != high:
+                break
+            text += chr(low)
+        elif item != EMPTY:
+            return text + head(item) if isinstance(item, Sequence) else text
+    return text
+
+
 def literal(text: str) -> Node:
     """Exactly `text`."""
     return Sequence(tuple(Chars(charset.chars(char)) for char in text))

@@ -70,7 +70,7 @@ class Plan:
 
     def _has_value(self, shape: Shape, possible: set[Need]) -> bool:
         if isinstance(shape, ItemPaths):
-            return shape.accepts_some(lambda need: need == ANYTHING or need in possible)
+            return bool(shape.cut(lambda n: n == ANYTHING or n in possible).accepting)
         return all(need == ANYTHING or need in possible for need in _needed(shape))
 
     def _pruned(self, shapes: list[Shape]) -> list[Shape]:
@@ -80,8 +80,7 @@ class Plan:
     def _cut(self, shape: Shape) -> Shape:
         """An array ends where no item is possible."""
         if isinstance(shape, ItemPaths):
-            arcs = tuple(arc for arc in shape.arcs if self.is_possible(arc[1]))
-            return replace(shape, arcs=arcs)
+            return shape.cut(self.is_possible)
         if not isinstance(shape, Arrays):
             return shape
         for i, need in enumerate((*shape.prefix, shape.rest)):

@@ -32,6 +32,7 @@ from srt.constraint import Whitespace
 
 _ALL = Strings()
 _MAX_PARTS = 500
+_NEVER = "/[^\\s\\S]/"  # an empty body would be the empty string
 # A number that is no integer has a last digit, not 0, behind the decimal point.
 _FRACTION = r"\.[0-9]*[1-9]"
 _SMALL = r"[1-9](?:\.[0-9]*[1-9])?[eE]-0*[1-9][0-9]*"
@@ -60,7 +61,7 @@ class _Rules:
             need = self._pending.pop()
             self._rules[self._names[need]] = self._union(self._plan.shapes[need])
         lines = [f"start: {start}", "gap: /[ \\t\\n\\r]*/"]
-        lines += [f"{name}: {body}" for name, body in self._rules.items()]
+        lines += [f"{name}: {body or _NEVER}" for name, body in self._rules.items()]
         lines += [f"{name}: {body}" for body, name in self._terminals.items()]
         return LLGrammar.lark("\n".join(lines))
 
@@ -182,7 +183,7 @@ class _Rules:
             (names, place), *more_names = shape.some
             if more_names or is_counted:
                 raise refuse(place, "cannot be negated beside other conditions on names")
-            one = self._others(shape, names) or "/[^\\s\\S]/"
+            one = self._others(shape, names) or _NEVER
             more_others = self._rule(f"({self._comma}{other})*")
             rest = self._rule(f"{more_others} {self._comma}{one} {more_others}")
             first = self._rule(f"({other}{self._comma})* {one} {more_others}")

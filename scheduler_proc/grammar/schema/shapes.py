@@ -185,14 +185,15 @@ class ItemPaths:
     arcs: tuple[tuple[int, Need, int], ...]
     accepting: frozenset[int]
 
-    def accepts_some(self, is_possible: Callable[[Need], bool]) -> bool:
-        """Whether there is such an array of possible items."""
+    def cut(self, is_possible: Callable[[Need], bool]) -> "ItemPaths":
+        """Less what no array of possible items reaches."""
+        arcs = [arc for arc in self.arcs if is_possible(arc[1])]
         reached, grown = {0}, True
         while grown:
-            more = {b for a, need, b in self.arcs if a in reached and is_possible(need)} - reached
+            more = {after for before, _, after in arcs if before in reached} - reached
             reached |= more
             grown = bool(more)
-        return bool(reached & self.accepting)
+        return ItemPaths(tuple(a for a in arcs if a[0] in reached), self.accepting & reached)
 
 
 @dataclass(frozen=True)

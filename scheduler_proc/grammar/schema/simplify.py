@@ -8,11 +8,12 @@ where neither is exact.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, permutations
+from itertools import combinations, pairwise, permutations
 from math import ceil, floor
 
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.normalise import Normaliser
+from scheduler_proc.grammar.schema.pattern import head
 from scheduler_proc.grammar.schema.shapes import (
     Arrays,
     Distinct,
@@ -33,7 +34,8 @@ from scheduler_proc.grammar.schema.shapes import (
 from scheduler_proc.grammar.schema.terminal import is_never_met
 
 MAX_SPREAD = 256  # alternatives that one shape may be spread out into
-_MAX_UNIQUE = 64  # the bits of a parameter of llguidance's
+_MAX_UNIQUE = 63  # the bits of a parameter of llguidance's that it can test
+_MAX_TESTS = 500
 _MAX_ARRANGED = 5
 _MAX_ARRANGEMENTS = 2000
 _MAX_SLOTS = 24
@@ -45,6 +47,7 @@ class Simplifier:
 
     def __init__(self, normaliser: Normaliser) -> None:
         self._normaliser = normaliser
+        self._never: dict[Strings, bool] = {}  # what was asked of the back end
         self._false: Need = ((normaliser.document.add(False, 0), True),)
 
     def printable(self, shape: Shape) -> list[Shape]:
@@ -254,22 +257,37 @@ class Simplifier:
 
     def _apart(self, shape: Objects) -> Objects:
         """The same with patterns of which no two match one name."""
+        place = f"{shape.limits_at}/patternProperties"
         names = [names for names, _ in shape.patterns]
         simple = all(each == Strings(patterns=each.patterns[:1]) for each in names)
-        if simple and not any(_pieces(a, [b]) for a, b in combinations(names, 2)):
+        if simple and not any(self._pieces(a, [b], place) for a, b in _with_like_heads(names)):
             return shape
         parts: list[tuple[Strings, Need | None]] = [(Strings(), None)]
         for each, need in shape.patterns:
-            inside = [
-                (piece, need if known is None else both(known, need))
-                for part, known in parts
-                for piece in _pieces(part, [each])
-            ]
-            outside = [(p, known) for part, known in parts for p in _pieces(part, each.others())]
+            inside: list[tuple[Strings, Need | None]] = []
+            outside: list[tuple[Strings, Need | None]] = []
+            for part, known in parts:
+                met = self._pieces(part, [each], place)
+                inside += [(piece, need if known is None else both(known, need)) for piece in met]
+                left = self._pieces(part, each.others(), place) if met else [part]
+                outside += [(piece, known) for piece in left]
             parts = inside + outside
-            _check_spread(len(parts), "patternProperties", f"{shape.limits_at}/patternProperties")
+            _check_spread(len(parts), "patternProperties", place)
         found = tuple((part, shape.rest if need is None else need) for part, need in parts)
         return replace(shape, patterns=found, rest=self._false)
+
+    def _pieces(self, strings: Strings, others: list[Strings], place: str) -> list[Strings]:
+        """What of a set lies in each of others, where that is something."""
+        found = []
+        for piece in (meet_strings(strings, other) for other in others):
+            if piece is None or _are_apart(piece):
+                continue
+            if piece not in self._never:
+                self._never[piece] = is_never_met(piece)
+                if len(self._never) > _MAX_TESTS:
+                    raise refuse(place, f"takes more than {_MAX_TESTS} comparisons of patterns")
+            found += [] if self._never[piece] else [piece]
+        return found
 
     def _listed_required(self, shape: Objects) -> Objects:
         listed = {name for name, _ in shape.properties}
@@ -281,10 +299,20 @@ class Simplifier:
         return all(self._normaliser.is_empty(need) for need in needs)
 
 
-def _pieces(strings: Strings, others: list[Strings]) -> list[Strings]:
-    """What of a set lies in each of others, where that is something."""
-    met = (meet_strings(strings, other) for other in others)
-    return [piece for piece in met if piece is not None and not is_never_met(piece)]
+def _are_apart(strings: Strings) -> bool:
+    """Whether two patterns of a set begin with different characters."""
+    heads = sorted(head(pattern.node) for pattern in strings.patterns)
+    return any(not b.startswith(a) for a, b in pairwise(heads))
+
+
+def _with_like_heads(names: list[Strings]) -> Iterator[tuple[Strings, Strings]]:
+    """The pairs, each of one pattern, that may begin alike: neighbours once they are sorted."""
+    found = sorted([(head(x.patterns[0].node), i) for i, x in enumerate(names)])
+    for at, (first, i) in enumerate(found):
+        for other, j in found[at + 1 :]:
+            if not other.startswith(first):
+                break
+            yield names[i], names[j]
 
 
 def _few(shape: Shape) -> tuple[Literal, ...] | None:

@@ -102,6 +102,10 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "array", "items": {"enum": [f"v{i}" for i in range(40)]}, "uniqueItems": True,
       "minItems": 2}, [["v9", "v3"], [f"v{i}" for i in range(39, -1, -1)]],
      [["v1"], ["v1", "v2", "v1"]]),
+    ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "integer"}], "maxItems": 3,
+      "contains": {"type": "string"}}, [[1, 1, "a"]], [[], [1], ["a"], [1, 1]]),
+    ({"type": "array", "items": {"enum": list(range(63))}, "uniqueItems": True},
+     [list(range(63))], [[62, 62]]),
     ({"contains": {"type": "number", "minimum": 5}, "unevaluatedItems": {"type": "string"},
       "type": "array"},
      [[6], ["a", 7, "b"]], [["a"], [1, 6]]),
@@ -176,6 +180,10 @@ def test_accepts_the_valid_and_rejects_the_invalid(case: int) -> None:
 
 REFUSED = [
     ({"type": "array", "uniqueItems": True}, "#/uniqueItems"),
+    (
+        {"type": "array", "uniqueItems": True, "items": {"enum": list(range(64))}},
+        "#/uniqueItems",
+    ),
     (
         {"type": "array", "uniqueItems": True, "items": {"type": "integer", "minimum": 0}},
         "#/uniqueItems",

@@ -1,6 +1,7 @@
 """Hostile schemas end in an error that says why, or compile; none takes long or much."""
 
 import json
+import time
 import tracemalloc
 from typing import Any
 
@@ -44,8 +45,27 @@ def test_what_contains_counts_is_bounded() -> None:
 def test_overlapping_patterns_are_bounded() -> None:
     named = {f"a{{{i}}}": {"minimum": i} for i in range(1, 12)}
     named |= {f"{chr(98 + i)}.*{chr(99 + i)}": {"maximum": i} for i in range(10)}
-    with pytest.raises(GrammarError, match=r"#/patternProperties.* alternatives"):
+    with pytest.raises(GrammarError, match=r"#/patternProperties.* (alternatives|comparisons)"):
         prepare(json.dumps({"type": "object", "patternProperties": named}), "compact")
+
+
+def test_patterns_that_begin_otherwise_are_not_compared() -> None:
+    names = [f"^{i}-" for i in range(100, 400)]
+    named = {name: {"const": name} for name in names}
+    start = time.process_time()
+    prepare(json.dumps({"type": "object", "patternProperties": named}), "compact")
+    assert time.process_time() - start < 2
+    matcher = schema_matcher({"type": "object", "patternProperties": named})
+    assert matcher.accepts('{"399-x":"^399-"}')
+    assert not matcher.accepts('{"399-x":"^398-"}')
+
+
+def test_comparisons_of_patterns_are_bounded() -> None:
+    named = {f"{i}$": {"const": i} for i in range(100, 400)}
+    start = time.process_time()
+    with pytest.raises(GrammarError, match=r"#/patternProperties.* comparisons"):
+        prepare(json.dumps({"type": "object", "patternProperties": named}), "compact")
+    assert time.process_time() - start < 3
 
 
 def reference_bomb(width: int, depth: int) -> dict[str, Any]:
