@@ -35,7 +35,7 @@ from scheduler_proc.grammar.schema.terminal import is_never_met
 
 MAX_SPREAD = 256  # alternatives that one shape may be spread out into
 _MAX_UNIQUE = 63  # the bits of a parameter of llguidance's that it can test
-_MAX_TESTS = 500
+_MAX_COMPARED = 2000  # what sets of strings may cost: each the square of its number of patterns
 _MAX_ARRANGED = 5
 _MAX_ARRANGEMENTS = 2000
 _MAX_SLOTS = 24
@@ -48,6 +48,7 @@ class Simplifier:
     def __init__(self, normaliser: Normaliser) -> None:
         self._normaliser = normaliser
         self._never: dict[Strings, bool] = {}  # what was asked of the back end
+        self._compared = 0
         self._false: Need = ((normaliser.document.add(False, 0), True),)
 
     def printable(self, shape: Shape) -> list[Shape]:
@@ -283,9 +284,10 @@ class Simplifier:
             if piece is None or _are_apart(piece):
                 continue
             if piece not in self._never:
+                self._compared += len(piece.patterns + piece.without) ** 2
+                if self._compared > _MAX_COMPARED:
+                    raise refuse(place, "has patterns that take too many comparisons")
                 self._never[piece] = is_never_met(piece)
-                if len(self._never) > _MAX_TESTS:
-                    raise refuse(place, f"takes more than {_MAX_TESTS} comparisons of patterns")
             found += [] if self._never[piece] else [piece]
         return found
 
