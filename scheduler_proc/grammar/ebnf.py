@@ -18,12 +18,16 @@ MAX_SOURCE_CHARS = 512 * 1024
 MAX_NESTING = 128
 MAX_COUNT = 10_000
 MAX_RULES = 20_000
-_MAX_REGEX_NODES = 20_000
+_MAX_REGEX_NODES = 200_000  # some 30,000 words
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _RULE = re.compile(_NAME.pattern + r"\s*::=")
 _GBNF = re.compile(r"^[ \t]*" + _RULE.pattern, re.MULTILINE)
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
+# C's; other letters and digits would be mistaken for classes, as in patterns.
+_ESCAPES = {
+    **{"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"},
+    **{"a": "\a", "b": "\b", "e": "\x1b", "0": "\0"},
+}
 _HEX_WIDTHS = {"x": 2, "u": 4, "U": 8}
 
 
@@ -269,6 +273,7 @@ class _GbnfParser:
             if self._rule_begins():
                 break
             item = self._element(depth)
+            self._skip()
             items.append(self._repeated(item))
             self._skip()
         return items[0] if len(items) == 1 else Sequence(tuple(items))  # type: ignore[arg-type]

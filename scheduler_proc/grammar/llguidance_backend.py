@@ -59,6 +59,8 @@ def parser_limits() -> llguidance.LLParserLimits:
 
 def _placed(error: str) -> str:
     """A message of the library's about Lark, with its place as in all of our messages."""
+    if "assertion failed: grammar.symbols.len()" in error:
+        return "the grammar is too large: characters, groups and rules are more than 65,000"
     found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\): (.*?)(?: \(at .*\))?", error)
     if found is None:
         return error

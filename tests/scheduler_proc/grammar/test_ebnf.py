@@ -35,6 +35,8 @@ CASES = [
      ["\u00e9\U0001f600A\n"]),
     ('root ::= "(" root ")" | "x"{0} ("y" root){0} "z"', ["z", "((z))"], ["xz", "yz"]),
     ("root ::= [^a-z\\n]+", ["A\u00e9"], ["a", "\n", ""]),
+    ('root ::= "\\a\\b\\e" [\\f\\v\\0] "\\\'"', ["\a\b\x1b\f'", "\a\b\x1b\0'"], ["abef'"]),
+    ('root ::= ("a" | "b") {2} # pairs\n  "c" * x ?\nx ::= "d"', ["ab", "bbccd"], ["a", "abdd"]),
     ('root ::= my-rule_2\nmy-rule_2 ::= "x"', ["x"], [""]),
     (JSON, ['{"a": [1, -2.5, "\\u00e9\\n"]}', "null", "[]"], ['{"a":}', '{"a" 1}', "[1,]", "tru"]),
     # Indented as in a program's source: rules, and lines in which they go on
@@ -94,6 +96,18 @@ def test_errors_say_what_and_where(source: str, message: str) -> None:
 )
 def test_errors_in_lark_say_what_and_where(source: str, message: str) -> None:
     with pytest.raises(GrammarError, match=message.replace("[", "\\[").replace(")", "\\)")):
+        compile_llguidance(Constraint("ebnf", source), TokenVocabulary.from_vocab(VOCAB))
+
+
+def test_thousands_of_words() -> None:
+    words = [f"{chr(97 + i % 26)}{i}" for i in range(15_000)]
+    matcher = ByteMatcher(lark_of("root ::= " + " | ".join(f'"{word}"' for word in words)))
+    assert matcher.accepts(words[-1]) and not matcher.accepts(words[-1] + "0")
+
+
+def test_a_grammar_above_the_librarys_size() -> None:
+    source = f'root ::= "{"ab" * 40_000}" root?'
+    with pytest.raises(GrammarError, match="too large: characters, groups and rules"):
         compile_llguidance(Constraint("ebnf", source), TokenVocabulary.from_vocab(VOCAB))
 
 
