@@ -16,6 +16,7 @@ from lang.errors import AnswerError
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, Gen
 from lang.patterns import Matcher
 from lang.sampling import Sampling
+from lang.type_schemas import schema_of_type
 
 _TYPES: dict[type, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
     int: (REGEX_INT, (" ", "\n"), lambda text: int(text.strip())),
@@ -104,37 +105,12 @@ def schema_of(schema: Any) -> tuple[str, Callable[[str], Any]]:
     if hasattr(schema, "model_json_schema"):
         return json.dumps(schema.model_json_schema()), schema.model_validate_json
     try:
-        text = json.dumps(_writable(msgspec.json.schema(schema)))
+        text = json.dumps(schema_of_type(schema))
         decoder = msgspec.json.Decoder(schema)
     except TypeError as error:
         kinds = "a dict, a pydantic model or a type that msgspec knows"
         raise TypeError(f"schema must be {kinds}, not {schema!r}: {error}") from None
     return text, decoder.decode
-
-
-# What msgspec reads where its schemas say no more than this.
-_PATTERNS = {
-    ("contentEncoding", "base64"): r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
-    ("format", "decimal"): r"^-?[0-9]{1,20}(\.[0-9]{1,20})?$",
-    ("format", "duration"): r"^-?P([0-9]{1,4}D|([0-9]{1,4}D)?T[0-9]{1,4}[HMS])$",
-}
-
-
-def _writable(schema: Any) -> Any:
-    """msgspec's schema with patterns for its own formats, and without `uniqueItems`: a set may be
-    written with items that come twice."""
-    if isinstance(schema, list):
-        return [_writable(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: _writable(value) for key, value in schema.items()}
-    if made.get("type") == "array":
-        made.pop("uniqueItems", None)
-    for (key, value), pattern in _PATTERNS.items():
-        if made.get("type") == "string" and made.get(key) == value:
-            del made[key]
-            made["pattern"] = pattern
-    return made
 
 
 def text_schema_of(dtype: Any) -> tuple[str, Callable[[str], Any]]:

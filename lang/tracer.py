@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lang import roles
+from lang import marks, roles
 from lang.backends.base import Backend
 from lang.interpreter import Interpreter
 from lang.ir import Part, RoleBegin, RoleEnd
@@ -105,7 +105,7 @@ class _Reader:
             self._call(self._value(node.func), node.args)
         else:
             value = self._value(node)
-            if not isinstance(value, str):
+            if not isinstance(value, str) or marks.has_mark(value):
                 raise _End
             self.parts.append(value)
 

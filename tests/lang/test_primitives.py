@@ -1,7 +1,9 @@
 """Every primitive on a fake back end: what the state, the prompts and the variables become."""
 
 import datetime
+import decimal
 import enum
+import random
 import re
 import uuid
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from lang import marks
 from lang.errors import ProgramError, UnsupportedError
 from srt.sampling_params import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
+from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
 
 
 def run(body: Any, backend: FakeBackend | None = None, **kwargs: Any) -> sgl.ProgramState:
@@ -378,6 +381,38 @@ def test_every_type_that_msgspec_knows(kind: Any, text: str, value: Any) -> None
     if kind is not str:  # whose texts are bare
         typed = run(lambda s: s.__iadd__(sgl.gen("p", dtype=kind)), backend)["p"]
         assert typed == text and typed.value == value
+
+
+WRITTEN: list[tuple[Any, str]] = [
+    (dict[int, str], '{"-12":"a"}'),
+    (dict[float, int], '{"1.5":1}'),
+    (dict[Literal[1, 2], bool], '{"2":true}'),
+    (dict[Colour, int], '{"red":1}'),
+    (dict[datetime.date | int, int], '{"2024-05-06":1,"7":1}'),
+    (dict[Annotated[str, msgspec.Meta(max_length=1)], list[bytes]], '{"a":["aGV5"]}'),
+    (datetime.datetime, '"2024-05-06T07:08:09Z"'),
+    (Annotated[datetime.datetime, msgspec.Meta(tz=False)], '"2024-05-06T07:08:09"'),
+    (datetime.time, '"07:08:09Z"'),
+    (Annotated[datetime.time, msgspec.Meta(tz=False)], '"07:08:09"'),
+    (datetime.timedelta, '"PT5M"'),
+    (decimal.Decimal, '"1.50"'),
+    (set[Literal[1, 2]], "[1,1]"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text"), WRITTEN)
+def test_what_a_type_lets_the_model_write_is_a_value_of_it(kind: Any, text: str) -> None:
+    class Inner(msgspec.Struct):
+        value: kind  # type: ignore[valid-type]
+
+    for schema, sample in ((kind, text), (Inner, f'{{"value":{text}}}')):
+        asked = sgl.gen("p", schema=schema).given["json_schema"]  # type: ignore[attr-defined]
+        matcher, rng = schema_matcher(msgspec.json.decode(asked)), random.Random(1)
+        assert matcher.accepts(sample)
+        written = [answer for _ in range(20) if (answer := matcher.sample(rng, 200)) is not None]
+        assert len(written) > 10
+        for answer in written:
+            msgspec.json.decode(answer, type=schema)
 
 
 def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:

@@ -259,6 +259,18 @@ def test_the_constant_prefix_is_sent_ahead() -> None:
     assert backend.prefetched[1] == expected + "c<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_the_prefix_ends_before_an_expression_in_a_text() -> None:
+    asking = f"{PREFIX}{sgl.gen('first')} and so on"
+
+    @sgl.function
+    def body(s: Any) -> None:
+        s += PREFIX
+        s += asking
+
+    backend = FakeBackend()
+    assert body.constant_prefix(backend) == PREFIX and backend.prompts == []
+
+
 def test_finding_the_prefix_runs_nothing() -> None:
     def body(s: Any, q: str) -> None:
         s += PREFIX

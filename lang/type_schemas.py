@@ -1,0 +1,79 @@
+"""JSON Schemas of types, as narrow as what msgspec reads as values of them.
+
+msgspec's own schemas do not say how times without a zone are written, nor names of dicts that are
+no texts, and have formats of their own; a set may be written with items that come twice.
+"""
+
+from typing import Any
+
+from msgspec import _json_schema as schemas
+from msgspec import inspect as types
+
+_DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # there are more days in some months
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_BASE64 = {
+    "pattern": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+_NUMBER_NAMES = {
+    "integer": r"^(0|-?[1-9][0-9]{0,17})$",
+    "number": r"^-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,15})?$",
+}
+
+
+def schema_of_type(kind: Any) -> dict[str, Any]:
+    """The schema of any type that msgspec knows. Raises TypeError for others."""
+    info = types.type_info(kind)
+    named = schemas._collect_component_types([info])
+    names = schemas._build_name_map(named)
+    generator = _Generator(names)
+    made = generator.to_schema(info)
+    if named:
+        made["$defs"] = {names[cls]: generator.to_schema(t, False) for cls, t in named.items()}
+    return made
+
+
+class _Generator(schemas._SchemaGenerator):
+    def to_schema(self, t: types.Type, check_ref: bool = True) -> dict[str, Any]:
+        made = super().to_schema(t, check_ref)
+        while isinstance(t, types.Metadata):
+            t = t.type
+        if text := _text_of(t):
+            made.pop("contentEncoding", None)
+            made.pop("format", None)
+            return made | text
+        if isinstance(t, types.SetType | types.FrozenSetType):
+            made.pop("uniqueItems")
+        elif isinstance(t, types.DictType) and not isinstance(t.key_type, types.AnyType):
+            made["propertyNames"] = _of_names(self.to_schema(t.key_type, False))
+        return made
+
+
+def _text_of(t: types.Type) -> dict[str, str] | None:
+    """How a value is written as a text, if msgspec's schema does not say it."""
+    match t:
+        case types.BytesType() | types.ByteArrayType() | types.MemoryViewType():
+            return _BASE64
+        case types.DecimalType():
+            return {"pattern": r"^-?[0-9]{1,20}(\.[0-9]{1,20})?$"}
+        case types.TimeDeltaType():
+            return {"pattern": r"^-?P([0-9]{1,4}D|([0-9]{1,4}D)?T[0-9]{1,4}[HMS])$"}
+        case types.DateTimeType(tz=False):
+            return {"pattern": f"^{_DATE}T{_CLOCK}$"}
+        case types.DateTimeType():
+            return {"format": "date-time"}
+        case types.TimeType(tz=False):
+            return {"pattern": f"^{_CLOCK}$"}
+        case types.TimeType():
+            return {"format": "time"}
+    return None
+
+
+def _of_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """The names of an object whose values, read from them, `schema` allows."""
+    if "enum" in schema:
+        return {"enum": [str(value) for value in schema["enum"]]}
+    if "anyOf" in schema:
+        return {"anyOf": [_of_names(each) for each in schema["anyOf"]]}
+    if pattern := _NUMBER_NAMES.get(schema.get("type", "")):
+        return {"pattern": pattern}
+    return schema
