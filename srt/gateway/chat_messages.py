@@ -34,13 +34,13 @@ def chat_messages(messages: list[Message]) -> list[ChatMessage]:
 def _converted(
     message: Message, calls: list[ToolCall], called: dict[str, str], where: str
 ) -> ChatMessage:
-    name = ""
+    name = message.name
     if message.role == "tool":
         if message.tool_call_id not in called:
             param = f"{where}.tool_call_id"
             reason = f"{param} {message.tool_call_id!r} is no call of an earlier message"
             raise RequestError(reason, param=param)
-        name = message.name or called[message.tool_call_id]
+        name = name or called[message.tool_call_id]
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
         content=_text(message.content, where),
@@ -61,7 +61,6 @@ def _check_roles(message: Message, where: str) -> None:
         "tool_calls": ("assistant", bool(message.tool_calls)),
         "reasoning_content": ("assistant", bool(message.reasoning_content)),
         "tool_call_id": ("tool", bool(message.tool_call_id)),
-        "name": ("tool", bool(message.name)),
     }
     for field, (role, is_given) in owners.items():
         if is_given and message.role != role:

@@ -149,7 +149,9 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
         list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
     ] = None
     tool_call_id: Annotated[str, Meta(description="tool: the call that this answers.")] = ""
-    name: Annotated[str, Meta(description="tool: the function; that of the call by default.")] = ""
+    name: Annotated[
+        str, Meta(description="tool: the function called. Others: for templates that use it.")
+    ] = ""
     reasoning_content: Annotated[
         str, Meta(description="assistant: for templates that use it; others leave it out.")
     ] = ""
