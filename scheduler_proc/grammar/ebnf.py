@@ -23,6 +23,14 @@ _MAX_REGEX_NODES = 200_000  # some 30,000 words
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _RULE = re.compile(_NAME.pattern + r"\s*::=")
 _GBNF = re.compile(r"^[ \t]*" + _RULE.pattern, re.MULTILINE)
+# Texts, patterns and comments of Lark, and what else may look like these words.
+_LARK_WORDS = re.compile(
+    r"""
+      "(?:\\.|[^"\\\n])*" | /(?!/)(?:\\.|[^/\\\n])+/ | //.* | \#.*
+    | (?P<token> <[^<>\s]+> ) | (?P<temperature> \btemperature(?=\s*=) )
+    """,
+    re.VERBOSE,
+)
 # C's; other letters and digits would be mistaken for classes, as in patterns.
 _ESCAPES = {
     **{"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"},
@@ -41,7 +49,24 @@ def lark_of(source: str) -> LLGrammar:
         raise GrammarError(
             "the grammar has neither a GBNF rule 'root ::=' nor a Lark rule 'start:'"
         )
+    _check_lark(source)
     return LLGrammar.lark(source)
+
+
+def _check_lark(source: str) -> None:
+    """Refuse what llguidance takes: outputs hold no special tokens, and have one temperature."""
+    for found in _LARK_WORDS.finditer(source):
+        if found["token"]:
+            what = f"tokens cannot be named, only text: {found['token']!r}"
+            raise _error_at(source, found.start(), what)
+        if found["temperature"]:
+            raise _error_at(source, found.start(), "a rule has no temperature of its own")
+
+
+def _error_at(source: str, position: int, what: str) -> GrammarError:
+    line = source.count("\n", 0, position) + 1
+    column = position - (source.rfind("\n", 0, position) + 1) + 1
+    return GrammarError(f"{what} at line {line}, column {column}")
 
 
 @dataclass(frozen=True)
@@ -232,10 +257,7 @@ class _GbnfParser:
         self.at = 0
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
-        position = self.at if at is None else at
-        line = self.source.count("\n", 0, position) + 1
-        column = position - (self.source.rfind("\n", 0, position) + 1) + 1
-        return GrammarError(f"{what} at line {line}, column {column}")
+        return _error_at(self.source, self.at if at is None else at, what)
 
     def rules(self) -> Rules:
         found: Rules = {}

@@ -1,5 +1,7 @@
 """GBNF is converted exactly; errors have line and column."""
 
+import re
+
 import pytest
 
 from scheduler_proc.grammar.base import GrammarError
@@ -91,11 +93,17 @@ def test_errors_say_what_and_where(source: str, message: str) -> None:
         ('start: ("a" | ', "expected ')', not the end of the line at line 1, column 15"),
         ('start: b\nb: "a"{2', "expected '}', not the end of the line at line 2, column 9"),
         ("start: T\nT[x]: /a+/", "expected ':', not '[' at line 2, column 2"),
+        (
+            '# <a>\nstart: "<a>" /<b>/ <|im_end|>',
+            "tokens cannot .* '<|im_end|>' at line 2, column 20",
+        ),
+        ("start: <[0-10]>", "tokens cannot be named, only text: '<[0-10]>' at line 1, column 8"),
+        ("start: x\nx[lazy, temperature=1]: /a/", "no temperature .* at line 2, column 9"),
         ('start: "a" %%', "expected a name, .* or an operator at line 1, column 13"),
     ],
 )
 def test_errors_in_lark_say_what_and_where(source: str, message: str) -> None:
-    with pytest.raises(GrammarError, match=message.replace("[", "\\[").replace(")", "\\)")):
+    with pytest.raises(GrammarError, match=re.sub(r"([\[\]()|])", r"\\\1", message)):
         compile_llguidance(Constraint("ebnf", source), TokenVocabulary.from_vocab(VOCAB))
 
 
