@@ -39,13 +39,14 @@ class Reading(Struct, frozen=True, kw_only=True):
     `functions` are the names of the tools that may be called (empty: look for none) in the format
     `form`, and
     `constrained` says that all text but the reasoning is constrained, so that calls are known to
-    be valid. `reasoning` says to split it off; `opened` that the answer begins inside it unless the
-    prompt has its end.
+    be valid; `calls_first` that calls are all of the answer, or there are none. `reasoning` says to
+    split it off; `opened` that the answer begins inside it unless the prompt has its end.
     """
 
     functions: frozenset[str] = frozenset()
     form: ToolFormat = HERMES
     constrained: bool = False
+    calls_first: bool = False
     reasoning: bool = False
     opened: bool = False
 
@@ -101,6 +102,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         form=form,
         functions=plan.names if plan is not None and reads_tools else frozenset(),
         constrained=plan is not None and given is not None and after in ("", reasoned),
+        calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before it is none of the answer.
         opened=given is not None and after == END_THINK,

@@ -21,6 +21,7 @@ from srt.gateway.openai_logprobs import (
     prompt_positions,
     ranked_prompt,
 )
+from srt.gateway.turns import slices
 from srt.gateway.wire_openai import (
     ChatChoice,
     ChatChunkChoice,
@@ -50,11 +51,19 @@ class ChatReader:
         self._parser: EventParser | None = None
         if reading.functions:
             self._parser = call_parser(
-                reading.form, reading.functions, constrained=reading.constrained
+                reading.form,
+                reading.functions,
+                constrained=reading.constrained,
+                is_first=reading.calls_first,
             )
 
-    def feed(self, text: str, final: bool) -> list[ChatDelta]:
-        """What is new of the message; `final` says that `text` is the last piece."""
+    def feed(self, text: str, final: bool) -> Iterator[list[ChatDelta]]:
+        """What is new of the message, for each slice of `text`; `final` says that this is the last
+        piece."""
+        for piece in slices(text, final):
+            yield self._deltas(*piece)
+
+    def _deltas(self, text: str, final: bool) -> list[ChatDelta]:
         if self._splitter is None:
             return self._answer(text, final)
         deltas = []
@@ -106,13 +115,16 @@ def message_of(deltas: list[ChatDelta]) -> ChatMessageOut:
 
 
 def _calls_of(pieces: list[ToolCallDelta]) -> list[ToolCallJson]:
-    starts = [piece for piece in pieces if piece.id]
-    arguments = [
-        "".join(p.function.arguments for p in pieces if p.index == s.index) for s in starts
-    ]
+    arguments: dict[int, list[str]] = {}
+    for piece in pieces:
+        arguments.setdefault(piece.index, []).append(piece.function.arguments or "")
     return [
-        ToolCallJson(id=s.id or "", function=FunctionCall(s.function.name or "", text))
-        for s, text in zip(starts, arguments, strict=True)
+        ToolCallJson(
+            id=start.id,
+            function=FunctionCall(start.function.name or "", "".join(arguments[start.index])),
+        )
+        for start in pieces
+        if start.id
     ]
 
 
@@ -145,12 +157,10 @@ class ChatFace:
         for i, output in enumerate(outputs):
             yield from self._writers[i].whole(msgspec.structs.replace(output, delta=output.text), i)
 
-    def chunk_choices(self, index: int, output: GenerateOutput) -> list[ChatChunkChoice]:
+    def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
         """What a snapshot adds; the first one of a choice begins with its role."""
-        return [
-            msgspec.structs.replace(choice, index=index)
-            for choice in self._writers[index].feed(output)
-        ]
+        for choice in self._writers[index].feed(output):
+            yield choice and msgspec.structs.replace(choice, index=index)
 
     def prompt_ids(self) -> list[int] | UnsetType:
         """The ids of the chat as the template wrote it."""
@@ -183,48 +193,55 @@ class _Writer:
         self._begun = False
 
     def whole(self, output: GenerateOutput, index: int) -> Iterator[ChatChoice | None]:
-        """The choice of a finished answer, after None for each token with a log-probability."""
+        """The choice of a finished answer, after None for each token with a log-probability, and
+        for each slice of the text."""
         positions, ids = self._new_tokens(output)
         rows: list[Any] = []
         for position in positions or ():
             rows.append(msgspec.Raw(_encode(chat_token(position, self._names))))
             yield None
         logprobs = None if positions is None else ChatLogprobs(rows)
+        deltas: list[ChatDelta] = []
+        for new in self._reader.feed(output.delta, final=True):
+            deltas += new
+            yield None
         yield ChatChoice(
             index=index,
-            message=message_of(self._reader.feed(output.delta, final=True)),
+            message=message_of(deltas),
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
             matched_stop=matched(output),
             token_ids=ids,
         )
 
-    def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice]:
-        """What a snapshot adds."""
+    def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
+        """What a snapshot adds, and None after each slice of its text."""
         if not self._begun:
             self._begun = True
             yield ChatChunkChoice(index=0, delta=ChatDelta(role="assistant", content=""))
         logprobs, ids = self._tokens(output)
-        deltas = self._reader.feed(output.delta, final=output.finish is not None)
-        chunks = [ChatChunkChoice(index=0, delta=delta) for delta in deltas]
+        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
+            for delta in deltas:
+                yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
+                logprobs, ids = None, UNSET
+            yield None
         if output.finish is not None:
-            last = ChatChunkChoice(
+            yield ChatChunkChoice(
                 index=0,
                 delta=ChatDelta(),
                 finish_reason=self._reader.finish_word(output),
                 matched_stop=matched(output),
+                logprobs=logprobs,
+                token_ids=ids,
             )
-            chunks.append(last)
-        if not chunks and ((logprobs and logprobs.content) or ids):
-            chunks.append(ChatChunkChoice(index=0, delta=ChatDelta(content="")))
-        if chunks and (logprobs or ids):
-            chunks[0] = msgspec.structs.replace(chunks[0], logprobs=logprobs, token_ids=ids)
-        yield from chunks
+        elif (logprobs and logprobs.content) or ids:
+            delta = ChatDelta(content="")
+            yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
 
     def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
         """What is new of the log-probabilities and of the ids."""
         positions, ids = self._new_tokens(output)
-        return None if positions is None else chat_logprobs(positions, self._names), ids
+        return None if positions is None else chat_logprobs(positions, self._names), ids or UNSET
 
     def _new_tokens(
         self, output: GenerateOutput

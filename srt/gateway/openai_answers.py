@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from srt.errors import RequestError
 from srt.gateway.batch import Batch
-from srt.gateway.turns import in_turns
+from srt.gateway.turns import each_in_turn, in_turns
 from srt.gateway.wire_openai import (
     FinishWord,
     OpenAIRequest,
@@ -45,7 +45,7 @@ class Face(Protocol):
         ...
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
-        """What a snapshot adds, each to be sent as a chunk of its own."""
+        """What a snapshot adds, each to be sent as a chunk of its own; None as in `choices`."""
         ...
 
     def prompt_ids(self) -> list[int] | UnsetType:
@@ -117,9 +117,10 @@ async def chunks(
         async for index, output in snapshots:
             last[index] = output
             usage = usage_of(batch, last) if options.continuous_usage_stats else None
-            for choice in face.chunk_choices(index, output):
-                yield chunk([choice], usage)
-                prompt_ids = UNSET  # told once
+            async for choice in each_in_turn(face.chunk_choices(index, output)):
+                if choice is not None:
+                    yield chunk([choice], usage)
+                    prompt_ids = UNSET  # told once
     if options.include_usage:
         yield chunk([], usage_of(batch, last))
 

@@ -9,14 +9,13 @@ from srt.gateway.fields import CHAT, NO_EXTRAS, Kind
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.tool_plan import tool_plan
-from srt.gateway.turns import in_turns
+from srt.gateway.turns import in_turns, slices
 from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
 from srt.reasoning import ReasoningSplitter
 from srt.tools.calls import call_parser
 from srt.tools.events import CallArguments, CallStart, EventParser, ToolEvent
 from srt.tools.format import FORMATS, model_format
 
-SLICE_CHARS = 4096
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
 
 
@@ -47,9 +46,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
 
 async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
     """All of a text, which is parsed in slices: many calls take long."""
-    starts = range(0, max(len(text), 1), SLICE_CHARS)
-    slices = ((text[i : i + SLICE_CHARS], i == starts[-1]) for i in starts)
-    found = await in_turns(parser.feed(*slice_) for slice_ in slices)
+    found = await in_turns(parser.feed(*piece) for piece in slices(text, True))
     return [event for events in found for event in events]
 
 

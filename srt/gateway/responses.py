@@ -97,7 +97,7 @@ async def responses(request: HttpRequest) -> ASGIApp:
         batch, writer = await admitted()
         async with aclosing(batch):
             (output,) = await batch.results()
-            response = writer.whole(output)
+            response = await writer.whole(output)
             keep(writer)
             return response
 

@@ -18,6 +18,7 @@ from srt.gateway.chat import Reading
 from srt.gateway.chat_answers import ChatReader
 from srt.gateway.errors import report_defect
 from srt.gateway.openai_answers import ended
+from srt.gateway.turns import each_in_turn
 from srt.gateway.wire_openai import ChatDelta
 from srt.gateway.wire_responses import (
     CallItem,
@@ -91,9 +92,9 @@ class ResponseWriter:
         is_over = self._state.status in ("completed", "incomplete")
         return self._state if self._state.store and is_over else None
 
-    def whole(self, output: GenerateOutput) -> ResponseObject:
+    async def whole(self, output: GenerateOutput) -> ResponseObject:
         """The response to a request that does not stream."""
-        for _ in self.feed(msgspec.structs.replace(output, delta=output.text)):
+        async for _ in each_in_turn(self.feed(msgspec.structs.replace(output, delta=output.text))):
             pass
         return self._state
 
@@ -104,8 +105,9 @@ class ResponseWriter:
 
     def feed(self, output: GenerateOutput) -> Iterator[Event]:
         """The events of a snapshot; those of the last one end the response."""
-        for delta in self._reader.feed(output.delta, final=output.finish is not None):
-            yield from self._take(delta)
+        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
+            for delta in deltas:
+                yield from self._take(delta)
         if output.finish is None:
             return
         status = _STATUS.get(ended(output), "completed")
@@ -261,9 +263,8 @@ async def response_events(
     try:
         async with aclosing(batch.snapshots()) as snapshots:
             async for _, output in snapshots:
-                events = list(writer.feed(output))
-                keep(writer)
-                for event in events:
+                async for event in each_in_turn(writer.feed(output)):
+                    keep(writer)
                     yield event
     except Exception as error:
         yield writer.failed(error)

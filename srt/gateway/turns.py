@@ -2,21 +2,33 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import TypeVar
 
 MAX_TURN_S = 0.005
+SLICE_CHARS = 4096
 
 T = TypeVar("T")
 
 
 async def in_turns(items: Iterable[T]) -> list[T]:
     """All of `items`, which take time to make; the loop has a turn every MAX_TURN_S."""
-    found = []
+    return [item async for item in each_in_turn(items)]
+
+
+async def each_in_turn(items: Iterable[T]) -> AsyncGenerator[T, None]:
+    """The same one by one."""
     started = time.monotonic()
     for item in items:
-        found.append(item)
+        yield item
         if time.monotonic() - started > MAX_TURN_S:
             await asyncio.sleep(0)
             started = time.monotonic()
-    return found
+
+
+def slices(text: str, final: bool) -> Iterator[tuple[str, bool]]:
+    """`text`, the `final` piece of an answer or not, for a parser that is to yield in between: in
+    pieces, one at least, and whether each is the answer's last."""
+    starts = range(0, max(len(text), 1), SLICE_CHARS)
+    for i in starts:
+        yield text[i : i + SLICE_CHARS], final and i == starts[-1]

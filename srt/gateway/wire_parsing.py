@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from srt.gateway.wire_tools import ToolIn
 from srt.tools.format import FORMATS
 
-# To look for calls takes time that grows with the square of the text.
+# What is held back of a text is copied for each slice of it.
 MAX_TEXT_CHARS = 256 * 1024
 
 

@@ -8,7 +8,6 @@ import re
 
 import msgspec
 
-from srt.partial_tags import overlap
 from srt.tools.events import EventParser
 from srt.tools.format import Reading, ToolFormat
 from srt.tools.json_ends import ObjectEnd
@@ -17,11 +16,15 @@ from srt.tools.parser import ToolCallParser
 MAX_PIECE_CHARS = 256  # of all between calls, and between a call's beginning and its arguments
 
 
-def call_parser(form: ToolFormat, names: frozenset[str], *, constrained: bool) -> EventParser:
-    """The parser of one answer; see `ToolCallParser` for `constrained`."""
+def call_parser(
+    form: ToolFormat, names: frozenset[str], *, constrained: bool, is_first: bool = False
+) -> EventParser:
+    """The parser of one answer; see `ToolCallParser` for `constrained` and `is_first`."""
     if form.reading is None:
-        return ToolCallParser(form, names, constrained=constrained)
-    return CallReader(form, form.reading, names, constrained=constrained)
+        return ToolCallParser(form, names, constrained=constrained, is_first=is_first)
+    # Where another answer of JSON may begin like a call, nothing is known before its end.
+    constrained = constrained and not (is_first and form.reading.is_first)
+    return CallReader(form, form.reading, names, constrained=constrained, is_first=is_first)
 
 
 class CallReader(EventParser):
@@ -29,19 +32,23 @@ class CallReader(EventParser):
     and valid; others are content, with all that marks them."""
 
     def __init__(
-        self, form: ToolFormat, reading: Reading, names: frozenset[str], *, constrained: bool
+        self,
+        form: ToolFormat,
+        reading: Reading,
+        names: frozenset[str],
+        *,
+        constrained: bool,
+        is_first: bool,
     ) -> None:
-        super().__init__(self._outside)
+        # What is constrained may have text before calls, in which these are unmistakable.
+        super().__init__(self._outside, is_first or (reading.is_first and not constrained))
         self._reading = reading
         self._names = names
         self._constrained = constrained
-        # What is constrained may have text before calls, in which these are unmistakable.
-        self._anywhere = constrained or not reading.is_first
         self._opener = form.begin if constrained and reading.is_first else reading.opener
-        self._searched_all = False
         self._raw = ""  # of the call that is read
         self._name = ""
-        self._written = ""  # of its arguments
+        self._written: list[str] = []  # of its arguments
         self._arguments = ObjectEnd()
 
     @property
@@ -51,26 +58,10 @@ class CallReader(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        if not self._anywhere:
-            return self._at_start(final)
-        before, opener, _ = self._rest.partition(self._opener)
-        held = 0 if opener or final else overlap(before, self._opener)
-        self._give(before[: len(before) - held])
-        self._rest = self._rest[len(before) - held :]
-        if opener:
+        found = self._finds(self._opener, final)
+        if found:
             self._step = self._at_head
-        return bool(opener)
-
-    def _at_start(self, final: bool) -> bool:
-        text = self._rest.lstrip()
-        if not self._searched_all and text.startswith(self._opener):
-            self._rest = text
-            self._step = self._at_head
-        elif text or final:
-            self._give(self._rest)
-            self._rest = ""
-        self._searched_all |= bool(text)
-        return self._step == self._at_head
+        return found
 
     def _match(self, pattern: re.Pattern[str], final: bool) -> re.Match[str] | bool:
         """What the rest begins with; True if it certainly does not, False if that is not known."""
@@ -79,7 +70,8 @@ class CallReader(EventParser):
 
     def _at_head(self, final: bool) -> bool:
         found = self._match(self._reading.head, final)
-        if not isinstance(found, re.Match):
+        is_known = isinstance(found, re.Match) and found["name"] in self._names
+        if not isinstance(found, re.Match) or not is_known:
             if found:
                 self._raw += self._rest[:1]
                 self._rest = self._rest[1:]
@@ -87,7 +79,7 @@ class CallReader(EventParser):
             return found
         self._raw += found[0]
         self._rest = self._rest[found.end() :]
-        self._name, self._written = found["name"], ""
+        self._name, self._written = found["name"], []
         self._arguments = ObjectEnd()
         self._step = self._in_arguments
         if self._constrained:
@@ -101,7 +93,7 @@ class CallReader(EventParser):
         if self._constrained:
             self._argue(piece)
         else:
-            self._written += piece
+            self._written.append(piece)
         if length >= 0:
             self._step = self._at_tail
         elif final and not self._constrained:
@@ -114,7 +106,7 @@ class CallReader(EventParser):
             self._rest = self._rest[found.end() :]
             if not self._constrained:
                 self._start(self._name)
-                self._argue(self._written)
+                self._argue("".join(self._written))
             self._raw = ""
             self._step = self._behind
         elif found and self._constrained:  # it was cut
@@ -146,13 +138,13 @@ class CallReader(EventParser):
 
     def _is_call(self) -> bool:
         try:
-            value = msgspec.json.decode(self._written)
+            value = msgspec.json.decode("".join(self._written))
         except (msgspec.MsgspecError, RecursionError):
             return False
-        return self._name in self._names and isinstance(value, dict)
+        return isinstance(value, dict)
 
     def _is_none(self) -> None:
         """What has been read of a call is content."""
-        self._give(self._raw + self._written)
-        self._raw = self._written = ""
+        self._give(self._raw + "".join(self._written))
+        self._raw, self._written = "", []
         self._step = self._outside

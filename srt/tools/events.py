@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from srt.partial_tags import overlap
+
 
 class Content(NamedTuple):
     """Text for the reader."""
@@ -29,14 +31,16 @@ ToolEvent = Content | CallStart | CallArguments
 
 class EventParser:
     """A parser of one answer, as a machine of steps: each takes what it can from `_rest`, and says
-    whether the next one may go on. `num_calls` have begun so far."""
+    whether the next one may go on. `num_calls` have begun so far. With `is_first`, an answer that
+    has content before its calls has none."""
 
-    def __init__(self, first_step: Callable[[bool], bool]) -> None:
+    def __init__(self, first_step: Callable[[bool], bool], is_first: bool) -> None:
         self.num_calls = 0
+        self._is_first = is_first
         self._step = first_step
         self._rest = ""  # text that no event has told of
         self._events: list[ToolEvent] = []
-        self._blanks = ""  # not given out: a call may follow
+        self._blanks: list[str] = []  # not given out: a call may follow
         self._has_content = False
 
     @property
@@ -45,14 +49,27 @@ class EventParser:
         raise NotImplementedError
 
     def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
-        """The events of `text`, the next piece; `final` says that it is the last one."""
+        """The events of `text`, the next piece; `final` says that it is the last one. The time of
+        a piece grows with its square: what is long is to be fed in slices."""
         self._rest += text
         self._events = []
         while self._step(final):
             pass
-        if final and not self.num_calls and self._blanks:
-            self._events.append(Content(self._blanks))
+        if final and not self.num_calls and (blanks := "".join(self._blanks)):
+            self._events.append(Content(blanks))
         return self._events
+
+    def _finds(self, opener: str, final: bool) -> bool:
+        """Whether the rest holds `opener`, and then begins with it: what is before is content."""
+        before, found, _ = self._rest.partition(opener)
+        held = 0 if found or final else overlap(before, opener)
+        before = before[: len(before) - held]
+        self._give(before)
+        self._rest = self._rest[len(before) :]
+        if self._is_first and self._has_content:
+            self._give(self._rest)
+            self._rest = ""
+        return self._rest.startswith(opener)
 
     def _start(self, name: str) -> None:
         self._events.append(CallStart(self.num_calls, name))
@@ -65,11 +82,11 @@ class EventParser:
     def _give(self, text: str) -> None:
         """`text` is content; its last blanks wait for what comes."""
         if not text or text.isspace():
-            self._blanks += text
+            self._blanks.append(text)
             return
-        text = self._blanks + text
+        text = "".join(self._blanks) + text
         kept = text.rstrip()
-        self._blanks = text[len(kept) :]
+        self._blanks = [text[len(kept) :]]
         if self.num_calls and not self._has_content:
             kept = kept.lstrip()
         self._has_content = True

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from srt.messages import ChatMessage, ToolCall, ToolSpec
 
@@ -148,7 +149,7 @@ HERMES = ToolFormat(
 )
 
 _NAME = r"(?P<name>[\w-]{1,64})"
-_NAMED = rf'\{{\s*"name"\s*:\s*"{_NAME}"\s*,\s*'
+_NAMED = rf'"name"\s*:\s*"{_NAME}"\s*,\s*'
 _ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # some write one behind the arguments
 
 LLAMA3 = ToolFormat(
@@ -159,8 +160,8 @@ LLAMA3 = ToolFormat(
     reading=Reading(
         opener="{",
         head=re.compile(
-            r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"'
-            rf'{_NAME}"\s*,\s*"(?:parameters|arguments)"\s*:\s*(?=\{{)'
+            rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?{_NAMED}'
+            r'"(?:parameters|arguments)"\s*:\s*(?=\{)'
         ),
         tail=re.compile(r"\s*\}"),
         follow=(";",),
@@ -180,7 +181,7 @@ MISTRAL = ToolFormat(
     short_ids=True,
     reading=Reading(
         opener="[TOOL_CALLS]",
-        head=re.compile(rf'(?:\[TOOL_CALLS\]\s*\[\s*)?{_NAMED}"arguments"\s*:\s*(?=\{{)'),
+        head=re.compile(rf'(?:\[TOOL_CALLS\]\s*\[\s*)?\{{\s*{_NAMED}"arguments"\s*:\s*(?=\{{)'),
         tail=re.compile(_ID + r"\s*\}"),
         follow=(",", "]"),
         more=re.compile(r"\s*,\s*(?=\{)"),
@@ -188,13 +189,14 @@ MISTRAL = ToolFormat(
     ),
 )
 
-MISTRAL_ARGS = ToolFormat(
+MISTRAL_ARGS = replace(
+    MISTRAL,
+    first="",
     begin="[TOOL_CALLS]",
     head="NAME[ARGS]",
     closing="",
     separator="",
-    marked=True,
-    short_ids=True,
+    last="",
     reading=Reading(
         opener="[TOOL_CALLS]",
         head=re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}\s*(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{)"),

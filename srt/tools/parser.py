@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from srt.partial_tags import overlap
 from srt.tools.events import EventParser
 from srt.tools.format import ToolFormat
 from srt.tools.json_ends import ObjectEnd, StringEnd
@@ -25,11 +24,13 @@ class ToolCallParser(EventParser):
 
     With `constrained`, calls are known to be valid, and their arguments are given as they come.
     Without, a call is given when it is complete and valid; a block that is not (no JSON, another
-    function, no object of arguments) is content, tags included.
+    function, no object of arguments) is content, tags included. `is_first`: see `EventParser`.
     """
 
-    def __init__(self, form: ToolFormat, names: frozenset[str], *, constrained: bool) -> None:
-        super().__init__(self._outside)
+    def __init__(
+        self, form: ToolFormat, names: frozenset[str], *, constrained: bool, is_first: bool = False
+    ) -> None:
+        super().__init__(self._outside, is_first)
         self._form = form
         self._names = names
         self._openings = {form.opening(name): name for name in names} if constrained else {}
@@ -45,16 +46,10 @@ class ToolCallParser(EventParser):
     # Each step takes what it can from `_rest`, and says whether the next one may go on.
 
     def _outside(self, final: bool) -> bool:
-        before, tag, _ = self._rest.partition(self._form.begin)
-        if tag:
-            self._give(before)
-            self._rest = self._rest[len(before) :]
+        found = self._finds(self._form.begin, final)
+        if found:
             self._step = self._at_call if self._openings else self._in_block
-            return True
-        held = 0 if final else overlap(self._rest, self._form.begin)
-        self._give(self._rest[: len(self._rest) - held])
-        self._rest = self._rest[len(self._rest) - held :]
-        return False
+        return found
 
     def _at_call(self, final: bool) -> bool:
         for opening, name in self._openings.items():

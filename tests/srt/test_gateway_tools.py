@@ -7,7 +7,11 @@ import openai
 import pytest
 
 from srt.errors import RequestError
+from srt.gateway.turns import SLICE_CHARS
 from srt.messages import ChatMessage, Finish, ToolCall, ToolSpec
+from srt.tools import calls
+from srt.tools.events import ToolEvent
+from srt.tools.parser import ToolCallParser
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process, served, sse_payloads
 
@@ -139,6 +143,50 @@ async def test_auto_with_a_constraint_is_one_or_the_other(
         "stop_after_first": False,
     }
     assert await tag_of(BODY | fields) == {"type": "or", "elements": [calls, form]}
+
+
+NESTED = '{"tool": {"name": "clock", "parameters": {}}}'
+LLAMA_3 = '{% if tools %}<|python_tag|>{"parameters": {% endif %}'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_matches_the_response_format_is_no_call(stream: bool) -> None:
+    """Whatever it has inside: calls are all of an answer, or there are none."""
+    body = BODY | {"response_format": {"type": "json_object"}, "stream": stream}
+    for text in (NESTED, '{"name": "sub", "parameters": {}}'):
+        response = await post(body, FakeClient([text[:9], text[9:]]), template=LLAMA_3)
+        if stream:
+            chunks = sse_payloads(response.text)
+            deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+            assert "".join(delta.get("content") or "" for delta in deltas) == text
+            assert not any("tool_calls" in delta for delta in deltas)
+        else:
+            message = response.json()["choices"][0]["message"]
+            assert message["content"] == text and "tool_calls" not in message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [ROUTE, "/v1/responses"])
+async def test_long_answers_are_read_in_slices(
+    path: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests have their turns in between, however many calls there are."""
+    sizes: list[int] = []
+
+    class Recorded(ToolCallParser):
+        def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
+            sizes.append(len(text))
+            return super().feed(text, final)
+
+    monkeypatch.setattr(calls, "ToolCallParser", Recorded)
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>\n'
+    clock = CLOCK if path == ROUTE else {"type": "function", "name": "clock"}
+    asked = {"messages": CHAT_BODY["messages"]} if path == ROUTE else {"input": "hi"}
+    async with in_process(FakeClient([call * 1000])) as http:
+        response = await http.post(path, json={**asked, "tools": [clock], "stream": stream})
+    assert response.status_code == 200, response.text
+    assert response.text.count('"clock"') >= 1000
+    assert sum(sizes) == 1000 * len(call) and max(sizes) <= SLICE_CHARS
 
 
 async def test_raw_text_has_the_constraint_of_the_request_only() -> None:

@@ -3,7 +3,6 @@ nor the constraint make a difference."""
 
 import json
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,11 +32,9 @@ CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 Facts = tuple[str, list[tuple[str, str]]]
 
 
-def facts(
-    form: ToolFormat, pieces: list[str], *, constrained: bool = False, names: Any = NAMES
-) -> Facts:
+def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
     """Content and calls: what the events add up to."""
-    parser = call_parser(form, names, constrained=constrained)
+    parser = call_parser(form, NAMES, **{"constrained": False, **options})
     content, calls = "", list[list[str]]()
     events = [event for piece in pieces for event in parser.feed(piece)]
     for event in events + parser.feed("", final=True):
@@ -85,6 +82,40 @@ def test_calls_as_models_write_them(
     form: ToolFormat, text: str, content: str, calls: list[tuple[str, str]]
 ) -> None:
     assert facts(form, [text]) == facts(form, list(text)) == (content, calls)
+
+
+NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool_call>"}'
+
+
+@pytest.mark.parametrize("form", EVERY)
+@pytest.mark.parametrize("constrained", [False, True])
+def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
+    """As beside a response format: the answer is calls, or it is JSON that may look like some."""
+    options = {"constrained": constrained, "is_first": True}
+    answers = [NESTED, '{"name": "sub", "parameters": {}}', '{"name": "add", "parameters": {"a']
+    for answer in [*answers, "See: " + written(form, [A1])]:
+        assert facts(form, [answer], **options) == facts(form, list(answer), **options)
+        assert facts(form, [answer], **options) == (answer, [])
+    text = written(form, [A1, A])
+    assert facts(form, [text], **options) == facts(form, list(text), **options) == ("", [A1, A])
+
+
+def test_only_the_functions_of_the_request_are_called() -> None:
+    """Also where a constraint holds, which may leave room for JSON of another kind."""
+    for form in EVERY:
+        text = written(form, [("sub", "{}")])
+        for constrained in (False, True):
+            assert facts(form, [text], constrained=constrained) == (text, [])
+
+
+def test_blanks_are_not_read_again() -> None:
+    """An answer of blanks takes time that grows with its length, not with its square."""
+    for form in EVERY:
+        parser = call_parser(form, NAMES, constrained=False)
+        for _ in range(100):
+            parser.feed(" ")
+        assert len(parser._rest) <= 1
+        assert parser.feed("x", final=True) == [Content(" " * 100 + "x")]
 
 
 CALLS = st.lists(
