@@ -4,6 +4,8 @@ The one place where response formats, tools and reasoning meet.
 """
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,14 +38,14 @@ _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 class Reading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
-    `functions` are the names of the tools that may be called (empty: look for none) in the format
-    `form`, and
-    `constrained` says that all text but the reasoning is constrained, so that calls are known to
-    be valid; `calls_first` that calls are all of the answer, or there are none. `reasoning` says to
-    split it off; `opened` that the answer begins inside it unless the prompt has its end.
+    `functions` are the tools that may be called (empty: look for none), by their names with the
+    texts of their parameters' schemas, in the format `form`, and `constrained` says that all text
+    but the reasoning is constrained, so that calls are known to be valid; `calls_first` that calls
+    are all of the answer, or there are none. `reasoning` says to split it off; `opened` that the
+    answer begins inside it unless the prompt has its end.
     """
 
-    functions: frozenset[str] = frozenset()
+    functions: Mapping[str, str] = MappingProxyType({})
     form: ToolFormat = HERMES
     constrained: bool = False
     calls_first: bool = False
@@ -100,7 +102,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     )
     reading = Reading(
         form=form,
-        functions=plan.names if plan is not None and reads_tools else frozenset(),
+        functions=plan.functions if plan is not None and reads_tools else {},
         constrained=plan is not None and given is not None and after in ("", reasoned),
         calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
@@ -195,7 +197,7 @@ def _places(
     """The body's fields by their places in the tag of `_with_tools`."""
     if plan is None:
         return {}
-    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.names]
+    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.functions]
     tags = plan.places(form, own is not None)
     fields = [f"tools[{i}].function.parameters" for i in numbers]
     places = {f"{tag}/content": field for tag, field in zip(tags, fields, strict=True)}

@@ -28,7 +28,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
     form = model_format(vocab.chat_template, vocab.tool_template)
     if body.tool_call_parser is not None:
         form = FORMATS[body.tool_call_parser]
-    parser = call_parser(form, plan.names if plan else frozenset(), constrained=False)
+    parser = call_parser(form, plan.functions if plan else {}, constrained=False)
     text, names, arguments = "", [], dict[int, str]()
     for event in await _events(parser, body.text):
         if isinstance(event, CallStart):

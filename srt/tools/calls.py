@@ -5,21 +5,24 @@ add up to the same for every way of cutting the text.
 """
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
 from srt.tools.events import EventParser
 from srt.tools.format import Reading, ToolFormat
 from srt.tools.json_ends import ObjectEnd
+from srt.tools.parameters import ParameterBlocks, Parameters
 from srt.tools.parser import ToolCallParser
 
 MAX_PIECE_CHARS = 256  # of all between calls, and between a call's beginning and its arguments
 
 
 def call_parser(
-    form: ToolFormat, names: frozenset[str], *, constrained: bool, is_first: bool = False
+    form: ToolFormat, names: Mapping[str, str], *, constrained: bool, is_first: bool = False
 ) -> EventParser:
-    """The parser of one answer; see `ToolCallParser` for `constrained` and `is_first`."""
+    """The parser of one answer, in which the functions `names` may be called, each with the text of
+    its parameters' schema; see `ToolCallParser` for `constrained` and `is_first`."""
     if form.reading is None:
         return ToolCallParser(form, names, constrained=constrained, is_first=is_first)
     # Where another answer of JSON may begin like a call, nothing is known before its end.
@@ -35,7 +38,7 @@ class CallReader(EventParser):
         self,
         form: ToolFormat,
         reading: Reading,
-        names: frozenset[str],
+        names: Mapping[str, str],
         *,
         constrained: bool,
         is_first: bool,
@@ -43,13 +46,16 @@ class CallReader(EventParser):
         # What is constrained may have text before calls, in which these are unmistakable.
         super().__init__(self._outside, is_first or (reading.is_first and not constrained))
         self._reading = reading
+        self._in_blocks = form.in_blocks
+        self._parameters: dict[str, Parameters] = {}
         self._names = names
         self._constrained = constrained
         self._opener = form.begin if constrained and reading.is_first else reading.opener
         self._raw = ""  # of the call that is read
         self._name = ""
         self._written: list[str] = []  # of its arguments
-        self._arguments = ObjectEnd()
+        self._json: list[str] = []
+        self._arguments: ObjectEnd | ParameterBlocks = ObjectEnd()
 
     @property
     def in_call(self) -> bool:
@@ -70,35 +76,39 @@ class CallReader(EventParser):
 
     def _at_head(self, final: bool) -> bool:
         found = self._match(self._reading.head, final)
-        is_known = isinstance(found, re.Match) and found["name"] in self._names
-        if not isinstance(found, re.Match) or not is_known:
+        if not isinstance(found, re.Match) or found["name"] not in self._names:
             if found:
                 self._raw += self._rest[:1]
                 self._rest = self._rest[1:]
                 self._is_none()
-            return found
+            return bool(found)
         self._raw += found[0]
         self._rest = self._rest[found.end() :]
-        self._name, self._written = found["name"], []
+        self._name, self._written, self._json = found["name"], [], []
         self._arguments = ObjectEnd()
+        if self._in_blocks:
+            if self._name not in self._parameters:
+                self._parameters[self._name] = Parameters(self._names[self._name])
+            self._arguments = ParameterBlocks(self._parameters[self._name])
         self._step = self._in_arguments
         if self._constrained:
             self._start(self._name)
         return True
 
     def _in_arguments(self, final: bool) -> bool:
-        length = self._arguments.feed(self._rest)
-        piece = self._rest if length < 0 else self._rest[:length]
-        self._rest = self._rest[len(piece) :]
+        taken = self._arguments.take(self._rest)
         if self._constrained:
-            self._argue(piece)
+            self._argue(taken.json)
         else:
-            self._written.append(piece)
-        if length >= 0:
-            self._step = self._at_tail
-        elif final and not self._constrained:
+            self._written.append(self._rest[: taken.length])
+            self._json.append(taken.json)
+        self._rest = self._rest[taken.length :]
+        gives_up = final and not taken.is_over and not self._constrained
+        if gives_up:
             self._is_none()
-        return length >= 0
+        elif taken.is_over:
+            self._step = self._at_tail
+        return taken.is_over or gives_up
 
     def _at_tail(self, final: bool) -> bool:
         found = self._match(self._reading.tail, final)
@@ -106,7 +116,7 @@ class CallReader(EventParser):
             self._rest = self._rest[found.end() :]
             if not self._constrained:
                 self._start(self._name)
-                self._argue("".join(self._written))
+                self._argue("".join(self._json))
             self._raw = ""
             self._step = self._behind
         elif found and self._constrained:  # it was cut
@@ -138,7 +148,7 @@ class CallReader(EventParser):
 
     def _is_call(self) -> bool:
         try:
-            value = msgspec.json.decode("".join(self._written))
+            value = msgspec.json.decode("".join(self._json))
         except (msgspec.MsgspecError, RecursionError):
             return False
         return isinstance(value, dict)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from srt.messages import ToolSpec
 from srt.tools.format import ToolFormat
+from srt.tools.parameters import blocks_format
 
 ToolChoice = Literal["none", "auto", "required", "named"]
 _ANY_OBJECT = {"type": "object"}
@@ -32,9 +33,9 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
     parallel: bool = True
 
     @property
-    def names(self) -> frozenset[str]:
-        """The functions that a call may name."""
-        return frozenset(tool.spec.name for tool in self.tools)
+    def functions(self) -> dict[str, str]:
+        """The functions that a call may name, with the texts of their parameters' schemas."""
+        return {tool.spec.name: tool.spec.parameters for tool in self.tools}
 
     def constraint(self, form: ToolFormat, answer: Any = None) -> dict[str, Any] | None:
         """The structural tag (a JSON object) that enforces the plan; None if there is nothing to
@@ -103,15 +104,19 @@ def _wrapped(form: ToolFormat, calls: dict[str, Any]) -> dict[str, Any]:
 
 def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any]:
     """One call of `tool`: with arguments that match its schema, or with any object."""
+    given = json.loads(tool.spec.parameters or "{}")
     schema: dict[str, Any] = _ANY_OBJECT
-    if checked and tool.spec.parameters:
-        schema = {"x-closed": True, "type": "object", **json.loads(tool.spec.parameters)}
+    if checked and given:
+        schema = {"x-closed": True, "type": "object", **given}
     elif checked:
         schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    content: dict[str, Any] = {"type": "json_schema", "json_schema": schema}
+    if form.in_blocks:
+        content = blocks_format(given, checked=checked)
     return {
         "type": "tag",
         "begin": form.opening(tool.spec.name),
-        "content": {"type": "json_schema", "json_schema": schema},
+        "content": content,
         "end": form.closing,
     }
 

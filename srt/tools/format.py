@@ -46,8 +46,9 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
     With `marked`, some of it are special tokens, which the text must show; with `short_ids`,
-    templates take ids of nine characters only. `reading` is for all but `HERMES`, whose `end` tag
-    says where a call is over, and which alone has tags for prompts.
+    templates take ids of nine characters only; with `in_blocks` there is a block of text for each
+    argument, in place of an object (see `srt.tools.parameters`). `reading` is for all but `HERMES`,
+    whose `end` tag says where a call is over, and which alone has tags for prompts.
     """
 
     begin: str
@@ -58,6 +59,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     last: str = ""
     marked: bool = False
     short_ids: bool = False
+    in_blocks: bool = False
     reading: Reading | None = None
     end: str = ""
     tools_begin: str = ""
@@ -206,6 +208,21 @@ MISTRAL_ARGS = replace(
     ),
 )
 
+QWEN3_CODER = ToolFormat(
+    begin="<tool_call>",
+    head="\n<function=NAME>\n",
+    closing="</function>\n</tool_call>",
+    separator="\n",
+    in_blocks=True,
+    reading=Reading(
+        opener="<tool_call>",
+        head=re.compile(rf"<tool_call>\s*<function={_NAME}>"),
+        tail=re.compile(r"</function>\s*</tool_call>"),
+        follow=("<tool_call>",),
+        more=re.compile(r"\s*(?=<tool_call>)"),
+    ),
+)
+
 _DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 _DEEPSEEK_ENDS = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
 
@@ -239,6 +256,7 @@ DEEPSEEK_V31 = _deepseek(f"NAME{_DEEPSEEK[2]}", "", "")
 # By what other servers call their parsers of the same.
 FORMATS = {
     **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
     **dict.fromkeys(("llama3", "llama3_json"), LLAMA3),
     "mistral": MISTRAL,
     "mistral_args": MISTRAL_ARGS,
@@ -254,7 +272,7 @@ def template_format(source: str | None) -> ToolFormat | None:
     if source is None or not _TAKES_TOOLS.search(source):
         return None
     if "<function=" in source:
-        return None
+        return QWEN3_CODER if "<parameter=" in source else None
     if HERMES.begin in source:
         return HERMES
     if MISTRAL_ARGS.begin in source:

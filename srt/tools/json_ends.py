@@ -4,10 +4,20 @@ Looks at quotes and brackets only; whether the text is valid JSON is for a decod
 """
 
 import re
+from typing import NamedTuple
 
 _MARK = re.compile(r'["\\{}\[\]]')
 _IN_STRING = re.compile(r'["\\]')
 _QUOTE = re.compile(r'\\.|\\|"|\n', re.S)
+
+
+class Taken(NamedTuple):
+    """What was read of a text: `length` characters, which stand for `json`, a piece of the
+    arguments' JSON. `is_over`: they end there."""
+
+    length: int
+    json: str
+    is_over: bool
 
 
 class ObjectEnd:
@@ -34,6 +44,12 @@ class ObjectEnd:
             if self._closes(mark[0]):
                 return at
         return -1
+
+    def take(self, text: str) -> Taken:
+        """The same, as the arguments of a call."""
+        length = self.feed(text)
+        taken = text if length < 0 else text[:length]
+        return Taken(len(taken), taken, length >= 0)
 
     def _closes(self, mark: str) -> bool:
         """Take one mark; whether the value ends with it."""

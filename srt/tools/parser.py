@@ -5,6 +5,7 @@ same for every way of cutting the text. No character is lost but the tags, the J
 arguments and the blanks next to calls: what is not a call is content.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -28,11 +29,11 @@ class ToolCallParser(EventParser):
     """
 
     def __init__(
-        self, form: ToolFormat, names: frozenset[str], *, constrained: bool, is_first: bool = False
+        self, form: ToolFormat, names: Iterable[str], *, constrained: bool, is_first: bool = False
     ) -> None:
         super().__init__(self._outside, is_first)
         self._form = form
-        self._names = names
+        self._names = frozenset(names)
         self._openings = {form.opening(name): name for name in names} if constrained else {}
         self._arguments = ObjectEnd()
         self._searched = 0  # how far a free block has no end

@@ -8,8 +8,11 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from srt.errors import RequestError
-from srt.messages import ChatMessage, ToolSpec
+from srt.messages import ChatMessage, ToolCall, ToolSpec
 from srt.model.vocab import load_vocab
+from srt.tools.calls import call_parser
+from srt.tools.events import CallArguments, CallStart, Content
+from srt.tools.format import QWEN3_CODER, template_format
 from tests.model_files import byte_level_tokenizer, save_directory
 from tokenizer_proc.chat_template import ChatTemplate
 
@@ -184,6 +187,35 @@ def test_a_template_for_tools_is_for_chats_with_tools() -> None:
     assert alone.render([HELLO], tools=[NOW]) == ours.render([HELLO], tools=[NOW])
     with pytest.raises(RequestError, match="no chat template"):
         alone.render([HELLO])
+
+
+CODER = """\
+{% for t in tools %}{{ t.function.name }};{% endfor %}
+{% for m in messages %}<|im_start|>{{ m.role }}
+{% for call in m.tool_calls %}<tool_call>
+<function={{ call.function.name }}>
+{% for name, value in call.function.arguments | items %}<parameter={{ name }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>{% endfor %}
+{{ m.content }}<|im_end|>
+{% endfor %}
+"""
+
+
+def test_past_calls_are_written_as_the_parser_reads_them() -> None:
+    """By a template like that of Qwen3-Coder."""
+    call = ToolCall("call_1", "now", '{"zone": "UTC", "exact": true}')
+    chat = [HELLO, ChatMessage("assistant", "", tool_calls=[call])]
+    text = ChatTemplate(CODER).render(chat, tools=[NOW])
+    assert template_format(CODER) is QWEN3_CODER
+    parser = call_parser(QWEN3_CODER, {"now": ""}, constrained=False)
+    events = parser.feed(text, final=True)
+    assert [event for event in events if not isinstance(event, Content)] == [
+        CallStart(0, "now"),
+        CallArguments(0, call.arguments),
+    ]
 
 
 @pytest.mark.parametrize("source", [TOOL_USE.replace("tool_call", "CALL"), "{% for %}"])

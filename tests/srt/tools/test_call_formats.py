@@ -3,13 +3,14 @@ nor the constraint make a difference."""
 
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.tools.calls import call_parser
-from srt.tools.events import CallStart, Content
+from srt.tools.events import CallArguments, CallStart, Content
 from srt.tools.format import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
@@ -18,13 +19,15 @@ from srt.tools.format import (
     LLAMA3,
     MISTRAL,
     MISTRAL_ARGS,
+    QWEN3_CODER,
     ToolFormat,
     model_format,
 )
+from srt.tools.parameters import blocks_format
 
-NAMES = frozenset({"add", "get_weather"})
-READ = [LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
-EVERY = [HERMES, *READ]
+NAMES = {"add": "", "get_weather": ""}
+AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
+EVERY = [*AS_JSON, QWEN3_CODER]
 ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
 B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -47,9 +50,19 @@ def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
     return content, [(name, arguments) for name, arguments in calls]
 
 
+def as_blocks(arguments: str) -> str:
+    """Arguments as Qwen3-Coder writes them."""
+    values = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in json.loads(arguments).items()
+    }
+    return "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in values.items())
+
+
 def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
     """Calls as the constraint has them."""
-    texts = [form.opening(name) + arguments + form.closing for name, arguments in calls]
+    written = as_blocks if form.in_blocks else str
+    texts = [form.opening(name) + written(arguments) + form.closing for name, arguments in calls]
     return form.first + form.separator.join(texts) + form.last if calls else ""
 
 
@@ -58,6 +71,8 @@ TWO = '[{"name": "add", "arguments": {}}, {"name": "add", "arguments": {"a": 1}}
 V3 = f'{B}{C}function{S}add\n```json\n{{"a": 1}}\n```{CE}'
 V3 += f"\n{C}function{S}add\n```json\n{{}}\n```{CE}{E}"
 V31 = f'{B}{C}add{S}{{"a": 1}}{CE}{C}add{S}{{}}{CE}{E}'
+CODER = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+TWICE = CODER.replace("</function>", "<parameter=a>2</parameter></function>")
 A1, A = ("add", '{"a": 1}'), ("add", "{}")
 AS_MODELS_WRITE = [
     (LLAMA3, ONE + "}", "", [A1]),
@@ -74,6 +89,12 @@ AS_MODELS_WRITE = [
     (DEEPSEEK_V3, f"Hm.{V3}", "Hm.", [A1, A]),
     (DEEPSEEK_V31, f"{V31} Done.", "Done.", [A1, A]),
     (DEEPSEEK_V31, V31.replace("1", ""), V31.replace("1", ""), []),
+    (QWEN3_CODER, f"Well.\n{CODER}\n{CODER}", "Well.", [A1, A1]),
+    (QWEN3_CODER, CODER.replace("\n", ""), "", [A1]),
+    (QWEN3_CODER, CODER.replace("add", "sub"), CODER.replace("add", "sub"), []),
+    (QWEN3_CODER, CODER[:-30], CODER[:-30], []),
+    (QWEN3_CODER, TWICE, TWICE, []),
+    (QWEN3_CODER, "<tool_call><function=add></function></tool_call>", "", [A]),
 ]
 
 
@@ -156,7 +177,12 @@ def cut(text: str, rng: random.Random) -> list[str]:
 
 
 def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
-    for form in EVERY:
+    parser = call_parser(QWEN3_CODER, NAMES, constrained=True)
+    parser.feed(QWEN3_CODER.opening("add"))
+    assert parser.feed("<parameter=a>\nso far\n</parameter>\n<param")[-1] == CallArguments(
+        0, '{"a": "so far"'
+    )
+    for form in AS_JSON:
         parser = call_parser(form, NAMES, constrained=True)
         parser.feed(form.first + form.opening("add"))
         assert parser.feed('{"a": "so fa') and parser.in_call
@@ -170,6 +196,7 @@ TEMPLATES = [
     ("{{ messages }}[TOOL_CALLS]", HERMES),
     (TOOLS + "<tool_call>", HERMES),
     (TOOLS + "<tool_call><function=x>", HERMES),
+    (TOOLS + "<tool_call><function=x><parameter=y>", QWEN3_CODER),
     (TOOLS + "<|python_tag|>" + "{{ '\"parameters\": ' }}", LLAMA3),
     (TOOLS + "[TOOL_CALLS] [", MISTRAL),
     (TOOLS + "[TOOL_CALLS]{{ name }}[ARGS]", MISTRAL_ARGS),
@@ -190,3 +217,67 @@ def test_json_of_another_kind_is_not_held_for_long() -> None:
     answer = json.dumps({"numbers": list(range(200))})
     given = [event.text for char in answer for event in parser.feed(char) if event]  # type: ignore[union-attr]
     assert len("".join(given)) > len(answer) - 300
+
+
+TYPED = {
+    "type": "object",
+    "$defs": {"Size": {"enum": ["1", "2"]}, "Point": {"type": "object"}},
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "ratio": {"type": ["number", "null"]},
+        "flag": {"type": "boolean"},
+        "size": {"$ref": "#/$defs/Size"},
+        "point": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "any": {},
+    },
+}
+VALUES = [
+    ("text", "5", "5"),
+    ("text", " a\n<b>\n", " a\n<b>\n"),
+    ("text", "", ""),
+    ("count", "5", 5),
+    ("count", "five", "five"),
+    ("count", "true", "true"),
+    ("ratio", "None", None),
+    ("ratio", "1", 1),
+    ("flag", "True", True),
+    ("size", "1", "1"),
+    ("point", '{"x":\n 1}', {"x": 1}),
+    ("point", "[1]", "[1]"),
+    ("any", "[1]", [1]),
+    ("any", "None", "None"),
+    ("other", "1.5", 1.5),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), VALUES)
+def test_the_schema_says_what_the_text_of_a_block_is(name: str, text: str, value: Any) -> None:
+    block = f"<parameter={name}>\n{text}\n</parameter>\n"
+    answer = QWEN3_CODER.opening("add") + block + QWEN3_CODER.closing
+    for pieces in ([answer], list(answer)):
+        parser = call_parser(QWEN3_CODER, {"add": json.dumps(TYPED)}, constrained=False)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        assert events[0] == CallStart(0, "add")
+        assert json.loads("".join(event.text for event in events[1:])) == {name: value}  # type: ignore[union-attr]
+
+
+LOOP: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/A"}] * 3}
+ODD: list[dict[str, Any]] = [
+    {"properties": [], "required": "a"},
+    {"properties": {"a": {"type": 5, "enum": 5, "anyOf": {}}}, "required": ["a", "b"]},
+    {"properties": {"a": {"$ref": "#/properties/a"}}},
+    {"properties": {"a": {"$ref": "#/$defs/B/C"}, "b": True}, "$defs": {"B": []}},
+    {"properties": {"a": LOOP}, "$defs": {"A": LOOP}},
+    {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {}}}}},
+]
+
+
+@pytest.mark.parametrize("schema", ODD)
+def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
+    """They tell nothing of a text; a constraint may still refuse them by their place."""
+    answer = QWEN3_CODER.opening("add") + "<parameter=a>[1]</parameter>" + QWEN3_CODER.closing
+    parser = call_parser(QWEN3_CODER, {"add": json.dumps(schema)}, constrained=False)
+    assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
+    for checked in (False, True):
+        assert blocks_format(schema, checked=checked)["elements"]

@@ -15,7 +15,7 @@ from srt.messages import ToolSpec
 from srt.tools.calls import call_parser
 from srt.tools.constraint import OfferedTool, ToolChoice, ToolPlan
 from srt.tools.events import CallArguments, CallStart, Content
-from srt.tools.format import FORMATS, HERMES, ToolFormat
+from srt.tools.format import FORMATS, HERMES, QWEN3_CODER, ToolFormat
 from tests.tokenizer_proc.test_front import EOS, VOCAB
 
 UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
@@ -63,7 +63,7 @@ def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bo
 
 def read(text: str, form: ToolFormat = HERMES) -> tuple[str, list[tuple[str, Any]], bool]:
     """Content, calls, and whether the last call is cut."""
-    parser = call_parser(form, frozenset({"weather", "now"}), constrained=True)
+    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True)
     content, calls = "", []
     for event in parser.feed(text, final=True):
         if isinstance(event, Content):
@@ -131,3 +131,32 @@ def test_calls_or_an_answer() -> None:
             assert not legal
         else:
             assert legal and place.is_accepting()
+
+
+def test_blocks_match_their_parameters() -> None:
+    """Those that are required are there; each says what its schema allows."""
+    schema = {
+        "type": "object",
+        "$defs": {"Size": {"enum": ["small", 2]}},
+        "properties": {
+            "count": {"type": "integer", "minimum": 1, "maximum": 40},
+            "size": {"$ref": "#/$defs/Size"},
+            "flag": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        },
+        "required": ["size", "count"],
+    }
+    tool = OfferedTool(ToolSpec("set", "", json.dumps(schema)), strict=True)
+    plan = ToolPlan(tools=[tool], choice="named")
+    constraint = Constraint("structural_tag", json.dumps(plan.constraint(QWEN3_CODER)))
+    grammar = compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
+    seen = set()
+    for seed in range(30):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        parser = call_parser(QWEN3_CODER, plan.functions, constrained=True)
+        start, *pieces = parser.feed(text, final=True)
+        assert is_whole and start == CallStart(0, "set")
+        value = json.loads("".join(piece.text for piece in pieces if piece))
+        assert 1 <= value["count"] <= 40 and value["size"] in ("small", 2)
+        assert value.get("flag") in (None, False, True)
+        seen.add(("flag" in value, value["size"]))
+    assert len(seen) == 4
