@@ -48,6 +48,8 @@ class SglFunction:
         self.func = func
         self.bind_arguments = dict(bind_arguments or {})
         self.is_async = inspect.iscoroutinefunction(func)
+        if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
+            raise TypeError(f"{func.__name__} has a yield: nothing would run it as a program")
         names = list(inspect.signature(func).parameters)
         if not names:
             raise TypeError("a program needs a parameter for its state")

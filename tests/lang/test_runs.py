@@ -297,6 +297,20 @@ def test_a_parameter_may_have_the_name_of_a_sampling_argument() -> None:
     assert backend.samplings[0].max_tokens == 5
 
 
+def test_functions_with_yield_are_no_programs() -> None:
+    def yields(s: Any) -> Any:
+        s += "a"
+        yield s.text()
+
+    async def yields_async(s: Any) -> Any:
+        s += "a"
+        yield s.text()
+
+    for body in (yields, yields_async):
+        with pytest.raises(TypeError, match=f"{body.__name__} has a yield: nothing would run it"):
+            sgl.function(body)
+
+
 class Asker:
     greeting = "Dear reader, this is a constant beginning that is long enough to send ahead. "
 
