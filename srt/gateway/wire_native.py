@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.errors import RequestError
 from srt.gateway.constraint_fields import constrained, native_constraint
 from srt.gateway.fields import NATIVE, Kind
 from srt.gateway.wire_constraint import ConstraintFields
@@ -73,7 +74,9 @@ class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
     ] = None
 
     def to_params(self) -> SamplingParams:
-        """The same as the ring's own type. RequestError if there are two constraints."""
+        """The same as the ring's own type. RequestError if there are two constraints or seeds."""
+        if None not in (self.seed, self.sampling_seed) and self.seed != self.sampling_seed:
+            raise RequestError("seed and sampling_seed are one field: give one", param="seed")
         params = SamplingParams(
             max_new_tokens=self.max_new_tokens,
             min_new_tokens=self.min_new_tokens,

@@ -501,6 +501,10 @@ async def test_ring_down_is_503() -> None:
         ({"text": ["a", "b"], "extra_key": ["x"]}, "extra_key"),
         ({"text": "a", "image_data": "aGk="}, "image_data"),
         ({"text": "a", "sampling_params": {"n": 0}}, "sampling_params.n"),
+        (
+            {"text": "a", "sampling_params": {"seed": 1, "sampling_seed": 2}},
+            "sampling_params.seed",
+        ),
         ({"text": "a", "sampling_params": {"n": 129}}, "sampling_params.n"),
         ({"text": ["a", "b"], "sampling_params": [{}, {"n": 2}]}, "sampling_params[1].n"),
         ({"text": "a", "sampling_params": {"logit_bias": {"x": 1}}}, "sampling_params.logit_bias"),
