@@ -17,6 +17,8 @@ PACKAGES = ("srt", "lang", "tokenizer_proc", "scheduler_proc", "detokenizer_proc
 LAUNCHERS = ("srt.launch", "srt.chat", "lang")  # entries of processes, besides every __main__
 LONG_FILE_LINES = 400
 
+_BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)  # in which there are imports
+
 Graph = dict[str, set[str]]  # from each module or room to what it imports
 
 
@@ -59,7 +61,7 @@ def _imported(node: ast.AST, when: When) -> Iterator[tuple[str, When]]:
             yield from _imported(ast.Module(node.orelse, []), when)
         case _:
             is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for child in ast.iter_child_nodes(node):
+            for child in (n for n in ast.iter_child_nodes(node) if isinstance(n, _BLOCKS)):
                 yield from _imported(child, max(when, When.LATE) if is_function else when)
 
 
