@@ -1,10 +1,12 @@
 """The answers of /v1/responses that may be fetched and continued later, as far as there is room.
 
 Owned by the gateway; nothing is on disk. Each belongs to the caller it was made for, and no other
-learns that it is there. Without room (the default) nothing is kept.
+learns that it is there, or makes it be forgotten while its owner takes no more than an equal share.
+Without room (the default) nothing is kept.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +23,7 @@ from srt.gateway.wire_responses import (
 
 # Larger ones are not kept: to write and read them would hold up all other requests.
 MAX_RESPONSE_BYTES = 4 * 1024 * 1024
-_NAME = tuple[str, str]  # of the caller, and of the response
+ENTRY_BYTES = 1024  # about what Python takes for one, besides its JSON
 
 
 class _Stored(NamedTuple):
@@ -32,16 +34,25 @@ class _Stored(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items)
+        return len(self.response) + len(self.items) + ENTRY_BYTES
+
+
+class _Owned:
+    """The responses of one owner, by id, those that were used least recently first."""
+
+    def __init__(self) -> None:
+        self.responses: OrderedDict[str, _Stored] = OrderedDict()
+        self.size = 0
 
 
 class StoredResponses:
-    """At most `max_bytes` of them; those that were used least recently are forgotten first."""
+    """At most `max_bytes` of them. Where they are more, owners of more than an equal share lose
+    those that they used least recently, first of all the one who has got another."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._size = 0
-        self._kept: OrderedDict[_NAME, _Stored] = OrderedDict()
+        self._owners: dict[str, _Owned] = {}
 
     @property
     def is_on(self) -> bool:
@@ -50,15 +61,21 @@ class StoredResponses:
 
     def keep(self, owner: str, response: ResponseObject, given: list[InputItem]) -> None:
         """Keep what `owner` has got for the items `given`."""
+        self._forget(owner, response.id)
+        most = min(MAX_RESPONSE_BYTES, self._max_bytes)
+        encoded = msgspec.json.encode(response)
         items = [*given, *map(_as_input, response.output)]
-        stored = _Stored(msgspec.json.encode(response), msgspec.json.encode(items))
-        self._forget((owner, response.id))
-        if stored.size > min(MAX_RESPONSE_BYTES, self._max_bytes):
+        if len(encoded) + sum(map(_num_chars, items)) > most:
             return
-        self._kept[owner, response.id] = stored
+        stored = _Stored(encoded, msgspec.json.encode(items))
+        if stored.size > most:
+            return
+        owned = self._owners.setdefault(owner, _Owned())
+        owned.responses[response.id] = stored
+        owned.size += stored.size
         self._size += stored.size
-        while self._size > self._max_bytes:
-            self._forget(next(iter(self._kept)))
+        if self._size > self._max_bytes:
+            self._make_room([owner, *self._owners])
 
     def response(self, owner: str, response_id: str) -> bytes:
         """The JSON of a response. Raises RequestError (404) if there is none."""
@@ -78,18 +95,43 @@ class StoredResponses:
     def delete(self, owner: str, response_id: str) -> None:
         """Forget a response. Raises RequestError (404) if there is none."""
         self._found(owner, response_id)
-        self._forget((owner, response_id))
+        self._forget(owner, response_id)
 
     def _found(self, owner: str, response_id: str) -> _Stored:
-        found = self._kept.get((owner, response_id))
-        if found is None:
+        owned = self._owners.get(owner)
+        if owned is None or response_id not in owned.responses:
             raise RequestError(f"there is no stored response {response_id!r}", code=NOT_FOUND)
-        self._kept.move_to_end((owner, response_id))
-        return found
+        owned.responses.move_to_end(response_id)
+        return owned.responses[response_id]
 
-    def _forget(self, name: _NAME) -> None:
-        stored = self._kept.pop(name, None)
-        self._size -= 0 if stored is None else stored.size
+    def _forget(self, owner: str, response_id: str) -> None:
+        owned = self._owners.get(owner)
+        stored = owned and owned.responses.pop(response_id, None)
+        if not owned or not stored:
+            return
+        owned.size -= stored.size
+        self._size -= stored.size
+        if not owned.responses:
+            del self._owners[owner]
+
+    def _make_room(self, owners: Sequence[str]) -> None:
+        """Take from `owners`, in this order, what they have above an equal share."""
+        share = self._max_bytes / len(self._owners)
+        for owner in owners:
+            while self._size > self._max_bytes:
+                owned = self._owners.get(owner)
+                if owned is None or owned.size <= share:
+                    break
+                self._forget(owner, next(iter(owned.responses)))
+
+
+def _num_chars(item: InputItem) -> int:
+    """How many characters the item's JSON has at least."""
+    num = len(item.arguments)
+    for content in (item.content or "", item.output or ""):
+        parts = [content] if isinstance(content, str) else [part.text or "" for part in content]
+        num += sum(map(len, parts))
+    return num
 
 
 def _as_input(item: OutputItem) -> InputItem:

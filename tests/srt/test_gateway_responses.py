@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 
@@ -278,7 +279,8 @@ async def test_errors_name_the_field(body: dict[str, Any], param: str) -> None:
 
 # ---- stored responses ----------------------------------------------------------------------------
 
-KEPT: dict[str, Any] = {"response_store_bytes": 10_000}
+KEPT: dict[str, Any] = {"response_store_bytes": 20_000}
+TWO_KEYS = {"api_keys": ("one", "two")}
 
 
 async def said(http: Any, **fields: Any) -> Any:
@@ -336,7 +338,7 @@ async def test_what_is_not_stored() -> None:
     client = FakeClient()
     async with in_process(client, **KEPT) as http:
         unwanted = await said(http, store=False)
-        large = await said(http, input="x" * 10_000)
+        large = await said(http, input="x" * 20_000)
         client.finish = Finish("abort")
         cancelled = await said(http)
         for answer in (unwanted, large, cancelled):
@@ -360,9 +362,45 @@ async def test_those_that_were_not_used_for_longest_are_forgotten() -> None:
     assert kept == sorted(kept) and 2 < sum(found) < 20
 
 
+async def test_who_stores_much_makes_only_its_own_be_forgotten() -> None:
+    """As long as the others have no more than an equal share of the room."""
+    async with in_process(FakeClient(), **KEPT, **TWO_KEYS) as http:
+
+        async def kept(key: str, ids: list[str]) -> list[bool]:
+            http.headers["authorization"] = f"Bearer {key}"
+            return [(await http.get(f"{ROUTE}/{name}")).status_code == 200 for name in ids]
+
+        ids: dict[str, list[str]] = {"one": [], "two": []}
+        for key, count in (("two", 12), ("one", 2), ("two", 20)):
+            http.headers["authorization"] = f"Bearer {key}"
+            ids[key] += [(await said(http))["id"] for _ in range(count)]
+        assert await kept("one", ids["one"]) == [True, True]
+        found = await kept("two", ids["two"])
+        assert found == sorted(found) and found[-1] and not found[12]
+        large = (await said(http, input="x" * 15_000))["id"]  # more than an equal share
+        assert not any(await kept("two", [*ids["two"], large]))
+        assert await kept("one", ids["one"]) == [True, True]
+
+
+async def test_what_is_too_large_to_be_stored_is_not_encoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded: list[Any] = []
+    encode = msgspec.json.encode
+    monkeypatch.setattr(
+        msgspec.json, "encode", lambda value: encoded.append(value) or encode(value)
+    )
+    async with in_process(FakeClient(), **KEPT) as http:
+        parts = [{"type": "input_text", "text": "x" * 7_000}] * 3
+        for given in ("x" * 20_000, [{"role": "user", "content": parts}]):
+            await said(http, input=given)
+        assert not any(isinstance(value, list) for value in encoded)
+        await said(http, input="x")
+    assert any(isinstance(value, list) for value in encoded)
+
+
 async def test_callers_do_not_see_each_others_responses() -> None:
-    keys = {"api_keys": ("one", "two")}
-    async with in_process(FakeClient(), **KEPT, **keys) as http:
+    async with in_process(FakeClient(), **KEPT, **TWO_KEYS) as http:
         http.headers["authorization"] = "Bearer one"
         name = (await said(http))["id"]
         assert (await http.get(f"{ROUTE}/{name}")).status_code == 200
