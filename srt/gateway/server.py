@@ -2,15 +2,17 @@
 
 uvicorn's own signal handling is off: the launcher decides when to stop. Gaps of uvicorn that are
 closed here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
-for ever); a peer that takes hardly anything of what was written for it for WRITE_STALL_S is cut
-off, which ends its request; the number of connections is bounded (see `places`); what has arrived
-is parsed in slices, so that many small chunks hold nobody up; `stop` bounds how long it waits for
-streams. What a head may hold is bounded (see `heads`).
+for ever), and the rest of a body after its answer; a peer that takes hardly anything of what was
+written for it for WRITE_STALL_S is cut off, which ends its request; the number of connections is
+bounded (see `places`); what has arrived is parsed in slices, so that many small chunks hold nobody
+up; what is logged of a connection names its peer; `stop` bounds how long it waits for streams. What
+a head may hold is bounded (see `heads`).
 """
 
 import asyncio
+import logging
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -42,6 +44,17 @@ _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
 
 
+class _PeersLog(logging.LoggerAdapter[logging.Logger]):
+    """uvicorn's log, in which each line says whose connection it is about."""
+
+    @property
+    def level(self) -> int:  # uvicorn asks for it
+        return self.logger.level
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        return f"{self.extra['peer'] if self.extra else ''}: {msg}", kwargs
+
+
 class BoundedProtocol(H11Protocol):
     """h11 with bounds on connections, on the time for a head, and on writes that block."""
 
@@ -57,6 +70,8 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        host, port = self.client or ("an unknown peer", 0)
+        self.logger = _PeersLog(self.logger, {"peer": f"{host} port {port}"})  # type: ignore[assignment]
         if not self._places.enter(self):
             self.app = probes_only(self.app)
             self.head_timeout_s = REFUSED_TIMEOUT_S
@@ -103,6 +118,8 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._stop_head_timer()  # from here on it is uvicorn's keep-alive timer's turn
+        if self._owes_body():
+            self._watch_head()
         self._watch_place()
 
     def pause_writing(self) -> None:
@@ -125,7 +142,13 @@ class BoundedProtocol(H11Protocol):
         else:
             self._watch_write()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: what asks to change the protocol is answered as if it had not."""
+
     def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer
+            self.transport.close()
+            return
         body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
         head = h11.Response(status_code=400, headers=[_JSON, _CLOSE], reason=b"Bad Request")
         for event in (head, h11.Data(data=body), h11.EndOfMessage()):
@@ -133,10 +156,15 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def _watch_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE and not self._owes_body():
             self._stop_head_timer()
         elif self._head_timer is None:
             self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+
+    def _owes_body(self) -> bool:
+        """Whether nothing but the rest of a body is to come, which nobody waits for."""
+        is_answered = self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+        return is_answered and self.conn.their_state is h11.SEND_BODY
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

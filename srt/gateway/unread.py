@@ -6,6 +6,7 @@ answer. `GatewayServer` wraps every application with `reading_all`.
 """
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -13,30 +14,34 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 UNREAD_TIMEOUT_S = 5.0
-_EXPECTS = (b"expect", b"100-continue")  # such a peer sends no body when it sees an answer
 
 
 def reading_all(app: ASGIApp) -> ASGIApp:
     """`app`, whose answers end behind the request's body, or behind a bound on what is left."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        has_ended = False
+        has_ended = _waits_to_send(scope["headers"])
 
         async def watched_receive() -> Any:
             nonlocal has_ended
             message: Any = await receive()
-            has_ended = not message.get("more_body")
+            has_ended |= not message.get("more_body")
             return message
 
         async def late_send(message: Any) -> None:
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-            if is_last and not has_ended and _EXPECTS not in scope["headers"]:
+            if is_last and not has_ended:
                 await _discard(watched_receive)
             await send(message)
 
         await app(scope, watched_receive, late_send)
 
     return wrapped
+
+
+def _waits_to_send(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the peer sends no body when it sees an answer."""
+    return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 
 async def _discard(receive: Receive) -> None:
