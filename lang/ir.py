@@ -39,6 +39,11 @@ class Expr:
         """The variables it writes; None stands for one that gets a name of its own."""
         return ()
 
+    @property
+    def num_bytes(self) -> int:
+        """What its texts and images take, about."""
+        return 0
+
 
 Part = str | Expr
 
@@ -53,6 +58,10 @@ class ExprList(Expr):
                 raise TypeError(f"a state is extended by text or expressions, not {part!r}")
             for each in marks.split(part) if isinstance(part, str) else [part]:
                 self.parts += each.parts if isinstance(each, ExprList) else [each]
+
+    @property
+    def num_bytes(self) -> int:
+        return _num_bytes(self.parts)
 
 
 class Gen(Expr):
@@ -148,6 +157,10 @@ class Media(Expr):
     def __init__(self, image: Image) -> None:
         self.image = image
 
+    @property
+    def num_bytes(self) -> int:
+        return len(self.image.data)
+
 
 class SeparateReasoning(Expr):
     """Perform `parts`; take the reasoning out of their gens, into `NAME_reasoning_content`."""
@@ -160,6 +173,14 @@ class SeparateReasoning(Expr):
     @property
     def names(self) -> tuple[str | None, ...]:
         return (*self.of, *(reasoning_name(name) for name in self.of))
+
+    @property
+    def num_bytes(self) -> int:
+        return _num_bytes(self.parts)
+
+
+def _num_bytes(parts: Sequence[Part]) -> int:
+    return sum(len(part) if isinstance(part, str) else part.num_bytes for part in parts)
 
 
 def reasoning_name(name: str) -> str:

@@ -1,8 +1,9 @@
 """Expressions inside of text: what stands for one in an f-string, and is found again there.
 
 `str(expression)` is a mark, which holds a random number of this process, so that no text from
-elsewhere has one. Of the expressions that were written into texts, the `MAX_KEPT` that were written
-or used last are kept: a text cannot own its expressions, as joining texts makes plain ones.
+elsewhere has one. A text cannot own its expressions, as joining texts makes plain ones: of those
+that were written into texts the last `MAX_KEPT` are kept, and of those that were used so many, and
+`MAX_USED_BYTES` of texts and images.
 """
 
 import itertools
@@ -18,23 +19,63 @@ if TYPE_CHECKING:
     from lang.ir import Expr
 
 MAX_KEPT = 2**16
+MAX_USED_BYTES = 2**28
 _ORIGIN = int.from_bytes(os.urandom(8), "big")
-# `repr` and `ascii` of a text escape its private characters; such a mark is found as well.
-_MARK = re.compile(rf"(?:\ue0f0|\\+ue0f0)\w+:{_ORIGIN}:([0-9]+)(?:\ue0f1|\\+ue0f1)")
+# `repr` and `ascii` of a text escape its private characters; such a mark is found as well. The
+# backslashes of a text are looked at once.
+_MARK = re.compile(rf"(?:\ue0f0|(?<!\\)\\++ue0f0)\w+:{_ORIGIN}:([0-9]+)(?:\ue0f1|\\++ue0f1)")
 
-_kept: "OrderedDict[int, Expr]" = OrderedDict()
-_numbers = itertools.count()
-_lock = threading.Lock()
+
+class _Kept:
+    """The expressions by their numbers, in the order in which they were written, and used."""
+
+    def __init__(self) -> None:
+        self._new: OrderedDict[int, Expr] = OrderedDict()
+        self._used: OrderedDict[int, Expr] = OrderedDict()
+        self._used_bytes = 0
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+
+    def begin_in_child(self) -> None:
+        """What this process and its parent write from now on is not taken for one another's."""
+        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        self._numbers = itertools.count(int.from_bytes(os.urandom(8), "big"))
+
+    def add(self, expr: "Expr") -> int:
+        """The number of an expression that is written into a text."""
+        with self._lock:
+            number = next(self._numbers)
+            self._new[number] = expr
+            if len(self._new) > MAX_KEPT:
+                self._new.popitem(last=False)
+            return number
+
+    def use(self, number: int) -> "Expr":
+        """Raises LangError if it is not kept."""
+        with self._lock:
+            expr = self._new.pop(number, None)
+            if expr is not None:
+                self._used[number] = expr
+                self._used_bytes += expr.num_bytes
+            elif number not in self._used:
+                reason = "others were written or used since, or it is another process's"
+                raise LangError(f"an expression in a text is not kept: {reason}; write it again")
+            self._used.move_to_end(number)
+            expr = self._used[number]
+            while len(self._used) > MAX_KEPT or self._used_bytes > MAX_USED_BYTES:
+                if len(self._used) == 1:
+                    break
+                self._used_bytes -= self._used.popitem(last=False)[1].num_bytes
+            return expr
+
+
+_kept = _Kept()
+os.register_at_fork(after_in_child=lambda: _kept.begin_in_child())
 
 
 def mark_of(expr: "Expr") -> str:
     """What stands for `expr` in a text."""
-    number = next(_numbers)
-    with _lock:
-        _kept[number] = expr
-        if len(_kept) > MAX_KEPT:
-            _kept.popitem(last=False)
-    return f"\ue0f0{type(expr).__name__}:{_ORIGIN}:{number}\ue0f1"
+    return f"\ue0f0{type(expr).__name__}:{_ORIGIN}:{_kept.add(expr)}\ue0f1"
 
 
 def has_mark(text: str) -> bool:
@@ -55,17 +96,7 @@ def split(text: str) -> "list[str | Expr]":
     pieces: list[str | Expr] = []
     for i, piece in enumerate(_MARK.split(text)):
         if i % 2:
-            pieces.append(_used(int(piece)))
+            pieces.append(_kept.use(int(piece)))
         elif piece:
             pieces.append(piece)
     return pieces
-
-
-def _used(number: int) -> "Expr":
-    with _lock:
-        expr = _kept.get(number)
-        if expr is None:
-            reason = f"{MAX_KEPT} others were written or used since; write the text again"
-            raise LangError(f"this text has an expression that was written long ago: {reason}")
-        _kept.move_to_end(number)
-        return expr

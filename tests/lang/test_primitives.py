@@ -3,9 +3,11 @@
 import datetime
 import decimal
 import enum
+import os
 import random
 import re
 import uuid
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
@@ -16,7 +18,7 @@ import pytest
 
 import lang as sgl
 from lang import marks
-from lang.errors import ProgramError, UnsupportedError
+from lang.errors import LangError, ProgramError, UnsupportedError
 from srt.sampling_params import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
@@ -505,13 +507,13 @@ def test_expressions_in_f_strings() -> None:
     late = f"{sgl.gen('a')}"
     for _ in range(marks.MAX_KEPT):
         str(sgl.gen("b"))
-    with pytest.raises(sgl.LangError, match="long ago"):
+    with pytest.raises(sgl.LangError, match="not kept"):
         run(lambda s: s.__iadd__(late))
 
 
 def test_a_text_that_is_used_keeps_its_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marks, "MAX_KEPT", 64)
-    monkeypatch.setattr(marks, "_kept", type(marks._kept)())
+    monkeypatch.setattr(marks, "_kept", marks._Kept())
     kept = f"<{sgl.gen('a')}>"
 
     def body(s: Any, i: int) -> None:
@@ -529,6 +531,46 @@ def test_a_run_of_many_rows_keeps_a_modules_texts() -> None:
     for _ in range(5000):
         str(sgl.gen("b"))
     assert run(lambda s: s.__iadd__(kept)).text() == "<<1>>"
+
+
+def test_images_that_were_used_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marks, "MAX_USED_BYTES", 10_000)
+    images = [sgl.image(b"x" * 4000) for _ in range(5)]
+    held = [weakref.ref(image) for image in images]
+    texts = [f"{image}{i}" for i, image in enumerate(images)]
+    large = f"{sgl.user(sgl.image(b'x' * 20_000))}"
+    del images
+    for text in texts:  # all that nobody has used yet
+        assert len(marks.split(text)) == 2
+    assert [ref() is not None for ref in held] == [False] * 3 + [True] * 2
+    with pytest.raises(LangError, match="not kept"):
+        marks.split(texts[0])
+    assert marks.split(large) and marks.split(large)
+    assert held[-1]() is None
+
+
+def test_a_childs_expressions_are_not_its_parents() -> None:
+    before = f"{sgl.gen('before')}"
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        marks.split(before)
+        os.write(writing, str(sgl.gen("childs")).encode())
+        os._exit(0)
+    os.close(writing)
+    own = [str(sgl.gen("parents")) for _ in range(3)]
+    with open(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(LangError, match="another process's"):
+        marks.split(text)
+    assert all(len(marks.split(one)) == 1 for one in (before, *own))
+
+
+def test_texts_of_backslashes_are_searched_once() -> None:
+    """Twice as many take twice as long, and not four times: a million would take minutes."""
+    text = "\\" * 1_000_000
+    assert not marks.has_mark(text) and marks.split(text) == [text]
+    assert len(marks.split(repr(repr(f"{text}{sgl.gen('a')}")))) == 3
 
 
 def test_an_expressions_repr_stands_for_it() -> None:
