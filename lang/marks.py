@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_KEPT = 2**16
 MAX_USED_BYTES = 2**28
-_ORIGIN = int.from_bytes(os.urandom(8), "big")
+_ORIGIN = str(int.from_bytes(os.urandom(8), "big"))
 # `repr` and `ascii` of a text escape its private characters; such a mark is found as well. The
 # backslashes of a text are looked at once.
 _MARK = re.compile(rf"(?:\ue0f0|(?<!\\)\\++ue0f0)\w+:{_ORIGIN}:([0-9]+)(?:\ue0f1|\\++ue0f1)")
@@ -80,7 +80,7 @@ def mark_of(expr: "Expr") -> str:
 
 def has_mark(text: str) -> bool:
     """Whether an expression was written into `text`."""
-    return _MARK.search(text) is not None
+    return _ORIGIN in text
 
 
 def refuse(**arguments: object) -> None:
@@ -92,11 +92,13 @@ def refuse(**arguments: object) -> None:
 
 def split(text: str) -> "list[str | Expr]":
     """`text`, with the expressions in place of their marks. Raises LangError for one that is not
-    kept any more."""
+    kept any more, and for a part of a mark."""
     pieces: list[str | Expr] = []
     for i, piece in enumerate(_MARK.split(text)):
         if i % 2:
             pieces.append(_kept.use(int(piece)))
+        elif has_mark(piece):
+            raise LangError("a text has only a part of an expression: it was cut within")
         elif piece:
             pieces.append(piece)
     return pieces

@@ -573,6 +573,15 @@ def test_texts_of_backslashes_are_searched_once() -> None:
     assert len(marks.split(repr(repr(f"{text}{sgl.gen('a')}")))) == 3
 
 
+def test_a_part_of_an_expression_is_not_said() -> None:
+    text = f"{sgl.gen('a')}"
+    for part in (text[1:], text[:-1]):
+        with pytest.raises(LangError, match="cut within"):
+            run(lambda s, part=part: s.__iadd__("a" + part)).text()
+        with pytest.raises(TypeError, match="must not have an expression"):
+            sgl.gen(stop=part)
+
+
 def test_an_expressions_repr_stands_for_it() -> None:
     text = f"{sgl.gen('a')!r},{[sgl.gen('b')]},{sgl.gen('c')!a}" + repr(f"{sgl.gen('d')}")
     assert run(lambda s: s.__iadd__(text), answering("@")).text() == "@,[@],@'@'"
