@@ -5,6 +5,7 @@ The launcher parses it, writes it into the ring's directory, and every process r
 
 import argparse
 import re
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
 MAX_COMPILE_TIMEOUT_S = 12.0
+MAX_KEY_FILE_BYTES = 1024 * 1024
 
 
 class ServerArgs(Struct, frozen=True):
@@ -176,6 +178,9 @@ def _keys(name: str, listed: str, path: str) -> tuple[str, ...]:
 def _lines_of(path: str, name: str) -> list[str]:
     """The lines of a text file that are not blank, without blanks around them."""
     try:
+        found = Path(path).stat()
+        is_short = stat.S_ISREG(found.st_mode) and found.st_size <= MAX_KEY_FILE_BYTES
+        _require(is_short, name, f"must be a file of at most {MAX_KEY_FILE_BYTES} bytes")
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"

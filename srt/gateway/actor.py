@@ -4,15 +4,12 @@ import asyncio
 import gc
 import logging
 import socket
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from srt.actor import Actor
-from srt.errors import ConfigError
 from srt.gateway.app import create_app
 from srt.gateway.context import Gateway, GatewayInfo
-from srt.gateway.keys import Keys, key_files
+from srt.gateway.keys import KeyFiles
 from srt.gateway.places import PROBE_PLACES
 from srt.gateway.server import GatewayServer
 from srt.listener import allow_connections
@@ -38,9 +35,9 @@ class GatewayActor(Actor):
         vocab = load_vocab(files)
         app = create_app(self._client, self._facts(files, vocab), vocab)
         gateway: Gateway = app.state.gateway
-        gateway.keys = Keys.of(self.args)
-        if files_of_keys := key_files(self.args):
-            self.background(self._watch_keys(gateway, files_of_keys))
+        key_files = KeyFiles(self.args)
+        gateway.keys = key_files.keys
+        self.background(_watch_keys(gateway, key_files))
         allow_connections(self.args.max_connections + PROBE_PLACES)
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
@@ -53,26 +50,6 @@ class GatewayActor(Actor):
 
     def new_epoch(self, epoch: int) -> None:
         pass  # the client has heard it too
-
-    async def _watch_keys(self, gateway: Gateway, files: list[Path]) -> None:
-        """Read the keys anew when one of their files has changed, and is not being written: it was
-        the same before and after. A bad file changes nothing, and no key becomes an admin's because
-        the others have gone."""
-        read = last = [_stamp(path) for path in files]
-        while True:
-            await asyncio.sleep(KEY_INTERVAL_S)
-            before, last = last, [_stamp(path) for path in files]
-            if last == read or last != before:
-                continue
-            try:
-                keys = Keys.of(self.args, may_be_sole=gateway.keys.is_sole)
-                if [_stamp(path) for path in files] != last:
-                    continue
-                gateway.keys = keys
-                log.info("the API keys have been read again")
-            except ConfigError as error:
-                log.warning("the API keys stay as they were: %s", error)
-            read = last
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(
@@ -91,12 +68,12 @@ class GatewayActor(Actor):
         )
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None: there is none."""
-    with suppress(OSError):
-        found = path.stat()
-        return found.st_mtime_ns, found.st_size, found.st_ino
-    return None
+async def _watch_keys(gateway: Gateway, files: KeyFiles) -> None:
+    while True:
+        await asyncio.sleep(KEY_INTERVAL_S)
+        if files.have_changed():
+            gateway.keys = files.keys
+            log.info("the API keys have been read again")
 
 
 def _version() -> str:

@@ -1,14 +1,16 @@
 """Whom the gateway asks for: its callers by key or address."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from srt.args import ServerArgs
-from srt.gateway.keys import Keys
+from srt.gateway.keys import KeyFiles, Keys
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process
 
@@ -174,3 +176,82 @@ def test_keys_of_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     (record,) = caplog.records
     assert str(files["api_key_file"]) in record.message and "644" in record.message
     assert "one" not in caplog.text.replace("everyone", "")
+
+
+def test_changes_of_a_file_of_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Bad files change nothing, and one that is mended later is read."""
+    path, other = tmp_path / "keys", tmp_path / "other"
+    path.write_text("one\ntwo\n")
+    files = KeyFiles(ServerArgs(api_key_file=str(path)))
+
+    def settled() -> list[str]:
+        """The keys that open the server when nobody has written for a while."""
+        files.have_changed()
+        before = files.keys
+        assert files.have_changed() is (files.keys is not before)
+        assert not files.have_changed()
+        return [key for key in ("one", "two", "three") if files.keys.caller(key, "")]
+
+    assert settled() == ["one", "two"]
+    path.write_text("two\nthr")
+    assert not files.have_changed()  # it is being written
+    path.write_text("two\nthree\n")
+    assert not files.have_changed() and files.keys.caller("one", "")
+    assert settled() == ["two", "three"]
+    other.write_text("one\n")
+    other.replace(path)
+    assert settled() == ["one"]
+
+    def fifo() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    def link() -> None:
+        path.unlink()
+        path.symlink_to(tmp_path / "missing")
+
+    for spoil, reason in (
+        (lambda: path.write_text(""), "has no keys"),
+        (lambda: path.write_text("two words\n"), "without blanks"),
+        (lambda: path.write_bytes(b"\xff\n"), "it is no text"),
+        (lambda: path.write_text("two\n" * 2**19), "must be a file of at most"),
+        (path.unlink, "No such file"),
+        (path.mkdir, "must be a file"),
+        (path.rmdir, "No such file"),
+        (path.touch, "has no keys"),
+        (fifo, "must be a file"),
+        (link, "No such file"),
+    ):
+        caplog.clear()
+        spoil()
+        assert settled() == ["one"]
+        assert "stay as they were" in caplog.messages[-1] and reason in caplog.messages[-1]
+    (tmp_path / "missing").write_text("three\n")
+    assert settled() == ["three"]
+
+
+def test_a_file_of_keys_that_may_be_read_only_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its contents are the same then as when it could not be read."""
+    path = tmp_path / "keys"
+    path.write_text("one\n")
+    path.chmod(0o600)
+    files = KeyFiles(ServerArgs(api_key_file=str(path)))
+    with monkeypatch.context() as context:
+        context.setattr(Path, "read_text", Mock(side_effect=PermissionError(13, "not allowed")))
+        path.write_text("two\n")
+        assert [files.have_changed() for _ in range(3)] == [False] * 3
+    path.chmod(0o400)
+    assert [files.have_changed() for _ in range(3)] == [False, True, False]
+    assert files.keys.caller("two", "") and not files.keys.caller("one", "")
+
+
+def test_who_may_change_keys_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "keys"
+    path.write_text("one\n")
+    for mode, what in ((0o602, "change"), (0o606, "read and change")):
+        caplog.clear()
+        path.chmod(mode)
+        Keys.of(ServerArgs(api_key_file=str(path)))
+        assert f"every user can {what} the API keys" in caplog.text
