@@ -20,6 +20,7 @@ from srt.gateway.tenant import Name, tenant
 from srt.generation import GenerateOutput, Generation, Request
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
+MAX_REFUSALS = 1024  # of so many callers
 RenameParam = Callable[[str | None, int], str | None]
 
 
@@ -199,15 +200,19 @@ async def submit_all(
 
 
 def _remember(gateway: Gateway, error: ErrorInfo) -> None:
-    """Until the ring may think otherwise, it need not be asked."""
+    """Until the ring may think otherwise, it need not be asked for the same caller: what others
+    would have to wait for may be less."""
     if error.code == OVERLOADED and error.retry_after_s > 0:
         hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
-        gateway.refusal = Refusal(error, time.monotonic() + hold_s)
+        if len(gateway.refusals) >= MAX_REFUSALS:
+            gateway.refusals.clear()
+        gateway.refusals[tenant()] = Refusal(error, time.monotonic() + hold_s)
 
 
 def _check_load(gateway: Gateway, now: float) -> None:
-    """Raise the last refusal for load, if it still holds: to refuse must cost next to nothing."""
-    refusal = gateway.refusal
+    """Raise the caller's last refusal for load, if it still holds: to refuse must cost next to
+    nothing."""
+    refusal = gateway.refusals.get(tenant())
     if refusal is not None and now < refusal.until:
         raise RequestError.from_info(refusal.error)
 

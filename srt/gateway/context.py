@@ -74,7 +74,7 @@ class ProfileStart(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The ring's refusal of a request for load, which holds `until` (time.monotonic())."""
+    """The ring's refusal of a tenant's request for load, which holds `until` (time.monotonic())."""
 
     error: ErrorInfo
     until: float
@@ -86,8 +86,8 @@ class Gateway(Struct, eq=False):
     `live` holds, by tenant and rid, what can be aborted: the admitted requests, those that wait for
     admission, and scores; `groups` the rids behind a name that a client gave to several. `vocab` is
     the served model's. `keys` may be replaced at any time. `profile` is the one that has been
-    started, `refusal` the last for load. `was_ready` says that the ring has been ready, as far as
-    somebody asked; while it `is_paused`, requests to generate are refused.
+    started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
+    as far as somebody asked; while it `is_paused`, requests to generate are refused.
     """
 
     client: Client
@@ -100,7 +100,7 @@ class Gateway(Struct, eq=False):
     was_ready: bool = False
     is_paused: bool = False
     profile: ProfileStart | None = None
-    refusal: Refusal | None = None
+    refusals: dict[str, Refusal] = {}
     stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     created: int = field(default_factory=lambda: int(time.time()))

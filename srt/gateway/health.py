@@ -10,7 +10,7 @@ from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 
 from srt.errors import OVERLOADED, RequestError, RingError
-from srt.gateway.auth import PUBLIC
+from srt.gateway.auth import ADMIN, PUBLIC
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.disconnect import while_connected
 from srt.gateway.errors import RETRY_AFTER
@@ -97,7 +97,7 @@ async def _steps(client: Client) -> float | None:
     return None if stats is None else float(stats.get("forward_steps_total", 0))
 
 
-@get("/metrics", opt=documented(answer=str, media_type=METRICS_MEDIA_TYPE))
+@get("/metrics", opt=ADMIN | documented(answer=str, media_type=METRICS_MEDIA_TYPE))
 async def metrics(request: HttpRequest) -> ASGIApp:
     """Prometheus text; `srt_up` is 0 when the scheduler did not answer."""
     gateway = gateway_of(request)

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from srt.args import ServerArgs
+from srt.errors import OVERLOADED, RequestError
 from srt.gateway.keys import KeyFiles, Keys
 from tests.fakes import FakeClient
 from tests.srt.gateway_setup import error_of, in_process
@@ -55,6 +56,7 @@ ADMINS = [
     ("POST", "/stop_profile"),
     ("POST", "/pause_generation"),
     ("POST", "/continue_generation"),
+    ("GET", "/metrics"),
 ]
 
 
@@ -150,6 +152,19 @@ async def test_an_abort_finds_only_the_callers_own() -> None:
         client.hold.set()
         await asyncio.gather(*posts)
     assert len(owners) == 2
+
+
+async def test_one_callers_refusal_for_load_is_not_anothers() -> None:
+    """Who has much waiting would wait for longer."""
+    client = FakeClient()
+    client.refusals[0] = RequestError("busy", code=OVERLOADED, retryable=True, retry_after_s=60.0)
+    async with in_process(client, **KEYS) as http:
+        answers = [
+            await http.post("/generate", json={"text": "a"}, headers=bearer(key))
+            for key in ("first", "first", "second")
+        ]
+    assert [answer.status_code for answer in answers] == [429, 429, 200]
+    assert len(client.requests) == 2
 
 
 # ---- the keys' files -----------------------------------------------------------------------------
