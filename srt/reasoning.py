@@ -9,13 +9,14 @@ from typing import NamedTuple
 from srt.partial_tags import overlap
 
 THINK, END_THINK = "<think>", "</think>"
+ANALYSIS = "<|channel|>analysis"  # gpt-oss's; see `srt.tools.channels`
 
 
 def has_reasoning(parser: str, chat_template: str | None) -> bool:
     """Whether answers to chats begin with reasoning. `parser` is the server's choice: "think",
-    "none", or "auto", which looks for the tag in the model's chat template."""
+    "none", or "auto", which looks for what begins it in the model's chat template."""
     if parser == "auto":
-        return chat_template is not None and THINK in chat_template
+        return any(begin in (chat_template or "") for begin in (THINK, ANALYSIS))
     return parser == "think"
 
 

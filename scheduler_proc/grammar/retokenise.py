@@ -52,6 +52,7 @@ class Retokeniser:
         self.eos_id = vocab.eos_ids[0] if vocab.eos_ids else None
         self._bytes = vocab.token_bytes
         self._split = encoder.split
+        self._marks = {i: vocab.token_bytes[i] for i in vocab.mark_ids}
         self._longer = SortedTokens(vocab.token_bytes, vocab.special_ids).longer
         self._mask = np.empty((vocab.vocab_size + 31) // 32, np.uint32)
         self._not_eos = np.full_like(self._mask, 2**32 - 1)
@@ -65,7 +66,7 @@ class Retokeniser:
         tokens at most. With a jump, `grammar` has gone along; without one it is where it was.
         """
         forced = grammar.forced_bytes()
-        if not forced:
+        if not forced or self._has_mark(tail, forced):
             return None
         while tail and not is_whole and _is_continuation(self._bytes[tail[0]]):
             tail = tail[1:]
@@ -76,6 +77,14 @@ class Retokeniser:
         old, new = tail[sync.num_tokens :], pieces.ids[sync.num_pieces :]
         same = _common_length(old, new)
         return self._take(old[same:], new[same:], grammar, limit)
+
+    def _has_mark(self, tail: list[int], forced: bytes) -> bool:
+        """Whether there are control tokens, which the encoder would spell."""
+        if not self._marks:
+            return False
+        return not self._marks.keys().isdisjoint(tail) or any(
+            mark in forced for mark in self._marks.values()
+        )
 
     def only_eos(self, grammar: Grammar) -> bool:
         """Whether the output can do nothing but end here."""

@@ -1,7 +1,7 @@
 """What grammars know of a model's vocabulary: the bytes of the tokens that an output is made of.
 
 Built once per process from `srt.model.vocab.Vocab`. Ordinary tokens are those that stand for text:
-neither special, nor EOS, nor without bytes. A grammar allows no others, but for EOS at its end.
+neither hidden, nor EOS, nor without bytes. A grammar allows no others, but for EOS at its end.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class TokenVocabulary:
 
     @classmethod
     def from_vocab(cls, vocab: Vocab) -> "TokenVocabulary":
-        return cls.from_tokens(vocab.token_bytes, vocab.special_ids, vocab.eos_ids)
+        return cls.from_tokens(vocab.token_bytes, vocab.hidden_ids, vocab.eos_ids)
 
     @classmethod
     def from_tokens(

@@ -28,7 +28,7 @@ from srt.messages import ChatMessage, ChatOptions
 from srt.model.vocab import Vocab
 from srt.reasoning import END_THINK, reasons
 from srt.tools.constraint import ToolPlan
-from srt.tools.format import HERMES, ToolFormat, model_format
+from srt.tools.format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
 
 _THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
 _TOOLS = "tools"
@@ -79,17 +79,14 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
     reasons_first = reasoning and given is not None and not _answers(body, messages)
-    reasoned = END_THINK if reasons_first else ""
+    reasoned = _end_of_reasoning(form, plan) if reasons_first else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
     wants_prompt = body.prompt_logprobs is not None
     reads_tools = plan is not None and body.parse_tool_calls
-    sampling = body.sampling(limit)
-    if reads_tools and form.marked:
-        sampling = msgspec.structs.replace(sampling, skip_special_tokens=False)
     request = Request(
         stream=body.stream,
-        sampling=constrained(sampling, body, given, after),
+        sampling=constrained(body.sampling(limit), body, given, after),
         messages=messages,
         rid=body.rid,
         cache_salt=body.cache_salt,
@@ -111,6 +108,13 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     )
     names |= {given.kind: given.path} if given else {}
     return Chat(request, reading, names, _places(body, plan, own, form))
+
+
+def _end_of_reasoning(form: ToolFormat, plan: ToolPlan | None) -> str:
+    """What the model writes before that which a constraint is for."""
+    if not form.in_channels:
+        return END_THINK
+    return HARMONY_FINAL if plan is None else HARMONY_NEXT
 
 
 def _answers(body: ChatRequest, messages: list[ChatMessage]) -> bool:
@@ -184,7 +188,10 @@ def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | 
             reason = f"{own.path} cannot be combined with tool_choice: the answer is calls only"
             raise RequestError(reason, param=own.path)
         return _tools(plan.constraint(form))
-    return _tools(plan.constraint(form, None if own is None else _as_format(own)))
+    answer = None if own is None else _as_format(own)
+    if answer is not None and form.in_channels:
+        answer = {"type": "tag", "begin": HARMONY_FINAL, "content": answer, "end": ""}
+    return _tools(plan.constraint(form, answer))
 
 
 def _tools(tag: object) -> Given | None:

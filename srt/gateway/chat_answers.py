@@ -36,7 +36,7 @@ from srt.generation import GenerateOutput, Request
 from srt.model.vocab import Vocab
 from srt.reasoning import ReasoningSplitter
 from srt.tools.calls import call_parser
-from srt.tools.events import CallArguments, CallStart, Content, EventParser
+from srt.tools.events import CallStart, Content, EventParser, Reasoning, ToolEvent
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,10 +46,11 @@ class ChatReader:
 
     def __init__(self, reading: Reading, opened: bool) -> None:
         self._splitter: ReasoningSplitter | None = None
-        if reading.reasoning:
+        has_channels = reading.form.in_channels and reading.reasoning
+        if reading.reasoning and not has_channels:
             self._splitter = ReasoningSplitter(opened=opened)
         self._parser: EventParser | None = None
-        if reading.functions:
+        if reading.functions or has_channels:
             self._parser = call_parser(
                 reading.form,
                 reading.functions,
@@ -87,9 +88,11 @@ class ChatReader:
         return [_delta(event) for event in self._parser.feed(text, final)]
 
 
-def _delta(event: Content | CallStart | CallArguments) -> ChatDelta:
+def _delta(event: ToolEvent) -> ChatDelta:
     if isinstance(event, Content):
         return ChatDelta(content=event.text)
+    if isinstance(event, Reasoning):
+        return ChatDelta(reasoning_content=event.text)
     if isinstance(event, CallStart):
         function = FunctionDelta(name=event.name)
         call = ToolCallDelta(index=event.call, id=_call_id(), type="function", function=function)

@@ -74,7 +74,7 @@ class TokenNames:
 
     def hidden(self, skip_special_tokens: bool) -> frozenset[int]:
         """The tokens that are no part of an answer's text."""
-        return self._vocab.special_ids if skip_special_tokens else frozenset()
+        return self._vocab.hidden_ids if skip_special_tokens else frozenset()
 
 
 def chat_logprobs(positions: Sequence[Position], names: TokenNames) -> ChatLogprobs:

@@ -13,8 +13,8 @@ from srt.gateway.turns import in_turns, slices
 from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
 from srt.reasoning import ReasoningSplitter
 from srt.tools.calls import call_parser
-from srt.tools.events import CallArguments, CallStart, EventParser, ToolEvent
-from srt.tools.format import FORMATS, model_format
+from srt.tools.events import CallArguments, CallStart, Content, EventParser, Reasoning, ToolEvent
+from srt.tools.format import FORMATS, HARMONY, model_format
 
 _PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
 
@@ -35,7 +35,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
             names.append(event.name)
         elif isinstance(event, CallArguments):
             arguments[event.call] = arguments.get(event.call, "") + event.text
-        else:
+        elif isinstance(event, Content):
             text += event.text
     calls = [
         ParsedCall(tool_index=i, name=name, parameters=arguments.get(i, ""))
@@ -54,12 +54,20 @@ async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
 async def separate_reasoning(request: HttpRequest) -> ASGIApp:
     """Take the reasoning out of a text."""
     body = await read_body(request, SeparateBody, NO_EXTRAS)
-    splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1")
-    parts = splitter.feed(body.text, final=True)
+    if body.reasoning_parser == "gpt-oss":
+        reader = call_parser(HARMONY, {}, constrained=False)
+        found = [
+            (e.text, isinstance(e, Reasoning))
+            for e in await _events(reader, body.text)
+            if isinstance(e, Content | Reasoning)
+        ]
+    else:
+        splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1")
+        found = list(splitter.feed(body.text, final=True))
     return json_reply(
         Separated(
-            reasoning_text="".join(part.text for part in parts if part.is_reasoning),
-            text="".join(part.text for part in parts if not part.is_reasoning),
+            reasoning_text="".join(text for text, is_reasoning in found if is_reasoning),
+            text="".join(text for text, is_reasoning in found if not is_reasoning),
         )
     )
 

@@ -38,7 +38,7 @@ from srt.gateway.wire_responses import (
 )
 from srt.generation import GenerateOutput, Generation
 from srt.model.vocab import Vocab
-from srt.reasoning import END_THINK, THINK
+from srt.reasoning import ANALYSIS, END_THINK, THINK
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
@@ -236,10 +236,12 @@ class ResponseWriter:
 
     def _reasoning_tokens(self, output: GenerateOutput) -> int:
         """The tokens that begin before the end of the reasoning."""
-        begins = self._opened or output.text.lstrip().startswith(THINK)
+        text = output.text.lstrip()
+        begins = self._opened or text.startswith((THINK, ANALYSIS))
         if not (self._reads_reasoning and begins):
             return 0
-        head, tag, _ = output.text.partition(END_THINK)
+        end = "<|end|>" if text.startswith(ANALYSIS) else END_THINK
+        head, tag, _ = output.text.partition(end)
         size, count = len((head + tag).encode()), 0
         for token in output.output_ids:
             if size <= 0:

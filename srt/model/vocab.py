@@ -9,6 +9,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from srt.errors import ConfigError
 from srt.model.context import gguf_context_len, hf_context_len
@@ -16,6 +17,7 @@ from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
 from srt.model.hf_files import HFFiles, Step
+from srt.tools.format import model_format
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 # GPT-2 and its heirs, DBRX and nanochat have names of their own.
@@ -31,8 +33,9 @@ class Vocab:
     `bos_id`, `add_eos` whether they end with `eos_ids[0]`, `space_prefix` whether their text gets a
     space in front. `named_tokens` are what chat templates call `bos_token`, `eos_token` and so on,
     as far as the model has them. `tool_template` is the chat template for chats with tools, if
-    there is one of its own. Ids that no token stands for (padding rows of the embedding) have no
-    bytes.
+    there is one of its own. `mark_ids` are control tokens that are text all the same where the
+    model writes them: what surrounds its calls and its reasoning. Ids that no token stands for
+    (padding rows of the embedding) have no bytes.
     """
 
     model_name: str
@@ -48,6 +51,17 @@ class Vocab:
     space_prefix: bool = False
     named_tokens: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def mark_ids(self) -> frozenset[int]:
+        form = model_format(self.chat_template, self.tool_template)
+        marks = {mark.encode() for mark in form.marks}
+        return frozenset(i for i in self.special_ids if self.token_bytes[i] in marks)
+
+    @cached_property
+    def hidden_ids(self) -> frozenset[int]:
+        """The special tokens that are no text."""
+        return self.special_ids - self.mark_ids
+
     @property
     def vocab_size(self) -> int:
         """The number of embedding rows: every valid id is below it."""
@@ -57,12 +71,12 @@ class Vocab:
         """The bytes of each id, with nothing for special tokens when they are skipped."""
         if not skip_special_tokens:
             return self.token_bytes
-        hidden = self.special_ids
+        hidden = self.hidden_ids
         return [b"" if i in hidden else data for i, data in enumerate(self.token_bytes)]
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD."""
-        hidden: frozenset[int] = self.special_ids if skip_special_tokens else frozenset()
+        hidden: frozenset[int] = self.hidden_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes[i] for i in ids if i not in hidden)
         return data.decode("utf-8", errors="replace")
 

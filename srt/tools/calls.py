@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from srt.tools.channels import ChannelReader
 from srt.tools.events import EventParser
 from srt.tools.format import Reading, ToolFormat
 from srt.tools.json_ends import ObjectEnd
@@ -23,6 +24,8 @@ def call_parser(
 ) -> EventParser:
     """The parser of one answer, in which the functions `names` may be called, each with the text of
     its parameters' schema; see `ToolCallParser` for `constrained` and `is_first`."""
+    if form.in_channels:
+        return ChannelReader(names, constrained=constrained)
     if form.reading is None:
         return ToolCallParser(form, names, constrained=constrained, is_first=is_first)
     # Where another answer of JSON may begin like a call, nothing is known before its end.

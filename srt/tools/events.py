@@ -12,6 +12,12 @@ class Content(NamedTuple):
     text: str
 
 
+class Reasoning(NamedTuple):
+    """Text of the model's reasoning, in formats that have it in the same row as calls."""
+
+    text: str
+
+
 class CallStart(NamedTuple):
     """The call number `call`, from 0 on, begins."""
 
@@ -26,7 +32,7 @@ class CallArguments(NamedTuple):
     text: str
 
 
-ToolEvent = Content | CallStart | CallArguments
+ToolEvent = Content | Reasoning | CallStart | CallArguments
 
 
 class EventParser:

@@ -45,10 +45,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     a JSON object, `closing`; `separator` between two, `last` behind all.
 
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
-    With `marked`, some of it are special tokens, which the text must show; with `short_ids`,
-    templates take ids of nine characters only; with `in_blocks` there is a block of text for each
-    argument, in place of an object (see `srt.tools.parameters`). `reading` is for all but `HERMES`,
-    whose `end` tag says where a call is over, and which alone has tags for prompts.
+    `marks` are the control tokens among it, and among what the model writes around its reasoning:
+    wherever the model writes them they are text. With `short_ids`, templates take ids of nine
+    characters only; with `in_blocks` there is a block of text for each argument, in place of an
+    object (see `srt.tools.parameters`); with `in_channels` reasoning, answer and calls are messages
+    of channels (see `srt.tools.channels`). `reading` is for the others, less `HERMES`, whose `end`
+    tag says where a call is over, and which alone has tags for prompts.
     """
 
     begin: str
@@ -57,9 +59,10 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     separator: str
     first: str = ""
     last: str = ""
-    marked: bool = False
+    marks: tuple[str, ...] = ()
     short_ids: bool = False
     in_blocks: bool = False
+    in_channels: bool = False
     reading: Reading | None = None
     end: str = ""
     tools_begin: str = ""
@@ -134,6 +137,7 @@ def message_object(
         "tool_call_id": message.tool_call_id and to_id(message.tool_call_id),
         "name": message.name,
         "reasoning_content": message.reasoning,
+        "thinking": message.reasoning if form is not None and form.in_channels else "",
     }
     return made | {name: value for name, value in extras.items() if value}
 
@@ -179,7 +183,7 @@ MISTRAL = ToolFormat(
     closing="}",
     separator=", ",
     last="]",
-    marked=True,
+    marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     short_ids=True,
     reading=Reading(
         opener="[TOOL_CALLS]",
@@ -238,7 +242,7 @@ def _deepseek(head: str, closing: str, separator: str) -> ToolFormat:
         closing=closing + call_end,
         separator=separator,
         last=calls_end,
-        marked=True,
+        marks=(*_DEEPSEEK, *_DEEPSEEK_ENDS),
         reading=Reading(
             opener=calls,
             head=re.compile(rf"(?:{calls}\s*)?{call}{spaced}\s*(?=\{{)"),
@@ -253,11 +257,23 @@ def _deepseek(head: str, closing: str, separator: str) -> ToolFormat:
 DEEPSEEK_V3 = _deepseek(f"function{_DEEPSEEK[2]}NAME\n```json\n", "\n```", "\n")
 DEEPSEEK_V31 = _deepseek(f"NAME{_DEEPSEEK[2]}", "", "")
 
+# The beginning of an answer, and what is between two messages.
+HARMONY_FINAL, HARMONY_NEXT = "<|channel|>final<|message|>", "<|end|><|start|>assistant"
+HARMONY = ToolFormat(
+    begin="<|channel|>commentary to=functions.",
+    head="NAME <|constrain|>json<|message|>",
+    closing="",  # the token that ends a call ends the answer
+    separator="<|call|><|start|>assistant",
+    marks=("<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+    in_channels=True,
+)
+
 # By what other servers call their parsers of the same.
 FORMATS = {
     **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
     **dict.fromkeys(("llama3", "llama3_json"), LLAMA3),
+    **dict.fromkeys(("gpt-oss", "gpt_oss", "harmony"), HARMONY),
     "mistral": MISTRAL,
     "mistral_args": MISTRAL_ARGS,
     **dict.fromkeys(("deepseekv3", "deepseek_v3"), DEEPSEEK_V3),
@@ -271,6 +287,8 @@ def template_format(source: str | None) -> ToolFormat | None:
     tools, or writes calls in a way that is not known here."""
     if source is None or not _TAKES_TOOLS.search(source):
         return None
+    if "<|channel|>" in source and "<|message|>" in source:
+        return HARMONY
     if "<function=" in source:
         return QWEN3_CODER if "<parameter=" in source else None
     if HERMES.begin in source:

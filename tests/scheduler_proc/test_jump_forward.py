@@ -8,6 +8,7 @@ what the automaton forces.
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,6 +114,31 @@ def test_an_output_matches_its_pattern_with_fewer_steps(
         steps[jumps] = driver.core.counters.forward_steps
         assert (driver.core.counters.jump_forward_tokens > 0) <= jumps
     assert steps[True] <= steps[False]
+
+
+def test_control_tokens_around_calls_are_left_to_the_model() -> None:
+    """They are text for a grammar, which may ask for them; the tokenizer would spell them."""
+    mark = len(vocab().token_bytes) - 2
+    tokens = [*vocab().token_bytes[:mark], b"[TOOL_CALLS]", b"<eos>"]
+    template = "{% if tools %}[TOOL_CALLS]{% endif %}"
+    special = frozenset({mark, EOS})
+    marked = dataclass_replace(
+        vocab(), token_bytes=tokens, special_ids=special, chat_template=template
+    )
+    assert marked.mark_ids == {mark} and marked.hidden_ids == {EOS}
+    assert marked.decode([mark, EOS]) == "[TOOL_CALLS]"
+    grammars = TokenVocabulary.from_vocab(marked)
+    encoder = Retokeniser(marked, Longest())
+    for pattern, steps in ((r"\[TOOL_CALLS\]abc", 1), (r"abcabc\[TOOL_CALLS\]", 0)):
+        grammar = FsmGrammar.build(compile_regex(pattern), grammars).start()
+        row = np.zeros(grammars.mask_width, np.uint32)
+        grammar.fill(row)
+        assert bool(row[mark // 32] >> (mark % 32) & 1) == bool(steps)
+        tail = [mark] * steps
+        grammar.accept(tail)
+        assert encoder.jump(tail, True, grammar, 100) is None
+    plain = FsmGrammar.build(compile_regex("abcabc"), grammars).start()
+    assert encoder.jump([], True, plain, 100) is not None
 
 
 def test_a_text_that_is_forced_whole_needs_no_step() -> None:

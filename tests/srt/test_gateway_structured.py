@@ -11,7 +11,7 @@ from srt.gateway.wire_constraint import StructuredOutputs
 from srt.gateway.wire_openai import Message
 from srt.sampling_params import SamplingParams
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import error_of, in_process
+from tests.srt.gateway_setup import error_of, in_process, sse_payloads
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [None, 1]}}}
 COMPACT_SCHEMA = '{"type":"object","properties":{"a":{"enum":[null,1]}}}'
@@ -289,6 +289,64 @@ async def test_reasoning_is_kept_apart() -> None:
     ]
     raw = await chat_with(FakeClient(pieces), separate_reasoning=False)
     assert raw == {"role": "assistant", "content": "".join(pieces)}
+
+
+ROUTE = "/v1/chat/completions"
+GPT_OSS = "{% if tools %}{% endif %}<|start|>assistant<|channel|>analysis<|message|>"
+FINAL = "<|channel|>final<|message|>"
+
+
+async def test_the_reasoning_of_channels() -> None:
+    """As gpt-oss writes it. A constraint holds from where the next message is the answer."""
+    pieces = (
+        "<|channel|>ana",
+        "lysis<|message|>Well.",
+        f"<|end|><|start|>assistant{FINAL}Y",
+        "es.",
+    )
+    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+        whole = (await http.post(ROUTE, json=CHAT_BODY)).json()["choices"][0]["message"]
+        streamed = sse_payloads((await http.post(ROUTE, json=CHAT_BODY | {"stream": True})).text)
+        response = (await http.post("/v1/responses", json={"input": "hi"})).json()
+    assert whole == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
+    deltas = [chunk["choices"][0]["delta"] for chunk in streamed]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == ["Well."]
+    assert "".join(d.get("content") or "" for d in deltas) == "Yes."
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
+    asked, facts = CHAT_BODY | {"regex": "a"}, {"reasoning": True, "template": GPT_OSS}
+    params = await sampling_of(ROUTE, asked, **facts)
+    assert (params.regex, params.constraint_after) == ("a", FINAL)
+    tool = {"type": "function", "function": {"name": "now"}}
+    params = await sampling_of(ROUTE, asked | {"tools": [tool]}, **facts)
+    assert params.constraint_after == "<|end|><|start|>assistant"
+    calls, answer = json.loads(params.structural_tag or "")["format"]["elements"]
+    assert calls["tags"][0]["begin"].startswith("<|channel|>commentary to=functions.now ")
+    assert (answer["begin"], answer["content"]["type"]) == (FINAL, "regex")
+
+
+async def test_calls_between_channels() -> None:
+    call = '<|channel|>commentary to=functions.now <|constrain|>json<|message|>{"a": 1}'
+    pieces = ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant", call)
+    tool = {"type": "function", "function": {"name": "now"}}
+    body = CHAT_BODY | {"tools": [tool]}
+    async with in_process(FakeClient(pieces), reasoning=True, template=GPT_OSS) as http:
+        (choice,) = (await http.post(ROUTE, json=body)).json()["choices"]
+        text = {"text": "".join(pieces)}
+        parsed = await http.post("/parse_function_call", json=text | {"tools": [tool]})
+        asked = text | {"reasoning_parser": "gpt-oss"}
+        separate = await http.post("/separate_reasoning", json=asked)
+    assert separate.json() == {"reasoning_text": "Hm.", "text": f"<|start|>assistant{call}"}
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["reasoning_content"] == "Hm." and not choice["message"]["content"]
+    assert choice["message"]["tool_calls"][0]["function"] == {
+        "name": "now",
+        "arguments": '{"a": 1}',
+    }
+    assert parsed.json() == {
+        "normal_text": "",
+        "calls": [{"tool_index": 0, "name": "now", "parameters": '{"a": 1}'}],
+    }
 
 
 async def test_reasoning_that_the_prompt_has_opened() -> None:

@@ -470,7 +470,6 @@ async def test_the_format_is_that_of_the_template() -> None:
     assert answer["content"] == "Well."
     (call,) = answer["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": '{"city": "Rome"}'}
-    assert not client.requests[0].sampling.skip_special_tokens
     forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
     assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}

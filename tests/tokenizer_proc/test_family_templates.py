@@ -11,8 +11,8 @@ from srt.errors import RequestError
 from srt.messages import ChatMessage, ToolCall, ToolSpec
 from srt.model.vocab import load_vocab
 from srt.tools.calls import call_parser
-from srt.tools.events import CallArguments, CallStart, Content
-from srt.tools.format import QWEN3_CODER, template_format
+from srt.tools.events import CallArguments, CallStart, Content, Reasoning
+from srt.tools.format import HARMONY, QWEN3_CODER, template_format
 from tests.model_files import byte_level_tokenizer, save_directory
 from tokenizer_proc.chat_template import ChatTemplate
 
@@ -215,6 +215,34 @@ def test_past_calls_are_written_as_the_parser_reads_them() -> None:
     assert [event for event in events if not isinstance(event, Content)] == [
         CallStart(0, "now"),
         CallArguments(0, call.arguments),
+    ]
+
+
+GPT_OSS = """\
+{% for t in tools %}{{ t.function.name }};{% endfor %}
+{% for m in messages %}
+{% if m.thinking %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>
+{%- endif %}
+{% for c in m.tool_calls %}<|start|>assistant to=functions.{{ c.function.name }}
+{{- "<|channel|>commentary json<|message|>" }}{{ c.function.arguments | tojson }}<|call|>
+{%- endfor %}
+{% if m.content %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}<|end|>{% endif %}
+{% endfor %}
+"""
+
+
+def test_past_messages_of_channels_are_read_as_they_are_written() -> None:
+    """By a template like that of gpt-oss, which has a name of its own for reasoning."""
+    call = ToolCall("call_1", "now", '{"zone": "UTC"}')
+    message = ChatMessage("assistant", "Well.", tool_calls=[call], reasoning="Hm.")
+    text = ChatTemplate(GPT_OSS).render([message], tools=[NOW])
+    assert template_format(GPT_OSS) is HARMONY
+    parser = call_parser(HARMONY, {"now": ""}, constrained=False)
+    assert parser.feed(text.split("now;")[1], final=True) == [
+        Reasoning("Hm."),
+        CallStart(0, "now"),
+        CallArguments(0, call.arguments),
+        Content("Well."),
     ]
 
 

@@ -15,6 +15,7 @@ from srt.tools.format import (
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     FORMATS,
+    HARMONY,
     HERMES,
     LLAMA3,
     MISTRAL,
@@ -27,7 +28,7 @@ from srt.tools.parameters import blocks_format
 
 NAMES = {"add": "", "get_weather": ""}
 AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
-EVERY = [*AS_JSON, QWEN3_CODER]
+EVERY = [*AS_JSON, HARMONY, QWEN3_CODER]
 ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
 B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
 CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
@@ -108,7 +109,7 @@ def test_calls_as_models_write_them(
 NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool_call>"}'
 
 
-@pytest.mark.parametrize("form", EVERY)
+@pytest.mark.parametrize("form", [*AS_JSON, QWEN3_CODER])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
     """As beside a response format: the answer is calls, or it is JSON that may look like some."""
@@ -133,10 +134,9 @@ def test_blanks_are_not_read_again() -> None:
     """An answer of blanks takes time that grows with its length, not with its square."""
     for form in EVERY:
         parser = call_parser(form, NAMES, constrained=False)
-        for _ in range(100):
-            parser.feed(" ")
-        assert len(parser._rest) <= 1
-        assert parser.feed("x", final=True) == [Content(" " * 100 + "x")]
+        begin = [event for _ in range(1000) for event in parser.feed(" ")]
+        assert begin == [] and len(parser._rest) <= 256
+        assert parser.feed("x", final=True) == [Content(" " * 1000 + "x")]
 
 
 CALLS = st.lists(
@@ -182,7 +182,7 @@ def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
     assert parser.feed("<parameter=a>\nso far\n</parameter>\n<param")[-1] == CallArguments(
         0, '{"a": "so far"'
     )
-    for form in AS_JSON:
+    for form in [*AS_JSON, HARMONY]:
         parser = call_parser(form, NAMES, constrained=True)
         parser.feed(form.first + form.opening("add"))
         assert parser.feed('{"a": "so fa') and parser.in_call
@@ -195,6 +195,7 @@ TEMPLATES = [
     ("{{ messages }}", HERMES),
     ("{{ messages }}[TOOL_CALLS]", HERMES),
     (TOOLS + "<tool_call>", HERMES),
+    (TOOLS + "<|start|>assistant<|channel|>final<|message|>", HARMONY),
     (TOOLS + "<tool_call><function=x>", HERMES),
     (TOOLS + "<tool_call><function=x><parameter=y>", QWEN3_CODER),
     (TOOLS + "<|python_tag|>" + "{{ '\"parameters\": ' }}", LLAMA3),
