@@ -18,7 +18,7 @@ MAX_SOURCE_CHARS = 512 * 1024
 MAX_NESTING = 128
 MAX_COUNT = 10_000
 MAX_RULES = 20_000
-_MAX_REGEX_NODES = 200_000  # some 30,000 words
+_MAX_COPIED_NODES = 20_000
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _RULE = re.compile(_NAME.pattern + r"\s*::=")
@@ -85,15 +85,20 @@ def regular_grammar(source: str) -> Node | None:
     does."""
     if len(source) > MAX_SOURCE_CHARS or not _GBNF.search(source):
         return None
-    return _Inliner(_gbnf_rules(source)).regular("root")
+    return _inlined(source, _gbnf_rules(source))
 
 
 def _gbnf_grammar(source: str) -> LLGrammar:
     rules = _gbnf_rules(source)
-    node = _Inliner(rules).regular("root")
+    node = _inlined(source, rules)
     if node is not None:
         return LLGrammar.regex(pattern_of(node).regex)
     return LLGrammar.lark(_CharacterLark(rules).text())
+
+
+def _inlined(source: str, rules: Rules) -> Node | None:
+    """`root` as one regular expression, unless that is much larger than its source."""
+    return _Inliner(rules, len(source) + _MAX_COPIED_NODES).regular("root")
 
 
 def _gbnf_rules(source: str) -> Rules:
@@ -164,12 +169,12 @@ def _ends(node: object, productive: set[str]) -> bool:
 
 
 class _Inliner:
-    """Replaces rules by their bodies, as long as that ends and stays small."""
+    """Replaces rules by their bodies, as long as that ends and makes at most `budget` nodes."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, budget: int) -> None:
         self._rules = rules
         self._open: list[str] = []
-        self._budget = _MAX_REGEX_NODES
+        self._budget = budget
 
     def regular(self, name: str) -> Node | None:
         """The rule as one regular expression; None if it is recursive or too large."""
