@@ -11,6 +11,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager
+from itertools import chain
 
 import msgspec
 
@@ -249,6 +250,7 @@ async def _admitted(
     gateway: Gateway, requests: Sequence[Request], rename_param: RenameParam
 ) -> list[Sequence[Generation]]:
     """The samples of each request. If one is refused, none is left."""
+    num_aborts = gateway.num_aborts
     async with AsyncExitStack() as admitted:
         prompts: list[Sequence[Generation]] = []
         for index, request in enumerate(requests):
@@ -262,6 +264,9 @@ async def _admitted(
             for sample in samples:
                 admitted.push_async_callback(sample.aclose)
             prompts.append(samples)
+        if gateway.num_aborts > num_aborts:  # of everything, while these had no names yet
+            for sample in chain.from_iterable(prompts):
+                await gateway.client.abort(sample.rid, tenant())
         admitted.pop_all()
     return prompts
 

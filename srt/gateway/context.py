@@ -87,7 +87,8 @@ class Gateway(Struct, eq=False):
     admission, and scores; `groups` the rids behind a name that a client gave to several. `vocab` is
     the served model's. `keys` may be replaced at any time. `profile` is the one that has been
     started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
-    as far as somebody asked; while it `is_paused`, requests to generate are refused.
+    as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
+    counts how often everything was aborted, which no request that has begun before survives.
     """
 
     client: Client
@@ -99,11 +100,21 @@ class Gateway(Struct, eq=False):
     groups: dict[Name, list[str]] = {}
     was_ready: bool = False
     is_paused: bool = False
+    num_aborts: int = 0
     profile: ProfileStart | None = None
     refusals: dict[str, Refusal] = {}
     stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     created: int = field(default_factory=lambda: int(time.time()))
+
+
+async def abort_all(gateway: Gateway) -> list[Name]:
+    """Abort everything that came through this gateway; what could be named of it."""
+    gateway.num_aborts += 1
+    live = list(gateway.live)
+    for owner, rid in live:
+        await gateway.client.abort(rid, owner)
+    return live
 
 
 def gateway_of(request: HttpRequest) -> Gateway:

@@ -9,7 +9,7 @@ from litestar.types import ASGIApp
 from srt.errors import RequestError
 from srt.gateway.auth import ADMIN
 from srt.gateway.body import read_body
-from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.context import Gateway, HttpRequest, abort_all, gateway_of
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.ring_state import ring_state, stats_or_none
@@ -58,17 +58,18 @@ async def abort_request(request: HttpRequest) -> ASGIApp:
     also abort all that came through this gateway."""
     body = await read_body(request, AbortRequest, ABORT_KIND)
     gateway = gateway_of(request)
-    aborted = _meant(gateway, body)
-    for owner, rid in aborted:
-        await gateway.client.abort(rid, owner)
+    if body.abort_all:
+        check_admin("abort_all")
+        aborted = await abort_all(gateway)
+    else:
+        aborted = _meant(gateway, body)
+        for owner, rid in aborted:
+            await gateway.client.abort(rid, owner)
     return json_reply(Aborted(aborted=[rid for _, rid in aborted]))
 
 
 def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
     """Those of the live requests that the caller may abort and that `body` names."""
-    if body.abort_all:
-        check_admin("abort_all")
-        return list(gateway.live)
     if not body.rid:
         raise RequestError("rid or abort_all must be given", param="rid")
     owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]

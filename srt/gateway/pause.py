@@ -7,7 +7,7 @@ from litestar.types import ASGIApp
 
 from srt.gateway.auth import ADMIN
 from srt.gateway.body import read_body
-from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.context import HttpRequest, abort_all, gateway_of
 from srt.gateway.openapi import documented
 from srt.gateway.reply import json_reply
 from srt.gateway.wire_operations import PAUSE_KIND, Paused, PauseRequest
@@ -21,8 +21,7 @@ async def pause_generation(request: HttpRequest) -> ASGIApp:
     await _check_body(request)
     gateway = gateway_of(request)
     gateway.is_paused = True
-    for owner, rid in list(gateway.live):
-        await gateway.client.abort(rid, owner)
+    await abort_all(gateway)
     return json_reply(Paused(message="generation is paused"))
 
 

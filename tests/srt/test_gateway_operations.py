@@ -1,5 +1,6 @@
 """What the gateway tells of the server, the names it answers to, and pauses."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,9 +8,11 @@ import msgspec
 import pytest
 
 from srt.args import parse_args
+from srt.generation import Request
 from srt.model.files import DEFAULT_MODEL, resolve_model
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway_setup import VOCAB, error_of, in_process
+from tests.waiting import SOON_S
 
 GENERATE = {"text": "a b"}
 SCORE = {"text": "a", "continuations": ["b"]}
@@ -106,6 +109,40 @@ async def test_while_paused_nothing_is_generated() -> None:
         assert (await http.post("/continue_generation")).json()["status"] == "ok"
         for path, body in (("/generate", GENERATE), ("/score_choices", SCORE)):
             assert (await http.post(path, json=body)).status_code == 200
+
+
+class Slow(FakeClient):
+    """A client that admits requests when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.may = asyncio.Event(), asyncio.Event()
+
+    async def submit_samples(self, request: Request) -> Any:
+        self.asked.set()
+        await self.may.wait()
+        return await super().submit_samples(request)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/pause_generation", {}), ("/abort_request", {"abort_all": True})]
+)
+async def test_what_is_not_admitted_yet_is_aborted_with_all_else(
+    path: str, body: dict[str, Any]
+) -> None:
+    """Though it has no name by which it could be found."""
+    client = Slow()
+    async with in_process(client) as http, asyncio.timeout(SOON_S):
+        asked = {"text": ["a", "b"], "sampling_params": {"n": 2}}
+        waiting = asyncio.ensure_future(http.post("/generate", json=asked))
+        await client.asked.wait()
+        assert (await http.post(path, json=body)).status_code == 200
+        client.may.set()
+        await waiting
+        assert sorted(client.aborted) == ["r0/0", "r0/1", "r1/0", "r1/1"]
+        await http.post("/continue_generation")
+        await http.post("/generate", json={"text": "c"})
+        assert len(client.aborted) == 4
 
 
 @pytest.mark.parametrize("path", ["/pause_generation", "/abort_request"])
