@@ -7,8 +7,10 @@ from msgspec import Meta, Struct
 from srt.gateway.fields import Kind, OnlyNeutral
 
 _ENDED = "requests that run are ended, and not kept for later"
-ABORT_KIND = Kind({"mode": OnlyNeutral(("abort",), _ENDED)})
-PAUSE_KIND = ABORT_KIND
+_MODE = {"mode": OnlyNeutral(("abort",), _ENDED)}
+_OWN_WORDS = OnlyNeutral(("",), "answers say that they were aborted in the server's words")
+ABORT_KIND = Kind({**_MODE, "abort_message": _OWN_WORDS, "finished_reason": _OWN_WORDS})
+PAUSE_KIND = Kind(_MODE)
 
 
 class AbortRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):

@@ -155,6 +155,14 @@ async def test_requests_cannot_be_kept_for_later(path: str, mode: str) -> None:
         assert (answer.status_code, error_of(answer)["param"]) == (400, "mode")
 
 
+async def test_an_abort_as_sglangs_programs_write_it() -> None:
+    asked = {"rid": "", "abort_all": True, "finished_reason": None, "abort_message": None}
+    async with in_process(FakeClient()) as http:
+        assert (await http.post("/abort_request", json=asked)).json() == {"aborted": []}
+        answer = await http.post("/abort_request", json=asked | {"abort_message": "no more"})
+        assert (answer.status_code, error_of(answer)["param"]) == (400, "abort_message")
+
+
 async def _chunks(body: bytes) -> AsyncIterator[bytes]:
     """A body whose length is not told."""
     for start in range(0, len(body), 4):
