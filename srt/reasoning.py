@@ -1,4 +1,4 @@
-"""Keeps a model's reasoning, `<think>…</think>` at the start of its answer, apart from the rest.
+"""Keeps a model's reasoning, as `<think>…</think>` at the start of its answer, apart from the rest.
 
 Called by the gateway for every piece of text. The parts add up to the same for every way of
 cutting the text.
@@ -8,21 +8,36 @@ from typing import NamedTuple
 
 from srt.partial_tags import overlap
 
-THINK, END_THINK = "<think>", "</think>"
-ANALYSIS = "<|channel|>analysis"  # gpt-oss's; see `srt.tools.channels`
+
+class Tags(NamedTuple):
+    """What a model writes around its reasoning."""
+
+    begin: str
+    end: str
+
+
+THINK = Tags("<think>", "</think>")
+MISTRAL = Tags("[THINK]", "[/THINK]")
+CHANNELS = Tags("<|channel|>analysis", "<|end|>")  # gpt-oss's; see `srt.tools.channels`
+_KNOWN = (THINK, MISTRAL, CHANNELS)
+
+
+def reasoning_tags(chat_template: str | None) -> Tags:
+    """Those of the model with this template."""
+    return next((tags for tags in _KNOWN if tags.begin in (chat_template or "")), THINK)
 
 
 def has_reasoning(parser: str, chat_template: str | None) -> bool:
     """Whether answers to chats begin with reasoning. `parser` is the server's choice: "think",
     "none", or "auto", which looks for what begins it in the model's chat template."""
     if parser == "auto":
-        return any(begin in (chat_template or "") for begin in (THINK, ANALYSIS))
+        return reasoning_tags(chat_template).begin in (chat_template or "")
     return parser == "think"
 
 
-def reasons(text: str) -> bool:
+def reasons(text: str, tags: Tags) -> bool:
     """Whether `text`, the beginning of an answer, ends inside its reasoning."""
-    return text.rfind(THINK) > text.rfind(END_THINK)
+    return text.rfind(tags.begin) > text.rfind(tags.end)
 
 
 class Part(NamedTuple):
@@ -40,8 +55,9 @@ class ReasoningSplitter:
     the length runs out, is all there is.
     """
 
-    def __init__(self, *, opened: bool) -> None:
+    def __init__(self, *, opened: bool, tags: Tags = THINK) -> None:
         self._opened = opened
+        self._tags = tags
         self._rest = ""
         self._blanks = ""
         self._step = self._at_start
@@ -57,10 +73,11 @@ class ReasoningSplitter:
 
     def _at_start(self, final: bool) -> bool:
         text = self._rest.lstrip()
-        if not final and len(text) < len(THINK) and THINK.startswith(text):
+        begin = self._tags.begin
+        if not final and len(text) < len(begin) and begin.startswith(text):
             return False
-        if text.startswith(THINK):
-            self._rest = text.removeprefix(THINK)
+        if text.startswith(begin):
+            self._rest = text.removeprefix(begin)
             self._step = self._at_reasoning
         else:
             self._step = self._at_reasoning if self._opened else self._in_answer
@@ -73,8 +90,8 @@ class ReasoningSplitter:
         return bool(self._rest)
 
     def _in_reasoning(self, final: bool) -> bool:
-        before, tag, after = self._rest.partition(END_THINK)
-        held = 0 if tag or final else overlap(before, END_THINK)
+        before, tag, after = self._rest.partition(self._tags.end)
+        held = 0 if tag or final else overlap(before, self._tags.end)
         text = self._blanks + before[: len(before) - held]
         kept = text.rstrip()
         self._give(kept, is_reasoning=True)

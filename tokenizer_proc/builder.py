@@ -18,7 +18,7 @@ from srt.messages import (
     unpack_ids,
 )
 from srt.model.vocab import Vocab
-from srt.reasoning import END_THINK
+from srt.reasoning import reasoning_tags
 from srt.sampling_params import SamplingParams
 from tokenizer_proc.admission import Admission, samples_of
 from tokenizer_proc.healing import Healing, PromptHealer
@@ -36,6 +36,7 @@ class Builder:
     def __init__(self, vocab: Vocab, limit: int) -> None:
         self._vocab = vocab
         self._limit = limit
+        self._end_of_reasoning = reasoning_tags(vocab.chat_template).end
         self._healer = PromptHealer(vocab)
 
     def build(self, client: bytes, req: GenerateReq | ScoreReq, reading: Reading) -> Built:
@@ -54,7 +55,7 @@ class Builder:
         sampling = self._resolved(req.sampling, prompt)
         _check_logprob_start(req, len(ids))
         healing = self._healer.heal(ids, sampling)
-        constraint = _constraint(sampling, prompt)
+        constraint = self._constraint(sampling, prompt)
         admitted = Admitted(
             req.rid,
             req.epoch,
@@ -93,6 +94,12 @@ class Builder:
             bad_ids=reading.bad_ids,
         )
 
+    def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
+        """The constraint; one that waits for the reasoning to end does not wait behind its end."""
+        if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
+            sampling = replace(sampling, constraint_after="")
+        return sampling.constraint
+
     def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
         """`sampling` with a `max_new_tokens` that fits behind the prompt, and stop ids that there
         are."""
@@ -110,13 +117,6 @@ class Builder:
             )
         stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
         return replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
-
-
-def _constraint(sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-    """The constraint; one that waits for the reasoning to end does not wait behind its end."""
-    if prompt.closes_reasoning and sampling.constraint_after == END_THINK:
-        sampling = replace(sampling, constraint_after="")
-    return sampling.constraint
 
 
 def _unconstrained(sampling: SamplingParams) -> SamplingParams:

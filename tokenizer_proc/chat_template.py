@@ -22,6 +22,7 @@ from srt.errors import CONTEXT_LENGTH, RequestError
 from srt.forked import ends_in_time
 from srt.messages import ChatMessage, ToolSpec
 from srt.model.vocab import Vocab
+from srt.reasoning import reasoning_tags
 from srt.tools.format import HERMES, ToolFormat, message_object, template_format, tool_object
 from tokenizer_proc.chat_messages import with_tools_as_text
 
@@ -56,6 +57,7 @@ class ChatTemplate:
         tool_source: str | None = None,
         **tokens: str,
     ) -> None:
+        self.reasoning_tags = reasoning_tags(source)
         self._names = {"bos_token": "", "eos_token": "", **tokens}
         self._why_not = "this model has no chat template: send a text prompt instead"
         self._default = None if source is None else self._compiled(source)

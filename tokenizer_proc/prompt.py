@@ -21,7 +21,7 @@ from srt.messages import (
     unpack_ids,
 )
 from srt.model.tokenizer import Tokenizer
-from srt.reasoning import END_THINK, THINK, reasons
+from srt.reasoning import reasons
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
 from tokenizer_proc.marking import Chat, marked_chat, marked_text
@@ -127,8 +127,9 @@ class PromptReader:
         else:
             ids = self._tokenizer.encode(text, add_special_tokens=False)
         end = text.rstrip()
-        opens = req.chat.continue_final and reasons(messages[-1].content)
-        return Prompt(ids, "messages", opens or end.endswith(THINK), end.endswith(END_THINK))
+        tags = self._template.reasoning_tags
+        opens = req.chat.continue_final and reasons(messages[-1].content, tags)
+        return Prompt(ids, "messages", opens or end.endswith(tags.begin), end.endswith(tags.end))
 
     def _marked(
         self, messages: list[ChatMessage], tools: list[ToolSpec], options: ChatOptions

@@ -26,7 +26,7 @@ from srt.gateway.wire_tokens import TokenizeBody
 from srt.generation import Generation, Request
 from srt.messages import ChatMessage, ChatOptions
 from srt.model.vocab import Vocab
-from srt.reasoning import END_THINK, reasons
+from srt.reasoning import CHANNELS, THINK, Tags, reasoning_tags, reasons
 from srt.tools.constraint import ToolPlan
 from srt.tools.format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
 
@@ -41,8 +41,8 @@ class Reading(Struct, frozen=True, kw_only=True):
     `functions` are the tools that may be called (empty: look for none), by their names with the
     texts of their parameters' schemas, in the format `form`, and `constrained` says that all text
     but the reasoning is constrained, so that calls are known to be valid; `calls_first` that calls
-    are all of the answer, or there are none. `reasoning` says to split it off; `opened` that the
-    answer begins inside it unless the prompt has its end.
+    are all of the answer, or there are none. `reasoning` says to split off what is between `tags`;
+    `opened` that the answer begins inside it unless the prompt has its end.
     """
 
     functions: Mapping[str, str] = MappingProxyType({})
@@ -50,6 +50,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     constrained: bool = False
     calls_first: bool = False
     reasoning: bool = False
+    tags: Tags = THINK
     opened: bool = False
 
     def begins_inside(self, generation: Generation) -> bool:
@@ -71,6 +72,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     """Check the body and put it together for the model of `vocab`. `reasoning`: its answers begin
     with it."""
     form = model_format(vocab.chat_template, vocab.tool_template)
+    tags = reasoning_tags(vocab.chat_template)
     messages = chat_messages(body.messages)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
@@ -78,8 +80,8 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
-    reasons_first = reasoning and given is not None and not _answers(body, messages)
-    reasoned = _end_of_reasoning(form, plan) if reasons_first else ""
+    reasons_first = reasoning and given is not None and not _answers(body, messages, tags)
+    reasoned = _end_of_reasoning(tags, plan) if reasons_first else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
     wants_prompt = body.prompt_logprobs is not None
@@ -104,23 +106,24 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
         # The constraint waits for the reasoning's end: text before it is none of the answer.
-        opened=given is not None and after == END_THINK,
+        tags=tags,
+        opened=given is not None and after == tags.end,
     )
     names |= {given.kind: given.path} if given else {}
     return Chat(request, reading, names, _places(body, plan, own, form))
 
 
-def _end_of_reasoning(form: ToolFormat, plan: ToolPlan | None) -> str:
+def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
     """What the model writes before that which a constraint is for."""
-    if not form.in_channels:
-        return END_THINK
+    if tags != CHANNELS:
+        return tags.end
     return HARMONY_FINAL if plan is None else HARMONY_NEXT
 
 
-def _answers(body: ChatRequest, messages: list[ChatMessage]) -> bool:
+def _answers(body: ChatRequest, messages: list[ChatMessage], tags: Tags) -> bool:
     """Whether the chat ends in a message that goes on, and has no more reasoning in it."""
     begun = messages[-1].content if body.continue_final_message else ""
-    return begun.strip() != "" and not reasons(begun)
+    return begun.strip() != "" and not reasons(begun, tags)
 
 
 # The body's names of what says how the template writes messages.

@@ -48,7 +48,7 @@ class ChatReader:
         self._splitter: ReasoningSplitter | None = None
         has_channels = reading.form.in_channels and reading.reasoning
         if reading.reasoning and not has_channels:
-            self._splitter = ReasoningSplitter(opened=opened)
+            self._splitter = ReasoningSplitter(opened=opened, tags=reading.tags)
         self._parser: EventParser | None = None
         if reading.functions or has_channels:
             self._parser = call_parser(

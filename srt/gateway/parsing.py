@@ -11,7 +11,7 @@ from srt.gateway.reply import json_reply
 from srt.gateway.tool_plan import tool_plan
 from srt.gateway.turns import in_turns, slices
 from srt.gateway.wire_parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
-from srt.reasoning import ReasoningSplitter
+from srt.reasoning import MISTRAL, THINK, ReasoningSplitter
 from srt.tools.calls import call_parser
 from srt.tools.events import CallArguments, CallStart, Content, EventParser, Reasoning, ToolEvent
 from srt.tools.format import FORMATS, HARMONY, model_format
@@ -62,7 +62,8 @@ async def separate_reasoning(request: HttpRequest) -> ASGIApp:
             if isinstance(e, Content | Reasoning)
         ]
     else:
-        splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1")
+        tags = MISTRAL if body.reasoning_parser == "mistral" else THINK
+        splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1", tags=tags)
         found = list(splitter.feed(body.text, final=True))
     return json_reply(
         Separated(

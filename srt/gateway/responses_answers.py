@@ -38,7 +38,6 @@ from srt.gateway.wire_responses import (
 )
 from srt.generation import GenerateOutput, Generation
 from srt.model.vocab import Vocab
-from srt.reasoning import ANALYSIS, END_THINK, THINK
 
 log = logging.getLogger(__name__)
 Event = dict[str, Any]
@@ -60,7 +59,7 @@ class ResponseWriter:
         opened = reading.begins_inside(generation)
         self._vocab = vocab
         self._reader = ChatReader(reading, opened)
-        self._reads_reasoning = reading.reasoning
+        self._reads_reasoning, self._tags = reading.reasoning, reading.tags
         self._opened = opened
         self._items: list[OutputItem] = []
         self._is_open = False
@@ -237,11 +236,10 @@ class ResponseWriter:
     def _reasoning_tokens(self, output: GenerateOutput) -> int:
         """The tokens that begin before the end of the reasoning."""
         text = output.text.lstrip()
-        begins = self._opened or text.startswith((THINK, ANALYSIS))
+        begins = self._opened or text.startswith(self._tags.begin)
         if not (self._reads_reasoning and begins):
             return 0
-        end = "<|end|>" if text.startswith(ANALYSIS) else END_THINK
-        head, tag, _ = output.text.partition(end)
+        head, tag, _ = output.text.partition(self._tags.end)
         size, count = len((head + tag).encode()), 0
         for token in output.output_ids:
             if size <= 0:

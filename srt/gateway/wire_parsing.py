@@ -42,10 +42,10 @@ class SeparateBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
 
     text: Annotated[str, Meta(description="What a model wrote.")]
     reasoning_parser: Annotated[
-        Literal["think", "qwen3", "deepseek-r1", "gpt-oss"] | None,
+        Literal["think", "qwen3", "deepseek-r1", "gpt-oss", "mistral"] | None,
         Meta(
             description="deepseek-r1: the text begins inside the reasoning, tag or not; "
-            "gpt-oss: it has channels."
+            "gpt-oss: it has channels; mistral: the tags are [THINK] and [/THINK]."
         ),
     ] = None
 

@@ -17,6 +17,7 @@ from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
 from srt.model.hf_files import HFFiles, Step
+from srt.reasoning import reasoning_tags
 from srt.tools.format import model_format
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -54,7 +55,7 @@ class Vocab:
     @cached_property
     def mark_ids(self) -> frozenset[int]:
         form = model_format(self.chat_template, self.tool_template)
-        marks = {mark.encode() for mark in form.marks}
+        marks = {mark.encode() for mark in (*form.marks, *reasoning_tags(self.chat_template))}
         return frozenset(i for i in self.special_ids if self.token_bytes[i] in marks)
 
     @cached_property

@@ -292,6 +292,24 @@ async def test_reasoning_is_kept_apart() -> None:
 
 
 ROUTE = "/v1/chat/completions"
+
+
+async def test_the_tags_of_the_template() -> None:
+    """As Mistral's models write them."""
+    template, pieces = "[THINK]{{ messages }}", ("[THI", "NK]Well.[/TH", "INK]Yes.")
+    async with in_process(FakeClient(pieces), reasoning=True, template=template) as http:
+        whole = (await http.post(ROUTE, json=CHAT_BODY)).json()["choices"][0]["message"]
+        response = (await http.post("/v1/responses", json={"input": "hi"})).json()
+        asked = {"text": "".join(pieces), "reasoning_parser": "mistral"}
+        separate = (await http.post("/separate_reasoning", json=asked)).json()
+    assert whole == {"role": "assistant", "content": "Yes.", "reasoning_content": "Well."}
+    assert separate == {"reasoning_text": "Well.", "text": "Yes."}
+    assert response["usage"]["output_tokens_details"]["reasoning_tokens"] == 3
+    regex = CHAT_BODY | {"regex": "a"}
+    params = await sampling_of(ROUTE, regex, reasoning=True, template=template)
+    assert params.constraint_after == "[/THINK]"
+
+
 GPT_OSS = "{% if tools %}{% endif %}<|start|>assistant<|channel|>analysis<|message|>"
 FINAL = "<|channel|>final<|message|>"
 

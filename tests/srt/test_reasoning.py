@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.reasoning import ReasoningSplitter
+from srt.reasoning import MISTRAL, ReasoningSplitter, has_reasoning, reasoning_tags
 
 
 def split(pieces: list[str], opened: bool) -> tuple[str, str]:
@@ -38,6 +38,17 @@ def split(pieces: list[str], opened: bool) -> tuple[str, str]:
 def test_split(text: str, opened: bool, expected: tuple[str, str]) -> None:
     assert split([text], opened) == expected
     assert split(list(text), opened) == expected
+
+
+def test_the_template_says_which_tags_there_are() -> None:
+    template = "[THINK]{{ messages }}[/THINK]"
+    assert reasoning_tags(template) == MISTRAL and has_reasoning("auto", template)
+    assert not has_reasoning("auto", "{{ messages }}") and not has_reasoning("auto", None)
+    for pieces in (["[THINK]a </think>[/THINK]b"], list("[THINK]a </think>[/THINK]b")):
+        splitter = ReasoningSplitter(opened=False, tags=reasoning_tags(template))
+        parts = [part for piece in pieces for part in splitter.feed(piece)]
+        texts = {kind: "".join(p.text for p in parts if p.is_reasoning == kind) for kind in (0, 1)}
+        assert texts == {0: "b", 1: "a </think>"}
 
 
 def test_parts_come_at_once() -> None:

@@ -72,6 +72,21 @@ def test_byte_level_directory(tmp_path: Path) -> None:
     assert vocab.decode([0, 1], skip_special_tokens=False) == "<bos><eos>"
 
 
+def test_control_tokens_around_reasoning_and_calls_are_text(tmp_path: Path) -> None:
+    """Where the model's template has them; the others are left out of texts."""
+    marks = ["[THINK]", "[TOOL_CALLS]", "[INST]"]
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    ids = [tokenizer.token_to_id(mark) for mark in marks]
+    template = "[THINK]{% if tools %}[TOOL_CALLS]{% endif %}"
+    sizes = {"model_type": "llama", "bos_token_id": 0}
+    for given, shown in ((template, "[THINK][TOOL_CALLS]"), ("{{ messages }}", "")):
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": given}
+        vocab = load_vocab(save_directory(tmp_path, tokenizer, sizes, config))
+        assert vocab.decode(ids) == b"".join(vocab.pieces(True)[i] for i in ids).decode() == shown
+        assert vocab.decode(ids, skip_special_tokens=False) == "".join(marks)
+
+
 def test_spm_directory(tmp_path: Path) -> None:
     tokenizer = spm_tokenizer()
     vocab = load_vocab(save_directory(tmp_path, tokenizer))
