@@ -1,7 +1,8 @@
-"""Tokenizers of SentencePiece's kind for tests: pieces and scores learned here, as GGUF files and
-as transformers' tokenizer classes take them.
+"""Tokenizers of SentencePiece's kind for tests: pieces and scores learned here, as GGUF files, as
+`tokenizer.model` and as transformers' tokenizer classes take them.
 """
 
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,38 @@ def scores() -> list[float]:
     first, count = len(CONTROL) + len(BYTES), len(learned_pieces())
     learned = [float(-i) for i in range(count)]
     return [0.0] * first + learned + [0.0] * len(TURNS + USER_DEFINED)
+
+
+def spm_model() -> bytes:
+    """A `tokenizer.model` with this tokenizer, as SentencePiece writes it."""
+    tokens, types = pieces_and_types()
+    pieces = [
+        message((1, token.encode()), (2, score), (3, int(kind)))
+        for token, kind, score in zip(tokens, types, scores(), strict=True)
+    ]
+    trainer, normalizer = message((3, 2), (35, 1)), message((4, 0))  # BPE with bytes; no stripping
+    return message(*((1, piece) for piece in pieces), (2, trainer), (3, normalizer))
+
+
+def message(*fields: tuple[int, int | float | bytes]) -> bytes:
+    """A message of numbers and bytes by field number, in the format of protocol buffers."""
+    data = b""
+    for number, value in fields:
+        if isinstance(value, float):
+            data += _varint(number << 3 | 5) + struct.pack("<f", value)
+        elif isinstance(value, int):
+            data += _varint(number << 3) + _varint(value)
+        else:
+            data += _varint(number << 3 | 2) + _varint(len(value)) + value
+    return data
+
+
+def _varint(value: int) -> bytes:
+    digits = []
+    while value > 0x7F:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*digits, value])
 
 
 def write_spm_gguf(

@@ -32,7 +32,7 @@ def resolve_model(model: str) -> ModelFiles:
         return ModelFiles(path.resolve().name, "hf", path.resolve())
     raise ConfigError(
         f"model {model!r} not found: pass '{DEFAULT_MODEL}', a .gguf file, or a directory "
-        "with config.json, safetensors and tokenizer.json or tokenizer.model"
+        "with config.json, safetensors and tokenizer.json, tokenizer.model or *.tiktoken"
     )
 
 

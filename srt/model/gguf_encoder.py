@@ -7,12 +7,12 @@ left to right and ranks cannot express.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
-from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
+from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, merges_by_score
 
 _LITERAL = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
 # Tokens of Phi-3 that leave the white space behind them alone, unlike its other special ones.
@@ -46,7 +46,7 @@ def _spm(tokens: GGUFTokens, plain: bool) -> tokenizers.Tokenizer:
     normal = [i for i, kind in enumerate(tokens.types) if kind == TokenType.NORMAL]
     if tokens.is_scored:
         scores = tokens.scores()
-        merges = spm_merges({texts[i]: scores[i] for i in normal})
+        merges = merges_by_score({texts[i]: scores[i] for i in normal})
     else:
         merges = tokens.merges()
     unknown = None if tokens.unknown_id is None else texts[tokens.unknown_id]
@@ -61,18 +61,6 @@ def _spm(tokens: GGUFTokens, plain: bool) -> tokenizers.Tokenizer:
     if has_bytes and begins_words_with_space(texts[i] for i in normal):
         encoder.pre_tokenizer = spm_words()
     return encoder
-
-
-def spm_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every pair of pieces whose concatenation is a piece, that of the best score first."""
-    merges = [
-        (score, piece[:cut], piece[cut:])
-        for piece, score in scores.items()
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
-    return [(left, right) for _, left, right in merges]
 
 
 def begins_words_with_space(pieces: Iterable[str]) -> bool:

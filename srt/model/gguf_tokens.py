@@ -5,7 +5,9 @@ builds an encoder of it. Source of the meaning of keys, kinds and defaults: ggml
 src/llama-vocab.cpp.
 """
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,7 +17,9 @@ from srt.errors import ConfigError
 from srt.model.gguf_file import GGUFFile
 
 SPM_SPACE = "\u2581"  # what SentencePiece writes for a space
-MAX_TOKEN_CHARS = 4096  # building SentencePiece's merges takes time by the square of it
+# Time and memory of building merges go by the squares of the tokens' lengths. Real vocabularies
+# have up to 2e7.
+MAX_SQUARES = 1 << 27
 
 # Tokens that end a turn or a text in the model families served, whatever ids the metadata names:
 # files name one of them, and chat models write another one after a turn.
@@ -63,12 +67,14 @@ def _caseless(digits: str, marks: str = "") -> str:
     return rf"(?i:{_SUFFIXES})|{letters}|{digits}|{others}|{_BREAKS}"
 
 
-def _cased(digits: str, suffixes: str = "") -> str:
-    """Words that begin anew at a capital letter behind small ones, as in GPT-4o and Mistral."""
-    upper, lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+def _cased(digits: str, suffixes: str = "", without: str = "", ends: str = "[\r\n/]*") -> str:
+    """Words that begin anew at a capital letter behind small ones, as in GPT-4o and Mistral.
+    `without` narrows the letters; `ends` may follow other characters."""
+    upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
+    lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     small = f"{_BEFORE_LETTERS}{upper}*{lower}+{suffixes}"
     capitals = f"{_BEFORE_LETTERS}{upper}+{lower}*{suffixes}"
-    return rf"{small}|{capitals}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_BREAKS}"
+    return rf"{small}|{capitals}|{digits}| ?[^\s\p{{L}}\p{{N}}]+{ends}|{_BREAKS}"
 
 
 # The cased letters that DeepSeek lists: those of an older Unicode, without some ranges.
@@ -119,8 +125,47 @@ _KINDS = {
     ("qwen35",): PreKind((_caseless(r"\p{N}", marks=r"\p{M}"),)),
     ("tekken",): PreKind((_cased(r"\p{N}"),), whole_words=True, add_bos=True),
     ("gpt-4o",): PreKind((_cased(r"\p{N}{1,3}", f"(?i:{_SUFFIXES})?"),)),
+    ("kimi-k2",): PreKind(
+        (r"\p{Han}+|" + _cased(r"\p{N}{1,3}", f"(?i:{_SUFFIXES})?", r"&&[^\p{Han}]", r"[\r\n]*"),),
+        whole_words=True,
+    ),
 }
 PRE_KINDS = {name: kind for names, kind in _KINDS.items() for name in names}
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """The character that stands for each byte in byte-level BPE tokens, as in GPT-2.
+
+    Printable Latin-1 stands for itself; the other bytes follow from U+0100 on.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def check_lengths(path: Path, texts: Iterable[str]) -> None:
+    """Raise ConfigError, which names `path`, if tokens are so long that the merges that make them
+    would take much time and memory."""
+    squares = sum(len(text) ** 2 for text in texts)
+    if squares > MAX_SQUARES:
+        raise ConfigError(
+            f"{path}: the tokens are too long: the squares of their lengths add up to {squares}, "
+            f"and may to {MAX_SQUARES}"
+        )
+
+
+def merges_by_score(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every pair of tokens whose concatenation is a token, that of the best score first. See
+    `check_lengths`."""
+    merges = [
+        (score, token[:cut], token[cut:])
+        for token, score in scores.items()
+        for cut in range(1, len(token))
+        if token[:cut] in scores and token[cut:] in scores
+    ]
+    merges.sort(key=lambda merge: (-merge[0], -len(merge[1]), -len(merge[2])))
+    return [(left, right) for _, left, right in merges]
 
 
 class _Keys(Struct):
@@ -161,8 +206,7 @@ class GGUFTokens:
         self.is_scored = keys.model == "llama"
         self.is_spm = keys.model != "gpt2"
         self.texts = keys.tokens
-        if max(map(len, self.texts), default=0) > MAX_TOKEN_CHARS:
-            raise ConfigError(f"{file.path}: a token has more than {MAX_TOKEN_CHARS} characters")
+        check_lengths(file.path, self.texts)
         self.types = self._types()
         self.bos_id = self._id("bos_token_id", 1 if self.is_scored else None)
         self.unknown_id = self._id("unknown_token_id")

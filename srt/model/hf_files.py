@@ -1,10 +1,11 @@
 """The JSON files of a Hugging Face model directory that concern text, read once.
 
 Used by `srt.model.vocab` and `srt.model.tokenizer`. Only config.json and a tokenizer must exist:
-tokenizer.json, or tokenizer.model, which is read as one. The others default to empty. Nothing of a
-model's own code is ever run.
+tokenizer.json, or SentencePiece's or tiktoken's file, which is read as one. The others default to
+empty. Nothing of a model's own code is ever run.
 """
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -14,10 +15,14 @@ from msgspec import Meta, Struct, field
 
 from srt.errors import ConfigError
 from srt.model.files import require_file
+from srt.model.gguf_tokens import check_lengths
 from srt.model.spm_file import spm_content
+from srt.model.tiktoken_file import is_tiktoken, tiktoken_content
 
 # A list is made with an entry per row of the embedding; models have up to half a million.
 MAX_VOCAB_SIZE = 1 << 24
+
+_NAMES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
 
 _T = TypeVar("_T")
 _Id = Annotated[int, Meta(ge=0)]
@@ -74,6 +79,7 @@ class AddedToken(Struct):
 
 class _Model(Struct):
     vocab: dict[str, _Id] | list[tuple[str, float]]  # Unigram: piece and score, in order of ids
+    merges: list[str | tuple[str, str]] = []
 
 
 class _TokenizerFile(Struct):
@@ -109,8 +115,8 @@ class _Ids(Struct):
 
 def tokenizer_path(directory: Path) -> Path:
     """The file that a model directory's tokenizer is read from: tokenizer.json if it is there."""
-    path, other = directory / "tokenizer.json", directory / "tokenizer.model"
-    return other if other.exists() and not path.exists() else path
+    paths = [directory / name for name in _NAMES] + sorted(directory.glob("*.tiktoken"))
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 class HFFiles:
@@ -120,12 +126,15 @@ class HFFiles:
         self.path = path
         self.config = self._read("config.json", must_exist=True)
         self.tokenizer_path = tokenizer_path(path)
-        self._converts = self.tokenizer_path.name != "tokenizer.json"
-        self.tokenizer = self._of_spm() if self._converts else self._read("tokenizer.json", True)
-        self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
         found = self._read("tokenizer_config.json")
         self._tokenizer_config = self._convert("tokenizer_config.json", found, _TokenizerConfig)
         self.named_tokens = _named_tokens(found)
+        self._converts = self.tokenizer_path.name != "tokenizer.json"
+        self.tokenizer = (
+            self._converted(found) if self._converts else self._read("tokenizer.json", True)
+        )
+        self._typed = self._convert(self.tokenizer_path.name, self.tokenizer, _TokenizerFile)
+        check_lengths(self.tokenizer_path, [token.content for token in self.added_tokens])
         found = self._read("generation_config.json")
         self._generation_ids = self._convert("generation_config.json", found, _Ids)
         self._config_ids = self._convert("config.json", self.config, _Ids)
@@ -140,13 +149,20 @@ class HFFiles:
         except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
 
-    def _of_spm(self) -> dict[str, Any]:
+    def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
+        """What a tokenizer.json would hold, of a file of another kind."""
         path = self.tokenizer_path
         require_file(path)
         try:
-            return spm_content(path, path.read_bytes())
+            data = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
+        if path.name == "tokenizer.model" and not is_tiktoken(data):
+            return spm_content(path, data)
+        bos = _text_of(self._tokenizer_config.bos_token)
+        return tiktoken_content(
+            path, data, str(self.config.get("model_type")), tokenizer_config, bos
+        )
 
     def _convert(self, name: str, content: dict[str, Any], kind: type[_T]) -> _T:
         try:
@@ -191,7 +207,11 @@ class HFFiles:
     @cached_property
     def embedded_tokenizer(self) -> dict[str, Any] | None:
         """tokenizer.json without the tokens that the embedding has no row for, such as Gemma 3's
-        for images: what is written like them is text. None if the file itself can be loaded."""
+        for images: what is written like them is text. None if the file itself can be loaded.
+
+        Raises ConfigError if BPE makes such tokens of text: the embedding is another
+        vocabulary's.
+        """
         size = self.vocab_size
         if max(self.token_ids.values()) < size:
             return self.tokenizer if self._converts else None
@@ -200,6 +220,15 @@ class HFFiles:
             kept: Any = model["vocab"][:size]
         else:
             kept = {token: i for token, i in vocab.items() if i < size}
+            made = {*merged_tokens(self._typed.model.merges)}
+            made |= {token for token in vocab if len(token) == 1}
+            made -= {token.content for token in self.added_tokens}
+            most = max((vocab.get(token, 0) for token in made), default=0)
+            if most >= size:
+                raise ConfigError(
+                    f"{self.tokenizer_path}: text becomes tokens of ids up to {most}, but "
+                    f"vocab_size of config.json, the rows of the embedding, is {size}"
+                )
         added = [token for token in self.tokenizer.get("added_tokens", []) if token["id"] < size]
         return {**self.tokenizer, "model": {**model, "vocab": kept}, "added_tokens": added}
 
@@ -284,6 +313,12 @@ class HFFiles:
         if token is None:
             raise ConfigError(f"{self.path / 'tokenizer_config.json'}: {key} without such a token")
         return ids if token in ids else [token, *ids]
+
+
+def merged_tokens(merges: Iterable[str | Sequence[str]]) -> Iterator[str]:
+    """What each of tokenizer.json's merges makes."""
+    for merge in merges:
+        yield "".join(merge.split(" ") if isinstance(merge, str) else merge)
 
 
 def _named_tokens(tokenizer_config: dict[str, Any]) -> dict[str, str]:

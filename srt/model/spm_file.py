@@ -10,20 +10,16 @@ Format: google/sentencepiece, src/sentencepiece_model.proto.
 """
 
 import base64
-import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from srt.errors import ConfigError
-from srt.model.gguf_encoder import spm_merges
-from srt.model.gguf_tokens import MAX_TOKEN_CHARS, SPM_SPACE, TokenType
+from srt.model.gguf_tokens import SPM_SPACE, TokenType, check_lengths, merges_by_score
 
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "bpe", 3: "word", 4: "char"}
-# A token in base64 and its rank.
-_TIKTOKEN_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 # Below what any other splitting of a text costs: pieces that only stand for themselves.
 _NEVER = -1e9
 
@@ -39,8 +35,6 @@ def spm_content(path: Path, data: bytes) -> dict[str, Any]:
 
     Raises ConfigError for files that are no such model, and for kinds other than unigram and BPE.
     """
-    if _TIKTOKEN_LINE.match(data):
-        raise ConfigError(f"{path}: is tiktoken's, which is not supported (SentencePiece's is)")
     try:
         message = _fields(data)
         pieces = [_piece(_fields(piece)) for piece in message.get(1, [])]
@@ -68,8 +62,7 @@ def _content(
     ids = {piece.text: i for i, piece in enumerate(pieces)}
     if not ids or len(ids) < len(pieces):
         raise ConfigError(f"{path}: has no pieces, or one of them twice")
-    if max(map(len, ids)) > MAX_TOKEN_CHARS:
-        raise ConfigError(f"{path}: a piece has more than {MAX_TOKEN_CHARS} characters")
+    check_lengths(path, ids)
     unknown = next((i for i, p in enumerate(pieces) if p.kind == TokenType.UNKNOWN), None)
     has_bytes, has_prefix = bool(_last(trainer, 35, 0)), bool(_last(normalizer, 3, 1))
     bos_id = _last(trainer, 41, 1)
@@ -77,7 +70,7 @@ def _content(
     if kind == _BPE:
         scores = {p.text: p.score for p in pieces if p.kind == TokenType.NORMAL}
         name = None if unknown is None else pieces[unknown].text
-        model = {"type": "BPE", "vocab": ids, "merges": spm_merges(scores), "unk_token": name}
+        model = {"type": "BPE", "vocab": ids, "merges": merges_by_score(scores), "unk_token": name}
         model["fuse_unk"] = True
     else:
         normal = TokenType.NORMAL
@@ -88,7 +81,9 @@ def _content(
         "model": model | {"byte_fallback": has_bytes},
         "normalizer": _sequence("normalizers", _normalizers(normalizer, has_prefix)),
         "decoder": _sequence("decoders", _decoders(has_bytes, has_prefix)),
-        "post_processor": _template(pieces, bos_id) if 0 <= bos_id < len(pieces) else None,
+        "post_processor": bos_before(pieces[bos_id].text, bos_id)
+        if 0 <= bos_id < len(pieces)
+        else None,
         "added_tokens": [
             _added(i, piece) for i, piece in enumerate(pieces) if piece.kind in (2, 3, 4)
         ],
@@ -125,9 +120,9 @@ def _replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 
-def _template(pieces: list[_Piece], bos_id: int) -> dict[str, Any]:
-    """BOS before a prompt, as in llama.cpp, unless tokenizer_config.json says otherwise."""
-    name = pieces[bos_id].text
+def bos_before(name: str, bos_id: int) -> dict[str, Any]:
+    """The post-processor that puts the token `name` before a prompt, as in llama.cpp, unless
+    tokenizer_config.json says otherwise."""
     bos, text = (
         {"SpecialToken": {"id": name, "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},

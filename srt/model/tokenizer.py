@@ -20,7 +20,7 @@ from srt.model.files import ModelFiles
 from srt.model.gguf_encoder import begins_words_with_space, gguf_encoder, spm_words
 from srt.model.gguf_file import GGUFFile
 from srt.model.gguf_tokens import GGUFTokens
-from srt.model.hf_files import HFFiles, tokenizer_path
+from srt.model.hf_files import HFFiles, merged_tokens, tokenizer_path
 
 
 @contextmanager
@@ -248,7 +248,4 @@ def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _can_cut_at_spaces(model: dict[str, Any]) -> bool:
     """Whether a model of SentencePiece's kind encodes text as it encodes the words of it."""
-    if model.get("type") != "BPE":
-        return False
-    merges = (m.split(" ") if isinstance(m, str) else m for m in model["merges"])
-    return begins_words_with_space(map("".join, merges))
+    return model.get("type") == "BPE" and begins_words_with_space(merged_tokens(model["merges"]))

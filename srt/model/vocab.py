@@ -15,7 +15,7 @@ from srt.errors import ConfigError
 from srt.model.context import gguf_context_len, hf_context_len
 from srt.model.files import ModelFiles
 from srt.model.gguf_file import GGUFFile
-from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType
+from srt.model.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
 from srt.model.hf_files import HFFiles, Step
 from srt.reasoning import reasoning_tags
 from srt.tools.format import model_format
@@ -92,17 +92,6 @@ def load_vocab(files: ModelFiles) -> Vocab:
     if files.kind == "gguf":
         return _from_gguf(files.name, GGUFFile(files.path))
     return _from_hf(files.name, HFFiles(files.path))
-
-
-def byte_level_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in byte-level BPE tokens, as in GPT-2.
-
-    Printable Latin-1 stands for itself; the other bytes follow from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(others)}
 
 
 _ALPHABET = byte_level_alphabet()

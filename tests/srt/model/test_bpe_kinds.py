@@ -23,9 +23,9 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
-from srt.model.gguf_tokens import PRE_KINDS
+from srt.model.gguf_tokens import PRE_KINDS, byte_level_alphabet
 from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
-from srt.model.vocab import byte_level_alphabet, load_vocab
+from srt.model.vocab import load_vocab
 from tests.spm_files import CORPUS
 
 SPECIAL = ["<|begin|>", "<|eot_id|>"]
@@ -143,6 +143,8 @@ LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ASIAN = "[一-龥ࠀ-一가-\ud7ff]+"
+KIMI_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}--\p{Han}]"
+KIMI_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}--\p{Han}]"
 # As llama.cpp lists them.
 IN_TURN = {
     "smollm": [r"\p{N}", GPT2],
@@ -162,6 +164,14 @@ IN_TURN = {
         r"\s+$",
         ASIAN,
         r"\p{N}+",
+    ],
+    "kimi-k2": [
+        r"(?V1)\p{Han}+|"
+        + "|".join(
+            rf"[^\r\n\p{{L}}\p{{N}}]?{word}(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+            for word in (f"{KIMI_UPPER}*{KIMI_LOWER}+", f"{KIMI_UPPER}+{KIMI_LOWER}*")
+        )
+        + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     ],
     "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", ASIAN, r"\p{N}"],
     "deepseek-v3": [

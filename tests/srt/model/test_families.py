@@ -14,8 +14,7 @@ from tokenizers import pre_tokenizers as cuts
 from transformers import GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from srt.model.files import ModelFiles
-from srt.model.gguf_encoder import spm_merges
-from srt.model.gguf_tokens import PRE_KINDS, TokenType
+from srt.model.gguf_tokens import PRE_KINDS, TokenType, merges_by_score
 from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.model_files import write_json
@@ -38,7 +37,7 @@ def spm_model() -> dict[str, Any]:
     """Vocabulary and merges as transformers' classes take them."""
     tokens, _ = pieces_and_types()
     known = dict(zip(tokens, scores(), strict=True))
-    merges = spm_merges({piece: known[piece] for piece in learned_pieces()})
+    merges = merges_by_score({piece: known[piece] for piece in learned_pieces()})
     return {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": merges}
 
 

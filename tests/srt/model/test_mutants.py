@@ -26,7 +26,8 @@ from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.model_files import byte_level_tokenizer, save_directory, spm_tokenizer, write_gguf
 from tests.scheduler_proc.test_family_configs import HUB
-from tests.spm_files import write_spm_gguf
+from tests.spm_files import spm_model, write_spm_gguf
+from tests.srt.model.test_tiktoken_file import file_of, learned, write_directory
 from tokenizer_proc.chat_template import ChatTemplate
 
 CPU_S = 20.0
@@ -138,7 +139,7 @@ def mutated_template(rng: random.Random) -> str:
     return source
 
 
-# ---- the four kinds --------------------------------------------------------------------------
+# ---- the kinds of files --------------------------------------------------------------------------
 
 
 def try_gguf(tmp_path: Path, rng: random.Random) -> None:
@@ -159,6 +160,24 @@ def try_tokenizer(tmp_path: Path, rng: random.Random) -> None:
     files = save_directory(tmp_path, made)
     path = tmp_path / "tokenizer.json"
     path.write_bytes(mutated_json(path.read_text(), rng))
+    in_child(lambda: load(files), tmp_path, tmp_path)
+
+
+def try_spm(tmp_path: Path, rng: random.Random) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(mutated_bytes(spm_model(), rng))
+    sizes = {"max_position_embeddings": 64, "vocab_size": rng.choice((500, 1000))}
+    (tmp_path / "config.json").write_text(json.dumps(sizes))
+    in_child(lambda: load(ModelFiles("m", "hf", tmp_path)), tmp_path, tmp_path)
+
+
+def try_tiktoken(tmp_path: Path, rng: random.Random) -> None:
+    files = write_directory(tmp_path, file_of(learned()), rows=rng.choice((500, 1600)))
+    names = ("qwen.tiktoken", "tokenizer_config.json")
+    path = tmp_path / rng.choice(names)
+    is_json = path.suffix == ".json"
+    content = path.read_bytes()
+    changed = mutated_json(content.decode(), rng) if is_json else mutated_bytes(content, rng)
+    path.write_bytes(changed)
     in_child(lambda: load(files), tmp_path, tmp_path)
 
 
@@ -184,7 +203,8 @@ def try_template(tmp_path: Path, rng: random.Random) -> None:
     in_child(work, tmp_path, tmp_path)
 
 
-KINDS = {f.__name__: f for f in (try_gguf, try_tokenizer, try_config, try_template)}
+TRIALS = (try_gguf, try_tokenizer, try_spm, try_tiktoken, try_config, try_template)
+KINDS = {f.__name__: f for f in TRIALS}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from srt.model.files import ModelFiles
 from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import load_vocab
 from tests.model_files import write_json
-from tests.spm_files import CORPUS
+from tests.spm_files import CORPUS, message, spm_model
 
 PARTS = sorted({word for text in CORPUS for word in text.split()})
 PARTS += [" ", "   ", ", ", "\t", "é", "e\u0301", "ﬁ", "Ⅳ", "日本", "🐈‍⬛", "<0x41>", "汉字"]
@@ -51,22 +51,22 @@ def trained(**options: Any) -> bytes:
     return model.getvalue()
 
 
-def write_directory(path: Path, model: bytes) -> ModelFiles:
+def write_directory(path: Path, model: bytes, rows: int = 1000) -> ModelFiles:
     (path / "tokenizer.model").write_bytes(model)
     ids = {"bos_token_id": 1, "eos_token_id": 2}
-    write_json(path / "config.json", {"max_position_embeddings": 64, "vocab_size": 1000, **ids})
+    write_json(path / "config.json", {"max_position_embeddings": 64, "vocab_size": rows, **ids})
     return ModelFiles("small", "hf", path)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "written here"])
 def test_ids_are_those_of_sentencepiece(tmp_path: Path, kind: str) -> None:
-    model = trained(**KINDS[kind])
+    model = trained(**KINDS[kind]) if kind in KINDS else spm_model()
     files = write_directory(tmp_path, model)
     theirs = pytest.importorskip("sentencepiece").SentencePieceProcessor(model_proto=model)
     ours, plain, vocab = load_tokenizer(files), load_plain_tokenizer(files), load_vocab(files)
     assert [vocab.token_bytes[i] for i in (1, 2)] == [b"<s>", b"</s>"]
     assert vocab.add_bos
-    keeps_text = KINDS[kind].get("normalization_rule_name") == "identity"
+    keeps_text = KINDS.get(kind, KINDS["llama"]).get("normalization_rule_name") == "identity"
 
     others = st.text(OTHERS if keeps_text else NO_MARKS, max_size=4)
 
@@ -103,17 +103,7 @@ def test_tokenizer_config_decides_about_bos(tmp_path: Path) -> None:
     assert not load_vocab(files).add_bos
 
 
-def message(*fields: tuple[int, int | bytes]) -> bytes:
-    """A message of small numbers and short bytes, in the format of protocol buffers."""
-    data = b""
-    for number, value in fields:
-        wire = 0 if isinstance(value, int) else 2
-        key = number << 3 | wire
-        data += bytes([key & 0x7F | 0x80, key >> 7]) if key > 0x7F else bytes([key])
-        data += bytes([value]) if isinstance(value, int) else bytes([len(value)]) + value
-    return data
-
-
+BPE = message((3, 2))
 A, B = message((1, b"a")), message((1, b"b"), (3, 1))
 
 
@@ -121,7 +111,6 @@ A, B = message((1, b"a")), message((1, b"b"), (3, 1))
     ("model", "error"),
     [
         (b"", "has no pieces"),
-        (b"IQ== 0\nIg== 1\n", "is tiktoken's, which is not supported"),
         (b"not a model", "is no SentencePiece model"),
         (message((1, A), (1, A)), "has no pieces, or one of them twice"),
         (message((1, A), (2, message((3, 3)))), "model type 'word' is not supported"),
@@ -140,6 +129,29 @@ def test_files_that_cannot_be_used(tmp_path: Path, model: bytes, error: str) -> 
     files = write_directory(tmp_path, model)
     with pytest.raises(ConfigError, match=f"tokenizer.model: .*{error}"):
         load_tokenizer(files)
+
+
+LONG = [message((1, b"a" * k)) for k in range(1, 800)]
+PIECES = [message((1, text)) for text in (b"a", b"b", b"ab")]
+
+
+def test_pieces_that_would_make_too_many_merges(tmp_path: Path) -> None:
+    """800 pieces, which all begin and end with all shorter ones."""
+    files = write_directory(tmp_path, message(*((1, piece) for piece in LONG), (2, BPE)))
+    with pytest.raises(ConfigError, match=r"tokenizer.model: the tokens are too long: the squares"):
+        load_tokenizer(files)
+
+
+def test_more_pieces_than_rows(tmp_path: Path) -> None:
+    """Unused ones and control pieces may lie above; else the vocabulary is not the model's."""
+    surplus = [message((1, b"aab"), (3, 5)), message((1, b"<pad>"), (3, 3))]
+    model = message(*((1, piece) for piece in PIECES + surplus), (2, BPE))
+    ids = load_tokenizer(write_directory(tmp_path, model, rows=3)).encode("ab", False)
+    assert ids.tolist() == [2]
+    for rows in (1, 2):
+        files = write_directory(tmp_path, model, rows)
+        with pytest.raises(ConfigError, match=f"ids up to 2, but vocab_size .* is {rows}"):
+            load_tokenizer(files)
 
 
 def test_a_file_that_is_cut_off(tmp_path: Path) -> None:

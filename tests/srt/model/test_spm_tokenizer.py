@@ -18,7 +18,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
 
 from srt.errors import ConfigError
 from srt.model.files import ModelFiles
-from srt.model.gguf_encoder import spm_merges
+from srt.model.gguf_tokens import merges_by_score
 from srt.model.tokenizer import PlainTokenizer, Tokenizer, load_plain_tokenizer, load_tokenizer
 from srt.model.vocab import Vocab, load_vocab
 from tests.spm_files import (
@@ -154,7 +154,7 @@ def test_text_inside_of_other_text(tokenizer: Tokenizer, plain: PlainTokenizer, 
 @pytest.fixture(scope="module")
 def by_merges(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     """The same vocabulary as Gemma 4's files have theirs: with merges, and no space in front."""
-    ranked = spm_merges(dict(zip(pieces_and_types()[0], scores(), strict=True)))
+    ranked = merges_by_score(dict(zip(pieces_and_types()[0], scores(), strict=True)))
     merges = [f"{left} {right}" for left, right in ranked if left + right in learned_pieces()]
     path = tmp_path_factory.mktemp("merges") / "m.gguf"
     return write_spm_gguf(path, model="gemma4", scores=None, merges=merges)
@@ -264,7 +264,7 @@ def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
         ({"eos_token_id": "x"}, r"Expected `int \| null`, got `str` - at `\$.eos_token_id`"),
         ({"tokens": "abc"}, r"Expected `array`, got `str` - at `\$.tokens`"),
         ({"tokens": [1, 2, 3]}, r"Expected `str`, got `int` - at `\$.tokens\[0\]`"),
-        ({"tokens": ["a" * 5000]}, "a token has more than 4096 characters"),
+        ({"tokens": ["a" * 12_000]}, "the squares of their lengths add up to 144000000"),
         ({"token_type": 3}, r"got `int` - at `\$.token_type`"),
         ({"scores": ["x"]}, r"Expected `float`, got `str` - at `\$.scores\[0\]`"),
         ({"model": "gpt2", "pre": ["gpt-2"]}, r"got `array` - at `\$.pre`"),

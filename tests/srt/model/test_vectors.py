@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from srt.model.files import ModelFiles
-from srt.model.tokenizer import load_tokenizer
+from srt.model.gguf_file import GGUFFile
+from srt.model.gguf_tokens import GGUFTokens, TokenType, byte_level_alphabet
+from srt.model.tokenizer import Tokenizer, load_tokenizer
+from tests.srt.model.test_tiktoken_file import file_of, write_directory
 
 VOCABS = Path(os.environ.get("SRT_VOCABS", "none"))
 SEPARATOR = "\n__ggml_vocab_test__\n"
@@ -40,7 +43,26 @@ pytestmark = [
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_those_of_the_vectors(name: str) -> None:
     path = VOCABS / f"ggml-vocab-{name}.gguf"
-    tokenizer = load_tokenizer(ModelFiles(name, "gguf", path))
+    check_vectors(load_tokenizer(ModelFiles(name, "gguf", path)), path)
+
+
+@pytest.mark.parametrize(("name", "model_type"), [("llama-bpe", "llama"), ("qwen2", "qwen2")])
+def test_ids_of_tiktokens_files(tmp_path: Path, name: str, model_type: str) -> None:
+    """Of the same vocabularies, whose ids are ranks: their merges are found again."""
+    path = VOCABS / f"ggml-vocab-{name}.gguf"
+    tokens, alphabet = GGUFTokens(GGUFFile(path)), byte_level_alphabet()
+    ranks = {
+        bytes(map(alphabet.__getitem__, text)): i
+        for i, text in enumerate(tokens.texts)
+        if tokens.types[i] == TokenType.NORMAL
+    }
+    config = {"added_tokens_decoder": {}}
+    rows = len(tokens.texts)
+    files = write_directory(tmp_path, file_of(ranks), model_type, config=config, rows=rows)
+    check_vectors(load_tokenizer(files), path)
+
+
+def check_vectors(tokenizer: Tokenizer, path: Path) -> None:
     content = Path(f"{path}.inp").read_bytes().decode()
     texts = content.removesuffix(SEPARATOR).split(SEPARATOR)
     lines = Path(f"{path}.out").read_text(encoding="utf-8").splitlines()
