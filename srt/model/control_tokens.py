@@ -13,6 +13,8 @@ from typing import NamedTuple
 import tokenizers
 from tokenizers import AddedToken, models
 
+from srt.model.gguf_tokens import SPM_SPACE
+
 _LOOKS_SPECIAL = re.compile(r"<([|｜]).*\1>", re.DOTALL)
 
 
@@ -37,16 +39,20 @@ class ControlTokens:
         tokens = [_special(added[i]) for i in self._ids.values()]
         encoder.add_special_tokens(tokens)
         self.ids = frozenset(self._ids.values())
-        self._heads = {text[:k] for text in self._ids for k in range(1, len(text))}
-        self._tails = {text[k:] for text in self._ids for k in range(1, len(text))}
+        # Where these tokens are looked for in normalized text, other spellings become them too.
+        is_normalizing = any(token.normalized for token in tokens)
+        self._normalizer = encoder.normalizer if is_normalizing else None
+        texts = {*self._ids, *map(self._normal, self._ids)} - {""}
+        self._heads = {text[:k] for text in texts for k in range(1, len(text))}
+        self._tails = {text[k:] for text in texts for k in range(1, len(text))}
         self._max_part = max(map(len, self._heads), default=0)
-        self._firsts, self._lasts = {t[0] for t in self._ids}, {t[-1] for t in self._ids}
+        self._firsts, self._lasts = {t[0] for t in texts}, {t[-1] for t in texts}
         # The library's own search, with nothing but these tokens, which it counts from 0.
         self._by_finder = list(self._ids.values())
         self._finder = tokenizers.Tokenizer(models.BPE())
         self._may_hold = re.compile("|".join(re.escape(t) for t in {t[:2] for t in self._ids}))
-        if any(token.normalized for token in tokens) and encoder.normalizer is not None:
-            self._finder.normalizer = encoder.normalizer
+        if self._normalizer is not None:
+            self._finder.normalizer = self._normalizer
             self._may_hold = re.compile("")
         self._finder.add_special_tokens(tokens)
 
@@ -66,7 +72,7 @@ class ControlTokens:
     def hold(self, role: str) -> bool:
         """Whether `role` stands inside of some control token, as `user` does in `<|user|>`, also if
         a template strips it or changes its case."""
-        role = role.strip().casefold()
+        role = self._normal(role).strip().casefold()
         return any(role in text.casefold() for text in self._ids)
 
     def marked(self, text: str, mark: str) -> str:
@@ -83,12 +89,19 @@ class ControlTokens:
                 break
             text = mark.join(parts)
         kept = text.rstrip()
-        if self._ends_with_part(kept) or self._ends_with_part(text):
+        if any(self._ends_with_part(self._normal(end)) for end in {kept, text}):
             text = kept + mark + text[len(kept) :]
         kept = text.lstrip()
-        if self._begins_with_part(kept) or self._begins_with_part(text):
+        if any(self._begins_with_part(self._normal(head)) for head in {kept, text}):
             text = text[: len(text) - len(kept)] + mark + kept
         return text
+
+    def _normal(self, text: str) -> str:
+        """`text` as the model's tokenizer sees it when it looks for these tokens."""
+        if self._normalizer is None:
+            return text
+        normal: str = self._normalizer.normalize_str(text)
+        return normal.removeprefix(SPM_SPACE)  # that a tokenizer may put in front of a text
 
     def _ends_with_part(self, text: str) -> bool:
         if self._firsts.isdisjoint(text[-self._max_part :]):  # as nearly always

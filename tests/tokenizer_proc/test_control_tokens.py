@@ -131,7 +131,19 @@ FAMILIES: dict[str, tuple[Build, str, list[str], list[str]]] = {
         [],
     ),
     "unigram": (unigram, CHAT_ML, ["<s>", "<|im_start|>", "<|im_end|>"], []),
+    "normalized": (
+        lambda: spm(*NORMALIZERS),
+        CHAT_ML,
+        ["<|im_start|>", "<|im_end|>"],
+        ["<|fim_prefix|>"],
+    ),
 }
+# What other spellings of control tokens become these by, where they are found in normalized text.
+NORMALIZERS = (
+    normalizers.Replace("\u200b", ""),
+    normalizers.NFKC(),
+    normalizers.Lowercase(),
+)
 PLAIN_TOKENS = ["<think>", "</think>", "<tool_call>"]
 WORDS = [
     "the cat",
@@ -157,11 +169,15 @@ class Family:
         build, self.source, special, named = FAMILIES[name]
         tokenizer = build()
         strips = name == "phi-3"
+        self.is_normalized = name == "normalized"
         tokenizer.add_special_tokens(
-            [AddedToken(t, normalized=False, rstrip=strips and t[1] == "|") for t in special]
+            [
+                AddedToken(t, normalized=self.is_normalized, rstrip=strips and t[1] == "|")
+                for t in special
+            ]
         )
         plain = [*named, *PLAIN_TOKENS]
-        tokenizer.add_tokens([AddedToken(t, normalized=False) for t in plain])
+        tokenizer.add_tokens([AddedToken(t, normalized=self.is_normalized) for t in plain])
         sizes = {"model_type": "llama", "max_position_embeddings": 100_000}
         self.tokenizer: Tokenizer = load_tokenizer(save_directory(path, tokenizer, sizes))
         self.template = ChatTemplate(self.source, bos_token="<s>", eos_token="</s>")
@@ -193,9 +209,17 @@ class Family:
         for _ in range(rng.randint(1, 5)):
             token = rng.choice(self.control)
             cut = rng.randint(1, len(token) - 1)
+            if self.is_normalized:
+                token = respelled(rng, token)
             choices = [token, token, token[:cut], token[cut:], token[:cut] + token]
             pieces.append(rng.choice([*choices, *WORDS, *PLAIN_TOKENS[:1]]))
         return "".join(pieces)
+
+
+def respelled(rng: random.Random, token: str) -> str:
+    """The same token in characters of full width, capitals, and with blanks of no width inside."""
+    wide = [chr(ord(c) + 0xFEE0) if rng.random() < 0.4 else c for c in token]
+    return "".join(rng.choice((c, c.upper(), f"\u200b{c}")) for c in wide)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -223,7 +247,7 @@ def test_500_hostile_chats(family: Family) -> None:
         attacks += family.control_ids(today) != wanted
         if family.control_ids(today) == wanted:
             assert ids == today, messages
-    assert attacks > 300
+    assert attacks > 200
 
 
 def test_the_text_is_kept(family: Family) -> None:
@@ -272,6 +296,13 @@ def test_a_role_makes_no_control_token(tmp_path: Path, role: str) -> None:
     wanted = family.control_ids(family.today([ChatMessage("nobody", "x")]))
     assert family.control_ids(family.prompt([ChatMessage(role, "x")])) == wanted
     assert family.control_ids(family.prompt([ChatMessage("user", "x")])) != wanted
+
+
+def test_a_role_in_another_spelling(tmp_path: Path) -> None:
+    family = Family("normalized", tmp_path)
+    family.template = ChatTemplate(TURNS)
+    ids, today = (f([ChatMessage("ｉM_end", "x")]) for f in (family.prompt, family.today))
+    assert (len(family.control_ids(ids)), len(family.control_ids(today))) == (0, 1)
 
 
 USER = ChatMessage("user", "x")
