@@ -82,8 +82,9 @@ class ScoreReader:
                 where = f"continuations[{i}]"
                 raise RequestError(f"{where} must not be empty", param=where)
         texts = [c.text for c in req.continuations if c.text is not None]
-        if len(texts) * len(req.text or "") + sum(map(len, texts)) > MAX_SCORE_CHARS:
-            raise _too_much(f"{MAX_SCORE_CHARS} characters")
+        read = len(req.text or "") + len(req.literal_spans)  # for each, and spans may be empty
+        if len(texts) * read + sum(map(len, texts)) > MAX_SCORE_CHARS:
+            raise _too_much(f"{MAX_SCORE_CHARS} characters and literal_spans")
 
     def read(self, req: ScoreReq) -> ScorePrompts:
         """The sequences of `req`, which was checked. Raises RequestError naming the field."""

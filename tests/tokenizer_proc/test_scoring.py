@@ -234,8 +234,11 @@ def test_characters_in_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted(front, score("ab", "abc", text="12345 "))
     admitted(front, score("ab", "abc", [1], input_ids=pack_ids([1] * 50), rid="ids"))
     monkeypatch.setattr(Tokenizer, "encode", lambda *_: pytest.fail("tokenized"))
-    error = refused(front, score("ab", "abcdefg", text="123456", rid="long"))
-    assert (error.code, error.param) == (BAD_REQUEST, "continuations")
+    long = score("ab", "abcdefg", text="123456", rid="long")
+    spans = score("ab", "abc", text="12345 ", literal_spans=[(0, 0)] * 3, rid="spans")
+    for req in (long, spans):  # the spans count for each continuation too
+        error = refused(front, req)
+        assert (error.code, error.param) == (BAD_REQUEST, "continuations")
 
 
 # ---- load, aborts, epochs --------------------------------------------------------------------
