@@ -71,7 +71,8 @@ class PromptReader:
         """Raise RequestError for what is too long to be read at all."""
         self._check_chars(len(req.text or ""), "text")
         self._check_chars(_chars(req.messages or []), "messages")
-        self._check_chars(sum(len(t.description) + len(t.parameters) for t in req.tools), "tools")
+        tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
+        self._check_chars(sum(tools), "tools")
         self._check_chars(len(req.chat.template_args), "chat.template_args")
 
     def read(self, req: GenerateReq) -> Prompt:
@@ -220,13 +221,16 @@ def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:
 
 
 def _chars(messages: list[ChatMessage]) -> int:
-    """A bound from below on the characters of a rendered chat.
+    """The characters of a chat that may all be rendered, or those of its reasoning, of which
+    templates leave much out, if that is more.
 
     Every message costs a token at least, so more of them than fit cannot fit.
     """
-    size = sum(len(message.role) + len(message.content) for message in messages)
-    size += sum(len(call.arguments) for message in messages for call in message.tool_calls)
-    return max(size, MAX_CHARS_PER_TOKEN * len(messages))
+    size = sum(len(m.role + m.content + m.tool_call_id + m.name) for m in messages)
+    calls = (call for message in messages for call in message.tool_calls)
+    size += sum(len(call.id + call.name + call.arguments) for call in calls)
+    reasoning = sum(len(message.reasoning) for message in messages)
+    return max(size, reasoning, MAX_CHARS_PER_TOKEN * len(messages))
 
 
 def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:

@@ -112,6 +112,20 @@ def test_sizes_are_bounded() -> None:
     assert refused(messages=[ChatMessage("assistant", "", [call])]) == "messages"
 
 
+def test_texts_that_templates_leave_out_are_bounded_too() -> None:
+    """They are searched for control tokens."""
+    long = "x" * 2000
+    for message in (
+        ChatMessage("user", "hi", name=long),
+        ChatMessage("tool", "hi", tool_call_id=long),
+        ChatMessage("assistant", "hi", reasoning=long),
+        ChatMessage("assistant", "hi", [ToolCall(long, "f", "{}")]),
+        ChatMessage("assistant", "hi", [ToolCall("c", long, "{}")]),
+    ):
+        assert refused(messages=[message]) == "messages"
+    assert refused(messages=[USER], tools=[ToolSpec(long)]) == "tools"
+
+
 OPTIONS = "{% if add_generation_prompt %}A:{% endif %}{{ mood }}{{ (documents or [0])[0] }}"
 
 
