@@ -16,7 +16,7 @@ from lang.errors import AnswerError
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, Gen
 from lang.patterns import Matcher
 from lang.sampling import Sampling
-from lang.type_schemas import schema_of_type
+from lang.type_schemas import schema_of_model, schema_of_type
 
 _TYPES: dict[type, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
     int: (REGEX_INT, (" ", "\n"), lambda text: int(text.strip())),
@@ -103,7 +103,7 @@ def schema_of(schema: Any) -> tuple[str, Callable[[str], Any]]:
     if isinstance(schema, dict):
         return json.dumps(schema), json.loads
     if hasattr(schema, "model_json_schema"):
-        return json.dumps(schema.model_json_schema()), schema.model_validate_json
+        return json.dumps(schema_of_model(schema)), schema.model_validate_json
     try:
         text = json.dumps(schema_of_type(schema))
         decoder = msgspec.json.Decoder(schema)

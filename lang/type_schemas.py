@@ -1,9 +1,11 @@
-"""JSON Schemas of types, as narrow as what msgspec reads as values of them.
+"""JSON Schemas of types and pydantic models, of what is read as values of them.
 
 msgspec's own schemas do not say how times without a zone are written, nor names of dicts that are
-no texts, and have formats of their own; a set may be written with items that come twice.
+no texts, and have formats of their own; so has pydantic. A set may be written with items that come
+twice.
 """
 
+import re
 from typing import Any
 
 from msgspec import _json_schema as schemas
@@ -11,6 +13,7 @@ from msgspec import inspect as types
 
 _DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # there are more days in some months
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_HEX = "[0-9a-f]"
 _BASE64 = {
     "pattern": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
 }
@@ -29,6 +32,28 @@ def schema_of_type(kind: Any) -> dict[str, Any]:
     made = generator.to_schema(info)
     if named:
         made["$defs"] = {names[cls]: generator.to_schema(t, False) for cls, t in named.items()}
+    return made
+
+
+def schema_of_model(model: Any) -> dict[str, Any]:
+    """The schema of a pydantic model."""
+    made: dict[str, Any] = _of_model(model.model_json_schema())
+    return made
+
+
+def _of_model(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_of_model(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _of_model(value) for key, value in schema.items()}
+    if made.get("type") == "array":
+        made.pop("uniqueItems", None)
+    if version := re.fullmatch("uuid([1-8])", str(made.get("format"))):
+        del made["format"]
+        made["pattern"] = (
+            f"^{_HEX}{{8}}-{_HEX}{{4}}-{version[1]}{_HEX}{{3}}-[89ab]{_HEX}{{3}}-{_HEX}{{12}}$"
+        )
     return made
 
 

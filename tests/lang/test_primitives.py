@@ -417,6 +417,21 @@ def test_what_a_type_lets_the_model_write_is_a_value_of_it(kind: Any, text: str)
             msgspec.json.decode(answer, type=schema)
 
 
+class Sets(pydantic.BaseModel):
+    words: set[str]
+    pairs: list[frozenset[int]]
+    id: pydantic.UUID4
+
+
+def test_what_a_pydantic_model_lets_the_model_write_is_an_instance_of_it() -> None:
+    asked = sgl.gen("p", schema=Sets).given["json_schema"]  # type: ignore[attr-defined]
+    matcher, rng = schema_matcher(msgspec.json.decode(asked)), random.Random(1)
+    name = "12345678-1234-4678-a234-567812345678"
+    assert matcher.accepts(f'{{"words":["a","a"],"pairs":[[1,1]],"id":"{name}"}}')
+    for answer in filter(None, (matcher.sample(rng, 400) for _ in range(30))):
+        Sets.model_validate_json(answer)
+
+
 def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:
     backend = answering('{"x": ')
     backend.finish = "length"
