@@ -10,7 +10,7 @@ from typing import Any
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import Document
-from scheduler_proc.grammar.schema.emit import BeyondSchemaError, Printed, printed_schema
+from scheduler_proc.grammar.schema.emit import BeyondSchemaError, Emitter
 from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.plan import Plan
@@ -30,23 +30,19 @@ class PreparedSchema:
         self.plan, self._whitespace = plan, whitespace
         self.regex = flat_regex(plan, whitespace)
 
-    @property
+    @cached_property
     def schema(self) -> dict[str, Any]:
         """The core as a JSON Schema."""
-        return self._printed.schema
+        return Emitter(self.plan).document()
 
     @cached_property
     def grammar(self) -> LLGrammar:
         """What the llguidance back end compiles."""
         try:
-            schema, options = self._printed
+            options = {"whitespace_flexible": self._whitespace == "free"}
+            return LLGrammar.schema({**self.schema, "x-guidance": options})
         except BeyondSchemaError:
             return printed_rules(self.plan, self._whitespace)
-        return LLGrammar.schema({**schema, "x-guidance": options})
-
-    @cached_property
-    def _printed(self) -> Printed:
-        return printed_schema(self.plan, self._whitespace)
 
 
 @lru_cache(maxsize=4)  # who chooses the back end asks first, and the back end again

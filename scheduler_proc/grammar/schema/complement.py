@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from scheduler_proc.grammar.schema.judge import is_number
 from scheduler_proc.grammar.schema.keywords import Keywords
 from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.shapes import (
@@ -70,7 +71,7 @@ class Complement:
             kept = tuple(x for x in shape.literals if x not in literals)
             if kept:
                 yield Values(kept)
-        yield from _not_numbers(sorted(v for v in values if _is_number(v)))
+        yield from _not_numbers(sorted(v for v in values if is_number(v)))
         yield Strings(excluded=tuple(v for v in values if isinstance(v, str)))
         for kind, name, python in ((Arrays, "array", list), (Objects, "object", dict)):
             given = [self._keywords.made(_as_schema(v)) for v in values if isinstance(v, python)]
@@ -181,7 +182,3 @@ def _not_numbers(values: list[Any]) -> Iterator[Shape]:
         yield Numbers(
             low=None if low is None else (low, True), high=None if high is None else (high, True)
         )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

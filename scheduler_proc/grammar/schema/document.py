@@ -137,7 +137,7 @@ class Document:
             children = {k: v for k, v in schema.items() if k in ("$defs", "definitions")}
         else:
             children = schema
-        for steps, child in _subschemas(children):
+        for steps, child in subschemas(children):
             if isinstance(child, dict) and id(child) not in self._numbers:
                 self._walk(child, _extended(pointer, steps), base, draft, depth + 1)
         return number
@@ -214,7 +214,7 @@ def _resolved(base: str, ref: str, pointer: str, keyword: str) -> tuple[str, str
     return uri, fragment
 
 
-def _subschemas(schema: dict[str, Any]) -> "list[tuple[tuple[str | int, ...], Any]]":
+def subschemas(schema: dict[str, Any]) -> "list[tuple[tuple[str | int, ...], Any]]":
     """The subschemas directly in `schema`, with the steps that lead to them."""
     found: list[tuple[tuple[str | int, ...], Any]] = []
     for key, value in schema.items():

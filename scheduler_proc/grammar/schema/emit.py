@@ -1,16 +1,16 @@
 """Print a plan as the JSON Schema that llguidance compiles.
 
 Only a small core of keywords is used, each checked against the public suites: `type`, `enum`,
-bounds, `pattern`, `prefixItems`/`items`, `properties` and `patternProperties`, `anyOf`, `$ref`.
+bounds, `pattern`, `prefixItems`/`items`, `properties`, `anyOf`, `$ref`.
 Strings, names included, have one JSON spelling only, up to the choice of escape of a control
 character: names are otherwise open to being spelled past the condition on them.
 """
 
-import math
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.schema.numbers import EXACT, takes_regex
 from scheduler_proc.grammar.schema.pattern import Pattern, none_of
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.shapes import (
@@ -23,19 +23,14 @@ from scheduler_proc.grammar.schema.shapes import (
     Shape,
     Strings,
     Values,
+    least_common,
 )
-from srt.constraint import Whitespace
 
-_SHORT_ESCAPES = 'nrbtf\\"'
 _UNIVERSE = frozenset(UNIVERSE)
 # Beside `properties` it stands for all other names: llguidance leaves those listed out of it, in
 # the spelling of its own, and applies its schema to them too. Their complement as a pattern, which
 # is needed where that would not be right, is compiled several times more slowly.
 _ANY_NAME = "^[\\s\\S]*$"
-# llguidance reads all numbers as doubles, and holds the bounds of integers to 64 bits, of which it
-# refuses the very least: the second is the next double.
-_EXACT_INTEGERS = 2**53
-_LEAST_INTEGER = -(2**63) + 2**10
 
 
 class BeyondSchemaError(GrammarError):
@@ -54,7 +49,6 @@ class Emitter:
         self._names: dict[Need, str] = {}
         self._definitions: dict[str, Any] = {}
         self._pending: list[Need] = []
-        self.plain_names = False
 
     def document(self) -> dict[str, Any]:
         """The whole schema."""
@@ -113,42 +107,22 @@ class Emitter:
         names = [name for name, _ in shape.properties]
         if (shape.least or shape.most is not None) and self._has_optional(shape):
             raise BeyondSchemaError
-        if shape.some or any(
-            part != Strings(patterns=part.patterns[:1]) for part, _ in shape.patterns
-        ):
+        if shape.some or shape.patterns:
             raise BeyondSchemaError
         properties = {name: self.schema(need) for name, need in shape.properties}
-        patterns = {_anchored(p.patterns[0]): self.schema(need) for p, need in shape.patterns}
         rest = self.schema(shape.rest)
-        if rest == {} and not patterns and names and _have_one_spelling(names):
-            patterns = {_ANY_NAME: rest}
-        elif rest is not False and not patterns and names:
-            patterns = {_anchored(none_of(names)): rest}
+        if rest == {} and names and _have_one_spelling(names):
+            printed["patternProperties"] = {_ANY_NAME: rest}
+        else:
             properties = {name: sub for name, sub in properties.items() if sub is not False}
-        elif rest is not False:
-            printed["additionalProperties"] = rest
-            self.plain_names |= bool(patterns)
-        if rest is False:
-            patterns = {name: sub for name, sub in patterns.items() if sub is not False}
-        self._check_listed(shape, patterns, properties)
-        if not patterns:
-            properties = {name: sub for name, sub in properties.items() if sub is not False}
+            if rest is not False and names:
+                printed["patternProperties"] = {_anchored(none_of(names)): rest}
+            else:
+                printed["additionalProperties"] = rest
         printed |= {"properties": properties} if properties else {}
-        printed |= {"patternProperties": patterns} if patterns else {}
         printed |= {"required": list(shape.required)} if shape.required else {}
         printed |= {"minProperties": shape.least} if shape.least else {}
         return printed | ({} if shape.most is None else {"maxProperties": shape.most})
-
-    def _check_listed(
-        self, shape: Objects, patterns: dict[str, Any], properties: dict[str, Any]
-    ) -> None:
-        """llguidance holds listed names to the patterns that they match as well."""
-        printed = [(p, need) for p, need in shape.patterns if _anchored(p.patterns[0]) in patterns]
-        for pattern, need in printed:
-            for name, listed in shape.properties:
-                is_open = properties.get(name, False) is not False and not set(need) <= set(listed)
-                if is_open and pattern.matches(name):
-                    raise BeyondSchemaError
 
     def _has_optional(self, shape: Objects) -> bool:
         return any(
@@ -162,7 +136,7 @@ def scalar_schema(shape: Shape) -> dict[str, Any]:
     match shape:
         case Values(literals):
             return {"enum": [_exact(literal.value) for literal in literals]}
-        case Numbers(fractional=None):
+        case Numbers():
             return _numbers(shape)
         case Strings(without=()):
             return _strings(shape)
@@ -198,7 +172,7 @@ def _exact(value: Any) -> Any:
     if isinstance(value, list | dict):
         for part in value.values() if isinstance(value, dict) else value:
             _exact(part)
-    elif isinstance(value, int) and abs(value) > _EXACT_INTEGERS:
+    elif isinstance(value, int) and abs(value) > EXACT:
         number = str(value) if len(str(value)) <= 40 else f"{str(value)[:40]}..."
         raise GrammarError(
             f"JSON schema: {number} in const or enum is beyond 2^53, where numbers are rounded"
@@ -207,50 +181,24 @@ def _exact(value: Any) -> Any:
 
 
 def _numbers(shape: Numbers) -> dict[str, Any]:
+    if takes_regex(shape):
+        raise BeyondSchemaError
     printed: dict[str, Any] = {"type": "integer" if shape.integer else "number"}
-    low, high = shape.low, shape.high
-    if low:
-        least = max(low[0], Fraction(_LEAST_INTEGER)) if shape.integer else low[0]
-        printed["exclusiveMinimum" if low[1] else "minimum"] = _rounded(least, math.inf)
-    if high:
-        printed["exclusiveMaximum" if high[1] else "maximum"] = _rounded(high[0], -math.inf)
-    if shape.multiple and not (shape.integer and (1 / shape.multiple).denominator == 1):
-        printed["multipleOf"] = _plain(shape.multiple)
-    return printed
-
-
-def _rounded(bound: Fraction, inwards: float) -> int | float:
-    """A bound; an integer that is no double becomes the next one towards `inwards`."""
-    plain = _plain(bound)
-    if isinstance(plain, float) or abs(plain) > -_LEAST_INTEGER:  # not rounded beyond any bound
-        return plain
-    near = float(plain)
-    is_outside = near < plain if inwards > 0 else near > plain
-    return int(math.nextafter(near, inwards) if is_outside else near)
+    if shape.low:
+        printed["exclusiveMinimum" if shape.low[1] else "minimum"] = _plain(shape.low[0])
+    if shape.high:
+        printed["exclusiveMaximum" if shape.high[1] else "maximum"] = _plain(shape.high[0])
+    if shape.multiple in (None, 1):
+        return printed
+    # Those with fewer decimal places it judges wrongly, but by the multiples that have so many.
+    steps, unit = [least_common(shape.multiple, Fraction(1))], Fraction(1)
+    while steps[-1] != shape.multiple:
+        unit /= 10
+        steps.append(least_common(shape.multiple, unit))
+    options = [{**printed, "multipleOf": _plain(step)} for step in dict.fromkeys(steps)]
+    return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 def _plain(value: Fraction) -> int | float:
     """A number as it is written in JSON: exact for what JSON text gave."""
     return value.numerator if value.denominator == 1 else float(value)
-
-
-class Printed(NamedTuple):
-    """A schema and the options that it must be compiled with."""
-
-    schema: dict[str, Any]
-    options: dict[str, Any]
-
-
-def printed_schema(plan: Plan, whitespace: Whitespace) -> Printed:
-    """The schema of a plan, for llguidance. Raises BeyondSchemaError.
-
-    Where `additionalProperties` stands beside `patternProperties`, llguidance lets names be
-    spelled with escapes past the patterns; there, characters that have no short escape are left
-    out of all strings.
-    """
-    emitter = Emitter(plan)
-    schema = emitter.document()
-    options: dict[str, Any] = {"whitespace_flexible": whitespace == "free"}
-    if emitter.plain_names:
-        options["json_allowed_escapes"] = _SHORT_ESCAPES
-    return Printed(schema, options)

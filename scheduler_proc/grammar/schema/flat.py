@@ -5,11 +5,12 @@ schema is flat if no part of it refers to itself and objects are closed
 (`additionalProperties: false`); others, and such as would take a large regex, give None.
 """
 
+import json
 import re
 from typing import Any
 
 from scheduler_proc.grammar.schema import charset
-from scheduler_proc.grammar.schema.integers import integer_regex
+from scheduler_proc.grammar.schema.numbers import integer_regex, takes_regex
 from scheduler_proc.grammar.schema.pattern import (
     Chars,
     Pattern,
@@ -164,14 +165,13 @@ def _around_required(members: list[tuple[str, bool]], comma: str) -> str:
 
 
 def _numbers(shape: Numbers) -> str:
-    if shape.multiple is not None or shape.fractional:
+    has_bounds = shape.low is not None or shape.high is not None
+    is_regular = shape.integer or not has_bounds
+    if shape.multiple not in (None, 1) or takes_regex(shape) or not is_regular:
         raise _NotFlatError
-    if shape.low is None and shape.high is None:
-        return r"-?(?:0|[1-9][0-9]*)" if shape.integer else _NUMBER
-    printed = integer_regex(shape.low, shape.high) if shape.integer else None
-    if printed is None:
-        raise _NotFlatError
-    return printed
+    if has_bounds:
+        return integer_regex(shape.low, shape.high)
+    return r"-?(?:0|[1-9][0-9]*)" if shape.integer else _NUMBER
 
 
 def _strings(shape: Strings) -> Pattern:
@@ -192,16 +192,10 @@ def _quoted(pattern: Pattern) -> str:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, float):
-        text = repr(value)
-        if "e" in text:
-            raise _NotFlatError
-        return re.escape(text)
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if (value is None or isinstance(value, bool))
-        else str(value)
-    )
+    text = json.dumps(value)
+    if "e" in text and isinstance(value, float):
+        raise _NotFlatError
+    return re.escape(text)
 
 
 def _choice(options: list[str]) -> str:

@@ -45,7 +45,7 @@ class Judge:
             case Values(literals):
                 return literal in literals
             case Numbers():
-                return _is_number(value) and _in_numbers(shape, Fraction(literal.text))
+                return is_number(value) and _in_numbers(shape, Fraction(literal.text))
             case Strings():
                 return isinstance(value, str) and shape.matches(value)
             case Arrays():
@@ -67,7 +67,7 @@ class Judge:
             number = sum(self.accepts((wanted.atom,), item) for item in items)
             if not _in_range(number, wanted.least, wanted.most):
                 return False
-        _check_judged(shape.refusals)
+        check_refusals(shape.refusals)
         return True
 
     def _in_objects(self, shape: Objects, value: dict[str, Any]) -> bool:
@@ -80,7 +80,7 @@ class Judge:
         members = ((shape.member(name), literal_of(item)) for name, item in value.items())
         if not all(self.accepts(need, item) for need, item in members):
             return False
-        _check_judged(shape.refusals)
+        check_refusals(shape.refusals)
         return True
 
 
@@ -102,10 +102,12 @@ def _in_range(number: int, least: int, most: int | None) -> bool:
     return number >= least and (most is None or number <= most)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a parsed value is a JSON number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_judged(refusals: tuple[Refusal, ...]) -> None:
+def check_refusals(refusals: tuple[Refusal, ...]) -> None:
+    """Raise GrammarError for the first."""
     for refusal in refusals:
         raise refuse(refusal.pointer, f"{refusal.keyword}: {refusal.reason}")

@@ -5,7 +5,8 @@ free text around an unanchored one. It prints as a plain regex, valid in Python'
 back end alike, and as a regex over the JSON spelling of the string.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -75,33 +76,23 @@ class Pattern:
 
     def back_end_regex(self) -> str:
         """The plain regex, less what the back end would spell wrongly; see `_spellable`."""
-        return _print(self.node, _spelled_chars)
+        return _print(self.node, _spelled_class)
 
     def json_regex(self, exact: bool = False) -> str:
         """The regex of the JSON spelling, without the quotes, in Python's syntax; like
         `back_end_regex` unless it is to be `exact`."""
-        return _print(self.node, _exact_chars if exact else _json_chars)
+        return _print(self.node, _json_class if exact else _spelled_json_class)
 
 
 def pattern_of(node: Node) -> Pattern:
     """The pattern of a tree."""
-    return Pattern(_print(node, _plain_chars), node)
+    return Pattern(_print(node, _class), node)
 
 
-def head(node: Node) -> str:
-    """Characters that all texts of a tree begin with."""
-    text = ""
-    for item in node.items if isinstance(node, Sequence) else (node,):
-        if isinstance(item, Choice) and len(item.items) == 1:
-            return text + head(item.items[0])
-        if isinstance(item, Chars):
-            (low, high), *more = item.ranges or ((0, 1),)
-            if more or low != high:
-                break
-            text += chr(low)
-        elif item != EMPTY:
-            return text + head(item) if isinstance(item, Sequence) else text
-    return text
+def head(pattern: Pattern) -> str:
+    """The spelling of characters that all texts of a pattern begin with, if it is easily found."""
+    found = re.match(r"(?:\(\?:)?((?:(?:\w|\\[-./])(?![*?{]))*)", pattern.regex)
+    return found[1] if found and "|" not in pattern.regex else ""
 
 
 def literal(text: str) -> Node:
@@ -138,7 +129,7 @@ def _outside(texts: list[str]) -> Node:
 # ---- Printing --------------------------------------------------------------------------------
 
 
-def _print(node: Node, print_chars: "_CharPrinter") -> str:
+def _print(node: Node, print_chars: Callable[[CharSet], str]) -> str:
     match node:
         case Chars(ranges):
             return print_chars(ranges)
@@ -163,34 +154,12 @@ def _count(least: int, most: int | None) -> str:
     return f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
 
 
-class _CharPrinter:
-    """How a set of characters is written; called once for each set of a pattern."""
-
-    def __call__(self, ranges: CharSet) -> str:
-        raise NotImplementedError
+def _spelled_class(ranges: CharSet) -> str:
+    return _class(_spellable(ranges))
 
 
-class _Plain(_CharPrinter):
-    def __call__(self, ranges: CharSet) -> str:
-        return _class(ranges)
-
-
-class _Spelled(_CharPrinter):
-    def __call__(self, ranges: CharSet) -> str:
-        return _class(_spellable(ranges))
-
-
-class _Json(_CharPrinter):
-    def __call__(self, ranges: CharSet) -> str:
-        return _json_class(_spellable(ranges))
-
-
-class _Exact(_CharPrinter):
-    def __call__(self, ranges: CharSet) -> str:
-        return _json_class(ranges)
-
-
-_plain_chars, _spelled_chars, _json_chars, _exact_chars = _Plain(), _Spelled(), _Json(), _Exact()
+def _spelled_json_class(ranges: CharSet) -> str:
+    return _json_class(_spellable(ranges))
 
 
 @lru_cache(4096)

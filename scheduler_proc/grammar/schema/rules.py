@@ -6,13 +6,12 @@ language is that of the other printers, whitespace and order of properties inclu
 """
 
 import json
-from fractions import Fraction
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.ll_grammar import LLGrammar, regex_terminal
+from scheduler_proc.grammar.ll_grammar import LLGrammar
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.emit import scalar_schema
-from scheduler_proc.grammar.schema.integers import integer_regex
+from scheduler_proc.grammar.schema.numbers import number_terminal, takes_regex
 from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.shapes import (
@@ -33,9 +32,6 @@ from srt.constraint import Whitespace
 _ALL = Strings()
 _MAX_PARTS = 500
 _NEVER = "/[^\\s\\S]/"  # an empty body would be the empty string
-# A number that is no integer has a last digit, not 0, behind the decimal point.
-_FRACTION = r"\.[0-9]*[1-9]"
-_SMALL = r"[1-9](?:\.[0-9]*[1-9])?[eE]-0*[1-9][0-9]*"
 
 
 def printed_rules(plan: Plan, whitespace: Whitespace) -> LLGrammar:
@@ -101,8 +97,8 @@ class _Rules:
                     found.append(self._object(shape))
                 case Strings(without=(_, *_)):
                     found.append(self._token(terminal(shape)))
-                case Numbers(fractional=str()):
-                    found.append(self._token(_fractional(shape)))
+                case Numbers() if takes_regex(shape):
+                    found.append(self._token(number_terminal(shape)))
                 case _:
                     scalars.append(scalar_schema(shape))
         if scalars:
@@ -229,23 +225,3 @@ def _check_length(parts: int) -> None:
     if parts > _MAX_PARTS:  # llguidance recurses along them, and its stack has an end
         reason = f"more than {_MAX_PARTS} properties or prefixItems take too large a grammar"
         raise GrammarError(f"JSON schema: {reason}")
-
-
-def _fractional(shape: Numbers) -> str:
-    """The numbers that are no integers, between bounds that are."""
-    bounds = [bound and bound[0] for bound in (shape.low, shape.high)]
-    low, high = bounds
-    is_plain = all(bound is None or bound.denominator == 1 for bound in bounds)
-    options = []
-    for sign, least, most in (("", low, high), ("-", high and -high, low and -low)):
-        if most is not None and most <= 0:
-            continue
-        first = (max(Fraction(0), least or Fraction(0)), False)
-        whole = integer_regex(first, None if most is None else (most, True))
-        is_plain &= whole is not None
-        options += [f"{sign}{whole}{_FRACTION}"]
-        options += [f"{sign}{_SMALL}"] if not first[0] else []
-    if not is_plain or shape.multiple:
-        reason = "numbers that are no integers are supported with whole bounds only"
-        raise refuse(str(shape.fractional), reason)
-    return regex_terminal("|".join(options))

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import reduce
+from math import ceil, floor
 from typing import Any
 
 from scheduler_proc.grammar.schema.pattern import Pattern, one_of
@@ -77,7 +79,8 @@ class Refusal:
 @dataclass(frozen=True)
 class Numbers:
     """Numbers between bounds, each None or a number with whether it is excluded itself.
-    `integer` leaves the integers, `fractional` all others; `not_multiples` can be judged only."""
+    `integer` leaves the integers, `fractional` all others; `not_multiples` can be judged only. Of
+    multiples, as integers are, the bounds are such themselves."""
 
     integer: bool = False
     low: tuple[Fraction, bool] | None = None
@@ -262,29 +265,38 @@ def meet(a: Shape, b: Shape) -> Shape | None:
 
 
 def meet_numbers(a: Numbers, b: Numbers) -> Numbers | None:
-    integer, fractional = a.integer or b.integer, a.fractional or b.fractional
-    if integer and fractional:
-        return None
+    fractional = a.fractional or b.fractional
+    steps = [step for step in (a.multiple, b.multiple) if step]
+    steps += [Fraction(1)] if a.integer or b.integer else []
+    multiple = reduce(least_common, steps) if steps else None
+    integer = multiple is not None and multiple.denominator == 1
     low = max((x.low for x in (a, b) if x.low), default=None)
     # Of equal upper bounds the excluded one is the tighter, as it is for lower bounds.
     high = min(
         (x.high for x in (a, b) if x.high), key=lambda bound: (bound[0], not bound[1]), default=None
     )
-    if low and high and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1]))):
+    if multiple:
+        low = low and (_next_multiple(*low, multiple), False)
+        high = high and (-_next_multiple(-high[0], high[1], multiple), False)
+    is_empty = low and high and (low[0] > high[0] or (low[0] == high[0] and (low[1] or high[1])))
+    if is_empty or (integer and fractional):
         return None
     return Numbers(
         integer,
         low,
         high,
-        _least_common(a.multiple, b.multiple),
+        multiple,
         _joined(a.not_multiples, b.not_multiples),
         fractional,
     )
 
 
-def _least_common(a: Fraction | None, b: Fraction | None) -> Fraction | None:
-    if a is None or b is None:
-        return a or b
+def _next_multiple(bound: Fraction, excluded: bool, step: Fraction) -> Fraction:
+    return step * (floor(bound / step) + 1 if excluded else ceil(bound / step))
+
+
+def least_common(a: Fraction, b: Fraction) -> Fraction:
+    """The smallest number above 0 that is a multiple of both."""
     scale = math.lcm(a.denominator, b.denominator)
     return Fraction(math.lcm(int(a * scale), int(b * scale)), scale)
 

@@ -9,9 +9,9 @@ where neither is exact.
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations
-from math import ceil, floor
 
 from scheduler_proc.grammar.schema.document import refuse
+from scheduler_proc.grammar.schema.judge import check_refusals
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.pattern import head
 from scheduler_proc.grammar.schema.shapes import (
@@ -22,7 +22,6 @@ from scheduler_proc.grammar.schema.shapes import (
     Need,
     Numbers,
     Objects,
-    Refusal,
     Shape,
     Strings,
     Values,
@@ -59,14 +58,14 @@ class Simplifier:
         """
         match shape:
             case Numbers():
-                _check_refusals(tuple(refusal for _, refusal in shape.not_multiples))
+                check_refusals(tuple(refusal for _, refusal in shape.not_multiples))
                 return [shape]
             case Strings(without=(_, *_)) if is_never_met(shape):
                 return []
             case Arrays():
                 return self._arrays(shape)
             case Objects():
-                _check_refusals(shape.refusals)
+                check_refusals(shape.refusals)
                 found = self._with_some(self._apart(shape))
                 return [part for each in found for part in self._objects(each)]
             case _:
@@ -75,7 +74,7 @@ class Simplifier:
     # ---- Arrays ----
 
     def _arrays(self, shape: Arrays) -> list[Shape]:
-        _check_refusals(shape.refusals)
+        check_refusals(shape.refusals)
         if any(wanted.most is not None and wanted.most < wanted.least for wanted in shape.contains):
             return []
         slots = self._slots(shape)
@@ -303,13 +302,13 @@ class Simplifier:
 
 def _are_apart(strings: Strings) -> bool:
     """Whether two patterns of a set begin with different characters."""
-    heads = sorted(head(pattern.node) for pattern in strings.patterns)
+    heads = sorted(head(pattern) for pattern in strings.patterns)
     return any(not b.startswith(a) for a, b in pairwise(heads))
 
 
 def _with_like_heads(names: list[Strings]) -> Iterator[tuple[Strings, Strings]]:
     """The pairs, each of one pattern, that may begin alike: neighbours once they are sorted."""
-    found = sorted([(head(x.patterns[0].node), i) for i, x in enumerate(names)])
+    found = sorted([(head(x.patterns[0]), i) for i, x in enumerate(names)])
     for at, (first, i) in enumerate(found):
         for other, j in found[at + 1 :]:
             if not other.startswith(first):
@@ -323,16 +322,10 @@ def _few(shape: Shape) -> tuple[Literal, ...] | None:
         return shape.literals
     if not isinstance(shape, Numbers) or not shape.integer or not shape.low or not shape.high:
         return None
-    first = floor(shape.low[0]) + 1 if shape.low[1] else ceil(shape.low[0])
-    last = ceil(shape.high[0]) - 1 if shape.high[1] else floor(shape.high[0])
-    if last - first >= _MAX_UNIQUE or shape.multiple or shape.not_multiples:
+    values = range(int(shape.low[0]), int(shape.high[0]) + 1, int(shape.multiple or 1))
+    if len(values) > _MAX_UNIQUE or shape.not_multiples:
         return None
-    return tuple(literal_of(value) for value in range(first, last + 1))
-
-
-def _check_refusals(refusals: tuple[Refusal, ...]) -> None:
-    for refusal in refusals:
-        raise refuse(refusal.pointer, f"{refusal.keyword}: {refusal.reason}")
+    return tuple(map(literal_of, values))
 
 
 def _check_spread(number: int, keyword: str, pointer: str, limit: int = MAX_SPREAD) -> None:

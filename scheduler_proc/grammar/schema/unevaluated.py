@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema.document import Document
+from scheduler_proc.grammar.schema.document import Document, subschemas
 from scheduler_proc.grammar.schema.keywords import Keywords
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
@@ -24,6 +24,7 @@ from scheduler_proc.grammar.schema.shapes import (
 )
 
 _KEYWORDS = ("unevaluatedItems", "unevaluatedProperties")
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas", "dependencies")
 
 
 def watched(document: Document) -> frozenset[int]:
@@ -46,20 +47,14 @@ def watched(document: Document) -> frozenset[int]:
 def _applied(document: Document, number: int) -> Iterator[int]:
     """The subschemas that one applies to the value that it is about itself."""
     schema = document.places[number].schema
-    for keyword, value in schema.items() if isinstance(schema, dict) else ():
-        found: list[tuple[Any, tuple[str | int, ...]]] = []
-        if keyword in ("$ref", "$dynamicRef"):
-            with suppress(GrammarError):  # refused where it is met, if it is
-                yield document.resolve(value, number, keyword)
-        elif keyword in ("allOf", "anyOf", "oneOf") and isinstance(value, list):
-            found = [(sub, (keyword, i)) for i, sub in enumerate(value)]
-        elif keyword in ("if", "then", "else"):
-            found = [(value, (keyword,))]
-        elif keyword in ("dependentSchemas", "dependencies") and isinstance(value, dict):
-            found = [(sub, (keyword, name)) for name, sub in value.items()]
-        for sub, steps in found:
-            if isinstance(sub, dict):
-                yield document.number_of(sub, number, *steps)
+    if not isinstance(schema, dict):
+        return
+    for keyword in schema.keys() & {"$ref", "$dynamicRef"}:
+        with suppress(GrammarError):  # refused where it is met, if it is
+            yield document.resolve(schema[keyword], number, keyword)
+    for steps, sub in subschemas(schema):
+        if steps[0] in _IN_PLACE and isinstance(sub, dict):
+            yield document.number_of(sub, number, *steps)
 
 
 def restrict_items(shape: Shape, need: Need, keywords: Keywords) -> Shape:

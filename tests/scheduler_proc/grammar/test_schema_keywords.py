@@ -192,7 +192,7 @@ REFUSED = [
         {"not": {"patternProperties": {"a": {"type": "null"}}}, "type": "object"},
         "#/not/patternProperties",
     ),
-    ({"type": "number", "minimum": 0.5, "not": {"type": "integer"}}, "#/not/type"),
+    ({"multipleOf": 0.5, "not": {"type": "integer"}}, "#/not/type"),
     (
         {"type": "object", "not": {"propertyNames": {"pattern": "^a"}}, "minProperties": 1},
         "#/not/propertyNames",

@@ -1,0 +1,177 @@
+"""Numbers between bounds as regexes over their decimal digits, exact however long the bounds are.
+
+Called for integers in flat schemas, and by the printer of grammars where llguidance's own ranges
+are wrong. A bound cuts off at each digit: what begins with all before it and goes on with a larger
+one is above.
+"""
+
+from fractions import Fraction
+from math import ceil
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.ll_grammar import regex_terminal
+from scheduler_proc.grammar.schema.document import refuse
+from scheduler_proc.grammar.schema.shapes import Numbers
+
+EXACT = 2**53  # up to here all integers are doubles, which is what llguidance's bounds are
+_LONGEST = 10**50
+_NATURAL = "(?:0|[1-9][0-9]*)"
+_PLACES = r"(?:\.[0-9]+)?"
+_INTEGER = rf"-?{_NATURAL}(?:\.0+)?"
+
+
+def takes_regex(shape: Numbers) -> bool:
+    """Whether llguidance's ranges are wrong about a shape: they take the bound in `(1, 1.5)`, want
+    the last digit of one written out, and round what is beyond EXACT."""
+    bounds = [bound[0] for bound in (shape.low, shape.high) if bound]
+    is_fine = not shape.multiple and any(bound.denominator != 1 for bound in bounds)
+    return bool(shape.fractional) or is_fine or any(abs(bound) > EXACT for bound in bounds)
+
+
+def number_terminal(shape: Numbers) -> str:
+    """The right side of a rule of Lark. Raises GrammarError for multiples other than of 1."""
+    if shape.multiple not in (None, 1):
+        reason = "multipleOf is not supported beside bounds beyond 2^53 and `not` of integers"
+        raise refuse(shape.fractional or "#", reason)
+    low = shape.low and _rounded_up(*shape.low)
+    negated = shape.high and _rounded_up(-shape.high[0], shape.high[1])
+    high = negated and (-negated[0], negated[1])
+    if shape.integer:
+        return regex_terminal(integer_regex(low, high))
+    conditions = [f"~{regex_terminal(_INTEGER)}"] if shape.fractional else []
+    conditions += [regex_terminal(_at_least(*low))] if low else []
+    conditions += [regex_terminal(_at_most(*high))] if high else []
+    number = f"-?(?:{_more(Fraction(0), excluded=False)})"
+    return " & ".join([regex_terminal(number), *conditions])
+
+
+def _rounded_up(bound: Fraction, excluded: bool) -> tuple[Fraction, bool]:
+    """A lower bound with as many digits as a regex may have."""
+    if abs(bound) > _LONGEST or (bound * _LONGEST).denominator != 1:
+        if bound > _LONGEST:
+            raise GrammarError("JSON schema: a bound of numbers has more than 50 digits")
+        return max(Fraction(ceil(bound * _LONGEST), _LONGEST), Fraction(-_LONGEST)), False
+    return bound, excluded
+
+
+# ---- Integers --------------------------------------------------------------------------------
+
+
+def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool] | None) -> str:
+    """The integers between bounds that are such themselves, with zero spelled without a sign."""
+    least, most = low and int(low[0]), high and int(high[0])
+    options = []
+    if least is None or least < 0:
+        first = 1 if most is None else max(1, -most)
+        options.append("-" + _naturals(first, None if least is None else -least))
+    if most is None or most >= 0:
+        options.append(_naturals(max(0, least or 0), most))
+    return _choice(options)
+
+
+def _naturals(first: int, last: int | None) -> str:
+    """By their numbers of digits."""
+    if last is None and first == 0:
+        return _NATURAL
+    digits = len(str(first))
+    options = [] if last is not None else [f"[1-9][0-9]{{{digits},}}"]
+    last = 10**digits - 1 if last is None else last
+    for count in range(len(str(last)), digits - 1, -1):
+        low = max(first, 10 ** (count - 1) if count > 1 else 0)
+        options.insert(0, _same_length(str(low), str(min(last, 10**count - 1))))
+    return _choice(options)
+
+
+def _same_length(low: str, high: str) -> str:
+    """The digit strings between two of equal length."""
+    if low == high:
+        return low
+    rest = len(low) - 1
+    if set(low[1:]) <= {"0"} and set(high[1:]) <= {"9"}:
+        return _digit(int(low[0]), int(high[0])) + (f"[0-9]{{{rest}}}" if rest else "")
+    if low[0] == high[0]:
+        return low[0] + _same_length(low[1:], high[1:])
+    options = [low[0] + _same_length(low[1:], "9" * rest)]
+    if int(high[0]) - int(low[0]) > 1:
+        options.append(_digit(int(low[0]) + 1, int(high[0]) - 1) + f"[0-9]{{{rest}}}")
+    options.append(high[0] + _same_length("0" * rest, high[1:]))
+    return _choice(options)
+
+
+def _digit(low: int, high: int) -> str:
+    return str(low) if low == high else f"[{low}-{high}]"
+
+
+def _choice(options: list[str]) -> str:
+    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+
+
+# ---- Decimals --------------------------------------------------------------------------------
+
+
+def _at_least(bound: Fraction, excluded: bool) -> str:
+    if bound >= 0:
+        return _more(bound, excluded)
+    return f"{_more(Fraction(0), excluded=False)}|-(?:{_less(-bound, excluded)})"
+
+
+def _at_most(bound: Fraction, excluded: bool) -> str:
+    if bound < 0 or (excluded and not bound):
+        return f"-(?:{_more(-bound, excluded)})"
+    return f"-(?:{_more(Fraction(0), excluded=False)})|{_less(bound, excluded)}"
+
+
+def _more(bound: Fraction, excluded: bool) -> str:
+    """Numbers without a sign from a bound on; with exponents if it is 0, and then below 1."""
+    whole, places = _digits(bound)
+    equal = f"{whole}{_places_above(places, excluded)}"
+    return f"{_naturals(whole + 1, None)}{_PLACES}|{equal}" + ("" if bound else f"|{_small(1)}")
+
+
+def _places_above(places: str, excluded: bool) -> str:
+    if not places:
+        return r"\.[0-9]*[1-9][0-9]*" if excluded else _PLACES
+    found = "[0-9]*[1-9][0-9]*" if excluded else "[0-9]*"
+    for place in reversed(places):
+        larger = [] if place == "9" else [f"{_digit(int(place) + 1, 9)}[0-9]*"]
+        found = _choice([*larger, place + found])
+    return rf"\.{found}"
+
+
+def _less(bound: Fraction, excluded: bool) -> str:
+    """Numbers without a sign up to a bound."""
+    whole, places = _digits(bound)
+    options = [f"{_naturals(0, whole - 1)}{_PLACES}"] if whole else []
+    if places or not excluded:
+        options.append(f"{whole}{_places_below(places, excluded)}")
+    if bound:
+        zeros = 0 if whole else len(places) - len(places.lstrip("0")) + 1
+        options.append(_small(zeros + 1))
+    return "|".join(options)
+
+
+def _places_below(places: str, excluded: bool) -> str:
+    if not places:
+        return r"(?:\.0+)?"
+    found = "" if excluded else f"{places[-1]}0*"
+    for at in range(len(places) - 1, -1, -1):
+        place = places[at]
+        smaller = [] if place == "0" else [f"{_digit(0, int(place) - 1)}[0-9]*"]
+        last = at == len(places) - 1
+        equal = [found] if last and found else [] if last else [f"{place}(?:{found})?"]
+        found = _choice([*smaller, *equal])
+    return rf"(?:\.{found})?"
+
+
+def _small(exponent: int) -> str:
+    """Numbers below 10 ** (1 - exponent), with an exponent."""
+    return rf"[1-9]{_PLACES}[eE]-0*{_naturals(exponent, None)}"
+
+
+def _digits(value: Fraction) -> tuple[int, str]:
+    """The integer part of a decimal fraction, and the places behind its point."""
+    whole, rest = divmod(value, 1)
+    count = 0
+    while rest.denominator != 1:
+        rest, count = rest * 10, count + 1
+    return whole, f"{int(rest):0{count}}" if count else ""
