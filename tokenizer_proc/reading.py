@@ -10,6 +10,7 @@ from srt.constraint import GrammarError
 from srt.errors import INTERNAL, ErrorInfo, RequestError
 from srt.messages import ChatMessage, GenerateReq, ScoreReq, pack_ids
 from srt.model.tokenizer import Tokenizer
+from srt.regex.classes import load_tables
 from srt.regex.stops import build_stops
 from tokenizer_proc.bad_words import bad_ids
 from tokenizer_proc.prompt import PromptReader
@@ -74,6 +75,7 @@ class TextReader:
         self._tokenizer = tokenizer
         self._prompts = prompts
         self._scores = scores
+        load_tables()  # before children are forked: each would read them off itself
 
     def read(self, req: TextReq) -> Reading:
         """What `req` says, or why not. Raises no Exception."""

@@ -16,6 +16,7 @@ from srt.forked import ends_in_time
 from srt.messages import ChatMessage, GenerateReq, TokenizeReq
 from srt.model.tokenizer import Tokenizer
 from srt.model.vocab import byte_level_alphabet
+from srt.regex import classes
 from srt.sampling_params import SamplingParams
 from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
 from tokenizer_proc.chat_template import ChatTemplate, load_template
@@ -68,6 +69,20 @@ async def test_a_text_and_a_chat() -> None:
     assert first == ReadPrompt(b"".join(bytes([c, 0, 0, 0]) for c in b"hello"), "text")
     assert isinstance(second, ReadPrompt) and second.param == "messages"
     assert isinstance(long, ReadPrompt) and len(long.ids) == 4 * 300_000
+
+
+def test_no_child_reads_off_tables_of_characters() -> None:
+    """They are there before it is forked."""
+    tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
+    for table in tables:
+        table.cache_clear()
+    prompts = PromptReader(byte_tokenizer(), ChatTemplate(""), 258, 100_000)
+    reader = TextReader(byte_tokenizer(), prompts, ScoreReader(prompts, 100_000, 1000, 8))
+    known = [table.cache_info().misses for table in tables]
+    sampling = SamplingParams(stop_regex=[r"(?iu)\w\W\d\sé"])
+    reading = reader.read(GenerateReq(rid="r", epoch=1, sampling=sampling, text="hi"))
+    assert isinstance(reading, ReadPrompt)
+    assert [table.cache_info().misses for table in tables] == known
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ shape comes from a known choice of branches: what those evaluated is recorded in
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import Document, subschemas
