@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from scheduler_proc.grammar.schema.judge import is_number
-from scheduler_proc.grammar.schema.keywords import Keywords
+from scheduler_proc.grammar.schema.keywords import DEPENDENCIES, Keywords
 from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.shapes import (
     BOOLEANS,
@@ -105,9 +105,7 @@ class Complement:
                 keywords.need(keywords.schema["not"], "not"), keywords.number
             ),
             "if": self._not_conditional,
-            "dependentRequired": lambda: self._not_dependencies("dependentRequired"),
-            "dependentSchemas": lambda: self._not_dependencies("dependentSchemas"),
-            "dependencies": lambda: self._not_dependencies("dependencies"),
+            **dict.fromkeys(DEPENDENCIES, self._not_dependencies),
             "propertyNames": self._not_names,
         }
 
@@ -149,17 +147,10 @@ class Complement:
             needs.append(both(opposite(condition), opposite(other)))
         return self._normaliser.union(needs, keywords.number)
 
-    def _not_dependencies(self, keyword: str) -> Shapes:
-        keywords = self._keywords
-        needs = []
-        for name, wanted in keywords.named(keyword).items():
-            if isinstance(wanted, list):
-                fails = opposite(keywords.made({"required": keywords.names(keyword, wanted)}))
-            else:
-                fails = keywords.need(wanted, keyword, name, holds=False)
-            present = keywords.made({"type": "object", "required": [name]})
-            needs.append(both(present, fails))
-        return self._normaliser.union(needs, keywords.number)
+    def _not_dependencies(self) -> Shapes:
+        found = self._keywords.dependencies()
+        needs = [both(present, opposite(need)) for _, present, need in found if need]
+        return self._normaliser.union(needs, self._keywords.number)
 
 
 def opposite(need: Need) -> Need:

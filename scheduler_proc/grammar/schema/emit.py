@@ -105,9 +105,9 @@ class Emitter:
     def _objects(self, shape: Objects) -> dict[str, Any]:
         printed: dict[str, Any] = {"type": "object", "additionalProperties": False}
         names = [name for name, _ in shape.properties]
-        if (shape.least or shape.most is not None) and self._has_optional(shape):
-            raise BeyondSchemaError
-        if shape.some or shape.patterns:
+        possible = {name for name, need in shape.properties if self._plan.is_possible(need)}
+        is_counted = shape.least > 0 or shape.most is not None
+        if shape.some or shape.patterns or (is_counted and possible - {*shape.required}):
             raise BeyondSchemaError
         properties = {name: self.schema(need) for name, need in shape.properties}
         rest = self.schema(shape.rest)
@@ -123,12 +123,6 @@ class Emitter:
         printed |= {"required": list(shape.required)} if shape.required else {}
         printed |= {"minProperties": shape.least} if shape.least else {}
         return printed | ({} if shape.most is None else {"maxProperties": shape.most})
-
-    def _has_optional(self, shape: Objects) -> bool:
-        return any(
-            name not in shape.required and self._plan.is_possible(need)
-            for name, need in shape.properties
-        )
 
 
 def scalar_schema(shape: Shape) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from scheduler_proc.grammar.schema import charset
-from scheduler_proc.grammar.schema.numbers import integer_regex, takes_regex
+from scheduler_proc.grammar.schema.numbers import choice, integer_regex, takes_regex
 from scheduler_proc.grammar.schema.pattern import (
     Chars,
     Pattern,
@@ -60,14 +60,14 @@ class _Printer:
         if need == ANYTHING or need in self._open:
             raise _NotFlatError
         self._open.add(need)
-        printed = _choice([self._shape(shape) for shape in self._plan.shapes[need]])
+        printed = choice([self._shape(shape) for shape in self._plan.shapes[need]])
         self._open.discard(need)
         return _checked(printed)
 
     def _shape(self, shape: Shape) -> str:
         match shape:
             case Values(literals):
-                return _choice([self._value(literal.value) for literal in literals])
+                return choice([self._value(literal.value) for literal in literals])
             case Numbers():
                 return _numbers(shape)
             case Strings():
@@ -196,10 +196,6 @@ def _scalar(value: Any) -> str:
     if "e" in text and isinstance(value, float):
         raise _NotFlatError
     return re.escape(text)
-
-
-def _choice(options: list[str]) -> str:
-    return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
 def _count(least: int, most: int | None) -> str:

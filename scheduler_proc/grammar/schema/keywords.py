@@ -30,6 +30,7 @@ from scheduler_proc.grammar.schema.shapes import (
     both,
 )
 
+DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
 _MAX_COUNT = 2**31
 # Of the known keywords, those that are refused wherever they stand; the second set is draft 3's.
 _UNSUPPORTED = frozenset({"$recursiveRef"})
@@ -112,6 +113,16 @@ class Keywords:
             return parse_ecma(source)
         except GrammarError as error:
             raise self.fail(keyword, f"{source[:60]!r}: {error}") from None
+
+    def dependencies(self) -> Iterator[tuple[str, Need, Need]]:
+        """Names, that they are there, and what depends on it."""
+        for keyword in DEPENDENCIES:
+            for name, wanted in self.named(keyword).items():
+                present = self.made({"type": "object", "required": [name]})
+                if isinstance(wanted, list):
+                    yield name, present, self.made({"required": self.names(keyword, wanted)})
+                else:
+                    yield name, present, self.need(wanted, keyword, name)
 
     # ---- Numbers ----
 

@@ -13,7 +13,7 @@ from scheduler_proc.grammar.schema import unevaluated
 from scheduler_proc.grammar.schema.complement import Complement, opposite
 from scheduler_proc.grammar.schema.document import Document, refuse
 from scheduler_proc.grammar.schema.judge import Judge
-from scheduler_proc.grammar.schema.keywords import Keywords
+from scheduler_proc.grammar.schema.keywords import DEPENDENCIES, Keywords
 from scheduler_proc.grammar.schema.pattern import one_of
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
@@ -150,36 +150,37 @@ class Normaliser:
         """The shapes of one subschema, or of its complement."""
         found = self._atoms.get(atom)
         if found is None:
+            place = self.document.places[atom[0]].pointer
             if atom in self._open:
-                place = self.document.places[atom[0]].pointer
                 raise refuse(place, "refers to itself without an array or object in between")
             if len(self._open) >= MAX_REFERENCES:
-                place = self.document.places[atom[0]].pointer
-                raise refuse(
-                    place, f"more than {MAX_REFERENCES} references lead through each other"
-                )
+                reason = f"more than {MAX_REFERENCES} references lead through each other"
+                raise refuse(place, reason)
             self._open.add(atom)
             try:
-                found = self._holds(atom[0]) if atom[1] else self._fails(atom[0])
+                found = self._expanded(*atom)
             finally:
                 self._open.discard(atom)
             self._atoms[atom] = found
         return found
 
-    def _holds(self, number: int) -> Shapes:
+    def _expanded(self, number: int, holds: bool) -> Shapes:
         place = self.document.places[number]
         schema = place.schema
         if isinstance(schema, bool):
-            return UNIVERSE if schema else ()
+            return UNIVERSE if schema == holds else ()
         if place.draft <= 7 and "$ref" in schema:  # what stands beside it is ignored there
-            return self.atom((self.document.resolve(schema["$ref"], number), True))
+            return self.atom((self.document.resolve(schema["$ref"], number), holds))
         keywords = Keywords(self.document, number, schema)
+        return self._holds(keywords) if holds else self._fails(keywords)
+
+    def _holds(self, keywords: Keywords) -> Shapes:
         shapes: Shapes = UNIVERSE
         for part in self._parts(keywords):
-            shapes = self._product(shapes, part, number)
+            shapes = self._product(shapes, part, keywords.number)
         shapes = self._unevaluated(keywords, shapes)
-        if "const" in schema or "enum" in schema:  # last: values have no record of what was
-            shapes = self._product(shapes, self.values(keywords), number)
+        if {"const", "enum"} & keywords.schema.keys():  # last: values have no record of what was
+            shapes = self._product(shapes, self.values(keywords), keywords.number)
         return shapes
 
     def _parts(self, keywords: Keywords) -> Iterator[Shapes]:
@@ -204,29 +205,23 @@ class Normaliser:
             "oneOf": self._one_of,
             "not": lambda k: self.atom(k.need(k.schema["not"], "not", holds=False)[0]),
             "if": self._conditional,
-            "dependentRequired": lambda k: self._dependencies(k, "dependentRequired"),
-            "dependentSchemas": lambda k: self._dependencies(k, "dependentSchemas"),
-            "dependencies": lambda k: self._dependencies(k, "dependencies"),
+            **dict.fromkeys(DEPENDENCIES, self._dependencies),
             "propertyNames": self._property_names,
         }
 
     def _own(self, keywords: Keywords) -> Shapes:
         """What the keywords for single types allow, one shape for each type."""
-        found: list[Shape] = []
-        for shape in self.types(keywords):
-            match shape:
-                case Numbers():
-                    met = meet(shape, keywords.numbers())
-                case Strings():
-                    met = meet(shape, keywords.strings())
-                case Arrays():
-                    met = meet(shape, keywords.arrays())
-                case Objects():
-                    met = keywords.objects()
-                case _:
-                    met = shape
-            found += [met] if met is not None else []
-        return tuple(found)
+        given: dict[type, Callable[[], Shape]] = {
+            Numbers: keywords.numbers,
+            Strings: keywords.strings,
+            Arrays: keywords.arrays,
+            Objects: keywords.objects,
+        }
+        types = self.types(keywords)
+        met = (
+            meet(shape, given[type(shape)]()) if type(shape) in given else shape for shape in types
+        )
+        return tuple(shape for shape in met if shape is not None)
 
     def types(self, keywords: Keywords) -> Shapes:
         given = keywords.schema.get("type")
@@ -339,16 +334,11 @@ class Normaliser:
             needs.append(both(opposite(condition), other))
         return self.union(needs, keywords.number)
 
-    def _dependencies(self, keywords: Keywords, keyword: str) -> Shapes:
+    def _dependencies(self, keywords: Keywords) -> Shapes:
         """A property is absent, or what depends on it holds; nothing does for what is no object,
         and so nothing is evaluated by it there."""
         shapes: Shapes = UNIVERSE
-        for name, wanted in keywords.named(keyword).items():
-            if isinstance(wanted, list):
-                need = keywords.made({"required": keywords.names(keyword, wanted)})
-            else:
-                need = keywords.need(wanted, keyword, name)
-            present = keywords.made({"type": "object", "required": [name]})
+        for name, present, need in keywords.dependencies():
             absent = keywords.made({"properties": {name: False}})
             options = self.union([absent, both(present, need)], keywords.number)
             shapes = self._product(shapes, options, keywords.number)
@@ -377,16 +367,9 @@ class Normaliser:
                 shapes = tuple(dict.fromkeys(restricted))
         return shapes
 
-    def _fails(self, number: int) -> Shapes:
-        place = self.document.places[number]
-        schema = place.schema
-        if isinstance(schema, bool):
-            return () if schema else UNIVERSE
-        if place.draft <= 7 and "$ref" in schema:
-            return self.atom((self.document.resolve(schema["$ref"], number), False))
-        keywords = Keywords(self.document, number, schema)
+    def _fails(self, keywords: Keywords) -> Shapes:
         found = dict.fromkeys(plain(shape) for shape in Complement(self, keywords).failures())
-        return self.capped(tuple(found), number)
+        return self.capped(tuple(found), keywords.number)
 
 
 _OWN = frozenset(

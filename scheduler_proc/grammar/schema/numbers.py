@@ -17,7 +17,7 @@ EXACT = 2**53  # up to here all integers are doubles, which is what llguidance's
 _LONGEST = 10**50
 _NATURAL = "(?:0|[1-9][0-9]*)"
 _PLACES = r"(?:\.[0-9]+)?"
-_INTEGER = rf"-?{_NATURAL}(?:\.0+)?"
+_NEVER = r"[^\s\S]"
 
 
 def takes_regex(shape: Numbers) -> bool:
@@ -33,28 +33,25 @@ def number_terminal(shape: Numbers) -> str:
     if shape.multiple not in (None, 1):
         reason = "multipleOf is not supported beside bounds beyond 2^53 and `not` of integers"
         raise refuse(shape.fractional or "#", reason)
-    low = shape.low and _rounded_up(*shape.low)
-    negated = shape.high and _rounded_up(-shape.high[0], shape.high[1])
-    high = negated and (-negated[0], negated[1])
-    if shape.integer:
-        return regex_terminal(integer_regex(low, high))
-    conditions = [f"~{regex_terminal(_INTEGER)}"] if shape.fractional else []
-    conditions += [regex_terminal(_at_least(*low))] if low else []
-    conditions += [regex_terminal(_at_most(*high))] if high else []
-    number = f"-?(?:{_more(Fraction(0), excluded=False)})"
-    return " & ".join([regex_terminal(number), *conditions])
+    any_number = f"-?(?:{_more(Fraction(0), excluded=False)})"
+    conditions = [regex_terminal(f"-?{_NATURAL}" if shape.integer else any_number)]
+    if shape.fractional:
+        conditions.append("~" + regex_terminal(rf"-?{_NATURAL}(?:\.0+)?"))
+    mirrored = shape.high and (-shape.high[0], shape.high[1])
+    for bound, signs in ((shape.low, ("", "-")), (mirrored, ("-", ""))):
+        if bound:
+            parts = zip(signs, _above(*_rounded_up(*bound)), strict=True)
+            conditions.append(regex_terminal("|".join(f"{sign}(?:{part})" for sign, part in parts)))
+    return " & ".join(conditions)
 
 
 def _rounded_up(bound: Fraction, excluded: bool) -> tuple[Fraction, bool]:
     """A lower bound with as many digits as a regex may have."""
-    if abs(bound) > _LONGEST or (bound * _LONGEST).denominator != 1:
-        if bound > _LONGEST:
-            raise GrammarError("JSON schema: a bound of numbers has more than 50 digits")
+    if bound > _LONGEST:
+        raise GrammarError("JSON schema: a bound of numbers has more than 50 digits")
+    if bound < -_LONGEST or (bound * _LONGEST).denominator != 1:
         return max(Fraction(ceil(bound * _LONGEST), _LONGEST), Fraction(-_LONGEST)), False
     return bound, excluded
-
-
-# ---- Integers --------------------------------------------------------------------------------
 
 
 def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool] | None) -> str:
@@ -66,7 +63,7 @@ def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool]
         options.append("-" + _naturals(first, None if least is None else -least))
     if most is None or most >= 0:
         options.append(_naturals(max(0, least or 0), most))
-    return _choice(options)
+    return choice(options)
 
 
 def _naturals(first: int, last: int | None) -> str:
@@ -79,7 +76,7 @@ def _naturals(first: int, last: int | None) -> str:
     for count in range(len(str(last)), digits - 1, -1):
         low = max(first, 10 ** (count - 1) if count > 1 else 0)
         options.insert(0, _same_length(str(low), str(min(last, 10**count - 1))))
-    return _choice(options)
+    return choice(options)
 
 
 def _same_length(low: str, high: str) -> str:
@@ -95,30 +92,23 @@ def _same_length(low: str, high: str) -> str:
     if int(high[0]) - int(low[0]) > 1:
         options.append(_digit(int(low[0]) + 1, int(high[0]) - 1) + f"[0-9]{{{rest}}}")
     options.append(high[0] + _same_length("0" * rest, high[1:]))
-    return _choice(options)
+    return choice(options)
 
 
 def _digit(low: int, high: int) -> str:
     return str(low) if low == high else f"[{low}-{high}]"
 
 
-def _choice(options: list[str]) -> str:
+def choice(options: list[str]) -> str:
+    """One of some regexes."""
     return options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
 
 
-# ---- Decimals --------------------------------------------------------------------------------
-
-
-def _at_least(bound: Fraction, excluded: bool) -> str:
-    if bound >= 0:
-        return _more(bound, excluded)
-    return f"{_more(Fraction(0), excluded=False)}|-(?:{_less(-bound, excluded)})"
-
-
-def _at_most(bound: Fraction, excluded: bool) -> str:
-    if bound < 0 or (excluded and not bound):
-        return f"-(?:{_more(-bound, excluded)})"
-    return f"-(?:{_more(Fraction(0), excluded=False)})|{_less(bound, excluded)}"
+def _above(bound: Fraction, excluded: bool) -> tuple[str, str]:
+    """The numbers from a bound on without their signs: those above zero, and those below."""
+    if bound > 0 or (excluded and not bound):
+        return _more(bound, excluded), _NEVER
+    return _more(Fraction(0), excluded=False), _less(-bound, excluded)
 
 
 def _more(bound: Fraction, excluded: bool) -> str:
@@ -134,7 +124,7 @@ def _places_above(places: str, excluded: bool) -> str:
     found = "[0-9]*[1-9][0-9]*" if excluded else "[0-9]*"
     for place in reversed(places):
         larger = [] if place == "9" else [f"{_digit(int(place) + 1, 9)}[0-9]*"]
-        found = _choice([*larger, place + found])
+        found = choice([*larger, place + found])
     return rf"\.{found}"
 
 
@@ -153,13 +143,11 @@ def _less(bound: Fraction, excluded: bool) -> str:
 def _places_below(places: str, excluded: bool) -> str:
     if not places:
         return r"(?:\.0+)?"
-    found = "" if excluded else f"{places[-1]}0*"
-    for at in range(len(places) - 1, -1, -1):
-        place = places[at]
+    equal = [] if excluded else [f"{places[-1]}0*"]
+    found = choice([f"{_digit(0, int(places[-1]) - 1)}[0-9]*", *equal])
+    for place in reversed(places[:-1]):
         smaller = [] if place == "0" else [f"{_digit(0, int(place) - 1)}[0-9]*"]
-        last = at == len(places) - 1
-        equal = [found] if last and found else [] if last else [f"{place}(?:{found})?"]
-        found = _choice([*smaller, *equal])
+        found = choice([*smaller, f"{place}(?:{found})?"])
     return rf"(?:\.{found})?"
 
 
