@@ -31,6 +31,7 @@ _UNIVERSE = frozenset(UNIVERSE)
 # the spelling of its own, and applies its schema to them too. Their complement as a pattern, which
 # is needed where that would not be right, is compiled several times more slowly.
 _ANY_NAME = "^[\\s\\S]*$"
+_MOST_REMAINDERS = 2**20  # of a multiple, each a state of its automaton
 
 
 class BeyondSchemaError(GrammarError):
@@ -184,6 +185,9 @@ def _numbers(shape: Numbers) -> dict[str, Any]:
         printed["exclusiveMaximum" if shape.high[1] else "maximum"] = _plain(shape.high[0])
     if shape.multiple in (None, 1):
         return printed
+    if int(str(shape.multiple.numerator).rstrip("0")) > _MOST_REMAINDERS:
+        what = f"multipleOf {float(shape.multiple):g}"
+        raise GrammarError(f"JSON schema: {what} takes an automaton that is too large")
     # Those with fewer decimal places it judges wrongly, but by the multiples that have so many.
     steps, unit = [least_common(shape.multiple, Fraction(1))], Fraction(1)
     while steps[-1] != shape.multiple:

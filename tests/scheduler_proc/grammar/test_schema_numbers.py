@@ -113,6 +113,11 @@ def test_bounds_of_hundreds_of_digits() -> None:
         prepare(json.dumps({"type": "number", "minimum": 1e200}), "compact")
 
 
+def test_multiples_with_too_many_remainders_are_refused() -> None:
+    with pytest.raises(GrammarError, match=r"multipleOf 1\.23457e\+08 takes an automaton"):
+        prepare(json.dumps({"type": "integer", "multipleOf": 0.123456789}), "compact")
+
+
 def test_a_range_without_multiples_is_no_value() -> None:
     for schema in (
         {"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2},
