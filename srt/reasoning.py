@@ -59,7 +59,7 @@ class ReasoningSplitter:
         self._opened = opened
         self._tags = tags
         self._rest = ""
-        self._blanks = ""
+        self._blanks: list[str] = []  # of no part yet
         self._step = self._at_start
         self._parts: list[Part] = []
 
@@ -73,14 +73,16 @@ class ReasoningSplitter:
 
     def _at_start(self, final: bool) -> bool:
         text = self._rest.lstrip()
-        begin = self._tags.begin
+        self._blanks.append(self._rest[: len(self._rest) - len(text)])
+        self._rest, begin = text, self._tags.begin
         if not final and len(text) < len(begin) and begin.startswith(text):
             return False
-        if text.startswith(begin):
+        if text.startswith(begin) or self._opened:
             self._rest = text.removeprefix(begin)
+            self._blanks = []
             self._step = self._at_reasoning
         else:
-            self._step = self._at_reasoning if self._opened else self._in_answer
+            self._step = self._in_answer
         return True
 
     def _at_reasoning(self, final: bool) -> bool:
@@ -92,12 +94,15 @@ class ReasoningSplitter:
     def _in_reasoning(self, final: bool) -> bool:
         before, tag, after = self._rest.partition(self._tags.end)
         held = 0 if tag or final else overlap(before, self._tags.end)
-        text = self._blanks + before[: len(before) - held]
+        text = before[: len(before) - held]
         kept = text.rstrip()
-        self._give(kept, is_reasoning=True)
-        self._blanks = text[len(kept) :]
+        if kept:
+            self._give("".join(self._blanks) + kept, is_reasoning=True)
+            self._blanks = []
+        self._blanks.append(text[len(kept) :])
         self._rest = after if tag else before[len(before) - held :]
         if tag:
+            self._blanks = []
             self._step = self._at_answer
         return bool(tag)
 
@@ -108,8 +113,8 @@ class ReasoningSplitter:
         return bool(self._rest)
 
     def _in_answer(self, final: bool) -> bool:
-        self._give(self._rest, is_reasoning=False)
-        self._rest = ""
+        self._give("".join(self._blanks) + self._rest, is_reasoning=False)
+        self._rest, self._blanks = "", []
         return False
 
     def _give(self, text: str, *, is_reasoning: bool) -> None:

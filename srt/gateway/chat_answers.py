@@ -105,30 +105,42 @@ def _call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def message_of(deltas: list[ChatDelta]) -> ChatMessageOut:
-    """The message that the deltas add up to."""
-    content = "".join(d.content for d in deltas if d.content)
-    reasoning = "".join(d.reasoning_content for d in deltas if d.reasoning_content)
-    calls = _calls_of([call for delta in deltas for call in delta.tool_calls or []])
-    return ChatMessageOut(
-        content=None if not content and (calls or reasoning) else content,
-        reasoning_content=reasoning or UNSET,
-        tool_calls=calls or UNSET,
-    )
+class _Message:
+    """What deltas add up to, slice by slice: calls may be many."""
 
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCallJson] = []
+        self._begun: ToolCallDelta | None = None
+        self._arguments: list[str] = []  # of that call
 
-def _calls_of(pieces: list[ToolCallDelta]) -> list[ToolCallJson]:
-    arguments: dict[int, list[str]] = {}
-    for piece in pieces:
-        arguments.setdefault(piece.index, []).append(piece.function.arguments or "")
-    return [
-        ToolCallJson(
-            id=start.id,
-            function=FunctionCall(start.function.name or "", "".join(arguments[start.index])),
+    def add(self, deltas: list[ChatDelta]) -> None:
+        for delta in deltas:
+            self._content.append(delta.content or "")
+            self._reasoning.append(delta.reasoning_content or "")
+            for piece in delta.tool_calls or []:
+                if piece.id:
+                    self._end_call()
+                    self._begun = piece
+                self._arguments.append(piece.function.arguments)
+
+    def _end_call(self) -> None:
+        if self._begun is not None:
+            name = self._begun.function.name or ""
+            call = FunctionCall(name, "".join(self._arguments))
+            self._calls.append(ToolCallJson(id=self._begun.id or "", function=call))
+        self._arguments = []
+
+    def whole(self) -> ChatMessageOut:
+        """The message, when all has been added."""
+        self._end_call()
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return ChatMessageOut(
+            content=None if not content and (self._calls or reasoning) else content,
+            reasoning_content=reasoning or UNSET,
+            tool_calls=self._calls or UNSET,
         )
-        for start in pieces
-        if start.id
-    ]
 
 
 class ChatFace:
@@ -204,13 +216,13 @@ class _Writer:
             rows.append(msgspec.Raw(_encode(chat_token(position, self._names))))
             yield None
         logprobs = None if positions is None else ChatLogprobs(rows)
-        deltas: list[ChatDelta] = []
-        for new in self._reader.feed(output.delta, final=True):
-            deltas += new
+        message = _Message()
+        for deltas in self._reader.feed(output.delta, final=True):
+            message.add(deltas)
             yield None
         yield ChatChoice(
             index=index,
-            message=message_of(deltas),
+            message=message.whole(),
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
             matched_stop=matched(output),

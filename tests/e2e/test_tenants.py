@@ -29,7 +29,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = directory / "keys"
     keys.write_text(f"{VICTIM}\n{ATTACKER}\n")
     keys.chmod(0o600)
-    options = ["--api-key-file", str(keys), "--admin-api-key", ADMIN]
+    options = ["--api-key-file", str(keys), "--admin-api-key", ADMIN, "--response-store-mib", "1"]
     with running_server(directory, *options, "--max-queue-wait", "600") as server:
         yield server
 
@@ -60,7 +60,7 @@ async def streams(http: httpx.AsyncClient, *rids: str) -> AsyncIterator[list[Asy
 async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> str:
     """One attempt, and what was learned by it: "" is nothing."""
     rid = rng.choice(["letter", "draft"])
-    match number % 6:
+    match number % 8:
         case 0:
             found = await http.post("/abort_request", json={"rid": rid})
             return str(found.json()["aborted"] or "")
@@ -71,17 +71,42 @@ async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> s
             taken = await generate(http, f"Hello {number}", rid=rid)
             return "" if taken.status_code == 200 else taken.text
         case 3:  # told only once, so what is cached of it is the victim's
-            cached = (await generate(http, secret(number))).json()["meta_info"]["cached_tokens"]
+            cached = await cached_tokens(http, secret(number), rng)
             return "" if cached < 5 else f"{cached} tokens"
         case 4:
-            path = rng.choice(["/flush_cache", "/start_profile", "/stop_profile"])
-            answered = await http.post(path)
+            path = rng.choice(["/flush_cache", "/start_profile", "/stop_profile", "/metrics"])
+            answered = await http.request("GET", path)
             return "" if answered.status_code == 403 else answered.text
+        case 5:
+            method = rng.choice(["GET", "DELETE"])
+            answered = await http.request(method, f"/v1/responses/{rid}-kept")
+            return "" if answered.status_code == 404 else answered.text
+        case 6:
+            body = {
+                "input": "Go on.",
+                "previous_response_id": f"{rid}-kept",
+                "max_output_tokens": 1,
+            }
+            answered = await http.post("/v1/responses", json=body)
+            return "" if answered.status_code == 400 else answered.text
         case _:
             body = {"abort_all": True}
             answered = await http.post("/abort_request", json=body)
             info = (await http.get("/server_info")).json()
             return "" if answered.status_code == 403 and not info["internal_states"] else str(info)
+
+
+async def cached_tokens(http: httpx.AsyncClient, text: str, rng: random.Random) -> int:
+    """How much of a prompt was cached, as one of the routes tells it."""
+    match rng.randrange(3):
+        case 0:
+            return int((await generate(http, text)).json()["meta_info"]["cached_tokens"])
+        case 1:
+            body: dict[str, Any] = {"text": text, "continuations": [" a", " b"]}
+            return int((await http.post("/score_choices", json=body)).json()["cached_tokens"])
+        case _:
+            answered = await http.post("/v1/completions", json={"prompt": text, "max_tokens": 1})
+            return int(answered.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
 def secret(number: int) -> str:
@@ -96,12 +121,16 @@ async def test_300_attempts_learn_nothing(keyed: Server) -> None:
         client_of(keyed, ATTACKER) as attacker,
         streams(victim, "letter", "draft") as begun,
     ):
-        for number in range(3, ATTEMPTS, 6):
+        for number in range(3, ATTEMPTS, 8):
             await generate(victim, secret(number))
+        for rid in ("letter", "draft"):
+            body = {"input": SECRET, "rid": rid + "-kept", "max_output_tokens": 1}
+            assert (await victim.post("/v1/responses", json=body)).status_code == 200
         for number in range(ATTEMPTS):
             assert await attempt(attacker, number, rng) == "", number
         again = (await generate(victim, secret(3))).json()["meta_info"]
         assert again["cached_tokens"] > 10  # there was something to be learned
+        assert (await victim.get("/v1/responses/letter-kept")).status_code == 200
         for lines in begun:  # they go on
             async with asyncio.timeout(SOON_S):
                 assert (await anext(lines), (await anext(lines))[:7]) == ("", "data: {")

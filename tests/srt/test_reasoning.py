@@ -51,6 +51,19 @@ def test_the_template_says_which_tags_there_are() -> None:
         assert texts == {0: "b", 1: "a </think>"}
 
 
+def test_blanks_are_not_read_again() -> None:
+    """Many of them take time that grows with their number, not with its square."""
+    for opened, head in ((False, ""), (True, "a"), (True, "")):
+        splitter = ReasoningSplitter(opened=opened)
+        parts = splitter.feed(head)
+        for _ in range(100):
+            parts += splitter.feed(" ")
+            assert splitter._rest == ""
+        parts += splitter.feed("b", final=True)
+        kept = "" if opened and not head else " " * 100
+        assert "".join(part.text for part in parts) == f"{head}{kept}b"
+
+
 def test_parts_come_at_once() -> None:
     splitter = ReasoningSplitter(opened=True)
     assert [p.text for p in splitter.feed("a b <")] == ["a b"]
