@@ -193,3 +193,22 @@ async def test_head_is_get_without_the_body(path: str) -> None:
         assert (head.status_code, head.content) == (whole.status_code, b"")
         assert head.headers["content-type"] == whole.headers["content-type"]
         assert (await http.get("/health")).status_code == 200  # on the same connection
+
+
+@pytest.mark.parametrize("behind", [b"", NEXT])
+async def test_a_head_that_trickles_in_is_dropped(
+    behind: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a connection or a later one."""
+    monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.2)
+    async with served(FakeClient()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(behind + b"GET /health HTTP/1.1\r\nHost: ")
+        answer = asyncio.ensure_future(reader.read())
+        async with asyncio.timeout(SOON_S):
+            while not answer.done():
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+        said = b"" if answer.exception() else answer.result()  # a reset, if more was on its way
+        writer.close()
+    assert said.count(b"HTTP/1.1") <= (1 if behind else 0)
