@@ -136,7 +136,7 @@ async def test_the_rest_of_an_answered_body_is_not_waited_for(
     head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it trickles in, and no other request is read there."""
-    monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.1)
+    monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.5)
     monkeypatch.setattr(unread, "UNREAD_TIMEOUT_S", 60.0 if "Expect" in head else 0.1)
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
