@@ -101,14 +101,15 @@ def test_outlines(oai: openai.OpenAI) -> None:
     assert City.model_validate_json(model(ASK, City, temperature=0.0))
 
 
-def test_guidance(url: str) -> None:
+def test_guidance(url: str, said: str) -> None:
+    """It leaves a temperature of 0 out of its requests, and so gets samples of 1."""
     guidance = pytest.importorskip("guidance")
     model = guidance.models.OpenAI("smollm2", echo=False, base_url=url, api_key="any")
     with guidance.user():
         model += ASK
     with guidance.assistant():
-        model += guidance.gen("answer", max_tokens=8, temperature=0.0)
-    assert model["answer"]
+        model += guidance.gen("answer", max_tokens=8, temperature=1e-6)
+    assert model["answer"] == said
 
 
 def test_dspy(url: str, said: str) -> None:
@@ -121,6 +122,23 @@ def test_dspy(url: str, said: str) -> None:
     roomy = dspy.LM("openai/smollm2", max_tokens=100, **asked)
     (text,) = roomy(ASK, response_format=form)
     assert City.model_validate_json(text)
+
+
+@pytest.mark.parametrize("adapter", ["ChatAdapter", "JSONAdapter"])
+def test_adapters_of_dspy(url: str, adapter: str) -> None:
+    """Programs with typed fields. Where the model writes no field as ChatAdapter asks for it, that
+    goes on to JSON, which matches the fields once litellm knows that schemas are enforced."""
+    dspy = pytest.importorskip("dspy")
+    litellm = pytest.importorskip("litellm")
+    facts = {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}
+    litellm.register_model({"openai/smollm2": facts})
+    asked = {"api_base": url, "api_key": "any", "cache": False, "temperature": 0.0}
+    model = dspy.LM("openai/smollm2", max_tokens=200, **asked)
+    fields = {"question": (str, dspy.InputField())}
+    fields |= {"city": (Literal["Paris", "Rome"], dspy.OutputField())}
+    with dspy.context(lm=model, adapter=getattr(dspy, adapter)()):
+        answer = dspy.Predict(dspy.Signature(fields))(question=ASK)
+    assert answer.city in ("Paris", "Rome")
 
 
 def test_litellm(url: str, said: str) -> None:
