@@ -2,6 +2,8 @@
 
 import json
 import random
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from srt.messages import ToolSpec
 from srt.tools.calls import call_parser
 from srt.tools.constraint import OfferedTool, ToolChoice, ToolPlan
 from srt.tools.events import CallArguments, CallStart, Content
-from srt.tools.format import FORMATS, HERMES, QWEN3_CODER, ToolFormat
+from srt.tools.format import FORMATS, HARMONY, HARMONY_NEXT, HERMES, QWEN3_CODER, ToolFormat
 from tests.tokenizer_proc.test_front import EOS, VOCAB
 
 UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
@@ -160,3 +162,31 @@ def test_blocks_match_their_parameters() -> None:
         assert value.get("flag") in (None, False, True)
         seen.add(("flag" in value, value["size"]))
     assert len(seen) == 4
+
+
+def test_the_model_reasons_before_a_call_with_the_tokens_that_it_knows() -> None:
+    """Control tokens around messages are text for the constraint, which asks for them too."""
+    size = len(VOCAB.token_bytes)
+    marks = {mark: size + i for i, mark in enumerate(HARMONY.marks)}
+    vocab = replace(
+        VOCAB,
+        token_bytes=[*VOCAB.token_bytes, *(mark.encode() for mark in marks)],
+        special_ids=VOCAB.special_ids | frozenset(marks.values()),
+        chat_template="{% if tools %}<|start|>assistant<|channel|>analysis<|message|>{% endif %}",
+    )
+    tag = ToolPlan(tools=[CLOCK], choice="required").constraint(HARMONY)
+    constraint = Constraint("structural_tag", json.dumps(tag), after=HARMONY_NEXT)
+    place = compile_llguidance(constraint, TokenVocabulary.from_vocab(vocab)).start()
+    row = np.zeros(-(-vocab.vocab_size // 32), dtype=np.uint32)
+
+    def write(text: str) -> None:
+        for part in re.split(r"(<\|\w+\|>)", text):
+            for token in [marks[part]] if part in marks else list(part.encode()):
+                place.fill(row)
+                assert row[token // 32] >> (token % 32) & 1, (part, token)
+                place.accept([token])
+
+    write("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant")
+    assert not place.is_accepting()
+    write("<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}")
+    assert place.is_accepting()
