@@ -134,7 +134,7 @@ def test_adapters_of_dspy(url: str, adapter: str) -> None:
     litellm.register_model({"openai/smollm2": facts})
     asked = {"api_base": url, "api_key": "any", "cache": False, "temperature": 0.0}
     model = dspy.LM("openai/smollm2", max_tokens=200, **asked)
-    fields = {"question": (str, dspy.InputField())}
+    fields: dict[str, Any] = {"question": (str, dspy.InputField())}
     fields |= {"city": (Literal["Paris", "Rome"], dspy.OutputField())}
     with dspy.context(lm=model, adapter=getattr(dspy, adapter)()):
         answer = dspy.Predict(dspy.Signature(fields))(question=ASK)

@@ -157,7 +157,7 @@ def test_blocks_match_their_parameters() -> None:
         parser = call_parser(QWEN3_CODER, plan.functions, constrained=True)
         start, *pieces = parser.feed(text, final=True)
         assert is_whole and start == CallStart(0, "set")
-        value = json.loads("".join(piece.text for piece in pieces if piece))
+        value = json.loads("".join(p.text for p in pieces if isinstance(p, CallArguments)))
         assert 1 <= value["count"] <= 40 and value["size"] in ("small", 2)
         assert value.get("flag") in (None, False, True)
         seen.add(("flag" in value, value["size"]))
