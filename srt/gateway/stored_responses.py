@@ -21,8 +21,8 @@ from srt.gateway.wire_responses import (
     ResponseObject,
 )
 
-# Larger ones are not kept: to write and read them would hold up all other requests.
-MAX_RESPONSE_BYTES = 4 * 1024 * 1024
+# Larger ones are not kept: one of many small parts is read in 14 ms, in which nothing else is done.
+MAX_RESPONSE_BYTES = 1024 * 1024
 ENTRY_BYTES = 1024  # about what Python takes for one, besides its JSON
 
 
