@@ -86,11 +86,9 @@ class Complement:
         keywords = self._keywords
         types = self._normaliser.types(keywords)
         for shape in UNIVERSE:
-            if isinstance(shape, Numbers):
-                if Numbers(integer=True) in types:
-                    yield Numbers(fractional=f"{keywords.pointer}/type")
-                    continue
-            if shape not in types and not (isinstance(shape, Numbers) and Numbers() in types):
+            if isinstance(shape, Numbers) and Numbers(integer=True) in types:
+                yield Numbers(fractional=f"{keywords.pointer}/type")
+            elif shape not in types:
                 yield shape
 
     def _opposites(self) -> dict[str, Callable[[], Shapes]]:
@@ -140,11 +138,10 @@ class Complement:
     def _not_conditional(self) -> Shapes:
         keywords, schema = self._keywords, self._keywords.schema
         condition = keywords.need(schema["if"], "if")
-        needs = []
-        if "then" in schema and (then := keywords.need(schema["then"], "then")):
-            needs.append(both(condition, opposite(then)))
-        if condition and "else" in schema and (other := keywords.need(schema["else"], "else")):
-            needs.append(both(opposite(condition), opposite(other)))
+        then = keywords.need(schema.get("then", True), "then")
+        other = keywords.need(schema.get("else", True), "else")
+        needs = [both(condition, opposite(then))] if then else []
+        needs += [both(opposite(condition), opposite(other))] if condition and other else []
         return self._normaliser.union(needs, keywords.number)
 
     def _not_dependencies(self) -> Shapes:

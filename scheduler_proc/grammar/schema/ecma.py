@@ -7,6 +7,7 @@ differs and cannot be kept, is refused with its position; nothing is passed thro
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema import charset
@@ -21,6 +22,7 @@ from scheduler_proc.grammar.schema.pattern import (
     Sequence,
     pattern_of,
 )
+from scheduler_proc.grammar.schema.shapes import Strings
 
 MAX_PATTERN_CHARS = 32_768
 MAX_NESTING = 64
@@ -30,9 +32,6 @@ MAX_BRANCHES = 4096
 _CLASSES = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
-_REFUSED_GROUPS = {
-    "=": "look-ahead", "!": "look-ahead", "<=": "look-behind", "<!": "look-behind",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,38 @@ class _Anchor:
     position: int
 
 
+_START: Any = _Anchor(start=True, position=0)
+
+
 @lru_cache(1024)
 def parse_ecma(source: str) -> Pattern:
     """The pattern of an ECMA-262 regex. Raises GrammarError with the position."""
-    if len(source) > MAX_PATTERN_CHARS:
-        raise GrammarError(f"is longer than {MAX_PATTERN_CHARS} characters")
+    return _whole(_Parser(source).rest())
+
+
+@lru_cache(1024)
+def ecma_strings(source: str) -> Strings:
+    """What a regex matches, with look-aheads behind `^` as conditions of their own: `^(?!a)b` is
+    `^b` and not `^a`. Raises GrammarError as `parse_ecma` does."""
     parser = _Parser(source)
-    tree = parser.choice(0)
-    if parser.at < len(source):
-        raise parser.error("unmatched ')'")
+    found: dict[str, list[Pattern]] = {"(?=": [], "(?!": []}
+    parser.take("^")
+    while (mark := source[parser.at : parser.at + 3]) in found and source[0] == "^":
+        start, parser.at = parser.at, parser.at + 3
+        inner = parser.choice(1)
+        if not parser.take(")"):
+            raise parser.error("unterminated group", start)
+        found[mark].append(_whole(Sequence((_START, inner))))
+    if not any(found.values()):
+        return Strings(patterns=(parse_ecma(source),))
+    tree = parser.rest()
+    if isinstance(tree, Choice):
+        raise parser.error("look-ahead is not supported beside '|'", 1)
+    wanted = (_whole(Sequence((_START, tree))), *found["(?="])
+    return Strings(patterns=wanted, without=tuple(found["(?!"]))
+
+
+def _whole(tree: Node) -> Pattern:
     return pattern_of(Choice(tuple(_unanchored(branch) for branch in _branches(tree))))
 
 
@@ -119,8 +141,16 @@ class _Parser:
     """Recursive descent over one pattern; `at` is the next character."""
 
     def __init__(self, source: str) -> None:
+        if len(source) > MAX_PATTERN_CHARS:
+            raise GrammarError(f"is longer than {MAX_PATTERN_CHARS} characters")
         self.source = source
         self.at = 0
+
+    def rest(self) -> Node:
+        tree = self.choice(0)
+        if self.at < len(self.source):
+            raise self.error("unmatched ')'")
+        return tree
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
         return GrammarError(f"{what} at position {self.at if at is None else at}")
@@ -203,9 +233,9 @@ class _Parser:
 
     def group(self, depth: int, start: int) -> Node:
         if self.take("?"):
-            for mark, name in _REFUSED_GROUPS.items():
-                if self.peek(mark):
-                    raise self.error(f"{name} is not supported", start)
+            if self.source.startswith(("=", "!", "<=", "<!"), self.at):
+                name = "look-behind" if self.peek("<") else "look-ahead"
+                raise self.error(f"{name} is not supported", start)
             if self.take("<"):
                 self.at = self.source.find(">", self.at) + 1
                 if not self.at:

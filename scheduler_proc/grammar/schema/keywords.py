@@ -13,9 +13,8 @@ from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import NEWEST, Document, refuse
-from scheduler_proc.grammar.schema.ecma import parse_ecma
+from scheduler_proc.grammar.schema.ecma import ecma_strings
 from scheduler_proc.grammar.schema.formats import format_strings
-from scheduler_proc.grammar.schema.pattern import Pattern
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,
@@ -28,6 +27,7 @@ from scheduler_proc.grammar.schema.shapes import (
     Strings,
     at_most,
     both,
+    unmatched,
 )
 
 DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
@@ -106,11 +106,11 @@ class Keywords:
         except UnicodeEncodeError:
             raise self.fail(keyword, "has half of a surrogate pair, which no text has") from None
 
-    def pattern(self, source: Any, keyword: str) -> Pattern:
+    def pattern(self, source: Any, keyword: str) -> Strings:
         if not isinstance(source, str):
             raise self.fail(keyword, "must be a string")
         try:
-            return parse_ecma(source)
+            return ecma_strings(source)
         except GrammarError as error:
             raise self.fail(keyword, f"{source[:60]!r}: {error}") from None
 
@@ -134,23 +134,19 @@ class Keywords:
         return Numbers(low=low, high=high, multiple=multiple)
 
     def _bounds(self) -> tuple[tuple[Fraction, bool] | None, tuple[Fraction, bool] | None]:
-        lows: list[tuple[Fraction, bool]] = []
-        highs: list[tuple[Fraction, bool]] = []
-        for keyword, exclusive, found in (
-            ("minimum", "exclusiveMinimum", lows),
-            ("maximum", "exclusiveMaximum", highs),
+        found = []
+        for keyword, exclusive, sign in (
+            ("minimum", "exclusiveMinimum", 1),
+            ("maximum", "exclusiveMaximum", -1),
         ):
-            value = self.number_value(keyword)
+            value, flag = self.number_value(keyword), self.schema.get(exclusive)
+            bounds = [] if value is None else [(sign * value, flag is True)]
             # A boolean beside the bound is draft 4's spelling.
-            flag = isinstance(self.schema.get(exclusive), bool)
-            if value is not None:
-                found.append((value, flag and self.schema[exclusive] is True))
-            excluded = None if flag else self.number_value(exclusive)
-            if excluded is not None:
-                found.append((excluded, True))
-        low = max(lows, default=None)
-        high = min(highs, key=lambda bound: (bound[0], not bound[1]), default=None)
-        return low, high
+            excluded = None if isinstance(flag, bool) else self.number_value(exclusive)
+            bounds += [] if excluded is None else [(sign * excluded, True)]
+            found.append(max(bounds, default=None))
+        low, mirrored = found
+        return low, mirrored and (-mirrored[0], mirrored[1])
 
     def not_numbers(self) -> Iterator[Shape]:
         shape = self.numbers()
@@ -164,18 +160,18 @@ class Keywords:
     # ---- Strings ----
 
     def strings(self) -> Strings:
-        patterns: tuple[Pattern, ...] = ()
-        if "pattern" in self.schema:
-            patterns = (self.pattern(self.schema["pattern"], "pattern"),)
-        shape = Strings(self.count("minLength") or 0, self.count("maxLength"), patterns)
+        given = "pattern" in self.schema
+        shape = self.pattern(self.schema["pattern"], "pattern") if given else Strings()
+        least, most = self.count("minLength") or 0, self.count("maxLength")
+        shape = replace(shape, least=least, most=most)
         name = self.schema.get("format")
         if "format" in self.schema and not isinstance(name, str):
             raise self.fail("format", "must be a string")
         known = format_strings(str(name))
         if known is None:  # an annotation, as the specification has it
             return shape
-        most = at_most(known.most, shape.most)
-        return replace(shape, patterns=(*patterns, *known.patterns), most=most)
+        patterns = (*shape.patterns, *known.patterns)
+        return replace(shape, patterns=patterns, most=at_most(known.most, shape.most))
 
     def not_strings(self) -> Iterator[Shape]:
         yield from self.strings().others()
@@ -261,7 +257,7 @@ class Keywords:
         listed = self.named("properties")
         patterns: dict[Strings, Need] = {}
         for source, sub in self.named("patternProperties").items():
-            names = Strings(patterns=(self.pattern(source, "patternProperties"),))
+            names = self.pattern(source, "patternProperties")
             need = self.need(sub, "patternProperties", source)
             patterns[names] = both(patterns.get(names, ANYTHING), need)
         shape = Objects(
@@ -295,13 +291,11 @@ class Keywords:
         if most is not None:
             yield Objects(least=most + 1, limits_at=self.pointer)
         shape = self.objects()
-        others = Strings(
-            excluded=tuple(self.named("properties")),
-            without=tuple(pattern for names, _ in shape.patterns for pattern in names.patterns),
-        )
+        listed = tuple(self.named("properties"))
+        others = [(replace(part, excluded=listed), need) for part, need in unmatched(shape)]
         for keyword, entries in (
             ("patternProperties", shape.patterns),
-            ("additionalProperties", ((others, shape.rest),)),
+            ("additionalProperties", others),
         ):
             place = f"{self.pointer}/{keyword}"
             for names, need in entries:

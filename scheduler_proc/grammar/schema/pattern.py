@@ -7,7 +7,7 @@ back end alike, and as a regex over the JSON spelling of the string.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from scheduler_proc.grammar.schema import charset
@@ -62,13 +62,7 @@ class Pattern:
     """What a whole string must look like. Two patterns are equal if they print alike."""
 
     regex: str
-    node: Node
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pattern) and self.regex == other.regex
-
-    def __hash__(self) -> int:
-        return hash(self.regex)
+    node: Node = field(compare=False)
 
     def matches(self, text: str) -> bool:
         """Whether the whole of `text` matches; linear in its length."""
@@ -76,12 +70,14 @@ class Pattern:
 
     def back_end_regex(self) -> str:
         """The plain regex, less what the back end would spell wrongly; see `_spellable`."""
-        return _print(self.node, _spelled_class)
+        return _print(self.node, lambda ranges: _class(_spellable(ranges)))
 
     def json_regex(self, exact: bool = False) -> str:
         """The regex of the JSON spelling, without the quotes, in Python's syntax; like
         `back_end_regex` unless it is to be `exact`."""
-        return _print(self.node, _json_class if exact else _spelled_json_class)
+        return _print(
+            self.node, lambda ranges: _json_class(ranges if exact else _spellable(ranges))
+        )
 
 
 def pattern_of(node: Node) -> Pattern:
@@ -152,14 +148,6 @@ def _count(least: int, most: int | None) -> str:
     if short is not None:
         return short
     return f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
-
-
-def _spelled_class(ranges: CharSet) -> str:
-    return _class(_spellable(ranges))
-
-
-def _spelled_json_class(ranges: CharSet) -> str:
-    return _json_class(_spellable(ranges))
 
 
 @lru_cache(4096)

@@ -8,7 +8,7 @@ their parts by needs, so recursion is no obstacle and the number of needs is fin
 import json
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
 from math import ceil, floor
@@ -30,13 +30,7 @@ class Literal:
     """A JSON value, compared as JSON Schema does: 1 equals 1.0, objects have no order."""
 
     key: str
-    text: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Literal) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    text: str = field(compare=False)
 
     @property
     def value(self) -> Any:

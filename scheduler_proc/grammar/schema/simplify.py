@@ -259,9 +259,11 @@ class Simplifier:
         """The same with patterns of which no two match one name."""
         place = f"{shape.limits_at}/patternProperties"
         names = [names for names, _ in shape.patterns]
-        simple = all(each == Strings(patterns=each.patterns[:1]) for each in names)
-        if simple and not any(self._pieces(a, [b], place) for a, b in _with_like_heads(names)):
-            return shape
+        if all(each == Strings(patterns=each.patterns[:1]) for each in names):
+            heads = sorted((head(each.patterns[0]), i) for i, each in enumerate(names))
+            pairs = ((i, j) for (a, i), (b, j) in combinations(heads, 2) if b.startswith(a))
+            if not any(self._pieces(names[i], [names[j]], place) for i, j in pairs):
+                return shape
         parts: list[tuple[Strings, Need | None]] = [(Strings(), None)]
         for each, need in shape.patterns:
             inside: list[tuple[Strings, Need | None]] = []
@@ -304,16 +306,6 @@ def _are_apart(strings: Strings) -> bool:
     """Whether two patterns of a set begin with different characters."""
     heads = sorted(head(pattern) for pattern in strings.patterns)
     return any(not b.startswith(a) for a, b in pairwise(heads))
-
-
-def _with_like_heads(names: list[Strings]) -> Iterator[tuple[Strings, Strings]]:
-    """The pairs, each of one pattern, that may begin alike: neighbours once they are sorted."""
-    found = sorted([(head(x.patterns[0]), i) for i, x in enumerate(names)])
-    for at, (first, i) in enumerate(found):
-        for other, j in found[at + 1 :]:
-            if not other.startswith(first):
-                break
-            yield names[i], names[j]
 
 
 def _few(shape: Shape) -> tuple[Literal, ...] | None:
