@@ -119,7 +119,7 @@ class _Rules:
         if most is None or most > 0:
             item, high = self._need(shape.rest), "" if most is None else str(most - (not known))
             low = least if known else max(0, least - 1)
-            tail = f"({comma}{item}){{{low},{high}}}"
+            tail = "" if high == "0" else f"({comma}{item}){{{low},{high}}}"
             if not known:
                 tail = f"{item}{tail}" if least else f"({item}{tail})?"
         for i in range(known - 1, -1, -1):

@@ -88,6 +88,8 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "object", "propertyNames": {"enum": ["x", "y"]}, "minProperties": 2},
      [{"x": 1, "y": 2}], [{"x": 1}, {"x": 1, "z": 2}]),
     # Arrays
+    ({"type": "array", "maxItems": 1, "items": {"not": {"pattern": "^a"}, "type": "string"}},
+     [[], ["b"]], [["a"], ["b", "b"]]),
     ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "integer"}},
      [[], [None, 1, 2]], [[1], [None, "x"]]),
     ({"items": [{"type": "null"}], "additionalItems": False, "type": "array"}, [[None], []],
