@@ -2,7 +2,7 @@
 
 msgspec's own schemas do not say how times without a zone are written, nor names of dicts that are
 no texts, and have formats of their own; so has pydantic. A set may be written with items that come
-twice.
+twice. Objects have no members but those of their types: small models invent some up to the limit.
 """
 
 import re
@@ -11,8 +11,13 @@ from typing import Any
 from msgspec import _json_schema as schemas
 from msgspec import inspect as types
 
-_DATE = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # there are more days in some months
-_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+_DAY = r"(0[1-9]|[12][0-9]|3[01])"
+_DATE = (  # but for leap days
+    rf"[12][0-9]{{3}}-((0[13578]|1[02])-{_DAY}|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    r"|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+_CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?"
+_ZONE = r"(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _HEX = "[0-9a-f]"
 _BASE64 = {
     "pattern": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
@@ -49,6 +54,8 @@ def _of_model(schema: Any) -> Any:
     made = {key: _of_model(value) for key, value in schema.items()}
     if made.get("type") == "array":
         made.pop("uniqueItems", None)
+    if made.get("type") == "object" and "properties" in made:
+        made.setdefault("additionalProperties", False)
     if version := re.fullmatch("uuid([1-8])", str(made.get("format"))):
         del made["format"]
         made["pattern"] = (
@@ -66,6 +73,8 @@ class _Generator(schemas._SchemaGenerator):
             made.pop("contentEncoding", None)
             made.pop("format", None)
             return made | text
+        if "properties" in made:
+            made.setdefault("additionalProperties", False)
         if isinstance(t, types.SetType | types.FrozenSetType):
             made.pop("uniqueItems")
         elif isinstance(t, types.DictType) and not isinstance(t.key_type, types.AnyType):
@@ -85,11 +94,11 @@ def _text_of(t: types.Type) -> dict[str, str] | None:
         case types.DateTimeType(tz=False):
             return {"pattern": f"^{_DATE}T{_CLOCK}$"}
         case types.DateTimeType():
-            return {"format": "date-time"}
+            return {"pattern": f"^{_DATE}T{_CLOCK}{_ZONE}$"}
         case types.TimeType(tz=False):
             return {"pattern": f"^{_CLOCK}$"}
         case types.TimeType():
-            return {"format": "time"}
+            return {"pattern": f"^{_CLOCK}{_ZONE}$"}
     return None
 
 
