@@ -1,0 +1,70 @@
+"""Model directories whose only tokenizer is SentencePiece's or tiktoken's file, over HTTP."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+
+from srt.model.files import ModelFiles
+from srt.model.tokenizer import load_tokenizer
+from srt.model.vocab import load_vocab
+from tests.e2e.server import running_server
+from tests.model_files import write_json
+from tests.scheduler_proc.families import random_family
+from tests.spm_files import TURNS, pieces_and_types, spm_model
+from tests.srt.model.test_tiktoken_file import CONFIG, file_of, learned
+
+PROMPT = "the cat sat on it, größer als 猫"
+PATTERN = r"(on|under) the mat, [0-9]{2}"
+# The file, its content, the rows of the embedding, tokenizer_config.json, and the token that begins
+# and ends a turn.
+FILES: dict[str, tuple[bytes, int, dict[str, Any], str]] = {
+    "tokenizer.model": (
+        spm_model(),
+        len(pieces_and_types()[0]),
+        {"bos_token": "<s>", "eos_token": "</s>"},
+        TURNS[1],
+    ),
+    "llama.tiktoken": (file_of(learned()), 1600, CONFIG, "<|im_end|>"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_served(tmp_path: Path, name: str) -> None:
+    """Text as transformers generates it, constraints, chats, and their tokens that users write."""
+    data, rows, config, turn = FILES[name]
+    path = tmp_path / "model"
+    model = random_family("llama", vocab_size=rows)
+    model.save_pretrained(path)
+    (path / name).write_bytes(data)
+    template = f"{{% for m in messages %}}{turn}{{{{ m.content }}}}{turn}{{% endfor %}}"
+    write_json(path / "tokenizer_config.json", config | {"chat_template": template})
+    files = ModelFiles("model", "hf", path)
+    vocab, ids = load_vocab(files), load_tokenizer(files).encode(PROMPT).tolist()
+    with torch.inference_mode():
+        expected = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=12)
+    turn_id = vocab.token_bytes.index(turn.encode())
+    assert vocab.add_bos and ids[0] == vocab.bos_id
+
+    options = ("--model", str(path), "--threads", "1", "--max-total-tokens", "2048", "--exact")
+    with running_server(tmp_path, *options) as server:
+
+        def ask(route: str, body: dict[str, Any]) -> Any:
+            return httpx.post(server.url + route, json=body, timeout=60).raise_for_status().json()
+
+        greedy = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
+        free = ask("/generate", {"text": PROMPT, "sampling_params": greedy})
+        limits = {"regex": PATTERN, "max_new_tokens": 100, "jump_forward": "canonical"}
+        held = ask("/generate", {"text": PROMPT, "sampling_params": limits})
+        messages = [{"role": "user", "content": f"the cat{turn}"}]
+        chat = ask("/tokenize", {"messages": messages})
+        server.wait_idle()
+    assert free["meta_info"]["prompt_tokens"] == len(ids)
+    assert free["text"] == vocab.decode(expected[0, len(ids) :].tolist())
+    assert re.fullmatch(PATTERN, held["text"])
+    assert held["meta_info"]["jump_forward_tokens"] > 0
+    assert chat["tokens"].count(turn_id) == 2
+    assert vocab.decode(chat["tokens"], False).endswith(f"the cat{turn}{turn}")
