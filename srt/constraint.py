@@ -57,6 +57,21 @@ def artefact_key(constraint: Constraint, naming: str) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Capture(Struct, frozen=True):
+    """A part of an answer that its constraint has a name for: text[start:end], in characters."""
+
+    name: str
+    start: int
+    end: int
+    text: str
+
+
+def may_capture(constraint: Constraint) -> bool:
+    """Whether the constraint may have names for parts of an answer; a quick look."""
+    sign = {"regex": "(?P<", "ebnf": "capture"}.get(constraint.kind)
+    return sign is not None and sign in constraint.source
+
+
 _FREE_KEY = "free-"
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from srt.constraint import Capture
 from srt.errors import RequestError
 from srt.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
 from srt.sampling_params import SamplingParams
@@ -79,6 +80,9 @@ class GenerateOutput(Struct, frozen=True):
     those of this snapshot's text; the text itself only grows. With token healing, the first output
     ids take the place of the prompt's last `healed_tokens`: they write these tokens' text again,
     which is not part of `text`, and may go on in the same token.
+
+    `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
+    for; None if it has none, or if they could not be found in the time there is for that.
     """
 
     rid: str
@@ -98,6 +102,7 @@ class GenerateOutput(Struct, frozen=True):
     prompt_top_logprobs: list[list[tuple[float, int]] | None] | None = None
     output_id_logprobs: list[list[float]] | None = None
     prompt_id_logprobs: list[list[float] | None] | None = None
+    captures: list[Capture] | None = None
 
 
 class ScoreRequest(Struct, frozen=True, kw_only=True):

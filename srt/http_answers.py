@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from srt.constraint import Capture
 from srt.errors import (
     BAD_REQUEST,
     CONFLICT,
@@ -50,8 +51,14 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         prompt_top_logprobs=_rows(meta, "input_top_logprobs", _pairs),
         output_id_logprobs=_rows(meta, "output_token_ids_logprobs", _values),
         prompt_id_logprobs=_rows(meta, "input_token_ids_logprobs", _values),
+        captures=_captures(meta),
     )
     return {index: output}
+
+
+def _captures(meta: Any) -> list[Capture] | None:
+    found = meta.get("captures")
+    return None if found is None else [Capture(**capture) for capture in found]
 
 
 def _rows(meta: Any, name: str, row_of: Callable[[Any], Any]) -> Any:
@@ -93,6 +100,7 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             output_ids=ids,
             completion_tokens=len(ids),
             finish=_finish(word and {"type": word, "matched": choice.get("matched_stop")}),
+            captures=_captures(choice),
         )
     return outputs
 

@@ -10,7 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from srt.constraint import Constraint
+from srt.chat_parts import ChatMessage as ChatMessage
+from srt.chat_parts import ChatOptions as ChatOptions
+from srt.chat_parts import ToolCall as ToolCall
+from srt.chat_parts import ToolSpec as ToolSpec
+from srt.constraint import Capture, Constraint
 from srt.errors import ErrorInfo
 from srt.packing import id_list as id_list
 from srt.packing import pack_floats as pack_floats
@@ -28,51 +32,6 @@ class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True
 
 
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
-
-
-class ToolCall(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A call of a function in an assistant's message; `arguments` is the JSON text of an object."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-class ToolSpec(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A function that the model may call. `parameters` is the JSON text of an object schema; ""
-    takes no arguments."""
-
-    name: str
-    description: str = ""
-    parameters: str = ""
-
-
-class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One turn of a chat; `content` is plain text.
-
-    Assistants' messages may have `tool_calls` and their `reasoning`; one of role "tool" is the
-    result of the call `tool_call_id` of the function `name`.
-    """
-
-    role: str
-    content: str
-    tool_calls: list[ToolCall] = []
-    tool_call_id: str = ""
-    name: str = ""
-    reasoning: str = ""
-
-
-class ChatOptions(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """How a template writes messages as a prompt.
-
-    `template_args` is the JSON text of an object of further variables. With `continue_final` the
-    prompt ends inside the last message, which the output continues; `add_generation_prompt` false
-    leaves out the head of the assistant's turn.
-    """
-
-    template_args: str = ""
-    continue_final: bool = False
-    add_generation_prompt: bool = True
 
 
 class GenerateReq(Message, frozen=True):
@@ -172,7 +131,18 @@ class TokenizeReq(Message, frozen=True):
     tenant: str = ""
 
 
-FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq
+class CaptureReq(Message, frozen=True):
+    """Which parts of `text`, an answer that has ended, its constraint has names for. Answered by
+    Captured or Refused; nothing reaches the scheduler."""
+
+    rid: str
+    epoch: int
+    constraint: Constraint
+    text: str
+    tenant: str = ""
+
+
+FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq | CaptureReq
 
 
 # ---- front -> client -------------------------------------------------------------------------
@@ -212,7 +182,15 @@ class Tokenized(Message, frozen=True):
     ids: bytes
 
 
-FrontReply = Admitted | Refused | Tokenized
+class Captured(Message, frozen=True):
+    """The answer to a CaptureReq; None if it has no names for parts, or they were not found."""
+
+    rid: str
+    epoch: int
+    captures: list[Capture] | None = None
+
+
+FrontReply = Admitted | Refused | Tokenized | Captured
 
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------

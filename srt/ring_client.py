@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from srt.constraint import Capture, Constraint
 from srt.errors import RequestError, RingError, check_process
 from srt.generation import (
     Generation,
@@ -31,6 +32,8 @@ from srt.messages import (
     AbortReq,
     Admitted,
     BackReply,
+    Captured,
+    CaptureReq,
     ControlReq,
     ControlResult,
     Expired,
@@ -71,6 +74,7 @@ CONTROL_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 60.0
 WELCOME_TIMEOUT_S = 2.0
 MAX_RID_CHARS = 256
+FrontQuestion = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
 _NO_ANSWER = "the server did not answer in time"
 _GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, and gave it up"
 
@@ -185,7 +189,7 @@ class RingClient:
         rid, tenant = uuid.uuid4().hex if request.rid is None else request.rid, request.tenant
         self._check_rid(rid, tenant)
         await self._until_usable()
-        samples = RingSamples(rid, self._next_wire_id(), request, self._forget)
+        samples = RingSamples(rid, self._next_wire_id(), request, self._forget, self._captures)
         for name in (rid, *(part.rid for part in samples.generations)):
             self._check_unused(name, tenant)
         req = samples.message(self._epoch)
@@ -212,6 +216,18 @@ class RingClient:
         for index in admitted.aborted:
             self._drop(samples.generations[index])
 
+    async def _captures(
+        self, constraint: Constraint, text: str, tenant: str
+    ) -> list[Capture] | None:
+        """The captures of an answer. None also if they cannot be told: the answer is there."""
+        req = CaptureReq(self._next_wire_id(), self._epoch, constraint, text, tenant)
+        try:
+            answer: Captured = await self._ask(req)
+        except RequestError as error:
+            log.info("the captures of an answer could not be found: %s", error)
+            return None
+        return answer.captures
+
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         """The token ids of a text, or of the prompt that messages make."""
         await self._until_usable()
@@ -225,8 +241,15 @@ class RingClient:
             add_special_tokens=request.add_special_tokens,
             tenant=request.tenant,
         )
+        answer: Tokenized = await self._ask(req)
+        ids: list[int] = unpack_ids(answer.ids).tolist()
+        return ids
+
+    async def _ask(self, req: TokenizeReq | CaptureReq) -> Any:
+        """The front's answer to a question. RequestError if it is refused, RingError if there is
+        none."""
         try:
-            answer: Tokenized = await self._answer_to(req)
+            return await self._answer_to(req)
         except RequestError:
             raise
         except BaseException as error:
@@ -235,10 +258,8 @@ class RingClient:
             if isinstance(error, TimeoutError):
                 raise RingError(_NO_ANSWER) from None
             raise
-        ids: list[int] = unpack_ids(answer.ids).tolist()
-        return ids
 
-    async def _answer_to(self, req: GenerateReq | ScoreReq | TokenizeReq) -> Any:
+    async def _answer_to(self, req: FrontQuestion) -> Any:
         """Send the request, and the front's answer. RequestError if it is refused, TimeoutError
         if there is none."""
         answer = asyncio.get_running_loop().create_future()
@@ -458,6 +479,6 @@ class RingClient:
                 future.set_exception(error.copy())
 
 
-def _answer_timeout_s(req: GenerateReq | ScoreReq | TokenizeReq) -> float:
+def _answer_timeout_s(req: FrontQuestion) -> float:
     is_constrained = isinstance(req, GenerateReq) and req.sampling.constraint is not None
     return GRAMMAR_TIMEOUT_S if is_constrained else ANSWER_TIMEOUT_S

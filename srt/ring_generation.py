@@ -5,9 +5,10 @@ reader costs no memory: it sees fewer, larger snapshots.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from srt.constraint import Capture, Constraint, may_capture
 from srt.errors import RequestError
 from srt.generation import GenerateOutput, Request
 from srt.messages import (
@@ -24,19 +25,25 @@ from srt.messages import (
 from srt.ring_score import packed
 
 Forget = Callable[["RingGeneration"], None]
+# Of a constraint, a text and a tenant; None where there are none, or nobody can tell.
+FindCaptures = Callable[[Constraint, str, str], Awaitable[list[Capture] | None]]
 _ABORTED = Finish("abort")
 
 
 class RingSamples:
     """The samples of one request: mostly a single one, which has the request's own ids.
 
-    `forget` is called for one that its reader has closed before it ended.
+    `forget` is called for one that its reader has closed before it ended, `find` for the text of
+    one that has ended and may have captures.
     """
 
-    def __init__(self, rid: str, wire_id: str, request: Request, forget: Forget) -> None:
+    def __init__(
+        self, rid: str, wire_id: str, request: Request, forget: Forget, find: FindCaptures
+    ) -> None:
         self.rid, self.tenant = rid, request.tenant
         self.wire_id = wire_id
         self._request = request
+        self._find = find
         self.prompt = _PromptLogprobs(request)
         count = request.sampling.n
         names = [(sample_rid(rid, i), sample_rid(wire_id, i)) for i in range(count)]
@@ -74,6 +81,13 @@ class RingSamples:
             timeout_ms=request.timeout_ms,
             literal_spans=list(request.literal_spans),
         )
+
+    async def captures(self, text: str) -> list[Capture] | None:
+        """Those of a text that has ended."""
+        constraint = self._request.sampling.constraint
+        if constraint is None or not may_capture(constraint):
+            return None
+        return await self._find(constraint, text, self.tenant)
 
     def admit(self, reply: Admitted) -> None:
         """The front's word on all samples."""
@@ -163,12 +177,13 @@ class RingGeneration:
             await self.aclose()
 
     async def _last(self) -> GenerateOutput:
-        """The final snapshot, which waits for what the first sample tells of the prompt."""
+        """The final snapshot, which waits for what the first sample tells of the prompt, and for
+        what its text has captures of."""
         if self._error is None:
             await self._prompt.is_known.wait()
         if self._error is not None:
             raise self._error.copy()
-        return self._snapshot()
+        return self._snapshot(await self.group.captures(self._text))
 
     async def aclose(self) -> None:
         """Abort it unless it has ended. Its snapshots are not readable afterwards."""
@@ -221,7 +236,7 @@ class RingGeneration:
         else:
             self._finish = finish
 
-    def _snapshot(self) -> GenerateOutput:
+    def _snapshot(self, captures: list[Capture] | None = None) -> GenerateOutput:
         delta, self._read_chars = self._text[self._read_chars :], len(self._text)
         prompt = self._prompt
         return GenerateOutput(
@@ -242,6 +257,7 @@ class RingGeneration:
             prompt_top_logprobs=_copy(prompt.tops),
             output_id_logprobs=_copy(self._named),
             prompt_id_logprobs=_copy(prompt.named),
+            captures=captures,
         )
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from srt.constraint import Capture
 from srt.errors import CONFLICT, RequestError
 from srt.generation import (
     ChoiceScore,
@@ -59,6 +60,7 @@ class FakeGeneration:
             prompt_logprobs=[(None if i == 0 else -0.25, i) for i in range(start, start + 2)]
             if wants and start >= 0
             else None,
+            captures=self.client.captures if finish else None,
             **self._details(count),
         )
 
@@ -111,6 +113,7 @@ class FakeClient:
         self.logprobs: dict[str, float] = {}  # of every token, by rid; otherwise -0.5
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
+        self.captures: list[Capture] | None = None  # of each answer
         self.opens_reasoning = self.closes_reasoning = False
         self.jump_forward_tokens = 0
         self.delay_s = 0.0

@@ -12,6 +12,7 @@ from srt.constraint import COMPILE_WAIT_FACTOR
 from srt.errors import RequestError
 from srt.messages import (
     AbortReq,
+    Captured,
     CompileCounts,
     CompileReply,
     CompileReq,
@@ -48,7 +49,7 @@ NUM_READERS = 2  # one caller, who has at most one of them, cannot hold up all o
 class TokenizerActor(Actor):
     """Answers each GenerateReq and ScoreReq with Admitted or Refused and passes the admitted on.
     One with text waits for its turn to be read, one with a constraint for the compiler. A
-    TokenizeReq ends here."""
+    question (TokenizeReq, CaptureReq) ends here."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -150,7 +151,7 @@ class TokenizerActor(Actor):
 
     def _say(self, client: bytes, word: Word) -> None:
         """What a request has come to."""
-        if isinstance(word, Tokenized):
+        if isinstance(word, Tokenized | Captured):
             self._reply(client, word)
         elif not isinstance(word, Parked):
             self._answer((client, word))

@@ -4,8 +4,8 @@ Called by the front; raises RequestError naming the field.
 """
 
 from srt.errors import RequestError
-from srt.messages import GenerateReq, TokenizeReq
-from tokenizer_proc.turns import TextReq
+from srt.messages import GenerateReq
+from tokenizer_proc.turns import Question, TextReq
 
 MAX_NAME_CHARS = 256
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
@@ -15,7 +15,7 @@ MAX_LOGPROB_TOKEN_IDS = 256
 
 def check_names(req: TextReq) -> None:
     """The namespace in the cache, and the tenant."""
-    if not isinstance(req, TokenizeReq):
+    if not isinstance(req, Question):
         _check_name(req.cache_salt, "cache_salt")
     _check_name(req.tenant, "tenant")
 

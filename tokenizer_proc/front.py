@@ -27,6 +27,8 @@ from srt.messages import (
     Abort,
     AbortReq,
     Admitted,
+    Captured,
+    CaptureReq,
     CompileCancel,
     CompileCounts,
     CompileReply,
@@ -57,6 +59,7 @@ from tokenizer_proc.parking import Parked, Parking, Recall
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.queue_wait import QueueWait
 from tokenizer_proc.reading import (
+    ReadCaptures,
     Reading,
     ReadPrompt,
     TextReader,
@@ -65,7 +68,7 @@ from tokenizer_proc.reading import (
     num_chars,
 )
 from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, TextReq, Turns
+from tokenizer_proc.turns import Piece, Question, TextReq, Turns
 
 MAX_RID_CHARS = 256
 CONTROL_OPS = ("flush_cache", "stats")
@@ -73,7 +76,7 @@ _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
 # With the client that gets it; a GrammarMade is the scheduler's.
 Answer = tuple[bytes, Admission | Refused | GrammarMade]
-Word = Admission | Parked | Refused | Tokenized  # what a request comes to
+Word = Admission | Parked | Refused | Tokenized | Captured  # what a request comes to
 
 
 class Front:
@@ -147,7 +150,7 @@ class Front:
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = now + req.timeout_ms / 1e3
         self._pieces.update(((client, rid), piece) for rid in piece.rids)
-        if not isinstance(req, TokenizeReq):
+        if not isinstance(req, Question):
             self._places.update(((client, rid), 0) for rid in piece.rids)
         if not has_text(req):
             return self._judged(piece, self.read(req), now)
@@ -176,6 +179,9 @@ class Front:
             if isinstance(req, TokenizeReq):
                 assert isinstance(reading, ReadPrompt)
                 return Tokenized(req.rid, self._epoch, reading.ids)
+            if isinstance(req, CaptureReq):
+                assert isinstance(reading, ReadCaptures)
+                return Captured(req.rid, self._epoch, reading.captures)
             if has_text(req):  # the prompts of those before it are known now
                 self._check_wait(req, 0, self.in_flight - len(piece.rids))
             admission, constraint = self._builder.build(client, req, reading)
@@ -400,6 +406,9 @@ class Front:
         if isinstance(req, TokenizeReq):
             rids = [req.rid]
             self._reader.check_size(req)
+        elif isinstance(req, CaptureReq):
+            rids = [req.rid]
+            self._reader.check_chars(len(req.text), "text")
         elif isinstance(req, ScoreReq):
             self._check_not_draining()
             self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
@@ -416,7 +425,7 @@ class Front:
         piece = Piece(client, req, num_chars(req), rids)
         for rid in rids:
             self._check_not_in_flight(client, rid)
-        if not isinstance(req, TokenizeReq):
+        if not isinstance(req, Question):
             self._check_room_for_requests(len(rids))
         if has_text(req):
             self._turns.check_room(piece.caller, piece.num_chars)

@@ -69,11 +69,11 @@ class PromptReader:
 
     def check_size(self, req: GenerateReq | TokenizeReq) -> None:
         """Raise RequestError for what is too long to be read at all."""
-        self._check_chars(len(req.text or ""), "text")
-        self._check_chars(_chars(req.messages or []), "messages")
+        self.check_chars(len(req.text or ""), "text")
+        self.check_chars(_chars(req.messages or []), "messages")
         tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
-        self._check_chars(sum(tools), "tools")
-        self._check_chars(len(req.chat.template_args), "chat.template_args")
+        self.check_chars(sum(tools), "tools")
+        self.check_chars(len(req.chat.template_args), "chat.template_args")
 
     def read(self, req: GenerateReq) -> Prompt:
         """The prompt of `req`. Raises RequestError naming the field."""
@@ -119,7 +119,7 @@ class PromptReader:
         chat = self._marked(messages, req.tools, req.chat)
         rendered = self._render(chat, req.chat)
         text = rendered.replace(chat.mark, "") if chat.mark else rendered
-        self._check_chars(len(text), "messages")
+        self.check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
             self._check_fits(text, "messages")
         # The template writes whatever belongs at the start, BOS included.
@@ -171,7 +171,7 @@ class PromptReader:
     ) -> np.ndarray:
         """The ids (int32 [n]) of `text`, which the field `param` holds; control tokens in its parts
         `literal_spans` are text."""
-        self._check_chars(len(text), param)
+        self.check_chars(len(text), param)
         if literal_spans and self._control is not None:
             text, mark = marked_text(text, literal_spans, self._control)
             if mark:
@@ -180,7 +180,7 @@ class PromptReader:
 
     def encode_inside(self, text: str, param: str) -> np.ndarray:
         """The same where `text` continues other text."""
-        self._check_chars(len(text), param)
+        self.check_chars(len(text), param)
         return self._tokenizer.encode_inside(text)
 
     def checked_ids(self, data: bytes, param: str) -> np.ndarray:
@@ -200,7 +200,7 @@ class PromptReader:
         if len(self._tokenizer.encode(head)) > self._limit + _HEAD_SPARE_TOKENS:
             raise far_too_long(self._limit, param)
 
-    def _check_chars(self, num_chars: int, param: str) -> None:
+    def check_chars(self, num_chars: int, param: str) -> None:
         if num_chars > MAX_CHARS_PER_TOKEN * self._limit:
             raise RequestError(
                 f"This model's maximum context length is {self._limit} tokens. However, your "

@@ -19,7 +19,7 @@ import msgspec
 
 from srt.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.forked import detach, limit_memory
-from srt.messages import GenerateReq, ScoreReq, TokenizeReq, encode
+from srt.messages import GenerateReq, TokenizeReq, encode
 from tokenizer_proc.reading import Reading, Unreadable
 from tokenizer_proc.turns import Piece, TextReq
 
@@ -32,7 +32,7 @@ MEMORY_BYTES = 2 * 2**30
 _HEAD = struct.Struct("<Id")  # the bytes that follow, the CPU time that they may cost
 _MAX_READ = 2**20
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_decode_req = msgspec.msgpack.Decoder(GenerateReq | ScoreReq | TokenizeReq).decode
+_decode_req = msgspec.msgpack.Decoder(TextReq).decode
 _decode_reading = msgspec.msgpack.Decoder(Reading).decode
 _encode_reading = msgspec.msgpack.Encoder().encode
 
@@ -85,7 +85,8 @@ class Reader:
         status = self.close()
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         log.warning("a reader of texts ended with status %d: %s", status, type(error).__name__)
-        is_chat = not isinstance(piece.req, ScoreReq) and piece.req.messages is not None
+        has_messages = isinstance(piece.req, GenerateReq | TokenizeReq)
+        is_chat = has_messages and piece.req.messages is not None
         param, what = ("messages", "chat template") if is_chat else ("text", "tokenizer")
         if ended_by == signal.SIGPROF:
             return Unreadable(ErrorInfo(BAD_REQUEST, f"the {what} took too long", param))

@@ -6,9 +6,10 @@ the chat template and the tokenizer. The tokenizer process calls it in its child
 
 from msgspec import Struct
 
-from srt.constraint import GrammarError
+from srt.captures import captures_of
+from srt.constraint import Capture, GrammarError
 from srt.errors import INTERNAL, ErrorInfo, RequestError
-from srt.messages import ChatMessage, GenerateReq, ScoreReq, pack_ids
+from srt.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
 from srt.model.tokenizer import Tokenizer
 from srt.regex.classes import load_tables
 from srt.regex.stops import build_stops
@@ -36,13 +37,19 @@ class ReadScore(Struct, frozen=True, tag=True, array_like=True):
     prefix_tokens: int
 
 
+class ReadCaptures(Struct, frozen=True, tag=True, array_like=True):
+    """The captures of an answer."""
+
+    captures: list[Capture] | None
+
+
 class Unreadable(Struct, frozen=True, tag=True, array_like=True):
     """The request is refused."""
 
     error: ErrorInfo
 
 
-Reading = ReadPrompt | ReadScore | Unreadable
+Reading = ReadPrompt | ReadScore | ReadCaptures | Unreadable
 
 
 def has_text(req: TextReq) -> bool:
@@ -57,6 +64,8 @@ def num_chars(req: TextReq) -> int:
     if isinstance(req, ScoreReq):
         texts = [c.text for c in req.continuations if c.text is not None]
         return len(texts) * len(req.text or "") + sum(map(len, texts)) + len(req.text or "")
+    if isinstance(req, CaptureReq):
+        return len(req.constraint.source) + len(req.text)
     total = len(req.text or "") + len(req.chat.template_args)
     total += sum(len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
     return total + sum(map(_message_chars, req.messages or ()))
@@ -88,6 +97,8 @@ class TextReader:
             return Unreadable(ErrorInfo(INTERNAL, reason))
 
     def _read(self, req: TextReq) -> Reading:
+        if isinstance(req, CaptureReq):
+            return ReadCaptures(_captures(req))
         if isinstance(req, ScoreReq):
             score = self._scores.read(req)
             packed = [pack_ids(sequence) for sequence in score.sequences]
@@ -106,6 +117,13 @@ class TextReader:
             prompt.closes_reasoning,
             bad,
         )
+
+
+def _captures(req: CaptureReq) -> list[Capture] | None:
+    try:
+        return captures_of(req.constraint, req.text)
+    except GrammarError as error:
+        raise RequestError(str(error), param=req.constraint.kind) from None
 
 
 def _check_stop_patterns(patterns: list[str]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from srt.errors import OVERLOADED, RequestError
-from srt.messages import GenerateReq, ScoreReq, TokenizeReq
+from srt.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq
 
-TextReq = GenerateReq | ScoreReq | TokenizeReq
+TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
+Question = TokenizeReq | CaptureReq  # holds no place, and ends at the front
 Caller = tuple[bytes, str]  # client, tenant
 # Waiting: of all callers, and of each, so that none fills the queue alone.
 MAX_PIECES, MAX_CALLER_PIECES = 4096, 1024
@@ -67,7 +68,7 @@ class Turns:
         turns = len(self._waiting.get(caller, ())) + 1
         waiting = (islice(pieces, turns) for pieces in self._waiting.values())
         pieces = chain(self._reading.values(), chain.from_iterable(waiting))
-        return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, TokenizeReq)))
+        return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, Question)))
 
     def add(self, piece: Piece) -> None:
         """Let a piece wait, after its caller's others."""

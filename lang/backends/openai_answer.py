@@ -19,6 +19,7 @@ class Answer:
         self._finish: str | None = None
         self._matched: str | int | None = None
         self._usage: dict[str, Any] = {}
+        self._captures: list[Any] | None = None
         self._logprobs: list[list[Any]] | None = [] if has_logprobs else None
 
     def take(self, payload: Any) -> bool:
@@ -42,6 +43,7 @@ class Answer:
         self._finish = choice.get("finish_reason") or self._finish
         matched = choice.get("matched_stop")
         self._matched = choice.get("stop_reason") if matched is None else matched
+        self._captures = choice.get("captures", self._captures)
         if self._logprobs is not None:
             self._logprobs += _logprobs(choice.get("logprobs"))
         return bool(new)
@@ -58,6 +60,8 @@ class Answer:
         meta: dict[str, Any] = {"id": self._id, "e2e_latency": latency_s}
         if self._reasoning:
             meta["reasoning_content"] = self._reasoning
+        if self._captures is not None:
+            meta["captures"] = self._captures
         if self._logprobs is not None:
             meta["output_token_logprobs"] = self._logprobs
         details = self._usage.get("prompt_tokens_details") or {}

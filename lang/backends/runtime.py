@@ -11,6 +11,8 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.backends.scores import Scored, Scores
@@ -275,6 +277,8 @@ def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
         "jump_forward_tokens": output.jump_forward_tokens,
         "forward_passes": output.forward_passes,
     }
+    if output.captures is not None:
+        meta["captures"] = [msgspec.to_builtins(capture) for capture in output.captures]
     if output.output_logprobs is not None:
         pairs = zip(output.output_logprobs, output.output_ids, strict=True)
         meta["output_token_logprobs"] = _rows(pairs, texts)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 import scheduler_proc.kernels
+import srt.captures
 import srt.regex
 from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
@@ -39,7 +40,8 @@ def compiler_version() -> str:
     and the libraries behind them; and Python's Unicode tables, of which classes and cases of
     letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
-    for module in (__file__, srt.regex.__file__, scheduler_proc.kernels.__file__):
+    ours = (__file__, srt.regex.__file__, srt.captures.__file__, scheduler_proc.kernels.__file__)
+    for module in ours:
         package = Path(module).parent
         for path in sorted(package.rglob("*.py")):
             digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())

@@ -25,8 +25,9 @@ from scheduler_proc.grammar.regex import (
 )
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
+from srt.constraint import Constraint, may_capture
 from srt.errors import ConfigError
+from srt.regex.groups import GroupPattern
 
 # A little of everything that compilations come by.
 _SCHEMA = """{"type": "object", "required": ["a", "f"], "properties": {
@@ -62,6 +63,8 @@ class GrammarCompiler:
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
         """Raises GrammarError with the reason, and the position if there is one."""
+        if constraint.kind == "regex" and may_capture(constraint):
+            GroupPattern(constraint.source)  # whose size has a limit
         if self._backend == "xgrammar":
             from scheduler_proc.grammar.xgrammar_backend import compile_xgrammar
 

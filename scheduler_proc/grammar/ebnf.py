@@ -13,6 +13,7 @@ from scheduler_proc.grammar.ll_grammar import LLGrammar, regex_terminal
 from scheduler_proc.grammar.schema import charset
 from scheduler_proc.grammar.schema.charset import CharSet
 from scheduler_proc.grammar.schema.pattern import Chars, Choice, Node, Repeat, Sequence, pattern_of
+from srt.captures.lark import capture_grammar
 
 MAX_SOURCE_CHARS = 512 * 1024
 MAX_NESTING = 128
@@ -50,7 +51,7 @@ def lark_of(source: str) -> LLGrammar:
             "the grammar has neither a GBNF rule 'root ::=' nor a Lark rule 'start:'"
         )
     _check_lark(source)
-    return LLGrammar.lark(source)
+    return LLGrammar.lark(capture_grammar(source).plain)  # captures are found in the answer
 
 
 def _check_lark(source: str) -> None:
@@ -107,7 +108,7 @@ def _gbnf_rules(source: str) -> Rules:
     if "root" not in rules:
         raise GrammarError("the grammar has no rule 'root'")
     _check_references(rules, parser)
-    _check_productive(rules)
+    _check_productive(rules, parser)
     return rules
 
 
@@ -137,7 +138,7 @@ def _check_references(rules: Rules, parser: "_GbnfParser") -> None:
                 raise parser.error(f"there is no rule {reference.name!r}", reference.position)
 
 
-def _check_productive(rules: Rules) -> None:
+def _check_productive(rules: Rules, parser: "_GbnfParser") -> None:
     """Every rule that `root` cannot do without must have a finite text."""
     productive: set[str] = set()
     changed = True
@@ -146,7 +147,8 @@ def _check_productive(rules: Rules) -> None:
         productive |= found
         changed = bool(found)
     if "root" not in productive:
-        raise GrammarError("the rule 'root' has no finite text: its recursion never ends")
+        what = "the rule 'root' has no finite text: its recursion never ends"
+        raise parser.error(what, parser.starts["root"])
 
 
 def _ends(node: object, productive: set[str]) -> bool:
@@ -260,6 +262,7 @@ class _GbnfParser:
     def __init__(self, source: str) -> None:
         self.source = source
         self.at = 0
+        self.starts: dict[str, int] = {}  # where each rule begins
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
         return _error_at(self.source, self.at if at is None else at, what)
@@ -273,6 +276,7 @@ class _GbnfParser:
             self._skip()
             if not self._take("::="):
                 raise self.error("'::=' expected")
+            self.starts.setdefault(name, start)
             if name in found:
                 raise self.error(f"the rule {name!r} is defined twice", start)
             if len(found) >= MAX_RULES:

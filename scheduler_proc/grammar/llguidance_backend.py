@@ -61,13 +61,18 @@ def _placed(error: str) -> str:
     """A message of the library's about Lark, with its place as in all of our messages."""
     if "assertion failed: grammar.symbols.len()" in error:
         return "the grammar is too large: characters, groups and rules are more than 65,000"
+    cause = re.search(r"^error: (.+)$", error, re.MULTILINE)  # of a pattern, below its drawing
+    error = first_line(error)
+    if cause is not None:
+        error = error.replace(" (in regex): regex parse error:", f": {cause[1]}")
     found = re.fullmatch(r"(?:at )?(\d+)\((\d+)\): (.*?)(?: \(at .*\))?", error)
     if found is None:
         return error
     line, column, what = found.groups()
     if what == "lexer error":
         what = "expected a name, a string in double quotes, a /pattern/ or an operator"
-    what = re.sub(r"Expected token ('.*'), found (.*)", r"expected \1, not \2", what)
+    what = what.replace('"string..."', "a string")
+    what = re.sub(r"Expected token (.*), found (.*)", r"expected \1, not \2", what)
     return f"{what} at line {line}, column {column}".replace("not '\\n'", "not the end of the line")
 
 
@@ -88,7 +93,7 @@ class LlguidanceGrammar:
         started = thread_time()
         self._pristine = llguidance.LLMatcher(tokenizer, text, log_level=0, limits=parser_limits())
         if self._pristine.is_error():
-            raise GrammarError(_placed(first_line(self._pristine.get_error())))
+            raise GrammarError(_placed(self._pristine.get_error()))
         self.load_s = thread_time() - started  # seconds of CPU time, as wherever it is loaded
 
     @property

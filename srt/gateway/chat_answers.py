@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from srt.gateway.chat import Chat, Reading
-from srt.gateway.openai_answers import NewTokens, ended, matched
+from srt.gateway.openai_answers import NewTokens, captures_in, ended, matched
 from srt.gateway.openai_logprobs import (
     Position,
     TokenNames,
@@ -206,6 +206,7 @@ class _Writer:
         self._names = names
         self._new = NewTokens(request.sampling)
         self._begun = False
+        self._content: list[str] = []
 
     def whole(self, output: GenerateOutput, index: int) -> Iterator[ChatChoice | None]:
         """The choice of a finished answer, after None for each token with a log-probability, and
@@ -220,13 +221,15 @@ class _Writer:
         for deltas in self._reader.feed(output.delta, final=True):
             message.add(deltas)
             yield None
+        whole = message.whole()
         yield ChatChoice(
             index=index,
-            message=message.whole(),
+            message=whole,
             logprobs=logprobs,
             finish_reason=self._reader.finish_word(output),
             matched_stop=matched(output),
             token_ids=ids,
+            captures=captures_in(output, whole.content or ""),
         )
 
     def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
@@ -237,6 +240,7 @@ class _Writer:
         logprobs, ids = self._tokens(output)
         for deltas in self._reader.feed(output.delta, final=output.finish is not None):
             for delta in deltas:
+                self._content.append(delta.content or "")
                 yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
                 logprobs, ids = None, UNSET
             yield None
@@ -248,6 +252,7 @@ class _Writer:
                 matched_stop=matched(output),
                 logprobs=logprobs,
                 token_ids=ids,
+                captures=captures_in(output, "".join(self._content)),
             )
         elif (logprobs and logprobs.content) or ids:
             delta = ChatDelta(content="")

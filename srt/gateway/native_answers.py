@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from srt.gateway.openai_answers import NewTokens
+from srt.gateway.openai_answers import NewTokens, captures_in
 from srt.gateway.turns import in_turns
 from srt.gateway.wire_native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.generation import GenerateOutput, Request
@@ -63,6 +63,7 @@ class NativeAnswers:
             jump_forward_tokens=output.jump_forward_tokens,
             forward_passes=output.forward_passes,
             healed_tokens=output.healed_tokens,
+            captures=captures_in(output, output.text),
         )
         logprobs = self._logprobs[index]
         return NativeResponse(

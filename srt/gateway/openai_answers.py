@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from srt.constraint import Capture
 from srt.errors import RequestError
 from srt.gateway.batch import Batch
 from srt.gateway.turns import each_in_turn, in_turns
@@ -163,6 +164,19 @@ def ended(output: GenerateOutput) -> FinishWord:
 def matched(output: GenerateOutput) -> int | str | None:
     """The token or the stop string that ended the answer."""
     return output.finish.matched if output.finish is not None else None
+
+
+def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType:
+    """The captures of a finished answer in `shown`, what a reader gets of its text: that behind
+    the prompt, or the end of it. What of a capture is not shown is left out."""
+    text, before = output.text, len(shown) - len(output.text)
+    if output.captures is None or not (shown.endswith(text) or text.endswith(shown)):
+        return UNSET
+    hidden = max(0, -before)
+    places = [(c.name, max(c.start, hidden), c.end) for c in output.captures if c.end >= hidden]
+    return [
+        Capture(name, start + before, end + before, text[start:end]) for name, start, end in places
+    ]
 
 
 class NewTokens:

@@ -11,7 +11,7 @@ from srt.errors import RequestError
 from srt.gateway.batch import check_size
 from srt.gateway.constraint_fields import Given, constrained
 from srt.gateway.context import GatewayInfo
-from srt.gateway.openai_answers import NewTokens, ended, finish_word, matched
+from srt.gateway.openai_answers import NewTokens, captures_in, ended, finish_word, matched
 from srt.gateway.openai_logprobs import (
     CompletionScores,
     TokenNames,
@@ -169,6 +169,7 @@ class _Writer:
         self._new = NewTokens(prompt.sampling)
         self._held = ""
         self._begun = False
+        self._echoed = ""  # the prompt, if it is shown
 
     def prepare(self, output: GenerateOutput) -> Iterator[None]:
         """What takes longest of a whole answer that is to be written next."""
@@ -207,6 +208,7 @@ class _Writer:
             logprobs=logprobs,
             finish_reason=finish_word(output),
             matched_stop=matched(output),
+            captures=captures_in(output, self._echoed + output.text),
             token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
             prompt_token_ids=UNSET if prompt_ids is None else prompt_ids,
         )
@@ -222,6 +224,7 @@ class _Writer:
         if self._body.logprobs is not None:
             positions = prompt_positions(output, self._num_top)
             logprobs = self._scores.prompt(positions, prompt, given is not None)
+        self._echoed = prompt
         return prompt + text, logprobs
 
 

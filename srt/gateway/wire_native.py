@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.constraint import Capture
 from srt.errors import RequestError
 from srt.gateway.constraint_fields import constrained, native_constraint
 from srt.gateway.fields import NATIVE, Kind
@@ -168,7 +169,8 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
     `forward_passes` tells how often the model was asked for one. The first output ids take the
     place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
-    prompt's log-probabilities.
+    prompt's log-probabilities. `captures` are at the end of an answer whose constraint has names
+    for parts of it.
     """
 
     id: str
@@ -187,6 +189,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     input_token_ids_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
     output_token_ids_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET
     normalized_prompt_logprob: float | UnsetType | None = UNSET
+    captures: list[Capture] | UnsetType = UNSET
 
 
 class NativeResponse(Struct, frozen=True, kw_only=True):

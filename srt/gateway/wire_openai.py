@@ -4,6 +4,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.constraint import Capture
 from srt.gateway.wire_constraint import OpenAIConstraintFields
 from srt.gateway.wire_native import Count, Int, Rid, Seed, TokenId, as_list
 from srt.gateway.wire_tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
@@ -276,6 +277,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
 
 
 class ChatMessageOut(Struct, frozen=True):
@@ -305,6 +307,7 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord
     matched_stop: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
 
 
 class ChatChunkChoice(Struct, frozen=True, kw_only=True):
@@ -316,6 +319,7 @@ class ChatChunkChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord | None = None
     matched_stop: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
 
 
 Choice = TypeVar("Choice", CompletionChoice, ChatChoice, ChatChunkChoice)

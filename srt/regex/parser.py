@@ -42,23 +42,25 @@ _REFUSED_GROUPS = {
 }
 
 
-def parse(pattern: str, *, boundaries: bool = False) -> Node:
-    """The AST of `pattern`; `boundaries`: it may have those of words.
+def parse(pattern: str, *, boundaries: bool = False, groups: bool = False) -> Node:
+    """The AST of `pattern`; `boundaries`: it may have those of words. `groups`: it tells where
+    named groups begin and end, and what is lazy.
 
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
     than MAX_RANGES ranges in all.
     """
-    return _Parser(pattern, boundaries).parse()
+    return _Parser(pattern, boundaries, groups).parse()
 
 
 class _Group:
     """A group that is being read; the pattern itself is the outermost one."""
 
-    __slots__ = ("alternatives", "anchored", "flags", "items", "opened", "repeated")
+    __slots__ = ("alternatives", "anchored", "flags", "items", "name", "opened", "repeated")
 
-    def __init__(self, opened: int, flags: Flags) -> None:
+    def __init__(self, opened: int, flags: Flags, name: str = "") -> None:
         self.opened = opened
         self.flags = flags
+        self.name = name  # if it is to be told
         self.alternatives: list[Node] = []
         self.items: list[Node] = []
         self.repeated = False  # whether the last item has its quantifier
@@ -74,13 +76,19 @@ class _Group:
         self.items = []
 
     def node(self) -> Node:
-        return choice([*self.alternatives, concat(self.items)])
+        node = choice([*self.alternatives, concat(self.items)])
+        if not self.name:
+            return node
+        ends = (Anchor(kind, self.name) for kind in (AnchorKind.GROUP_START, AnchorKind.GROUP_END))
+        return concat([next(ends), node, next(ends)])
 
 
 class _Parser:
-    def __init__(self, pattern: str, boundaries: bool) -> None:
+    def __init__(self, pattern: str, boundaries: bool, groups: bool) -> None:
         self._source = Source(pattern)
         self._boundaries = boundaries
+        self._tells_groups = groups
+        self._name = ""  # of the group that is being opened, if it is to be told
         self._groups = [_Group(0, Flags())]
         self._num_ranges = 0
         self._names: set[str] = set()
@@ -188,13 +196,14 @@ class _Parser:
             raise PatternError("multiple repeat", start)
         if self._source.peek() == "+":
             raise PatternError("possessive quantifiers are not supported", self._source.pos)
-        self._source.skip("?")  # lazy: another preference, the same language
-        group.items[-1] = repeat(group.items[-1], low, high)
+        lazy = self._source.skip("?")  # another preference, the same language
+        group.items[-1] = repeat(group.items[-1], low, high, lazy and self._tells_groups)
         group.repeated = True
 
     def _open_group(self, start: int) -> None:
         source = self._source
         flags = self._groups[-1].flags
+        self._name = ""
         if source.peek() == "?":
             extension = self._extension(start)
             if extension is None:
@@ -202,7 +211,7 @@ class _Parser:
             flags = extension
         if len(self._groups) > MAX_DEPTH:
             raise PatternError(f"groups nested more than {MAX_DEPTH} deep", start)
-        self._groups.append(_Group(start, flags))
+        self._groups.append(_Group(start, flags, self._name))
 
     def _extension(self, start: int) -> Flags | None:
         """Read `?...` at the beginning of a group: its flags, or None if there is no group."""
@@ -241,6 +250,7 @@ class _Parser:
         if name in self._names:
             raise PatternError(f"redefinition of group name {name!r}", position)
         self._names.add(name)
+        self._name = name if self._tells_groups else ""
 
     def _flag_group(self, start: int) -> Flags | None:
         """The flags of a scoped group; flags for the whole pattern take effect at once."""

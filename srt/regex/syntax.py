@@ -1,7 +1,8 @@
 """The abstract syntax of patterns, after flags, escapes and names are resolved.
 
-The parser builds it, the NFA builder and the Rust printer read it. Groups leave no trace (nothing
-is captured) and lazy quantifiers equal greedy ones: only the language matters. The constructors
+The parser builds it, the NFA builder and the Rust printer read it. Groups leave no trace and lazy
+quantifiers equal greedy ones, since only the language matters; but who asks the parser for `groups`
+finds where those with a name begin and end, and what is lazy. The constructors
 `concat`, `choice` and `repeat` keep trees small; trees are at most MAX_DEPTH groups deep, so that
 functions over them may recurse.
 """
@@ -39,12 +40,15 @@ class AnchorKind(Enum):
     UNICODE_BOUNDARY = "(?u)\\b"
     NO_BOUNDARY = "\\B"
     NO_UNICODE_BOUNDARY = "(?u)\\B"
+    GROUP_START = "(?P<"  # holds everywhere
+    GROUP_END = ")"  # likewise
 
 
 class Anchor(NamedTuple):
-    """The empty text, in the right place."""
+    """The empty text, in the right place. `group` is the name of the group that has an end here."""
 
     kind: AnchorKind
+    group: str = ""
 
 
 class Concat(NamedTuple):
@@ -60,11 +64,13 @@ class Choice(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """The item, `low` to `high` times; without `high`, as often as it likes."""
+    """The item, `low` to `high` times; without `high`, as often as it likes. A `lazy` one prefers
+    fewer times."""
 
     item: "Node"
     low: int
     high: int | None
+    lazy: bool = False
 
 
 Node = Literal | Chars | Anchor | Concat | Choice | Repeat
@@ -108,10 +114,10 @@ def choice(items: Iterable[Node]) -> Node:
     return alternatives[0] if len(alternatives) == 1 else Choice(alternatives)
 
 
-def repeat(item: Node, low: int, high: int | None) -> Node:
+def repeat(item: Node, low: int, high: int | None, lazy: bool = False) -> Node:
     """The item `low` to `high` times; what is certainly one time or empty is not repeated."""
     if item == EMPTY or high == 0:
         return EMPTY
     if (low, high) == (1, 1):
         return item
-    return Repeat(item, low, high)
+    return Repeat(item, low, high, lazy)

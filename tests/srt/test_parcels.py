@@ -59,7 +59,11 @@ def generation() -> RingGeneration:
         top_logprobs=3,
         logprob_token_ids=[1, 2],
     )
-    return RingSamples("r", "7", asked, lambda _: None).generations[0]
+
+    async def no_captures(*_: Any) -> None:
+        return None
+
+    return RingSamples("r", "7", asked, lambda _: None, no_captures).generations[0]
 
 
 @pytest.mark.parametrize(("prompt", "count"), [(300, 0), (0, 300), (200, 150), (1, 1)])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from srt.constraint import Capture, Constraint
 from srt.errors import INTERNAL, ErrorInfo, RequestError, RingError
 from srt.generation import GenerateOutput, Request
 from srt.messages import (
@@ -29,12 +30,17 @@ class Reader:
 
     def __init__(self, n: int = 1, **request: Any) -> None:
         self.forgotten: list[str] = []
-        asked = Request(text="a", sampling=SamplingParams(n=n), **request)
-        self.samples = RingSamples("r", "7", asked, self._forget)
+        self.asked: list[tuple[str, str, str]] = []  # source, text and tenant
+        asked = Request(**{"text": "a", "sampling": SamplingParams(n=n), **request})
+        self.samples = RingSamples("r", "7", asked, self._forget, self._captures)
         self.generations = self.samples.generations
 
     def _forget(self, generation: RingGeneration) -> None:
         self.forgotten.append(generation.wire_id)
+
+    async def _captures(self, constraint: Constraint, text: str, tenant: str) -> list[Capture]:
+        self.asked.append((constraint.source, text, tenant))
+        return [Capture("x", 0, 1, text[:1])]
 
 
 def output(text: str = "", ids: tuple[int, ...] = (), **fields: Any) -> Output:
@@ -62,7 +68,7 @@ def test_names() -> None:
     message = three.samples.message(epoch=4)
     assert (message.rid, message.epoch, message.sampling.n) == ("7", 4, 3)
     with pytest.raises(RequestError) as caught:
-        RingSamples("r", "7", Request(input_ids=[2**40]), one._forget).message(4)
+        RingSamples("r", "7", Request(input_ids=[2**40]), one._forget, one._captures).message(4)
     assert caught.value.info.param == "input_ids"
 
 
@@ -83,6 +89,29 @@ async def test_samples_are_read_apart() -> None:
     first.take(output("b", (2,), finish=LENGTH))
     assert (await anext(iterator)).delta == "b"
     assert reader.forgotten == []
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
+    """Asked for once, and only for what may have any."""
+    reader = Reader(sampling=SamplingParams(regex="(?P<x>a)b*"), tenant="t")
+    (generation,) = reader.generations
+    iterator = aiter(generation)
+    generation.take(output("a", (1,)))
+    if streams:
+        assert (await anext(iterator)).captures is None
+    generation.take(output("b", (2,), finish=LENGTH))
+    last = await (anext(iterator) if streams else generation.result())
+    assert last.captures == [Capture("x", 0, 1, "a")]
+    assert reader.asked == [("(?P<x>a)b*", "ab", "t")]
+    plain = Reader(sampling=SamplingParams(regex="ab*"))
+    plain.generations[0].take(output("ab", (1,), finish=LENGTH))
+    assert (await plain.generations[0].result()).captures is None and plain.asked == []
+    failed = Reader(sampling=SamplingParams(regex="(?P<x>a)b*"))
+    failed.generations[0].fail(RequestError("it failed"))
+    with pytest.raises(RequestError, match="it failed"):
+        await failed.generations[0].result()
+    assert failed.asked == []
 
 
 async def test_details_follow_the_ids() -> None:

@@ -5,10 +5,13 @@ from typing import Any
 import pytest
 
 import tokenizer_proc.turns
-from srt.errors import CONFLICT, OVERLOADED, RequestError
+from srt.constraint import Capture, Constraint
+from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.messages import (
     Abort,
     AbortReq,
+    Captured,
+    CaptureReq,
     ChatMessage,
     ChatOptions,
     Continuation,
@@ -129,6 +132,31 @@ def test_tokenizing_waits_like_the_rest_and_takes_no_place() -> None:
     answer = words["t"]
     assert isinstance(answer, Tokenized) and unpack_ids(answer.ids).tolist() == list(b"ab")
     assert list(words) == ["r", "t"]
+
+
+def test_captures_are_found_where_texts_are_read() -> None:
+    front = make_front(max_requests=1)
+    assert front.submit(A, request("r"), 0.0) is None
+    front.drain()
+    asked = [
+        CaptureReq("regex", EPOCH, Constraint("regex", "(?P<x>é+)b"), "ééb"),
+        CaptureReq("none", EPOCH, Constraint("regex", "é+b"), "ééb"),
+        CaptureReq("bad", EPOCH, Constraint("regex", "(?P<x>"), "b"),
+        CaptureReq("long", EPOCH, Constraint("regex", "(?P<x>a*)"), "a" * 10**6),
+        CaptureReq("old", EPOCH - 1, Constraint("regex", "(?P<x>a)"), "a"),
+    ]
+    words = {req.rid: front.submit(A, req, 0.0) for req in asked}
+    assert front.in_flight == 1
+    words |= read_all(front)
+    assert words["regex"] == Captured("regex", EPOCH, [Capture("x", 0, 2, "éé")])
+    assert words["none"] == Captured("none", EPOCH, None)
+    assert {rid for rid, word in words.items() if isinstance(word, Refused)} == {
+        "bad",
+        "long",
+        "old",
+    }
+    bad = words["bad"]
+    assert isinstance(bad, Refused) and bad.error.code == BAD_REQUEST
 
 
 def test_all_that_may_be_long_takes_room() -> None:

@@ -70,7 +70,7 @@ def test_the_language_is_that_of_the_source(
         ("root ::= a\nb ::= c", "no rule 'a' at line 1, column 10"),
         ('x ::= "a"', "no rule 'root'"),
         ('root ::= "a"\nroot ::= "b"', "defined twice at line 2, column 1"),
-        ('root ::= "a" root', "recursion never ends"),
+        ('x ::= "b"\nroot ::= "a" root', "recursion never ends at line 2, column 1"),
         ('root ::= "a"{3,2}', "must be ordered"),
         ('root ::= "\\q"', "escape '\\\\q' is not known"),
         ("root ::= [b-a]", "out of order"),
@@ -100,6 +100,12 @@ def test_errors_say_what_and_where(source: str, message: str) -> None:
         ("start: <[0-10]>", "tokens cannot be named, only text: '<[0-10]>' at line 1, column 8"),
         ("start: x\nx[lazy, temperature=1]: /a/", "no temperature .* at line 2, column 9"),
         ('start: "a" %%', "expected a name, .* or an operator at line 1, column 13"),
+        ('start: "a"..."b"', "expected a string, not '.' at line 1, column 12"),
+        (
+            "start: /a[c-b]/",
+            'invalid regex "a[c-b]": invalid character class range, .* line 1, column 8',
+        ),
+        ('start: b\nb[capture]: "a" | c', 'unknown name: "c" at line 2, column 13'),
     ],
 )
 def test_errors_in_lark_say_what_and_where(source: str, message: str) -> None:
