@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 
 import srt.sampling_params
+from srt.constraint import Capture
 from srt.engine import Engine
 from srt.errors import RequestError
 from srt.generation import GenerateOutput, Request
@@ -130,7 +131,8 @@ class Logprob(Struct, frozen=True):
 
 class CompletionOutput(Struct, frozen=True, kw_only=True):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
-    `stop_reason` is the stop string or id that ended it, None for the model's own end."""
+    `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
+    are the parts of the text that its constraint has names for."""
 
     index: int
     text: str
@@ -139,6 +141,7 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: str | None
     stop_reason: int | str | None
+    captures: list[Capture] | None = None
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
@@ -302,6 +305,7 @@ class LLM:
             logprobs=logprobs,
             finish_reason=None if finish is None else finish.type,
             stop_reason=None if matched in self._vocab.eos_ids else matched,
+            captures=sample.captures,
         )
 
     def _logprobs(

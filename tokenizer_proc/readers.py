@@ -85,8 +85,8 @@ class Reader:
         status = self.close()
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         log.warning("a reader of texts ended with status %d: %s", status, type(error).__name__)
-        has_messages = isinstance(piece.req, GenerateReq | TokenizeReq)
-        is_chat = has_messages and piece.req.messages is not None
+        req = piece.req
+        is_chat = isinstance(req, GenerateReq | TokenizeReq) and req.messages is not None
         param, what = ("messages", "chat template") if is_chat else ("text", "tokenizer")
         if ended_by == signal.SIGPROF:
             return Unreadable(ErrorInfo(BAD_REQUEST, f"the {what} took too long", param))

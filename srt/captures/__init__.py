@@ -6,7 +6,7 @@ ended. What is found depends on the constraint and the text only, not on the tok
 
 from srt.captures.lark import find_captures
 from srt.constraint import Capture, Constraint, may_capture
-from srt.regex.groups import GroupPattern
+from srt.regex.groups import GroupPattern, Span
 
 MAX_CHARS = 2**20  # of an answer's captures, which may lie in each other
 _CHARS_PER_CAPTURE = 16  # beside its text
@@ -36,7 +36,7 @@ def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
     return [Capture(name, start, end, text[start:end]) for name, start, end in places]
 
 
-def _of_lark(source: str, text: str) -> list[tuple[str, int, int]] | None:
+def _of_lark(source: str, text: str) -> list[Span] | None:
     data = text.encode()
     found = find_captures(source, data)
     if found is None or data.isascii():
@@ -44,4 +44,4 @@ def _of_lark(source: str, text: str) -> list[tuple[str, int, int]] | None:
     chars = [0]  # before each byte
     for char in text:
         chars += [chars[-1]] * (len(char.encode()) - 1) + [chars[-1] + 1]
-    return [(name, chars[start], chars[end]) for name, start, end in found]
+    return [Span(name, chars[start], chars[end]) for name, start, end in found]

@@ -51,8 +51,8 @@ class CaptureGrammar(NamedTuple):
 
 def capture_grammar(source: str) -> CaptureGrammar:
     """What a Lark text says of captures. Raises GrammarError with line and column."""
-    plain, marked, rules = [], [], []
-    at = 0
+    plain, marked, at = list[str](), list[str](), 0
+    rules: list[_Rule] = []
     for head in _HEAD.finditer(source):
         others, rule = _attributes(source, head)
         if rule is None:

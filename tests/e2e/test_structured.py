@@ -11,6 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+import lang as sgl
 from srt import AsyncClient
 from srt.errors import RequestError
 from tests.e2e.server import Server
@@ -258,3 +259,18 @@ async def test_captures_of_a_lark_grammar(server: Server, jump_forward: str) -> 
         captures = answer["meta_info"]["captures"]
         assert [c["text"] for c in captures] == ended, text
         assert all(text[c["start"] : c["end"]] == c["text"] for c in captures)
+
+
+async def test_captures_in_a_program(server: Server) -> None:
+    @sgl.function
+    def colours(s: Any) -> None:
+        s += "Colours: " + sgl.gen("list", ebnf=LARK, max_tokens=20)
+
+    for backend in (
+        sgl.RuntimeEndpoint(server.url),
+        sgl.OpenAI("m", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
+    ):
+        state = await asyncio.to_thread(colours.run, backend=backend)
+        captures = state.get_meta_info("list")["captures"]
+        ended = re.findall(r"([a-zé]+)(?=[,.])", state["list"])
+        assert [capture["text"] for capture in captures] == ended

@@ -7,8 +7,8 @@ import pytest
 from scheduler_proc.grammar.ebnf import lark_of
 from srt import captures
 from srt.captures import captures_of
-from srt.constraint import Capture, Constraint, GrammarError, may_capture
 from srt.captures.lark import MAX_CAPTURES, capture_grammar
+from srt.constraint import Capture, Constraint, GrammarError, may_capture
 from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
 
 LIST = 'start: (item ",")* "."\nitem[capture]: /[0-9]+/'
