@@ -117,6 +117,7 @@ def test_too_large_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (Constraint("regex", "ab(c"), r"position \d"),
         (Constraint("regex", "(?=a)b"), r"position \d"),
+        (Constraint("regex", "(?P<a>a{5000})"), "named groups takes at most"),
         (Constraint("json_schema", '{"type": "text"}'), "type"),
         (Constraint("json_schema", "{"), "JSON"),
         (Constraint("ebnf", "root ::= ("), r"\d"),
