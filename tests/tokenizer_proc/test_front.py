@@ -1,5 +1,6 @@
 """Every rule of admission, one by one. The model: one token per byte, then <bos>, <eos>."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_min_new_tokens_against_the_room_that_is_left() -> None:
 
 
 def test_a_model_without_template_takes_no_chats() -> None:
-    front = make_front(vocab=Vocab(**{**vars(VOCAB), "chat_template": None}))
+    front = make_front(vocab=dataclasses.replace(VOCAB, chat_template=None))
     assert_bad(refused(front, request(messages=[ChatMessage("user", "a")])), "messages")
 
 

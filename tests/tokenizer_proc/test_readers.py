@@ -1,6 +1,7 @@
 """Children that read texts: whatever a template or a tokenizer does, one piece fails."""
 
 import asyncio
+import dataclasses
 import os
 import signal
 import time
@@ -186,7 +187,7 @@ async def test_a_child_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyP
 
 def test_a_template_that_cannot_be_compiled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokenizer_proc.chat_template.COMPILE_CPU_S", 0.2)
-    vocab = VOCAB.__class__(**{**VOCAB.__dict__, "chat_template": "{{ 9 ** (9 ** 9) }}"})
+    vocab = dataclasses.replace(VOCAB, chat_template="{{ 9 ** (9 ** 9) }}")
     template = load_template(vocab)
     with pytest.raises(Exception, match="cannot be compiled in time"):
         template.render(CHAT)
@@ -194,7 +195,7 @@ def test_a_template_that_cannot_be_compiled_in_time(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("source", ["(" * 3000, "{{ " + "(" * 3000, "{{ " + "-" * 9000 + "1 }}"])
 def test_a_template_that_is_nested_too_deeply(source: str) -> None:
-    vocab = VOCAB.__class__(**{**VOCAB.__dict__, "chat_template": source})
+    vocab = dataclasses.replace(VOCAB, chat_template=source)
     template = load_template(vocab)
     if source.startswith("{{"):
         with pytest.raises(Exception, match="cannot be compiled"):
