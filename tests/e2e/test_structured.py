@@ -215,12 +215,12 @@ async def test_captures_on_every_route(server: Server, oai: openai.AsyncOpenAI) 
     check_named(check["text"], check["meta_info"]["captures"])
     assert "captures" not in (await generate(server, regex=PATTERN))["meta_info"]
     extra = {"regex": NAMED}
-    completion = await oai.completions.create(model="m", prompt="A fact: ", extra_body=extra)
+    completion = await oai.completions.create(model="smollm2", prompt="A fact: ", extra_body=extra)
     (choice,) = completion.choices
     check_named(choice.text, choice.model_extra["captures"])  # type: ignore[index]
     text, last = "", None
     async for chunk in await oai.chat.completions.create(
-        model="m", messages=CHAT, stream=True, extra_body=extra
+        model="smollm2", messages=CHAT, stream=True, extra_body=extra
     ):
         text += chunk.choices[0].delta.content or ""
         last = chunk.choices[0]
@@ -268,7 +268,7 @@ async def test_captures_in_a_program(server: Server) -> None:
 
     for backend in (
         sgl.RuntimeEndpoint(server.url),
-        sgl.OpenAI("m", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
+        sgl.OpenAI("smollm2", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
     ):
         state = await asyncio.to_thread(colours.run, backend=backend)
         captures = state.get_meta_info("list")["captures"]
