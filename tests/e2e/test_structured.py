@@ -11,6 +11,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+import lang as sgl
 from srt import AsyncClient
 from srt.errors import RequestError
 from tests.e2e.server import Server
@@ -198,7 +199,42 @@ async def test_vllm_fields(oai: openai.AsyncOpenAI) -> None:
 
 # ---- captures ------------------------------------------------------------------------------------
 
+NAMED = r"(?P<capital>Paris|Rome|Ö+) is the capital of (?P<country>France|Italy)\."
 LARK = 'start: (item ", ")* item "."\nitem[capture]: /[a-zé]{1,6}/'
+
+
+def check_named(text: str, captures: Any) -> None:
+    match = re.fullmatch(NAMED, text)
+    assert match is not None
+    places = [(c["name"], c["start"], c["end"], c["text"]) for c in captures]
+    assert places == [(n, *match.span(n), match[n]) for n in ("capital", "country")]
+
+
+async def test_captures_on_every_route(server: Server, oai: openai.AsyncOpenAI) -> None:
+    check = await generate(server, regex=NAMED)
+    check_named(check["text"], check["meta_info"]["captures"])
+    assert "captures" not in (await generate(server, regex=PATTERN))["meta_info"]
+    extra = {"regex": NAMED}
+    completion = await oai.completions.create(model="smollm2", prompt="A fact: ", extra_body=extra)
+    (choice,) = completion.choices
+    check_named(choice.text, choice.model_extra["captures"])  # type: ignore[index]
+    text, last = "", None
+    async for chunk in await oai.chat.completions.create(
+        model="smollm2", messages=CHAT, stream=True, extra_body=extra
+    ):
+        text += chunk.choices[0].delta.content or ""
+        last = chunk.choices[0]
+    assert last is not None and last.finish_reason == "stop"
+    check_named(text, last.model_extra["captures"])  # type: ignore[index]
+    sampling = {"regex": NAMED, "constraint_after": "e", "max_new_tokens": 100}
+    for url in (server.url, server.ring):
+        async with AsyncClient(url) as client:
+            output = await client.generate("The ", sampling=sampling)
+            begin = output.text.find("e") + 1
+            if output.finish is not None and output.finish.type == "stop":
+                found = [(c.start - begin, c.end - begin) for c in output.captures or []]
+                match = re.fullmatch(NAMED, output.text[begin:])
+                assert match is not None and found == [match.span(1), match.span(2)]
 
 
 @pytest.mark.parametrize("jump_forward", ["off", "canonical"])
@@ -223,3 +259,18 @@ async def test_captures_of_a_lark_grammar(server: Server, jump_forward: str) -> 
         captures = answer["meta_info"]["captures"]
         assert [c["text"] for c in captures] == ended, text
         assert all(text[c["start"] : c["end"]] == c["text"] for c in captures)
+
+
+async def test_captures_in_a_program(server: Server) -> None:
+    @sgl.function
+    def colours(s: Any) -> None:
+        s += "Colours: " + sgl.gen("list", ebnf=LARK, max_tokens=20)
+
+    for backend in (
+        sgl.RuntimeEndpoint(server.url),
+        sgl.OpenAI("smollm2", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
+    ):
+        state = await asyncio.to_thread(colours.run, backend=backend)
+        captures = state.get_meta_info("list")["captures"]
+        ended = re.findall(r"([a-zé]+)(?=[,.])", state["list"])
+        assert [capture["text"] for capture in captures] == ended
