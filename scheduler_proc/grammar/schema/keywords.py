@@ -267,7 +267,7 @@ class Keywords:
             tuple(dict.fromkeys(self.names("required"))),
             self.count("minProperties") or 0,
             self.count("maxProperties"),
-            frozenset(listed),
+            frozenset(listed) if "properties" in self.schema else None,
             frozenset(patterns),
             "additionalProperties" in self.schema,
             limits_at=self.pointer,

@@ -172,6 +172,7 @@ class _Rules:
         _check_length(len(shape.properties))
         same, more = ("::_", "::incr(_)") if is_counted else ("", "")
         fits = "" if shape.most is None else f" %if lt(_, {shape.most})"
+        behind, owed = 0, 0  # members that may come after the listed one, and must
         enough = f'"" %if ge(_, {shape.least})' if is_counted else '""'
         first = rest = self._rule(enough, same)
         other = self._others(shape)
@@ -192,12 +193,18 @@ class _Rules:
             first = self._rule(f"({other} {rest})?")
         for name, need in reversed(shape.properties):
             if self._plan.is_possible(need):
+                if shape.most is not None:
+                    fits = f" %if lt(_, {shape.most - owed})"
+                missing = shape.least - behind
+                skips = f" %if ge(_, {missing})" if not other and missing > 0 else ""
                 member = (
                     f"{self._member(Strings(patterns=(one_of([name]),)), need)} {rest}{more}{fits}"
                 )
-                skip_first, skip_rest = f" | {first}{same}", f" | {rest}{same}"
+                skip_first, skip_rest = f" | {first}{same}{skips}", f" | {rest}{same}{skips}"
+                behind += 1
                 if name in shape.required:
                     skip_first = skip_rest = ""
+                    owed += 1
                 first = self._rule(f"{member}{skip_first}", same)
                 rest = self._rule(f"{self._comma}{member}{skip_rest}", same)
         return self._in("{}", f"{first}::0" if is_counted else first)

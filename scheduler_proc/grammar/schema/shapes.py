@@ -147,7 +147,8 @@ class Arrays:
 class Objects:
     """`properties` in the order of the output; other names by all `patterns` that they match, and
     `rest` for those that match none. Listed names are not subject to the patterns. Each of `some`
-    is a set of names of which one must be there, and the place that says so."""
+    is a set of names of which one must be there, and the place that says so. `evaluated` is None if
+    nothing lists properties, not even none."""
 
     properties: tuple[tuple[str, Need], ...] = ()
     patterns: tuple[tuple[Strings, Need], ...] = ()
@@ -155,7 +156,7 @@ class Objects:
     required: tuple[str, ...] = ()
     least: int = 0
     most: int | None = None
-    evaluated: frozenset[str] = frozenset()
+    evaluated: frozenset[str] | None = None
     evaluated_patterns: frozenset[Strings] = frozenset()
     all_evaluated: bool = False
     some: tuple[tuple[Strings, str], ...] = ()
@@ -232,7 +233,7 @@ def plain(shape: Shape) -> Shape:
         case Objects():
             return replace(
                 shape,
-                evaluated=frozenset(),
+                evaluated=None,
                 evaluated_patterns=frozenset(),
                 all_evaluated=False,
             )
@@ -339,7 +340,7 @@ def meet_objects(a: Objects, b: Objects) -> Objects | None:
         required,
         least,
         most,
-        a.evaluated | b.evaluated,
+        b.evaluated if a.evaluated is None else a.evaluated | (b.evaluated or frozenset()),
         a.evaluated_patterns | b.evaluated_patterns,
         a.all_evaluated or b.all_evaluated,
         _joined(a.some, b.some),

@@ -85,15 +85,16 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
 
 
 def closed(shape: Shape, false: Need) -> Shape:
-    """With `x-closed`, an object that lists properties has those and the required ones only."""
-    if not isinstance(shape, Objects) or shape.all_evaluated or not shape.evaluated:
+    """With `x-closed`, an object that lists properties, if only none, has those and the required
+    ones only."""
+    if not isinstance(shape, Objects) or shape.all_evaluated or shape.evaluated is None:
         return shape
     return _others_meet(replace(shape, evaluated=shape.evaluated.union(shape.required)), false)
 
 
 def _others_meet(shape: Objects, need: Need) -> Shape:
     spoken = Objects(
-        tuple((name, ANYTHING) for name in sorted(shape.evaluated)),
+        tuple((name, ANYTHING) for name in sorted(shape.evaluated or ())),
         tuple((names, ANYTHING) for names in sorted(shape.evaluated_patterns, key=repr)),
         need,
     )

@@ -1,6 +1,7 @@
 """Every keyword of JSON Schema: enforced exactly, or refused by name and place."""
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -171,6 +172,10 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"x-closed": True, "oneOf": [
         {"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}},
          "required": ["b"]}]}, [{"a": 1}, {}], [{"a": 1, "b": 1}, {"c": 1}]),
+    ({"x-closed": True, "type": "object", "properties": {}}, [{}], [{"a": 1}]),
+    ({"x-closed": True, "type": "object"}, [{}, {"a": 1}], []),
+    ({"x-closed": True, "properties": {"a": {"type": "object", "properties": {},
+      "additionalProperties": True}}}, [{"a": {"b": 1}}], [{"b": 1}]),
     # References
     ({"$ref": "#/$defs/list", "$defs": {"list": {"anyOf": [{"type": "null"}, {**CLOSED,
       "properties": {"next": {"$ref": "#/$defs/list"}}, "required": ["next"]}]}}},
@@ -304,6 +309,30 @@ def test_a_name_cannot_be_spelled_past_a_pattern() -> None:
     matcher = schema_matcher(schema)
     assert not matcher.accepts('{"\\u0061b":1}')
     assert matcher.accepts('{"b":1}')
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"required": ["c"], "maxProperties": 2},
+        {"required": ["z"], "maxProperties": 2},
+        {"required": ["a", "c"], "maxProperties": 2},
+        {"minProperties": 2},
+        {"required": ["b"], "minProperties": 3},
+        {"minProperties": 2, "maxProperties": 2},
+        {"minProperties": 1, "additionalProperties": True, "maxProperties": 2},
+        {"required": ["z"], "additionalProperties": {"type": "null"}, "maxProperties": 1},
+    ],
+)
+def test_counted_properties_never_lead_where_nothing_fits(bounds: Any) -> None:
+    properties = {name: {"type": "null"} for name in "abc"}
+    if "z" in bounds.get("required", ()):
+        bounds = {"additionalProperties": {"type": "null"}, **bounds}
+    schema = {**CLOSED, "properties": properties, **bounds}
+    matcher, rng = schema_matcher(schema), random.Random(0)
+    for _ in range(200):
+        # `sample` raises IndexError where no byte may follow.
+        matcher.sample(rng, 400)
 
 
 def test_properties_come_in_the_order_of_the_schema() -> None:
