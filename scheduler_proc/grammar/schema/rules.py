@@ -193,20 +193,16 @@ class _Rules:
             first = self._rule(f"({other} {rest})?")
         for name, need in reversed(shape.properties):
             if self._plan.is_possible(need):
+                member = f"{self._member(Strings(patterns=(one_of([name]),)), need)} {rest}{more}"
                 if shape.most is not None:
-                    fits = f" %if lt(_, {shape.most - owed})"
-                missing = shape.least - behind
-                skips = f" %if ge(_, {missing})" if not other and missing > 0 else ""
-                member = (
-                    f"{self._member(Strings(patterns=(one_of([name]),)), need)} {rest}{more}{fits}"
+                    member += f" %if lt(_, {shape.most - owed})"
+                may_skip, missing = name not in shape.required, shape.least - behind
+                skip = f"{same} %if ge(_, {missing})" if missing > 0 and not other else same
+                first, rest = (
+                    self._rule(f"{comma}{member}{f' | {skipped}{skip}' * may_skip}", same)
+                    for comma, skipped in (("", first), (self._comma, rest))
                 )
-                skip_first, skip_rest = f" | {first}{same}{skips}", f" | {rest}{same}{skips}"
-                behind += 1
-                if name in shape.required:
-                    skip_first = skip_rest = ""
-                    owed += 1
-                first = self._rule(f"{member}{skip_first}", same)
-                rest = self._rule(f"{self._comma}{member}{skip_rest}", same)
+                behind, owed = behind + 1, owed + (not may_skip)
         return self._in("{}", f"{first}::0" if is_counted else first)
 
     def _others(self, shape: Objects, wanted: Strings = _ALL) -> str:
