@@ -9,7 +9,7 @@ from srt.constraint import Capture, Constraint, may_capture
 from srt.regex.groups import GroupPattern, Span
 
 MAX_CHARS = 2**20  # of an answer's captures, which may lie in each other
-_CHARS_PER_CAPTURE = 16  # beside its text
+_CHARS_PER_CAPTURE = 64  # beside its name and text
 
 
 def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
@@ -29,7 +29,8 @@ def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
         spans = _of_lark(constraint.source, text[begin:])
     if (
         spans is None
-        or sum(_CHARS_PER_CAPTURE + end - start for _, start, end in spans) > MAX_CHARS
+        or sum(_CHARS_PER_CAPTURE + len(name) + end - start for name, start, end in spans)
+        > MAX_CHARS
     ):
         return None
     places = ((name, begin + start, begin + end) for name, start, end in spans)

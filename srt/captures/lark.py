@@ -18,7 +18,7 @@ from srt.regex.groups import Span
 
 MAX_CAPTURES = 64  # rules
 _MAX_STEPS, _MAX_STEPS_PER_BYTE = 50_000, 50
-_STRING, _PATTERN = r'"(?:[^"\\\n]|\\.)*"', r"/(?:[^/\\\n]|\\.)*/[a-z]*"
+_STRING, _PATTERN = r'"(?:[^"\\\n]|\\.)*"', r"/(?:[^/\\\n]|\\.)*/[a-z]*+"
 _HEAD = re.compile(
     r"^(?P<name>[ \t]*[?!]*[a-z_]\w*)"
     rf'(?P<list>[ \t]*\[(?P<attributes>(?:{_STRING}|{_PATTERN}|[^]"/\n])*)\])'
@@ -53,20 +53,20 @@ def capture_grammar(source: str) -> CaptureGrammar:
     """What a Lark text says of captures. Raises GrammarError with line and column."""
     plain, marked, at = list[str](), list[str](), 0
     rules: list[_Rule] = []
+    longest = max(map(len, re.findall("_captured_*", source)), default=0)
+    suffix = "_captured".ljust(longest + 1, "_")
     for head in _HEAD.finditer(source):
         others, rule = _attributes(source, head)
         if rule is None:
             continue
+        if len(rules) == MAX_CAPTURES:
+            raise GrammarError(f"the grammar has more captures than the limit, {MAX_CAPTURES}")
         between, list_len = source[at : head.start("list")], len(head["list"])
         plain += [between, _listed(others).ljust(list_len)]
-        first, inner = _END_TOKEN + 1 + 2 * len(rules), f"{head['name'].strip(' ?!')}_captured"
-        while inner in source:
-            inner += "_"
+        first, inner = _END_TOKEN + 1 + 2 * len(rules), head["name"].strip(" \t?!") + suffix
         marked += [between, f": <[{first}]> {inner} <[{first + 1}]>\n{inner}{_listed(others)}"]
         rules.append(rule)
         at = head.end()
-    if len(rules) > MAX_CAPTURES:
-        raise GrammarError(f"the grammar has {len(rules)} captures, the limit is {MAX_CAPTURES}")
     if rules and (ignoring := re.search(r"^[ \t]*%ignore", source, re.MULTILINE)):
         raise _error("%ignore cannot be combined with captures", source, ignoring.end() - 7)
     rest = source[at:]
@@ -90,11 +90,12 @@ def _attributes(source: str, head: re.Match[str]) -> tuple[list[str], _Rule | No
         raise _error(reason, source, place)
     try:
         name = head["name"].strip(" \t?!") if given is None else json.loads(given)
-        end = "".join(json.loads(value) for value in ends)
+        end = "".join(json.loads(value) for value in ends).encode()
+        name.encode()  # half of a surrogate pair is none
     except ValueError:
         raise _error("captures: this is not a string in double quotes", source, place) from None
     others = [attribute[0].strip() for attribute in found if attribute["key"] != "capture"]
-    return others, _Rule(name, end.encode())
+    return others, _Rule(name, end)
 
 
 def _listed(attributes: list[str]) -> str:

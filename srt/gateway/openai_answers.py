@@ -173,7 +173,11 @@ def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType
     if output.captures is None or not (shown.endswith(text) or text.endswith(shown)):
         return UNSET
     hidden = max(0, -before)
-    places = [(c.name, max(c.start, hidden), c.end) for c in output.captures if c.end >= hidden]
+    places = [
+        (c.name, max(c.start, hidden), c.end)
+        for c in output.captures
+        if c.end > hidden or c.start >= hidden
+    ]
     return [
         Capture(name, start + before, end + before, text[start:end]) for name, start, end in places
     ]

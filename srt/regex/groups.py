@@ -36,6 +36,32 @@ class _Step(NamedTuple):
     anchor: Anchor | None = None
 
 
+class _Edges:
+    """Where nodes lead to, to be followed back. Sets of nodes are bits: nearly all nodes lead to
+    the one that was made before them, which is a shift."""
+
+    def __init__(self) -> None:
+        self._shifted = self._targets = 0
+        self._sources: dict[int, int] = {}  # of the other targets
+
+    def add(self, node: int, target: int) -> None:
+        if target == node - 1:
+            self._shifted |= 1 << node
+        else:
+            self._targets |= 1 << target
+            self._sources[target] = self._sources.get(target, 0) | 1 << node
+
+    def back(self, nodes: int) -> int:
+        """All that lead to one of `nodes`."""
+        found = nodes << 1 & self._shifted
+        nodes &= self._targets
+        while nodes:
+            last = nodes.bit_length() - 1
+            found |= self._sources[last]
+            nodes ^= 1 << last
+        return found
+
+
 class GroupPattern:
     """A pattern whose named groups can be found."""
 
@@ -43,13 +69,17 @@ class GroupPattern:
         """Raises GrammarError for a bad pattern or one of more than MAX_GROUP_NODES nodes."""
         self._steps = [_Step()]
         self._start = self._build(parse(pattern, groups=True), _END)
-        self._before: list[list[int]] = [[] for _ in self._steps]  # who leads here without reading
-        for node, step in enumerate(self._steps):
-            for target in step.targets if step.ranges is None else ():
-                self._before[target].append(node)
-        anchors = (step.anchor for step in self._steps if step.anchor is not None)
-        self._kinds = sorted({a.kind for a in anchors} - {*_GROUP_ENDS}, key=lambda k: k.value)
-        self._readers: dict[str, list[tuple[int, int]]] = {}
+        self._reading, self._free = _Edges(), _Edges()  # those that read a character, the others
+        self._readers: dict[Ranges, int] = {}
+        self._held: dict[AnchorKind, int] = {}  # which nodes need an assertion
+        for node, (targets, ranges, anchor) in enumerate(self._steps):
+            edges = self._free if ranges is None else self._reading
+            for target in targets:
+                edges.add(node, target)
+            if ranges is not None:
+                self._readers[ranges] = self._readers.get(ranges, 0) | 1 << node
+            if anchor is not None and anchor.kind not in _GROUP_ENDS:
+                self._held[anchor.kind] = self._held.get(anchor.kind, 0) | 1 << node
 
     @property
     def names(self) -> set[str]:
@@ -116,42 +146,39 @@ class GroupPattern:
     def _ways(self, text: str, last: int) -> list[int]:
         """For each place, the set of nodes, as bits, that lead from there to one of `last` at the
         end."""
-        known: dict[tuple[str, int, tuple[bool, ...]], int] = {}
-        found = [0] * len(text) + [self._closed(last, text, len(text))]
+        known: dict[tuple[str, int, int], int] = {}
+        readers: dict[str, int] = {}  # of each character
+        found = [0] * len(text) + [self._closed(last, self._failing(text, len(text)))]
         for at in range(len(text) - 1, -1, -1):
-            key = (text[at], found[at + 1], tuple(_holds(k, text, at) for k in self._kinds))
-            ways = known.get(key)
+            char, failing = text[at], self._failing(text, at)
+            ways = known.get((char, found[at + 1], failing))
             if ways is None:
-                reading = 0
-                for node, target in self._reading(text[at]):
-                    reading |= (found[at + 1] >> target & 1) << node
-                ways = known[key] = self._closed(reading, text, at)
+                if char not in readers:
+                    readers[char] = self._readers_of(char)
+                reading = self._reading.back(found[at + 1]) & readers[char]
+                ways = known[char, found[at + 1], failing] = self._closed(reading, failing)
             found[at] = ways
         return found
 
-    def _closed(self, nodes: int, text: str, at: int) -> int:
-        """`nodes`, and all that lead to them without reading."""
-        waiting = [node for node in range(len(self._steps)) if nodes >> node & 1]
-        while waiting:
-            for node in self._before[waiting.pop()]:
-                if not nodes >> node & 1 and self._passes(node, text, at):
-                    nodes |= 1 << node
-                    waiting.append(node)
+    def _closed(self, nodes: int, failing: int) -> int:
+        """`nodes`, and all but `failing` that lead to them without reading."""
+        new = nodes
+        while new:
+            new = self._free.back(new) & ~(nodes | failing)
+            nodes |= new
         return nodes
 
-    def _passes(self, node: int, text: str, at: int) -> bool:
-        anchor = self._steps[node].anchor
-        return anchor is None or _holds(anchor.kind, text, at)
+    def _failing(self, text: str, at: int) -> int:
+        """The nodes whose assertion is not true of the place `at`."""
+        failing = 0
+        for kind, nodes in self._held.items():
+            failing |= 0 if _holds(kind, text, at) else nodes
+        return failing
 
-    def _reading(self, char: str) -> list[tuple[int, int]]:
-        """The nodes that read `char`, with where they lead to."""
-        found = self._readers.get(char)
-        if found is None:
-            found = self._readers[char] = [
-                (node, step.targets[0])
-                for node, step in enumerate(self._steps)
-                if step.ranges is not None and contains(step.ranges, ord(char))
-            ]
+    def _readers_of(self, char: str) -> int:
+        found = 0
+        for ranges, nodes in self._readers.items():
+            found |= nodes if contains(ranges, ord(char)) else 0
         return found
 
     # ---- forwards ------------------------------------------------------------------------------

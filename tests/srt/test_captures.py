@@ -1,6 +1,8 @@
 """Captures are parts of a parse of the answer's text, told in characters."""
 
 import random
+import time
+from contextlib import suppress
 
 import pytest
 
@@ -107,10 +109,17 @@ def test_too_many_ways_are_given_up() -> None:
 
 
 def test_captures_within_captures_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captures, "MAX_CHARS", 100)
+    monkeypatch.setattr(captures, "MAX_CHARS", 250)
     nested = 'start: x\nx[capture]: "(" x ")" | "z"'
     assert of_lark(nested, "((z))") is not None
     assert of_lark(nested, "(((((z)))))") is None
+
+
+def test_names_count_too() -> None:
+    """A long name comes back as often as its part matched."""
+    name = "n" * 100_000
+    assert len(captures_of(Constraint("regex", f"(?:(?P<{name}>x))*"), "x" * 5) or []) == 5
+    assert captures_of(Constraint("regex", f"(?:(?P<{name}>x))*"), "x" * 20) is None
 
 
 def test_after() -> None:
@@ -136,6 +145,8 @@ def test_who_has_none() -> None:
         ("y[capture=3]: /a+/", "must be strings in double quotes at line 3, column 3"),
         ("y[capture=/a/]: /a+/", "must be strings in double quotes at line 3, column 3"),
         ("y[capture, stop=/b/]: /a+/", "must be strings in double quotes at line 3, column 3"),
+        (r'y[capture="\ud800"]: /a+/', "not a string in double quotes at line 3, column 3"),
+        (r'y[capture, stop="\ud800"]: /a+/', "not a string in double quotes at line 3, column 3"),
         ('y[capture, stop_capture="s", stop="b"]: /a+/', "stop_capture is not .* line 3, column 3"),
     ],
 )
@@ -146,8 +157,24 @@ def test_what_captures_cannot_have(line: str, message: str) -> None:
 
 def test_there_are_not_too_many() -> None:
     rules = "\n".join(f'r{i}[capture]: "{i}."' for i in range(MAX_CAPTURES + 1))
-    with pytest.raises(GrammarError, match=f"{MAX_CAPTURES + 1} captures"):
+    with pytest.raises(GrammarError, match=f"more captures than the limit, {MAX_CAPTURES}"):
         capture_grammar("start: r0\n" + rules)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y[" + "/x/aa" * 30,
+        "\n".join(f"r{i}[capture]: /a/" for i in range(30_000)),
+        "// x_captured" + "_" * 100_000,
+    ],
+    ids=["flags", "rules", "names"],
+)
+def test_sources_are_read_in_linear_time(line: str) -> None:
+    begun = time.process_time()
+    with suppress(GrammarError):
+        capture_grammar(f'start: x\nx[capture]: "a"\n{line}')
+    assert time.process_time() - begun < 1.0
 
 
 def test_the_language_and_the_places_of_errors_stay() -> None:

@@ -79,6 +79,7 @@ async def test_in_the_content_behind_reasoning(stream: bool) -> None:
         Capture("all", text.index("\n"), len(text), text[text.index("\n") :]),
         Capture("who", text.index("w"), len(text), "wörld"),
         Capture("thought", 7, 10, "Hm."),
+        Capture("reasoning", 0, text.index("\n"), text[: text.index("\n")]),
     ]
     _, body = ROUTES[-1]
     async with in_process(fake(captures, pieces=pieces), reasoning=True) as http:

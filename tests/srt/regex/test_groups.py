@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import pytest
 
@@ -93,6 +94,15 @@ def test_a_beginning_has_the_groups_that_have_ended() -> None:
 def test_the_work_does_not_grow_with_what_is_ambiguous() -> None:
     """The number of ways to match this doubles with every character."""
     assert GroupPattern("(?P<x>(?:(?:a|a)*)*)b?").spans("a" * 2000) == [Span("x", 0, 2000)]
+
+
+def test_many_states_are_no_hurdle() -> None:
+    """Nearly every character meets another set of states, and is another character."""
+    pattern = GroupPattern(rf"(?P<x>.{{0,{MAX_GROUP_NODES // 2 - 10}}})")
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))
+    begun = time.process_time()
+    assert pattern.spans(text) == [Span("x", 0, 2000)]
+    assert time.process_time() - begun < 1.0
 
 
 def test_the_size_has_a_limit() -> None:
