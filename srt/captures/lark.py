@@ -161,9 +161,12 @@ class _Search:
         """What may come next, the best first."""
         if self._at < len(self._data):
             yield self._data[self._at]
-        last = self._tokens[-2:]
+        recent = self._tokens[-2 * MAX_CAPTURES :]
+        if len(recent) == 2 * MAX_CAPTURES and min(recent) > _END_TOKEN:
+            return  # a rule begins with itself, again and again
+        last, allowed = self._tokens[-2:], self._matcher.compute_logit_bias()
         for mark in (*self._marks[1::2], *self._marks[::2]):
-            if last != [mark, mark + 1]:  # an empty capture is not repeated
+            if allowed[mark] and last != [mark, mark + 1]:  # an empty capture is not repeated
                 yield mark
 
     def _step_back(self) -> None:

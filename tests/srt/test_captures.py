@@ -51,6 +51,8 @@ def of_lark(source: str, text: str, **fields: str) -> list[tuple[str, int, int]]
         # Cut: what has ended
         (LIST, "12,3", [("item", 0, 2)]),
         ('start: "a" x "c"\nx[capture]: /[0-9]+/', "a12", []),
+        # Of a rule that begins with itself too
+        ('start: x "."\nx[capture]: x "a" | "a"', "aaa", [("x", 0, 2), ("x", 0, 1)]),
     ],
 )  # fmt: skip
 def test_captures_of_lark(
@@ -106,6 +108,15 @@ def test_too_many_ways_are_given_up() -> None:
     """Each x may be either rule, and none of it fits the end."""
     source = 'start: (a | b)* c\na[capture]: "x"\nb[capture]: "x"\nc: "y" | "x" "z"'
     assert of_lark(source, "x" * 200 + "!") is None
+
+
+def test_many_rules_in_one_place_are_found() -> None:
+    """Only the rules that may begin or end are tried."""
+    names = [f"r{i}" for i in range(MAX_CAPTURES)]
+    rules = "\n".join(f'{name}[capture]: "{name};"' for name in names)
+    found = of_lark(f"start: ({' | '.join(names)})*\n{rules}", ";".join(names * 20) + ";")
+    assert found is not None
+    assert [name for name, _, _ in found] == names * 20
 
 
 def test_captures_within_captures_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
