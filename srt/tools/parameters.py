@@ -10,11 +10,14 @@ made from the same reading of it.
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from srt.errors import RequestError
 from srt.partial_tags import overlap
+from srt.sampling_params import MAX_CONSTRAINT_CHARS
 from srt.tools.json_ends import Taken
 
 _END, FUNCTION_END = "</parameter>", "</function>"
@@ -31,6 +34,8 @@ _KINDS: dict[type, tuple[str, ...]] = {
 }
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _MAX_REFERENCES = 16  # that follow one another
+_MAX_VALUES = 1024  # that are looked at for their types, where the schema tells none
+_MAX_CHOICES = 64  # of one parameter: by references many parameters may have the same
 
 Schema = dict[str, Any]
 
@@ -46,7 +51,9 @@ class Parameters:
     def json_of(self, name: str, text: str) -> str:
         """The JSON of a block's text: a value that the parameter may have, or else a string."""
         if name in self._listed and name not in self._kinds:
-            self._kinds[name] = _kinds(_options(self._listed[name], self._root))
+            self._kinds[name] = None
+            with suppress(RequestError):
+                self._kinds[name] = _kinds(_options(self._listed[name], self._root))
         kinds = self._kinds.get(name)
         if kinds != {"string"}:
             written = text.strip()
@@ -122,11 +129,19 @@ def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
     there, and what they say matches; of texts, `enum` and `const` alone are looked at."""
     required = _list(schema, "required") if checked else []
     blocks: list[dict[str, Any]] = []
+    size = 0
     for name, given in _parameters(schema).items():
+        formats = [{"type": "any_text"}]
+        if checked:
+            formats = []
+            for option in _options(given, schema):
+                formats.append(_value_format(option, schema))
+                size += len(msgspec.json.encode(formats[-1]))
+                _check_size(size)
         block = {
             "type": "tag",
             "begin": f"<parameter={name}>\n",
-            "content": _any_of(given, schema) if checked else {"type": "any_text"},
+            "content": {"type": "or", "elements": formats} if len(formats) > 1 else formats[0],
             "end": f"\n{_END}\n",
         }
         is_needed = name in required
@@ -135,10 +150,12 @@ def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
     return {"type": "sequence", "elements": blocks or [nothing]}
 
 
-def _any_of(given: Any, root: Schema) -> dict[str, Any]:
-    """The format of the text of a parameter with the schema `given`, a part of `root`."""
-    formats = [_value_format(option, root) for option in _options(given, root)]
-    return {"type": "or", "elements": formats} if len(formats) > 1 else formats[0]
+def _check_size(size: int) -> None:
+    """Definitions count for each parameter, and each choice, that they are written for."""
+    if size > MAX_CONSTRAINT_CHARS:
+        limit = f"more than {MAX_CONSTRAINT_CHARS} characters for one function"
+        reason = f"the schemas of parameters, each with all definitions, have {limit}"
+        raise RequestError(f"tools: {reason}", param="tools")
 
 
 def _value_format(given: Schema, root: Schema) -> dict[str, Any]:
@@ -160,14 +177,19 @@ def _parameters(schema: Schema) -> Schema:
     schema = _resolved(schema, schema)
     listed = schema.get("properties")
     listed = listed if isinstance(listed, dict) else {}
-    return listed | {name: {} for name in _list(schema, "required") if name not in listed}
+    required = [name for name in _list(schema, "required") if isinstance(name, str)]
+    return listed | {name: {} for name in required if name not in listed}
 
 
 def _options(given: Any, root: Schema) -> list[Schema]:
-    """What a value that matches `given` must match one of, references followed: each once."""
+    """What a value that matches `given` must match one of, references followed: each once. Raises
+    RequestError for too many."""
     found: list[Schema] = []
     pending, seen = [given], set[int]()
-    for each in pending:
+    for count, each in enumerate(pending):
+        if count > _MAX_CHOICES:
+            reason = f"a parameter has more than {_MAX_CHOICES} choices in its schema"
+            raise RequestError(f"tools: {reason}", param="tools")
         option = _resolved(each, root)
         choices = _list(option, "anyOf") or _list(option, "oneOf")
         if choices and "type" not in option:
@@ -198,7 +220,7 @@ def _kinds(options: list[Schema]) -> set[str] | None:
     for option in options:
         named = option.get("type")
         new = {named} if isinstance(named, str) else set(map(str, _list(option, "type")))
-        new = new or {_KINDS[type(value)][0] for value in _values(option)}
+        new = new or {_KINDS[type(value)][0] for value in _values(option)[:_MAX_VALUES]}
         if not new:
             return None
         kinds |= new

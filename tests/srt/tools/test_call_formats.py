@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from srt.errors import RequestError
 from srt.tools.calls import call_parser
 from srt.tools.events import CallArguments, CallStart, Content
 from srt.tools.format import (
@@ -270,6 +271,7 @@ ODD: list[dict[str, Any]] = [
     {"properties": {"a": {"$ref": "#/properties/a"}}},
     {"properties": {"a": {"$ref": "#/$defs/B/C"}, "b": True}, "$defs": {"B": []}},
     {"properties": {"a": LOOP}, "$defs": {"A": LOOP}},
+    {"required": [["a"], {}, 5, "b"]},
     {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {}}}}},
 ]
 
@@ -282,3 +284,19 @@ def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
     for checked in (False, True):
         assert blocks_format(schema, checked=checked)["elements"]
+
+
+def test_what_references_multiply_is_bounded() -> None:
+    """References, and definitions, are written anew for each parameter."""
+    names = [f"p{i}" for i in range(2000)]
+    large = {"$defs": {"A": {"type": "integer", "description": "x" * 100_000}}}
+    many = {"$defs": {"A": {"anyOf": [{"type": "integer", "minimum": i} for i in range(1000)]}}}
+    refers = {"properties": {name: {"$ref": "#/$defs/A"} for name in names}}
+    for schema in (large | refers, many | refers):
+        with pytest.raises(RequestError, match=r"^tools: ") as caught:
+            blocks_format(schema, checked=True)
+        assert caught.value.info.param == "tools"
+        assert len(blocks_format(schema, checked=False)["elements"]) == len(names)
+    parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
+    answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
+    assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
