@@ -62,7 +62,11 @@ class Parameters:
                 value = msgspec.json.decode(written)
             except (msgspec.MsgspecError, RecursionError, UnicodeError):
                 value = text
-            if value is not text and (kinds is None or not kinds.isdisjoint(_KINDS[type(value)])):
+            if kinds is None:
+                is_json = value is not text
+            else:  # texts are written as they are: their quotes are their own
+                is_json = type(value) is not str and not kinds.isdisjoint(_KINDS[type(value)])
+            if is_json:
                 return written
         return json.dumps(text, ensure_ascii=False)
 

@@ -231,6 +231,7 @@ TYPED = {
         "flag": {"type": "boolean"},
         "size": {"$ref": "#/$defs/Size"},
         "point": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
         "any": {},
     },
 }
@@ -247,6 +248,8 @@ VALUES = [
     ("size", "1", "1"),
     ("point", '{"x":\n 1}', {"x": 1}),
     ("point", "[1]", "[1]"),
+    ("note", '"as it is"', '"as it is"'),
+    ("note", "null", None),
     ("any", "[1]", [1]),
     ("any", "None", "None"),
     ("other", "1.5", 1.5),
