@@ -135,6 +135,9 @@ def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
     blocks: list[dict[str, Any]] = []
     size = 0
     for name, given in _parameters(schema).items():
+        if not _HEAD.fullmatch(f"<parameter={name}>\n"):
+            rule = "must have 1 to 200 characters, no line ends and no '>'"
+            raise RequestError(f"tools: names of parameters {rule}: {name[:80]!r}", param="tools")
         formats = [{"type": "any_text"}]
         if checked:
             formats = []

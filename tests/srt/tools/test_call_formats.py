@@ -303,3 +303,9 @@ def test_what_references_multiply_is_bounded() -> None:
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
     answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
+
+
+@pytest.mark.parametrize("name", ["", "a>b", "a\nb", "a" * 201])
+def test_names_that_no_block_can_have_are_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="names of parameters"):
+        blocks_format({"properties": {name: {}}}, checked=True)
