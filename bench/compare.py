@@ -21,7 +21,7 @@ from bench.measure import Course, conditions
 from bench.peers.catalogue import Peer, Srt, peers
 from bench.peers.process import running
 from bench.report import Figures
-from srt.model.files import resolve_model
+from srt.files.model_files import resolve_model
 
 
 class Contender(Protocol):

@@ -22,10 +22,10 @@ from msgspec import Struct
 
 from bench.patterns import CHARACTER, CITY, seeded_patterns
 from bench.report import machine, now
-from srt.client import AsyncClient
-from srt.engine import Engine
-from srt.errors import RequestError
-from srt.generation import GenerateOutput
+from srt.client.face import AsyncClient
+from srt.client.generation import GenerateOutput
+from srt.offline.engine import Engine
+from srt.wire.errors import RequestError
 
 NAMES = ("Harry Potter", "Hermione Granger", "Ron Weasley", "Albus Dumbledore", "Severus Snape")
 CITIES = (

@@ -26,7 +26,7 @@ from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
+from srt.wire.constraint import Constraint
 
 _OCTET = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
 PATTERNS = {

@@ -18,9 +18,9 @@ from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
-from srt.constraint import Constraint
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.constraint import Constraint
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 
 BATCH = 16
 _ROUNDS = 3

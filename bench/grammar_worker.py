@@ -9,18 +9,18 @@ import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from scheduler_proc.grammar.actor import NICENESS
 from scheduler_proc.grammar.cache import ArtefactFolder, naming_of
-from scheduler_proc.grammar.children import Children
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.grammar.job import Limits, Outcome
-from scheduler_proc.grammar.maker import ArtefactMaker
-from scheduler_proc.grammar.service import CompileService, Rules
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint, artefact_key
-from srt.messages import CompileReply, CompileReq
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
+from scheduler_proc.grammar.worker.actor import NICENESS
+from scheduler_proc.grammar.worker.children import Children
+from scheduler_proc.grammar.worker.job import Limits, Outcome
+from scheduler_proc.grammar.worker.maker import ArtefactMaker
+from scheduler_proc.grammar.worker.service import CompileService, Rules
+from srt.files.model_files import resolve_model
+from srt.files.vocab import load_vocab
+from srt.wire.constraint import Constraint, artefact_key
+from srt.wire.messages import CompileReply, CompileReq
 
 _LIMITS = Limits(30.0, 2**30, wall_s=300.0)
 _FOLDER_BYTES = 2**29

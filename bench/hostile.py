@@ -22,9 +22,9 @@ from bench.hostile_inputs import ATTACKS
 from bench.hostile_process import attacker, spin
 from bench.report import machine, now, percentile
 from bench.streams import steady_streams
-from srt.client import AsyncClient
-from srt.engine import Engine
-from srt.errors import RequestError
+from srt.client.face import AsyncClient
+from srt.offline.engine import Engine
+from srt.wire.errors import RequestError
 
 STREAMS = 4
 ATTACKERS = 4  # requests in flight

@@ -25,10 +25,10 @@ from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.report import percentile
 from bench.streams import steady_streams
-from srt.client import AsyncClient
+from srt.client.face import AsyncClient
+from srt.files.model_files import resolve_model
 from srt.gateway.actor import GatewayActor
-from srt.listener import allow_connections
-from srt.model.files import resolve_model
+from srt.ring.listener import allow_connections
 
 STREAMS = 2  # of each kind
 IN_FLIGHT = 4  # bodies

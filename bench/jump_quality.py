@@ -20,16 +20,16 @@ from bench.constrained import T95, classic_cases
 from bench.patterns import seeded_patterns
 from bench.report import machine, now
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
-from srt.messages import TokenBatch, TokenizedReq, pack_ids, unpack_floats, unpack_ids
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
-from srt.model.vocab import load_vocab
-from srt.sampling_params import SamplingParams
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.messages import TokenBatch, TokenizedReq, pack_ids, unpack_floats, unpack_ids
+from srt.wire.sampling import SamplingParams
 
 POOL = 16384
 

@@ -50,8 +50,8 @@ from scheduler_proc.executor.native_executor import ACTIVATION_BITS, NativeExecu
 from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, pack_model
-from srt.errors import SrtError
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.wire.errors import SrtError
 
 _ROTATION = f"in turns over {WORKING_SET // 10**6} MB"
 

@@ -19,7 +19,7 @@ import lang as sgl
 from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.sampling import PLAIN, Sampling
-from srt.engine import Engine
+from srt.offline.engine import Engine
 
 
 class InstantBackend(BackendDefaults):

@@ -31,7 +31,7 @@ from bench.peers.process import running
 from bench.report import machine, now
 from bench.roofline import markdown
 from scheduler_proc.executor.native_executor import NativeExecutor
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PROMPT_WORDS = 48
 SHORT, LONG = 32, 224  # tokens of an answer

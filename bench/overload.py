@@ -31,7 +31,7 @@ from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.report import machine, now, percentile
 from bench.roofline import markdown
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 CLOSED = 16
 CALIBRATION_S = 20.0

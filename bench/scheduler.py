@@ -19,8 +19,8 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 
 VOCAB = 49152
 PROMPT, OUTPUTS = 512, 16  # of a request that decodes, in tokens

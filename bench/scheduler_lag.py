@@ -28,7 +28,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
@@ -37,8 +37,8 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
-from srt.model.tokenizer import Pieces
-from srt.model.vocab import Vocab
+from srt.files.tokenizer import Pieces
+from srt.files.vocab import Vocab
 
 CONTEXT, OUTPUTS = 512, 40
 FIRST_STEPS = 3  # are left out: prefills, and the loop's beginning

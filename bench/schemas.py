@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import llguidance
 
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.llguidance_backend import parser_limits
+from scheduler_proc.grammar.llg.backend import parser_limits
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
 from scheduler_proc.grammar.schema.plan import Plan

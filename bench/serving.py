@@ -18,7 +18,7 @@ from bench.measure import measure
 from bench.peers.catalogue import DEFAULT_HOME, NAMES
 from bench.report import table
 from bench.workloads import WORKLOADS
-from srt.model.files import DEFAULT_MODEL
+from srt.files.model_files import DEFAULT_MODEL
 
 DEFAULT_URL = "http://127.0.0.1:30000"
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 
-from srt.client import AsyncClient
+from srt.client.face import AsyncClient
 
 PROMPT = "The history of the city begins with"
 SETTLE_S = 0.3  # of a phase, before latencies count

@@ -19,7 +19,7 @@ import httpx
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
 from bench.report import percentile
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PAIRS = 200
 PROMPT_TOKENS = 128

@@ -7,8 +7,11 @@ import zmq
 
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.leases import Leases
-from srt.actor import Actor
-from srt.messages import (
+from srt.files.model_files import resolve_model
+from srt.files.vocab import load_vocab
+from srt.ring.actor import Actor
+from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
+from srt.wire.messages import (
     BackMessage,
     ClientGone,
     ControlReply,
@@ -21,10 +24,7 @@ from srt.messages import (
     TokenBatch,
     Welcome,
 )
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
-from srt.parcels import output_batches
-from srt.ring import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
+from srt.wire.parcels import output_batches
 
 
 class DetokenizerActor(Actor):

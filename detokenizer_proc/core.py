@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from detokenizer_proc.request import Column, Jump, Request
-from srt.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
-from srt.model.vocab import Vocab
-from srt.regex.classes import load_tables
+from srt.files.vocab import Vocab
+from srt.patterns.classes import load_tables
+from srt.wire.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 

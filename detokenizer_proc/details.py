@@ -1,6 +1,6 @@
 """The detailed log-probabilities of one request's tokens, on their way into its Outputs."""
 
-from srt.messages import LogprobDetail
+from srt.wire.messages import LogprobDetail
 
 _BYTES = 4  # of an int32 and of a float32
 

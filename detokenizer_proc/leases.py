@@ -1,6 +1,6 @@
 """Which clients live: each repeats its Hello, and is gone when none has come for long."""
 
-from srt.ring import LEASE_INTERVAL_S, LEASE_S
+from srt.ring.places import LEASE_INTERVAL_S, LEASE_S
 
 
 class Leases:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.messages import Finish, LogprobDetail, Output, PromptLogprobs, ReqStart
+from srt.wire.messages import Finish, LogprobDetail, Output, PromptLogprobs, ReqStart
 
 
 class Jump(NamedTuple):

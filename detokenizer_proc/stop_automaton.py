@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from srt.regex.stops import EDGE, StopNFA, build_stops
+from srt.patterns.stops import EDGE, StopNFA, build_stops
 
 # Nodes in all states that are kept, moves, and what these are made of: some ten MiB. Then they are
 # made anew.

@@ -49,7 +49,7 @@ from lang.state import ProgramState
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI
     from lang.backends.runtime import Runtime, RuntimeEndpoint
-    from srt.engine import Engine
+    from srt.offline.engine import Engine
 
 __all__ = [
     "AnswerError",
@@ -99,7 +99,7 @@ __all__ = [
 ]
 
 _BACKENDS = {
-    "Engine": "srt.engine",
+    "Engine": "srt.offline.engine",
     "OpenAI": "lang.backends.openai",
     "Runtime": "lang.backends.runtime",
     "RuntimeEndpoint": "lang.backends.runtime",

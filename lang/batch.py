@@ -21,7 +21,7 @@ from lang.program import current
 from lang.sampling import Sampling
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of
-from srt.progress import ProgressBar
+from srt.offline.progress import ProgressBar
 
 if TYPE_CHECKING:
     from lang.function import Run, SglFunction

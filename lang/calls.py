@@ -19,9 +19,9 @@ from lang.ir import Gen, Score, Select, SeparateReasoning
 from lang.patterns import PatternWatch
 from lang.sampling import Sampling, derived_seed
 from lang.trace import Call, call_on
-from srt.reasoning import ReasoningSplitter
-from srt.sampling_params import sub_seed
+from srt.answers.reasoning import ReasoningSplitter
 from srt.tasks import all_of
+from srt.wire.sampling import sub_seed
 
 if TYPE_CHECKING:
     from lang.interpreter import Interpreter

@@ -9,7 +9,7 @@ LangError
 
 from typing import Any
 
-from srt.errors import SrtError
+from srt.wire.errors import SrtError
 
 
 class LangError(SrtError):

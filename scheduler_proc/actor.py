@@ -40,10 +40,14 @@ from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.step_target import CostMeter
 from scheduler_proc.trace import TraceRecorder
-from srt.actor import Actor
 from srt.args import ServerArgs
-from srt.errors import CONFLICT, ErrorInfo
-from srt.messages import (
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_plain_tokenizer
+from srt.files.vocab import load_vocab
+from srt.ring.actor import Actor
+from srt.ring.places import send_now
+from srt.wire.errors import CONFLICT, ErrorInfo
+from srt.wire.messages import (
     Abort,
     ClientGone,
     Control,
@@ -53,11 +57,7 @@ from srt.messages import (
     SchedulerMessage,
     TokenizedReq,
 )
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_plain_tokenizer
-from srt.model.vocab import load_vocab
-from srt.parcels import token_batches
-from srt.ring import send_now
+from srt.wire.parcels import token_batches
 
 log = logging.getLogger(__name__)
 

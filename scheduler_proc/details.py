@@ -5,7 +5,7 @@ belongs to each row, as the message that carries it. Who asks is planned in `pla
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from srt.messages import LogprobDetail, pack_floats, pack_ids
+from srt.wire.messages import LogprobDetail, pack_floats, pack_ids
 
 
 class StepDetails:

@@ -16,8 +16,8 @@ from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.store import GrammarStore
-from srt.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
-from srt.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
+from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.wire.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar
-from srt.messages import TokenizedReq, unpack_ids
+from srt.wire.messages import TokenizedReq, unpack_ids
 
 _NO_IDS = np.empty(0, np.int32)
 

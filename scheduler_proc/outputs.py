@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler_proc.details import no_detail
 from scheduler_proc.req import Req
-from srt.messages import (
+from srt.wire.messages import (
     Finish,
     LogprobDetail,
     PromptLogprobs,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 
 
 class Entries(NamedTuple):

@@ -13,8 +13,8 @@ from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.radix_cache import Cursor, TreeNode
-from srt.messages import Finish, TokenizedReq, unpack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import Finish, TokenizedReq, unpack_ids
+from srt.wire.sampling import SamplingParams
 
 
 class Req:

@@ -12,7 +12,7 @@ import torch
 
 from scheduler_proc.batch import ForwardBatch
 from scheduler_proc.logprobs import ranked, token_logprobs
-from srt.sampling_params import GREEDY_TEMPERATURE
+from srt.wire.sampling import GREEDY_TEMPERATURE
 
 # Ranks looked at before a row pays for a full sort: top-p almost always ends within them.
 _TOP_CANDIDATES = 1024

@@ -48,8 +48,8 @@ from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts, tokens_beside
-from srt.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
-from srt.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
+from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.wire.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
 
 MAX_GONE_CLIENTS = 4096
 ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped

@@ -20,7 +20,7 @@ from scheduler_proc.plan import Plan
 from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
-from srt.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
+from srt.wire.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
 _LEN_BYTES = 4
 

@@ -8,11 +8,11 @@ part of `srt` stays cheap.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from srt.client import AsyncClient
-    from srt.engine import Engine
-    from srt.errors import ConfigError, RequestError, RingError, SrtError
+    from srt.client.face import AsyncClient
     from srt.llm import LLM
-    from srt.sampling_params import SamplingParams
+    from srt.offline.engine import Engine
+    from srt.wire.errors import ConfigError, RequestError, RingError, SrtError
+    from srt.wire.sampling import SamplingParams
 
 __all__ = [
     "LLM",
@@ -26,14 +26,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AsyncClient": "srt.client",
-    "ConfigError": "srt.errors",
-    "Engine": "srt.engine",
+    "AsyncClient": "srt.client.face",
+    "ConfigError": "srt.wire.errors",
+    "Engine": "srt.offline.engine",
     "LLM": "srt.llm",
-    "RequestError": "srt.errors",
-    "RingError": "srt.errors",
-    "SamplingParams": "srt.sampling_params",
-    "SrtError": "srt.errors",
+    "RequestError": "srt.wire.errors",
+    "RingError": "srt.wire.errors",
+    "SamplingParams": "srt.wire.sampling",
+    "SrtError": "srt.wire.errors",
 }
 
 

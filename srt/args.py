@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from srt.errors import ConfigError
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.wire.errors import ConfigError
 
 _LATER = {
     "--tp": "tensor parallelism",

@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 import msgspec
 
-from srt.client import AsyncClient
-from srt.errors import RequestError, SrtError
-from srt.generation import GenerateOutput
+from srt.client.face import AsyncClient
+from srt.client.generation import GenerateOutput
+from srt.wire.errors import RequestError, SrtError
 
 HELP = """/system [TEXT]  set the system text and begin anew; without TEXT show it
 /reset          begin anew, with the same system text

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import uvloop
 
 from srt.args import ServerArgs, parse_args
-from srt.errors import ConfigError
-from srt.log import paint, set_up_logging
-from srt.model.files import resolve_model
-from srt.supervisor import Supervisor
+from srt.files.model_files import resolve_model
+from srt.ring.log import paint, set_up_logging
+from srt.ring.supervisor import Supervisor
+from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from msgspec import Struct, field
 
-import srt.sampling_params
-from srt.constraint import Capture
-from srt.engine import Engine
-from srt.errors import RequestError
-from srt.generation import GenerateOutput, Request
-from srt.many import Job, key_of, run_jobs
-from srt.messages import ChatOptions
-from srt.model.files import resolve_model
-from srt.model.vocab import Vocab, load_vocab
-from srt.progress import ProgressBar
-from srt.request_fields import checked_request
+import srt.wire.sampling
+from srt.client.generation import GenerateOutput, Request
+from srt.client.many import Job, key_of, run_jobs
+from srt.client.request_fields import checked_request
+from srt.files.model_files import resolve_model
+from srt.files.vocab import Vocab, load_vocab
+from srt.offline.engine import Engine
+from srt.offline.progress import ProgressBar
+from srt.wire.constraint import Capture
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatOptions
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -367,7 +367,7 @@ def _each(
     """The parameters of each of `count` prompts. Raises ValueError, TypeError."""
     if given is None:
         given = SamplingParams()
-    if isinstance(given, srt.sampling_params.SamplingParams):
+    if isinstance(given, srt.wire.sampling.SamplingParams):
         raise TypeError("LLM takes srt.llm.SamplingParams, which has vLLM's names")
     if isinstance(given, SamplingParams):
         return [given] * count

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from srt.engine import Engine
+from srt.offline.engine import Engine
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 

@@ -4,9 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from srt.constraint import Capture
-from srt.errors import CONFLICT, RequestError
-from srt.generation import (
+from srt.client.generation import (
     ChoiceScore,
     GenerateOutput,
     Request,
@@ -14,7 +12,9 @@ from srt.generation import (
     ScoreRequest,
     TokenizeRequest,
 )
-from srt.messages import Finish, RingEvent, sample_rid
+from srt.wire.constraint import Capture
+from srt.wire.errors import CONFLICT, RequestError
+from srt.wire.messages import Finish, RingEvent, sample_rid
 from tests.waiting import SOON_S
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
@@ -105,7 +105,7 @@ class FakeGeneration:
 
 
 class FakeClient:
-    """A `srt.generation.Client` with scripted answers that records what it was asked."""
+    """A `srt.client.generation.Client` with scripted answers that records what it was asked."""
 
     def __init__(self, pieces: Sequence[str] = DEFAULT_PIECES) -> None:
         self.pieces = tuple(pieces)

@@ -13,8 +13,8 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from srt.model.files import ModelFiles
-from srt.model.gguf_tokens import byte_level_alphabet
+from srt.files.gguf_tokens import byte_level_alphabet
+from srt.files.model_files import ModelFiles
 
 CORPUS = ["the cat sat on the mat", "the hat of the cat", "naïve café, naïve cat", "12 cats 34"]
 CONFIG = {"max_position_embeddings": 64, "eos_token_id": 1}

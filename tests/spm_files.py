@@ -11,8 +11,8 @@ import gguf
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from srt.model.files import ModelFiles
-from srt.model.gguf_tokens import SPM_SPACE, TokenType
+from srt.files.gguf_tokens import SPM_SPACE, TokenType
+from srt.files.model_files import ModelFiles
 
 CORPUS = [
     "the cat sat on the mat, and the hat of the cat was on the mat as well",

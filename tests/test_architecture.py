@@ -31,11 +31,11 @@ USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
 UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
 ZMQ_FILES = (
-    "srt/ring.py",
-    "srt/ring_socket.py",
-    "srt/ring_client.py",
-    "srt/actor.py",
-    "srt/supervisor.py",
+    "srt/ring/places.py",
+    "srt/ring/socket.py",
+    "srt/client/ring_client.py",
+    "srt/ring/actor.py",
+    "srt/ring/supervisor.py",
 )
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80
@@ -131,10 +131,10 @@ def test_a_forbidden_import_is_noticed(path: str, line: str) -> None:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        ("tokenizer_proc/x.py", "from srt.errors import RequestError"),
+        ("tokenizer_proc/x.py", "from srt.wire.errors import RequestError"),
         ("scheduler_proc/executor/x.py", "import torch"),
         ("detokenizer_proc/actor.py", "import zmq"),
-        ("srt/ring.py", "import zmq"),
+        ("srt/ring/places.py", "import zmq"),
         ("tests/e2e/x.py", "import transformers"),
     ],
 )
@@ -169,7 +169,8 @@ def test_files_and_functions_stay_small() -> None:
 def test_processes_around_the_model_do_not_load_it() -> None:
     """The client, the tokenizer, the detokenizer and the gateway start without torch."""
     code = (
-        "import sys, srt.client, tokenizer_proc.actor, detokenizer_proc.actor, srt.gateway.actor\n"
+        "import sys, srt.client.face, srt.gateway.actor\n"
+        "import tokenizer_proc.actor, detokenizer_proc.actor\n"
         "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run(

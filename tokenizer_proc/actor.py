@@ -7,10 +7,14 @@ import time
 
 import zmq
 
-from srt.actor import Actor
-from srt.constraint import COMPILE_WAIT_FACTOR
-from srt.errors import RequestError
-from srt.messages import (
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.ring.actor import Actor
+from srt.ring.places import send_now
+from srt.wire.constraint import COMPILE_WAIT_FACTOR
+from srt.wire.errors import RequestError
+from srt.wire.messages import (
     AbortReq,
     Captured,
     CompileCounts,
@@ -28,10 +32,6 @@ from srt.messages import (
     Refused,
     Tokenized,
 )
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
-from srt.ring import send_now
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import load_template
 from tokenizer_proc.front import Answer, Front, Word

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.messages import Admitted, TokenizedReq, sample_rid
-from srt.sampling_params import sub_seed
+from srt.wire.messages import Admitted, TokenizedReq, sample_rid
+from srt.wire.sampling import sub_seed
 
 
 class Admission(NamedTuple):

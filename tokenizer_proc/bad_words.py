@@ -7,8 +7,8 @@ tokens that spell the same word are not.
 
 from collections.abc import Sequence
 
-from srt.errors import RequestError
-from srt.model.tokenizer import Tokenizer
+from srt.files.tokenizer import Tokenizer
+from srt.wire.errors import RequestError
 
 # The scheduler keeps them all, and may look at all for every token that it samples.
 MAX_BAD_TOKENS = 4096

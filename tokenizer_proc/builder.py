@@ -8,18 +8,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from srt.constraint import CONSTRAINT_KINDS, Constraint, free_key
-from srt.errors import RequestError
-from srt.messages import (
+from srt.answers.reasoning import reasoning_tags
+from srt.files.vocab import Vocab
+from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
+from srt.wire.errors import RequestError
+from srt.wire.messages import (
     Admitted,
     GenerateReq,
     ScoreReq,
     TokenizedReq,
     unpack_ids,
 )
-from srt.model.vocab import Vocab
-from srt.reasoning import reasoning_tags
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tokenizer_proc.admission import Admission, samples_of
 from tokenizer_proc.healing import Healing, PromptHealer
 from tokenizer_proc.prompt import Prompt, too_long

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from srt.messages import ChatMessage, ToolSpec
-from srt.tools.format import ToolFormat
+from srt.answers.tool_format import ToolFormat
+from srt.wire.messages import ChatMessage, ToolSpec
 
 
 def with_tools_as_text(

@@ -18,12 +18,12 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.forked import ends_in_time
-from srt.messages import ChatMessage, ToolSpec
-from srt.model.vocab import Vocab
-from srt.reasoning import reasoning_tags
-from srt.tools.format import HERMES, ToolFormat, message_object, template_format, tool_object
+from srt.answers.reasoning import reasoning_tags
+from srt.answers.tool_format import HERMES, ToolFormat, message_object, template_format, tool_object
+from srt.files.vocab import Vocab
+from srt.ring.forked import ends_in_time
+from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.messages import ChatMessage, ToolSpec
 from tokenizer_proc.chat_messages import with_tools_as_text
 
 COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31

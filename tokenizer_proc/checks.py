@@ -3,8 +3,8 @@
 Called by the front; raises RequestError naming the field.
 """
 
-from srt.errors import RequestError
-from srt.messages import GenerateReq
+from srt.wire.errors import RequestError
+from srt.wire.messages import GenerateReq
 from tokenizer_proc.turns import Question, TextReq
 
 MAX_NAME_CHARS = 256

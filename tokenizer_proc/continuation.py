@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage
 
 Render = Callable[[Sequence[ChatMessage]], str]
 PARAM = "chat.continue_final"

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from srt.constraint import Constraint
-from srt.errors import (
+from srt.files.tokenizer import Tokenizer
+from srt.files.vocab import Vocab
+from srt.wire.constraint import Constraint
+from srt.wire.errors import (
     BAD_REQUEST,
     CONFLICT,
     OVERLOADED,
@@ -23,7 +25,7 @@ from srt.errors import (
     ErrorInfo,
     RequestError,
 )
-from srt.messages import (
+from srt.wire.messages import (
     Abort,
     AbortReq,
     Admitted,
@@ -48,8 +50,6 @@ from srt.messages import (
     sample_rid,
     score_rid,
 )
-from srt.model.tokenizer import Tokenizer
-from srt.model.vocab import Vocab
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate

@@ -8,8 +8,8 @@ says so, and then the compiler is asked for the same constraint again.
 import os
 from collections import OrderedDict
 
-from srt.constraint import Constraint, artefact_key
-from srt.ring import Ring
+from srt.ring.places import Ring
+from srt.wire.constraint import Constraint, artefact_key
 
 MAX_KNOWN = 4096
 MAX_KNOWN_CHARS = 16 * 2**20

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from srt.model.sorted_tokens import SortedTokens
-from srt.model.vocab import Vocab
-from srt.sampling_params import SamplingParams
+from srt.files.sorted_tokens import SortedTokens
+from srt.files.vocab import Vocab
+from srt.wire.sampling import SamplingParams
 
 MAX_HEALED_TOKENS = 4
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage, ToolCall, ToolSpec
-from srt.model.control_tokens import ControlTokens
+from srt.files.control_tokens import ControlTokens
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 
 # Templates make control tokens of these, as Phi's `<|user|>`; of no other role.
 _ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.constraint import Constraint
-from srt.messages import CompileCancel, CompileReq, TokenizedReq
+from srt.wire.constraint import Constraint
+from srt.wire.messages import CompileCancel, CompileReq, TokenizedReq
 from tokenizer_proc.admission import Admission
 
 _Name = tuple[bytes, str]  # client, rid

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.messages import (
+from srt.answers.reasoning import reasons
+from srt.files.tokenizer import Tokenizer
+from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.messages import (
     ChatMessage,
     ChatOptions,
     GenerateReq,
@@ -20,8 +22,6 @@ from srt.messages import (
     ToolSpec,
     unpack_ids,
 )
-from srt.model.tokenizer import Tokenizer
-from srt.reasoning import reasons
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
 from tokenizer_proc.marking import Chat, marked_chat, marked_text

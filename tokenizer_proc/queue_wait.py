@@ -7,9 +7,9 @@ before it is never refused, however large it is. Before the scheduler's first wo
 
 from collections.abc import Sequence
 
-from srt.errors import OVERLOADED, RequestError
-from srt.messages import Pace, TokenizedReq
-from srt.recent_prompts import RecentPrompts
+from srt.ring.recent_prompts import RecentPrompts
+from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.messages import Pace, TokenizedReq
 
 _AT_REST = Pace(epoch=0)
 SLACK = 1.25  # a wait may turn out to be so many times what is expected: machines slow down

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import msgspec
 
-from srt.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
-from srt.forked import detach, limit_memory
-from srt.messages import GenerateReq, TokenizeReq, encode
+from srt.ring.forked import detach, limit_memory
+from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import GenerateReq, TokenizeReq, encode
 from tokenizer_proc.reading import Reading, Unreadable
 from tokenizer_proc.turns import Piece, TextReq
 

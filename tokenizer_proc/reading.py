@@ -6,13 +6,13 @@ the chat template and the tokenizer. The tokenizer process calls it in its child
 
 from msgspec import Struct
 
-from srt.captures import captures_of
-from srt.constraint import Capture, GrammarError
-from srt.errors import INTERNAL, ErrorInfo, RequestError
-from srt.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
-from srt.model.tokenizer import Tokenizer
-from srt.regex.classes import load_tables
-from srt.regex.stops import build_stops
+from srt.answers.captures import captures_of
+from srt.files.tokenizer import Tokenizer
+from srt.patterns.classes import load_tables
+from srt.patterns.stops import build_stops
+from srt.wire.constraint import Capture, GrammarError
+from srt.wire.errors import INTERNAL, ErrorInfo, RequestError
+from srt.wire.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
 from tokenizer_proc.bad_words import bad_ids
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.scoring import ScoreReader

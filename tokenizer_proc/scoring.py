@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from srt.errors import CONTEXT_LENGTH, RequestError
-from srt.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
+from srt.wire.sampling import SamplingParams
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.prompt import PromptReader
 

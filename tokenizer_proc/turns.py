@@ -7,8 +7,8 @@ ring and its tenant, at most one piece is being read at a time, and its pieces g
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from srt.errors import OVERLOADED, RequestError
-from srt.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq
+from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq
 
 TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
 Question = TokenizeReq | CaptureReq  # holds no place, and ends at the front

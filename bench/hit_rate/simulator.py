@@ -16,8 +16,8 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
 from srt.args import ServerArgs
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 
 DEFAULTS = ServerArgs()
 UNBOUNDED_S = 1e9

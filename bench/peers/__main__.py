@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from bench.peers.catalogue import DEFAULT_HOME, NAMES, peers
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 
 def parse_args(argv: list[str] | None = None) -> tuple[argparse.Namespace, list[str]]:

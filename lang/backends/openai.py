@@ -33,7 +33,7 @@ from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import httpx

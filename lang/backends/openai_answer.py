@@ -5,7 +5,7 @@ from typing import Any
 
 from lang.backends.base import Completion
 from lang.backends.scores import Scored, Scores
-from srt.errors import INTERNAL, UNAVAILABLE, RequestError
+from srt.wire.errors import INTERNAL, UNAVAILABLE, RequestError
 
 
 class Answer:

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from srt.errors import (
+from srt.client.event_lines import event_lines
+from srt.wire.errors import (
     BAD_REQUEST,
     CONTEXT_LENGTH,
     INTERNAL,
@@ -25,7 +26,6 @@ from srt.errors import (
     UNAVAILABLE,
     RequestError,
 )
-from srt.event_lines import event_lines
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 256  # what is above waits here, and not at the server

@@ -20,15 +20,15 @@ from lang.backends.served_model import ServedModel
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
-from srt.client import AsyncClient
-from srt.errors import RequestError
-from srt.generation import GenerateOutput
-from srt.many import patiently
-from srt.sampling_params import SamplingParams
+from srt.client.face import AsyncClient
+from srt.client.generation import GenerateOutput
+from srt.client.many import patiently
 from srt.tasks import all_of
+from srt.wire.errors import RequestError
+from srt.wire.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from srt.engine import Engine
+    from srt.offline.engine import Engine
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -198,7 +198,7 @@ class Runtime:
     def engine(self) -> "Engine":
         """The server itself. Raises ConfigError if it cannot start."""
         if self._engine is None:
-            from srt.engine import Engine
+            from srt.offline.engine import Engine
 
             self._engine = Engine(**self._arguments)
         return self._engine

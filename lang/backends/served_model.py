@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from srt.errors import RingError
-from srt.model.files import resolve_model
-from srt.model.vocab import Vocab, load_vocab
-from srt.ring import ring_at
+from srt.files.model_files import resolve_model
+from srt.files.vocab import Vocab, load_vocab
+from srt.ring.places import ring_at
+from srt.wire.errors import RingError
 
 TIMEOUT_S = 60.0
 TEXTS_AT_ONCE = 1024

@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 
 from scheduler_proc.executor.base import Executor
-from srt.errors import ConfigError
-from srt.model.files import ModelFiles
+from srt.files.model_files import ModelFiles
+from srt.wire.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, native_attn_scale, pack_model, pool_shape
-from srt.errors import ConfigError
-from srt.model.files import ModelFiles
+from srt.files.model_files import ModelFiles
+from srt.wire.errors import ConfigError
 
 KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
 ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}

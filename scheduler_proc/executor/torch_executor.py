@@ -16,8 +16,8 @@ from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
 from scheduler_proc.sampling import sample
-from srt.errors import ConfigError
-from srt.model.files import ModelFiles
+from srt.files.model_files import ModelFiles
+from srt.wire.errors import ConfigError
 
 # Rows of logits held at once for prompt log-probabilities (50 MB at a 49k vocabulary).
 _LOGPROB_ROWS = 256

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from srt.constraint import GrammarError as GrammarError  # which patterns raise too
+from srt.wire.constraint import GrammarError as GrammarError  # which patterns raise too
 
 
 class Grammar(Protocol):

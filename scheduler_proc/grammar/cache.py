@@ -19,8 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 import scheduler_proc.kernels
-import srt.captures
-import srt.regex
+import srt.answers.captures
+import srt.patterns
 from scheduler_proc.grammar.artefact import FORMAT_VERSION, read_artefact
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.kernels.build import LIBRARY
@@ -40,7 +40,12 @@ def compiler_version() -> str:
     and the libraries behind them; and Python's Unicode tables, of which classes and cases of
     letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
-    ours = (__file__, srt.regex.__file__, srt.captures.__file__, scheduler_proc.kernels.__file__)
+    ours = (
+        __file__,
+        srt.patterns.__file__,
+        srt.answers.captures.__file__,
+        scheduler_proc.kernels.__file__,
+    )
     for module in ours:
         package = Path(module).parent
         for path in sorted(package.rglob("*.py")):

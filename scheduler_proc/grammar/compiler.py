@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
-from scheduler_proc.grammar.fsm import FsmGrammar
-from scheduler_proc.grammar.llguidance_backend import compile_llguidance, tokenizer_of
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
+from scheduler_proc.grammar.llg.backend import compile_llguidance, tokenizer_of
 from scheduler_proc.grammar.regex import (
     ByteDFA,
     StateLimitError,
@@ -25,9 +25,9 @@ from scheduler_proc.grammar.regex import (
 )
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint, may_capture
-from srt.errors import ConfigError
-from srt.regex.groups import GroupPattern
+from srt.patterns.groups import GroupPattern
+from srt.wire.constraint import Constraint, may_capture
+from srt.wire.errors import ConfigError
 
 # A little of everything that compilations come by.
 _SCHEMA = """{"type": "object", "required": ["a", "f"], "properties": {

@@ -18,10 +18,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar, GrammarError
-from srt.messages import JUMP_WINDOW_TOKENS
-from srt.model.sorted_tokens import SortedTokens
-from srt.model.tokenizer import Pieces
-from srt.model.vocab import Vocab
+from srt.files.sorted_tokens import SortedTokens
+from srt.files.tokenizer import Pieces
+from srt.files.vocab import Vocab
+from srt.wire.messages import JUMP_WINDOW_TOKENS
 
 WINDOW_TOKENS = JUMP_WINDOW_TOKENS  # looked back at most; longer words are left alone
 MAX_HELD_TOKENS = 4

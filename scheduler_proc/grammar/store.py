@@ -20,7 +20,7 @@ from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_free
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import free_key_text
+from srt.wire.constraint import free_key_text
 
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
@@ -127,7 +127,7 @@ class GrammarStore:
 
 def free_grammar(before: bytes, vocabulary: TokenVocabulary) -> CompiledGrammar:
     """`before`, and then whatever comes. It takes a millisecond and no compiler."""
-    from scheduler_proc.grammar.fsm import FsmGrammar
+    from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 
     dfa = compile_free(before, absent_bytes=vocabulary.absent_bytes)
     return FsmGrammar.build(dfa, vocabulary, precompute_s=0.0)
@@ -138,11 +138,11 @@ def load_compiled(artefact: Artefact, vocabulary: TokenVocabulary) -> CompiledGr
     from_arrays: Callable[[dict[str, Any], dict[str, np.ndarray], TokenVocabulary], CompiledGrammar]
     # A back end is loaded when it is first needed: each costs memory, and xgrammar needs torch.
     if artefact.backend == "fsm":
-        from scheduler_proc.grammar.fsm import FsmGrammar
+        from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 
         from_arrays = FsmGrammar.from_arrays
     elif artefact.backend == "llguidance":
-        from scheduler_proc.grammar.llguidance_backend import LlguidanceGrammar
+        from scheduler_proc.grammar.llg.backend import LlguidanceGrammar
 
         from_arrays = LlguidanceGrammar.from_arrays
     elif artefact.backend == "xgrammar":

@@ -1,6 +1,6 @@
 """What grammars know of a model's vocabulary: the bytes of the tokens that an output is made of.
 
-Built once per process from `srt.model.vocab.Vocab`. Ordinary tokens are those that stand for text:
+Built once per process from `srt.files.vocab.Vocab`. Ordinary tokens are those that stand for text:
 neither hidden, nor EOS, nor without bytes. A grammar allows no others, but for EOS at its end.
 """
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from scheduler_proc.grammar.mask_cache import MaskCache
 from scheduler_proc.grammar.trie import TokenTrie, build_trie
-from srt.model.sorted_tokens import SortedTokens
-from srt.model.vocab import Vocab
+from srt.files.sorted_tokens import SortedTokens
+from srt.files.vocab import Vocab
 
 # Changes when the meaning of what is kept under a fingerprint does.
 _FINGERPRINT_VERSION = b"1"

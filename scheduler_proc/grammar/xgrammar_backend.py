@@ -16,7 +16,7 @@ import numpy as np
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
+from srt.wire.constraint import Constraint
 
 _MAX_ROLLBACK = -1  # all of it
 _infos: "weakref.WeakKeyDictionary[TokenVocabulary, Any]" = weakref.WeakKeyDictionary()

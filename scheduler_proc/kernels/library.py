@@ -22,7 +22,7 @@ from weakref import ref
 import numpy as np
 
 from scheduler_proc.kernels.build import LIBRARY
-from srt.errors import SrtError
+from srt.wire.errors import SrtError
 
 ABI_VERSION = 4
 NUM_PHASES = 12

@@ -18,9 +18,9 @@ from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.gguf_config import config_from_gguf
 from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
-from srt.errors import ConfigError
-from srt.model.files import ModelFiles
-from srt.model.gguf_file import BLOCK_TYPES, GGUFFile
+from srt.files.gguf import BLOCK_TYPES, GGUFFile
+from srt.files.model_files import ModelFiles
+from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 _T = TypeVar("_T")
 

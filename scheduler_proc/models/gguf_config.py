@@ -23,9 +23,9 @@ from scheduler_proc.models.config import (
     require,
 )
 from scheduler_proc.models.gguf_names import ROPE_DIVISORS
-from srt.errors import ConfigError
-from srt.model.context import gguf_context_len
-from srt.model.gguf_file import GGUFFile
+from srt.files.context import gguf_context_len
+from srt.files.gguf import GGUFFile
+from srt.wire.errors import ConfigError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3")
 

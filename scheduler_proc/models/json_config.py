@@ -16,8 +16,8 @@ from scheduler_proc.models.families.llama import read_llama
 from scheduler_proc.models.families.mistral import read_mistral
 from scheduler_proc.models.families.phi3 import read_phi3
 from scheduler_proc.models.families.qwen import read_qwen2, read_qwen3
-from srt.errors import ConfigError
-from srt.model.files import require_file
+from srt.files.model_files import require_file
+from srt.wire.errors import ConfigError
 
 _Reader = Callable[[Mapping[str, Any], Path], DecoderConfig]
 

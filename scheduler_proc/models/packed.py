@@ -27,8 +27,8 @@ from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.recode import for_kernels
 from scheduler_proc.models.rope import rope_frequencies
 from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
-from srt.errors import ConfigError
-from srt.model.gguf_file import BLOCK_TYPES
+from srt.files.gguf import BLOCK_TYPES
+from srt.wire.errors import ConfigError
 
 QUANTIZATIONS = ("none", "q8", "q4")
 

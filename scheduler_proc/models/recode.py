@@ -8,7 +8,7 @@ import numpy as np
 
 from scheduler_proc.kernels.library import Source
 from scheduler_proc.models.checkpoint import F32, RawTensor, dequantise
-from srt.model.gguf_file import BLOCK_TYPES
+from srt.files.gguf import BLOCK_TYPES
 
 _Q5_0 = 6
 _Q5_0_BYTES = BLOCK_TYPES[_Q5_0].num_bytes

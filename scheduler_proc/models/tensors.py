@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 NORM = "model.norm.weight"
 

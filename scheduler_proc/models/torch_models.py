@@ -10,8 +10,8 @@ from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.decoder import Decoder, TokenLayout
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.loader import load_weights
-from srt.errors import ConfigError
-from srt.model.files import ModelFiles
+from srt.files.model_files import ModelFiles
+from srt.wire.errors import ConfigError
 
 if TYPE_CHECKING:
     from scheduler_proc.models.transformers_model.model import TransformersModel

@@ -6,17 +6,17 @@ import logging
 import socket
 from importlib.metadata import PackageNotFoundError, version
 
-from srt.actor import Actor
+from srt.answers.reasoning import has_reasoning
+from srt.client.ring_client import RingClient
+from srt.files.model_files import ModelFiles, resolve_model
+from srt.files.vocab import Vocab, load_vocab
 from srt.gateway.app import create_app
+from srt.gateway.callers.keys import KeyFiles
 from srt.gateway.context import Gateway, GatewayInfo
-from srt.gateway.keys import KeyFiles
-from srt.gateway.places import PROBE_PLACES
-from srt.gateway.server import GatewayServer
-from srt.listener import allow_connections
-from srt.model.files import ModelFiles, resolve_model
-from srt.model.vocab import Vocab, load_vocab
-from srt.reasoning import has_reasoning
-from srt.ring_client import RingClient
+from srt.gateway.http.places import PROBE_PLACES
+from srt.gateway.http.server import GatewayServer
+from srt.ring.actor import Actor
+from srt.ring.listener import allow_connections
 
 log = logging.getLogger(__name__)
 

@@ -1,25 +1,25 @@
 """Builds the gateway: every route over one `Client`, as an ASGI application.
 
-`srt.gateway.server` runs it. The application holds no state of requests beyond their lifetime.
+`srt.gateway.http.server` runs it. The application holds no state of requests beyond their lifetime.
 """
 
 from litestar import Litestar
 from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 
-from srt.gateway import docs
-from srt.gateway.auth import require_key
-from srt.gateway.body import MAX_BODY_BYTES
+from srt.client.generation import Client
+from srt.files.vocab import Vocab
+from srt.gateway.callers.keys import Keys
+from srt.gateway.callers.tenant import Tenants
 from srt.gateway.context import Gateway, GatewayInfo
+from srt.gateway.docs import routes as docs
 from srt.gateway.errors import EXCEPTION_HANDLERS, RETRY_AFTER
-from srt.gateway.keys import Keys
+from srt.gateway.http.auth import require_key
+from srt.gateway.http.body import MAX_BODY_BYTES
 from srt.gateway.metrics import GatewayMetrics
-from srt.gateway.native import PROMPT_TOKENS_HEADER
+from srt.gateway.native.routes import PROMPT_TOKENS_HEADER
 from srt.gateway.routes import HANDLERS
 from srt.gateway.stored_responses import StoredResponses
-from srt.gateway.tenant import Tenants
-from srt.generation import Client
-from srt.model.vocab import Vocab
 
 
 def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:

@@ -15,10 +15,10 @@ from itertools import chain
 
 import msgspec
 
-from srt.errors import OVERLOADED, ErrorInfo, RequestError
+from srt.client.generation import GenerateOutput, Generation, Request
+from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, check_running
-from srt.gateway.tenant import Name, tenant
-from srt.generation import GenerateOutput, Generation, Request
+from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
 MAX_REFUSALS = 1024  # of so many callers

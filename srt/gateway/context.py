@@ -11,15 +11,15 @@ import litestar
 from litestar.datastructures import State
 from msgspec import Struct, field
 
-from srt.errors import UNAVAILABLE, ErrorInfo, RequestError
+from srt.client.generation import Client, Generation, Request, ScoreRequest
+from srt.files.vocab import Vocab
+from srt.gateway.callers.keys import Keys
+from srt.gateway.callers.tenant import Name
 from srt.gateway.errors import MODEL_NOT_FOUND
-from srt.gateway.keys import Keys
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
-from srt.gateway.tenant import Name
-from srt.generation import Client, Generation, Request, ScoreRequest
-from srt.model.vocab import Vocab
+from srt.wire.errors import UNAVAILABLE, ErrorInfo, RequestError
 
 HttpRequest = litestar.Request[Any, Any, State]
 

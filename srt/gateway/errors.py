@@ -17,7 +17,7 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from msgspec import UNSET, Struct, UnsetType
 
-from srt.errors import BAD_REQUEST, HTTP_STATUS, INTERNAL, NOT_FOUND, ErrorInfo, RequestError
+from srt.wire.errors import BAD_REQUEST, HTTP_STATUS, INTERNAL, NOT_FOUND, ErrorInfo, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class ClientDisconnected(Exception):
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
-    """What a client is told: `type` in OpenAI's words, `code` from `srt.errors`."""
+    """What a client is told: `type` in OpenAI's words, `code` from `srt.wire.errors`."""
 
     message: str
     type: str

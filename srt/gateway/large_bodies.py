@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from srt.errors import OVERLOADED, RequestError
+from srt.wire.errors import OVERLOADED, RequestError
 
 LARGE_BYTES = 64 * 1024  # bodies up to this size always find room
 MAX_HELD_BYTES = 128 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from srt.generation import GenerateOutput
+from srt.client.generation import GenerateOutput
 
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",

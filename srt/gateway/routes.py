@@ -2,19 +2,12 @@
 
 from litestar.handlers import HTTPRouteHandler
 
-from srt.gateway import (
-    embeddings,
-    health,
-    native,
-    openai,
-    operations,
-    parsing,
-    pause,
-    profile,
-    responses,
-    score,
-    tokens,
-)
+from srt.gateway.native import routes as native
+from srt.gateway.openai import embeddings
+from srt.gateway.openai import routes as openai
+from srt.gateway.ops import health, operations, pause, profile
+from srt.gateway.responses import routes as responses
+from srt.gateway.text import parsing, score, tokens
 
 HANDLERS: list[HTTPRouteHandler] = [
     *native.ROUTES,

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from srt.errors import NOT_FOUND, RequestError
-from srt.gateway.wire_responses import (
+from srt.gateway.wire.responses import (
     InputItem,
     InputPart,
     MessageItem,
@@ -20,6 +19,7 @@ from srt.gateway.wire_responses import (
     ReasoningItem,
     ResponseObject,
 )
+from srt.wire.errors import NOT_FOUND, RequestError
 
 # Larger ones are not kept: one of many small parts is read in 14 ms, in which nothing else is done.
 MAX_RESPONSE_BYTES = 1024 * 1024

@@ -17,9 +17,9 @@ from bench.peers import __main__ as peers_main
 from bench.peers.catalogue import NAMES, Srt, peers
 from bench.peers.process import StartError, free_port, running
 from bench.report import figures_of
-from srt.messages import Finish
+from srt.wire.messages import Finish
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import served
+from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
 

@@ -8,7 +8,7 @@ import pytest
 from bench import hostile_http
 from bench.hostile_http import HTTP_ATTACKS, Phase, Row, cells
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import served
+from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
 

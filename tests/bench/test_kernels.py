@@ -51,7 +51,7 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.packed import PackedModel
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 PEAKS = Peaks(read=20e9, fp32=100e9, int8=400e9)
 SHAPE = Shape(heads=6, kv_heads=2, head_dim=64)

@@ -10,8 +10,8 @@ import pytest
 
 from bench.load import LoadGenerator
 from bench.peers.openvino_server import App, Ask, Engine, News, OpenVino, parse_args
-from srt.gateway.server import GatewayServer
-from tests.srt.gateway_setup import sse_payloads
+from srt.gateway.http.server import GatewayServer
+from tests.srt.gateway.setup import sse_payloads
 from tests.waiting import SOON_S
 
 VOCABULARY = [bytes([i]) for i in range(256)]  # a token is a byte

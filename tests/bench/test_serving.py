@@ -13,11 +13,11 @@ from bench.report import figures_of, percentile, table
 from bench.serving import parse_args
 from bench.text import TextSource, words_of
 from bench.workloads import WORKLOADS, Node, Workload
-from srt.errors import OVERLOADED, RequestError
-from srt.generation import Request
-from srt.messages import Finish
+from srt.client.generation import Request
+from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.messages import Finish
 from tests.fakes import FakeClient
-from tests.srt.gateway_setup import served
+from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
 

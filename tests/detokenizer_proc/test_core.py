@@ -8,8 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from detokenizer_proc.core import Detokenizer, DetokenizerStep
-from srt.errors import ErrorInfo
-from srt.messages import (
+from srt.files.vocab import Vocab
+from srt.patterns import classes
+from srt.wire.errors import ErrorInfo
+from srt.wire.messages import (
     Abort,
     Credit,
     Finish,
@@ -24,8 +26,6 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.model.vocab import Vocab
-from srt.regex import classes
 
 EPOCH, EOS = 7, 256
 A, B = b"client-a", b"client-b"

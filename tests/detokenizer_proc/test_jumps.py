@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from detokenizer_proc.core import Detokenizer
-from srt.messages import (
+from srt.files.vocab import Vocab
+from srt.wire.messages import (
     Finish,
     LogprobDetail,
     Output,
@@ -18,7 +19,6 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.model.vocab import Vocab
 
 PIECES = [bytes([i]) for i in range(256)] + [b'",', b'":', b"ab", b"abc", "é".encode()]
 COMMA, COLON, AB, ABC, E_ACUTE = range(256, 261)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detokenizer_proc.leases import Leases
-from srt.ring import LEASE_INTERVAL_S, LEASE_S
+from srt.ring.places import LEASE_INTERVAL_S, LEASE_S
 
 SILENT, LOUD = b"silent", b"loud"
 

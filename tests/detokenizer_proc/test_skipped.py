@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.messages import Finish, Output, ReqEnd, ReqStart, TokenBatch, pack_ids, unpack_ids
-from srt.model.vocab import Vocab
+from srt.files.vocab import Vocab
+from srt.wire.messages import Finish, Output, ReqEnd, ReqStart, TokenBatch, pack_ids, unpack_ids
 
 PIECES = [bytes([i]) for i in range(256)] + [b"://", "é".encode(), b"ab"]
 SLASHES, E_ACUTE, AB = range(256, 259)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from detokenizer_proc import stop_automaton, stop_search
 from detokenizer_proc.stop_search import Found, PatternSearch
-from srt.constraint import GrammarError
-from srt.regex.codepoints import contains
-from srt.regex.parser import parse
-from srt.regex.stops import MAX_STOP_NODES, StopNFA, build_stops
-from srt.regex.syntax import (
+from srt.patterns.ranges import contains
+from srt.patterns.read_re import parse
+from srt.patterns.stops import MAX_STOP_NODES, StopNFA, build_stops
+from srt.patterns.tree import (
     Anchor,
     AnchorKind,
     Chars,
@@ -25,7 +24,8 @@ from srt.regex.syntax import (
     Node,
     Repeat,
 )
-from tests.scheduler_proc.grammar.regex_cases import TEXTS, patterns, reference
+from srt.wire.constraint import GrammarError
+from tests.scheduler_proc.grammar.regex.cases import TEXTS, patterns, reference
 
 
 def found_by_re(compiled: Sequence[re.Pattern[str]], text: str) -> list[Found]:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detokenizer_proc.core import Detokenizer
-from srt.messages import (
+from srt.files.vocab import Vocab
+from srt.wire.messages import (
     Finish,
     LogprobDetail,
     Output,
@@ -18,7 +19,6 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.model.vocab import Vocab
 
 PIECES = [b"", b"a", b"b", b"ab", b"ba:", b"\xc3", b"\xa9", "é".encode(), b"<stop>"]
 STOP_ID = 8

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detokenizer_proc.text_stream import StopMatch, Stops, TextStream
-from srt.model.files import resolve_model
-from srt.model.tokenizer import Tokenizer, load_tokenizer
-from srt.model.vocab import Vocab, load_vocab
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.files.vocab import Vocab, load_vocab
 
 SCRIPTS = [
     "abc XYZ 019 ,.!\n\t",

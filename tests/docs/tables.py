@@ -16,11 +16,13 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 
 from bench.workloads import WORKLOADS
-from srt import messages
 from srt.args import _parser
-from srt.gateway import docs
+from srt.gateway.constraint.wire import StructuredOutputs
+from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS
-from srt.gateway.fields import (
+from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
+from srt.gateway.routes import HANDLERS
+from srt.gateway.wire.fields import (
     CHAT,
     COMPLETION,
     NATIVE,
@@ -30,16 +32,14 @@ from srt.gateway.fields import (
     Kind,
     describe,
 )
-from srt.gateway.metrics import COUNTERS, GAUGES, GatewayMetrics
-from srt.gateway.routes import HANDLERS
-from srt.gateway.wire_constraint import StructuredOutputs
-from srt.gateway.wire_native import NativeRequest, NativeSampling
-from srt.gateway.wire_openai import ChatRequest, CompletionRequest, Message, StreamOptions
-from srt.gateway.wire_operations import ABORT_KIND, AbortRequest
-from srt.gateway.wire_responses import InputItem, ResponsesRequest
-from srt.gateway.wire_score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
-from srt.gateway.wire_tokens import TOKENIZE, DetokenizeBody, TokenizeBody
-from srt.sampling_params import (
+from srt.gateway.wire.native import NativeRequest, NativeSampling
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest, Message, StreamOptions
+from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
+from srt.gateway.wire.responses import InputItem, ResponsesRequest
+from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
+from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
+from srt.wire import messages
+from srt.wire.sampling import (
     MAX_BAD_WORDS,
     MAX_BIASED_TOKENS,
     MAX_SAMPLES,

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 
 
 @cache

@@ -65,7 +65,7 @@ class Server:
         """The children's process ids, by the module they run; not those of their own children."""
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
-        names |= {"scheduler_proc.grammar": "compiler"}
+        names |= {"scheduler_proc.grammar.worker": "compiler"}
         found = {}
         for entry in Path("/proc").iterdir():
             try:

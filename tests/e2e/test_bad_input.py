@@ -15,11 +15,11 @@ import msgspec
 import pytest
 import zmq
 
-from srt.client import AsyncClient
-from srt.errors import RequestError
-from srt.messages import FrontReply, GenerateReq, Hello, decoder, encode
-from srt.ring import ring_at
-from srt.sampling_params import SamplingParams
+from srt.client.face import AsyncClient
+from srt.ring.places import ring_at
+from srt.wire.errors import RequestError
+from srt.wire.messages import FrontReply, GenerateReq, Hello, decoder, encode
+from srt.wire.sampling import SamplingParams
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from srt import AsyncClient
-from srt.errors import RequestError
-from srt.generation import GenerateOutput
-from srt.sampling_params import sub_seed
+from srt.client.generation import GenerateOutput
+from srt.wire.errors import RequestError
+from srt.wire.sampling import sub_seed
 from tests.e2e.server import Server
 from tests.e2e.test_clients import CHAT, GREEDY, LONG, PROMPT, assert_soon_idle, both, facts
 

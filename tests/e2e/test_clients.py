@@ -14,11 +14,11 @@ import openai
 import pytest
 
 from srt import AsyncClient
-from srt.errors import NOT_FOUND, ConfigError, RequestError, RingError
-from srt.generation import GenerateOutput
-from srt.messages import Finish, Goodbye
-from srt.ring import LEASE_S, RING_LOST_S, send_now
-from srt.sampling_params import SamplingParams
+from srt.client.generation import GenerateOutput
+from srt.ring.places import LEASE_S, RING_LOST_S, send_now
+from srt.wire.errors import NOT_FOUND, ConfigError, RequestError, RingError
+from srt.wire.messages import Finish, Goodbye
+from srt.wire.sampling import SamplingParams
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from srt.client import AsyncClient
-from srt.constraint import Constraint, artefact_key
-from srt.errors import RequestError
-from srt.messages import Finish
-from srt.ring import ring_at
+from srt.client.face import AsyncClient
+from srt.ring.places import ring_at
+from srt.wire.constraint import Constraint, artefact_key
+from srt.wire.errors import RequestError
+from srt.wire.messages import Finish
 from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 

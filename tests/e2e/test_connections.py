@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from bench.hostile_bodies import BODIES
-from srt.client import AsyncClient
+from srt.client.face import AsyncClient
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 

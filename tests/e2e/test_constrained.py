@@ -13,12 +13,12 @@ from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
-from srt.messages import TokenizedReq, pack_ids
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
-from srt.model.vocab import load_vocab
-from srt.sampling_params import SamplingParams
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.constraint import Constraint
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 
 POOL = 8192

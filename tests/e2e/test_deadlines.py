@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from srt.client import AsyncClient
-from srt.errors import TIMED_OUT, RequestError
-from srt.generation import GenerateOutput
+from srt.client.face import AsyncClient
+from srt.client.generation import GenerateOutput
+from srt.wire.errors import TIMED_OUT, RequestError
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from srt import Engine, RequestError, RingError
-from srt.errors import ConfigError
-from srt.generation import GenerateOutput
+from srt.client.generation import GenerateOutput
+from srt.wire.errors import ConfigError
 from tests.e2e.server import gone
 
 PROMPT = "The capital of France is"

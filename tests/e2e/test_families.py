@@ -14,7 +14,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.e2e.server import running_server
-from tests.scheduler_proc.families import random_family
+from tests.scheduler_proc.models.families import random_family
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seven wizards vex bold knights. "

@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from srt.client import AsyncClient
-from srt.errors import RequestError, RingError
-from srt.messages import Goodbye
-from srt.ring import RING_LOST_S, send_now
+from srt.client.face import AsyncClient
+from srt.ring.places import RING_LOST_S, send_now
+from srt.wire.errors import RequestError, RingError
+from srt.wire.messages import Goodbye
 from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 

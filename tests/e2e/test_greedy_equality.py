@@ -14,13 +14,13 @@ import pytest
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
-from srt.messages import ChatMessage
-from srt.model.files import DEFAULT_MODEL, resolve_model
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.messages import ChatMessage
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.native_ops import load_or_skip
+from tests.scheduler_proc.kernels.ops import load_or_skip
 from tokenizer_proc.chat_template import ChatTemplate
 
 POOL = 2048

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from bench.hostile_inputs import ATTACKS
-from srt.client import AsyncClient
-from srt.constraint import CONSTRAINT_KINDS
-from srt.errors import OVERLOADED, RequestError
+from srt.client.face import AsyncClient
+from srt.wire.constraint import CONSTRAINT_KINDS
+from srt.wire.errors import OVERLOADED, RequestError
 from tests.e2e.server import Server, running_server
 
 BOUND_S = 60.0  # for one answer; far above what any takes

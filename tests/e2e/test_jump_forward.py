@@ -7,10 +7,10 @@ import pytest
 
 from bench.patterns import CHARACTER, CITY
 from srt import AsyncClient, Engine
-from srt.generation import GenerateOutput
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.client.generation import GenerateOutput
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
 
 PROMPT = "Harry Potter is a character in a novel. Fill in the information as JSON.\n"
 

@@ -16,9 +16,9 @@ import lang as sgl
 from lang import loop
 from lang.backends.runtime import RuntimeEndpoint, endpoint_of
 from lang.errors import ProgramError
-from srt.engine import Engine
-from srt.errors import RequestError, RingError
-from srt.messages import ChatMessage
+from srt.offline.engine import Engine
+from srt.wire.errors import RequestError, RingError
+from srt.wire.messages import ChatMessage
 from tests.waiting import SOON_S
 
 LONG = {"max_tokens": 4000, "ignore_eos": True}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lang as sgl
-from srt.errors import RingError
+from srt.wire.errors import RingError
 from tests.e2e.server import Server, gone, running_server
 from tests.lang.test_faults import within
 from tests.waiting import SOON_S

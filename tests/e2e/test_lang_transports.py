@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import lang as sgl
-from srt.errors import RequestError
+from srt.wire.errors import RequestError
 from tests.e2e.server import Server
 from tests.lang.test_faults import until, within
 

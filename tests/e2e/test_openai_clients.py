@@ -13,7 +13,7 @@ import openai
 import pytest
 
 from srt import AsyncClient
-from srt.sampling_params import sub_seed
+from srt.wire.sampling import sub_seed
 from tests.e2e.server import Server
 
 PROMPT = "The capital of France is"

@@ -8,7 +8,7 @@ import torch
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
-from srt.model.files import DEFAULT_MODEL, resolve_model
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from tests.e2e.reference import reference_logits
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 

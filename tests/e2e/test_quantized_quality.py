@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from scheduler_proc.executor.native_executor import NativeExecutor
-from srt.messages import ChatMessage
-from srt.model.files import DEFAULT_MODEL, resolve_model
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.messages import ChatMessage
 from tests.e2e.reference import reference_logits
-from tests.scheduler_proc.native_ops import load_or_skip
+from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 from tokenizer_proc.chat_template import ChatTemplate
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from srt import AsyncClient
-from srt.errors import RingError
-from srt.sampling_params import sub_seed
+from srt.wire.errors import RingError
+from srt.wire.sampling import sub_seed
 from tests.e2e.server import Server
 
 LENGTH = 240

@@ -17,10 +17,10 @@ import torch
 
 import lang as sgl
 from srt import AsyncClient, Engine
-from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
-from srt.generation import ScoreOutput
-from srt.model.files import DEFAULT_MODEL, resolve_model
-from srt.model.tokenizer import Tokenizer, load_tokenizer
+from srt.client.generation import ScoreOutput
+from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from tests.e2e.reference import reference_model
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S

@@ -13,7 +13,7 @@ import pytest
 
 import lang as sgl
 from lang.ir import REGEX_FLOAT, REGEX_INT, REGEX_STR
-from srt.engine import Engine
+from srt.offline.engine import Engine
 
 
 @pytest.fixture(scope="module", autouse=True)

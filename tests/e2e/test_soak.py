@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from srt.client import AsyncClient
-from srt.errors import CONTEXT_LENGTH, RequestError
+from srt.client.face import AsyncClient
+from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from tests.e2e.server import Server, running_server
 
 POOL = 1024

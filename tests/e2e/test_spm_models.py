@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from srt import Engine
-from srt.generation import GenerateOutput
-from srt.messages import ChatMessage
-from srt.model.files import ModelFiles
-from srt.model.tokenizer import load_plain_tokenizer, load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.client.generation import GenerateOutput
+from srt.files.model_files import ModelFiles
+from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.messages import ChatMessage
 from tests.e2e.server import running_server
-from tests.scheduler_proc.families import random_family
-from tests.scheduler_proc.gguf_families import write_family
+from tests.scheduler_proc.models.families import random_family
+from tests.scheduler_proc.models.gguf_families import write_family
 from tests.spm_files import SPM_SPACE, add_spm_tokenizer, pieces_and_types, scores
 
 PATTERN = r'\{"name": "[a-z]{3}", "size": [0-9]{2}, "place": "(on|under) the mat"\}'

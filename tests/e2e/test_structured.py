@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 import lang as sgl
 from srt import AsyncClient
-from srt.errors import RequestError
+from srt.wire.errors import RequestError
 from tests.e2e.server import Server
 
 PATTERN = r"(\d{1,3}\.){3}\d{1,3}"

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from srt.client import AsyncClient
-from srt.sampling_params import SamplingParams
+from srt.client.face import AsyncClient
+from srt.wire.sampling import SamplingParams
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 

@@ -13,9 +13,9 @@ import openai
 import pytest
 
 from srt import AsyncClient
-from srt.model.files import resolve_model
-from srt.model.tokenizer import Tokenizer, load_tokenizer
-from srt.model.vocab import Vocab, load_vocab
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.files.vocab import Vocab, load_vocab
 from tests.e2e.server import Server
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_new_tokens": 8}

@@ -8,14 +8,14 @@ import httpx
 import pytest
 import torch
 
-from srt.model.files import ModelFiles
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.files.model_files import ModelFiles
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
 from tests.e2e.server import running_server
 from tests.model_files import write_json
-from tests.scheduler_proc.families import random_family
+from tests.scheduler_proc.models.families import random_family
 from tests.spm_files import TURNS, pieces_and_types, spm_model
-from tests.srt.model.test_tiktoken_file import CONFIG, file_of, learned
+from tests.srt.files.test_tiktoken import CONFIG, file_of, learned
 
 PROMPT = "the cat sat on it, größer als 猫"
 PATTERN = r"(on|under) the mat, [0-9]{2}"

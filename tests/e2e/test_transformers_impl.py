@@ -8,11 +8,11 @@ import httpx
 import pytest
 import torch
 
-from srt.model.files import ModelFiles
-from srt.model.vocab import load_vocab
+from srt.files.model_files import ModelFiles
+from srt.files.vocab import load_vocab
 from tests.e2e.server import Server, running_server
 from tests.model_files import TOKENIZER_CONFIG, byte_level_tokenizer, write_json
-from tests.scheduler_proc.transformers_families import random_model, save
+from tests.scheduler_proc.models.transformers_families import random_model, save
 
 TEXT = "the cat sat on the mat, the hat of the cat: "
 

@@ -12,7 +12,7 @@ from lang.chat_template import (
 )
 from lang.errors import UnsupportedError
 from lang.sampling import PLAIN, Sampling
-from srt.errors import RequestError
+from srt.wire.errors import RequestError
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from lang.backends.base import Image, Message, Prompt
 from lang.backends.openai import OpenAI, closest
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
-from srt.client import AsyncClient
-from srt.errors import ConfigError, RequestError
+from srt.client.face import AsyncClient
+from srt.wire.errors import ConfigError, RequestError
 from tests.e2e.server import Server
 from tests.waiting import SOON_S
 

@@ -19,7 +19,7 @@ import pytest
 import lang as sgl
 from lang import marks
 from lang.errors import LangError, ProgramError, UnsupportedError
-from srt.sampling_params import sub_seed
+from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from lang.backends.served_model import ServedModel
-from srt.errors import RingError
+from srt.wire.errors import RingError
 
 
 def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> ServedModel:

@@ -1,7 +1,7 @@
 // Drives the whole C ABI of the native kernels, as a program that a sanitizer can watch:
 // `driver STEPS [LEVEL]` runs that many random steps per model, at that level or at all that this CPU
 // runs.
-// tests/scheduler_proc/test_kernel_sanitizers.py builds and runs it.
+// tests/scheduler_proc/kernels/test_sanitizers.py builds and runs it.
 //
 // Every array has exactly the size that the header asks for, and lies on the heap: what is read or
 // written past it is an error under ASan. Results of three threads must equal those of one.

@@ -9,12 +9,12 @@ import re
 from functools import cache
 from itertools import product
 
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.model.tokenizer import Pieces
-from srt.model.vocab import Vocab
+from srt.files.tokenizer import Pieces
+from srt.files.vocab import Vocab
 from tests.scheduler_proc.fake_executor import VOCAB
 from tests.scheduler_proc.fake_grammar import EOS
 

@@ -17,7 +17,7 @@ from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder
-from srt.messages import (
+from srt.wire.messages import (
     Abort,
     Finish,
     LogprobDetail,
@@ -27,7 +27,7 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.fake_executor import (
     VOCAB,
     Detail,

@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 
 VOCAB = 1000
 TOP_LOGIT, LOGIT_STEP = 10.0, 0.02  # of the token that is the hash, and from one to the next

@@ -16,8 +16,8 @@ from scheduler_proc.recovery import Recovery
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.trace import TraceRecorder
-from srt.messages import Abort, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import Abort, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar

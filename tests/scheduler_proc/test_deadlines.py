@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.errors import TIMED_OUT
-from srt.messages import Finish, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import TIMED_OUT
+from srt.wire.messages import Finish, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 

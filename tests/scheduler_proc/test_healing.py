@@ -6,13 +6,13 @@ import random
 import pytest
 
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.store import free_grammar
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
-from srt.messages import Abort, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import Abort, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser, text_of, token_vocabulary
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import ids_of

@@ -19,9 +19,9 @@ from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
-from srt.messages import Abort, ClientGone, Finish, GrammarMade, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import Abort, ClientGone, Finish, GrammarMade, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar

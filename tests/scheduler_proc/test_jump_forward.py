@@ -17,15 +17,15 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.req import Req
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.messages import Finish, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import Finish, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import (
     Longest,
     grammar_of,

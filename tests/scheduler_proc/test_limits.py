@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from scheduler_proc.limits import BadSequences
 from scheduler_proc.req import Req
-from srt.errors import BAD_REQUEST
-from srt.messages import Finish, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import BAD_REQUEST
+from srt.wire.messages import Finish, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser, text_of
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import bad_next, ids_of, reference_output

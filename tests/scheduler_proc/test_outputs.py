@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
 from scheduler_proc.req import Req
-from srt.messages import (
+from srt.wire.messages import (
     Finish,
     LogprobDetail,
     TokenBatch,
@@ -18,7 +18,7 @@ from srt.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from scheduler_proc.pace import PaceMeter
-from srt.errors import RequestError
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import RequestError
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.test_pace import SizedExecutor
 from tokenizer_proc.queue_wait import SLACK, QueueWait

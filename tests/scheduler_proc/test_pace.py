@@ -6,8 +6,8 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from scheduler_proc.step_cost import MAX_SURPRISE, StepCost
-from srt.messages import Abort, Pace, TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import Abort, Pace, TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.penalties import LateChange, LogitChanges
 from scheduler_proc.req import Req
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.fake_executor import changes_of
 from tests.scheduler_proc.ragged import Row, make_batch
 

@@ -16,8 +16,8 @@ from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.queue_order import POLICIES
 from scheduler_proc.radix_cache import Cursor, RadixCache, TreeNode
 from scheduler_proc.req import Req
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 
 PROMPTS = st.lists(st.integers(1, 3), min_size=1, max_size=6)

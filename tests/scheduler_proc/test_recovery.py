@@ -10,12 +10,12 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.parts import part_of
 from scheduler_proc.recovery import MAX_HOPELESS, MAX_SPLITS
-from srt.sampling_params import SamplingParams
-from tests.scheduler_proc.checkpoints import random_llama, save_directory
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, PoisonedStep, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
-from tests.scheduler_proc.native_ops import load_or_skip
+from tests.scheduler_proc.kernels.ops import load_or_skip
+from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
 
 BAD = 999
 

@@ -13,11 +13,11 @@ from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
-from srt.errors import RequestError
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import MIN_REPETITION_PENALTY, SamplingParams
-from tests.scheduler_proc.checkpoints import SMALL, random_llama, save_directory
-from tests.scheduler_proc.native_ops import load_or_skip
+from srt.wire.errors import RequestError
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams
+from tests.scheduler_proc.kernels.ops import load_or_skip
+from tests.scheduler_proc.models.checkpoints import SMALL, random_llama, save_directory
 
 VOCAB = int(SMALL["vocab_size"])
 POOL = 64

@@ -13,7 +13,7 @@ from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.sampling import restricted, sample
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.ragged import indptr, int32, sampling_fields
 
 

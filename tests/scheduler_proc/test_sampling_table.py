@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
-from srt.messages import TokenizedReq, pack_ids
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.sampling import SamplingParams
 
 MASK = 2**64 - 1
 

@@ -11,8 +11,8 @@ from scheduler_proc.decodes import DECODE_RUN
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.messages import ClientGone, Finish
-from srt.sampling_params import SamplingParams
+from srt.wire.messages import ClientGone, Finish
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from srt.errors import BAD_REQUEST
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import BAD_REQUEST
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import Detail, detail_at, next_hash, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar

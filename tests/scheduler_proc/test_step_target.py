@@ -11,7 +11,7 @@ import pytest
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.step_target import AUTO_STEPS, MIN_SHARE, CostMeter, StepCosts, tokens_beside
 from scheduler_proc.trace import TraceRecorder, replay
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
 from tests.scheduler_proc.test_scheduler import record

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from srt.args import parse_args
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from srt.errors import RequestError
 from srt.llm import SamplingParams, StructuredOutputsParams, _text_and_ids
+from srt.wire.errors import RequestError
 
 
 def test_prompts_of_every_kind() -> None:

@@ -1,6 +1,6 @@
 """A front that reads texts at once, for tests of what it makes of them."""
 
-from srt.messages import GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
+from srt.wire.messages import GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front, Word
 from tokenizer_proc.parking import Parked

@@ -4,10 +4,10 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers
 
-from srt.errors import RequestError
-from srt.model.files import resolve_model
-from srt.model.tokenizer import Tokenizer, load_tokenizer
-from srt.model.vocab import load_vocab
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.errors import RequestError
 from tokenizer_proc.bad_words import MAX_BAD_TOKENS, bad_ids
 
 

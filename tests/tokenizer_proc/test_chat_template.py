@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage, ToolCall, ToolSpec
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
-from srt.tools.format import HERMES
+from srt.answers.tool_format import HERMES
+from srt.files.model_files import resolve_model
+from srt.files.vocab import load_vocab
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tokenizer_proc.chat_template import ChatTemplate
 
 USER = ChatMessage("user", "Hi <b>")

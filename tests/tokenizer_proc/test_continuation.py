@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall
-from srt.model.files import resolve_model
-from srt.model.tokenizer import load_tokenizer
-from srt.model.vocab import load_vocab
-from srt.sampling_params import SamplingParams
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import load_tokenizer
+from srt.files.vocab import load_vocab
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall
+from srt.wire.sampling import SamplingParams
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
 from tokenizer_proc.prompt import PromptReader

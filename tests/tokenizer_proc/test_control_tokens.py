@@ -9,8 +9,9 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
-from srt.errors import RequestError
-from srt.messages import (
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.wire.errors import RequestError
+from srt.wire.messages import (
     ChatMessage,
     ChatOptions,
     Continuation,
@@ -19,8 +20,7 @@ from srt.messages import (
     ToolCall,
     ToolSpec,
 )
-from srt.model.tokenizer import Tokenizer, load_tokenizer
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.model_files import save_directory
 from tests.tokenizer_proc.test_family_templates import CHAT_ML, GEMMA, LLAMA_3, MISTRAL, PHI_3
 from tokenizer_proc.chat_template import ChatTemplate

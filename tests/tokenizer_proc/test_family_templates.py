@@ -7,12 +7,12 @@ import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage, ToolCall, ToolSpec
-from srt.model.vocab import load_vocab
-from srt.tools.calls import call_parser
-from srt.tools.events import CallArguments, CallStart, Content, Reasoning
-from srt.tools.format import HARMONY, QWEN3_CODER, template_format
+from srt.answers.tool_calls import call_parser
+from srt.answers.tool_events import CallArguments, CallStart, Content, Reasoning
+from srt.answers.tool_format import HARMONY, QWEN3_CODER, template_format
+from srt.files.vocab import load_vocab
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 from tests.model_files import byte_level_tokenizer, save_directory
 from tokenizer_proc.chat_template import ChatTemplate
 

@@ -10,8 +10,10 @@ import tokenizers
 from msgspec.structs import replace
 from tokenizers import AddedToken, models, pre_tokenizers
 
-from srt.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
-from srt.messages import (
+from srt.files.tokenizer import Tokenizer
+from srt.files.vocab import Vocab, byte_level_alphabet
+from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import (
     Abort,
     AbortReq,
     Admitted,
@@ -30,9 +32,7 @@ from srt.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.model.tokenizer import Tokenizer
-from srt.model.vocab import Vocab, byte_level_alphabet
-from srt.sampling_params import SamplingParams, sub_seed
+from srt.wire.sampling import SamplingParams, sub_seed
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from srt.constraint import Constraint, artefact_key
-from srt.ring import Ring
+from srt.ring.places import Ring
+from srt.wire.constraint import Constraint, artefact_key
 from tokenizer_proc import grammars as module
 from tokenizer_proc.grammars import GrammarFinder, KnownGrammars
 

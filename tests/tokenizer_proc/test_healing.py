@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from srt.constraint import Constraint, free_key, free_key_text
-from srt.messages import CompileReply, GenerateReq, pack_ids, unpack_ids
-from srt.model.files import resolve_model
-from srt.model.tokenizer import Tokenizer, load_tokenizer
-from srt.model.vocab import Vocab, load_vocab
-from srt.sampling_params import SamplingParams
+from srt.files.model_files import resolve_model
+from srt.files.tokenizer import Tokenizer, load_tokenizer
+from srt.files.vocab import Vocab, load_vocab
+from srt.wire.constraint import Constraint, free_key, free_key_text
+from srt.wire.messages import CompileReply, GenerateReq, pack_ids, unpack_ids
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request
 from tokenizer_proc.admission import Admission

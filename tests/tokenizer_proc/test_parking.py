@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from srt.constraint import Constraint
-from srt.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
-from srt.messages import (
+from srt.wire.constraint import Constraint
+from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import (
     Abort,
     AbortReq,
     Admitted,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from srt.errors import RequestError
-from srt.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall, ToolSpec
-from srt.sampling_params import SamplingParams
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ChatOptions, GenerateReq, ToolCall, ToolSpec
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, byte_tokenizer, make_front
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from srt.errors import OVERLOADED, TIMED_OUT
-from srt.messages import (
+from srt.wire.errors import OVERLOADED, TIMED_OUT
+from srt.wire.messages import (
     AbortReq,
     CompileReply,
     Continuation,
@@ -16,7 +16,7 @@ from srt.messages import (
     TokenizeReq,
     pack_ids,
 )
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import (
     EPOCH,

@@ -12,13 +12,13 @@ import tokenizers
 from tokenizers import Regex, models, pre_tokenizers
 
 import tokenizer_proc.readers
-from srt.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
-from srt.forked import ends_in_time
-from srt.messages import ChatMessage, GenerateReq, TokenizeReq
-from srt.model.tokenizer import Tokenizer
-from srt.model.vocab import byte_level_alphabet
-from srt.regex import classes
-from srt.sampling_params import SamplingParams
+from srt.files.tokenizer import Tokenizer
+from srt.files.vocab import byte_level_alphabet
+from srt.patterns import classes
+from srt.ring.forked import ends_in_time
+from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import ChatMessage, GenerateReq, TokenizeReq
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
 from tokenizer_proc.chat_template import ChatTemplate, load_template
 from tokenizer_proc.prompt import PromptReader

@@ -10,8 +10,10 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-from srt.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
-from srt.messages import (
+from srt.files.tokenizer import Tokenizer
+from srt.files.vocab import Vocab, byte_level_alphabet
+from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
+from srt.wire.messages import (
     Abort,
     AbortReq,
     Admitted,
@@ -24,9 +26,7 @@ from srt.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.model.tokenizer import Tokenizer
-from srt.model.vocab import Vocab, byte_level_alphabet
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc import scoring
 from tokenizer_proc.admission import Admission

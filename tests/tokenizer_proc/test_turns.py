@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 import tokenizer_proc.turns
-from srt.constraint import Capture, Constraint
-from srt.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
-from srt.messages import (
+from srt.wire.constraint import Capture, Constraint
+from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
+from srt.wire.messages import (
     Abort,
     AbortReq,
     Captured,
@@ -25,7 +25,7 @@ from srt.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.sampling_params import SamplingParams
+from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, request
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front, Word

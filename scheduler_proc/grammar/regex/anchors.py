@@ -7,7 +7,7 @@ Start assertions (`^`, `\A`) look back and are left to the subset construction, 
 """
 
 from scheduler_proc.grammar.regex.nfa import ACCEPT, NFA
-from srt.regex.syntax import AnchorKind
+from srt.patterns.tree import AnchorKind
 
 NEWLINE_MASK = 1 << 0x0A
 

@@ -14,8 +14,8 @@ from scheduler_proc.grammar.regex.dfa import NO_MATCH, ByteDFA, finish, finish_m
 from scheduler_proc.grammar.regex.nfa import NFA, build_nfa
 from scheduler_proc.grammar.regex.prefix import byte_masks, put_after, put_before
 from scheduler_proc.grammar.regex.subset import StateGraph, determinise
-from srt.regex.errors import StateLimitError
-from srt.regex.parser import parse
+from srt.patterns.errors import StateLimitError
+from srt.patterns.read_re import parse
 
 MAX_STATES = 50_000
 MAX_CHOICE_STATES = 200_000

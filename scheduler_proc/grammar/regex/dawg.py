@@ -10,7 +10,7 @@ automata", Computational Linguistics 26(1), 2000: the algorithm for sorted input
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from srt.regex.errors import StateLimitError
+from srt.patterns.errors import StateLimitError
 
 Edges = tuple[tuple[int, int], ...]  # (byte, target), by byte
 

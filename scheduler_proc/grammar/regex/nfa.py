@@ -9,8 +9,8 @@ Source: K. Thompson, "Regular expression search algorithm", CACM 11(6), 1968.
 
 from scheduler_proc.grammar.regex.dawg import build_dawg
 from scheduler_proc.grammar.regex.utf8 import EXIT, Edge, byte_form
-from srt.regex.errors import StateLimitError
-from srt.regex.syntax import (
+from srt.patterns.errors import StateLimitError
+from srt.patterns.tree import (
     Anchor,
     AnchorKind,
     Chars,

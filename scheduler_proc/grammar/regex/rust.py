@@ -5,8 +5,8 @@ meaning of `\w` or of a dropped case does not depend on who reads them.
 """
 
 from scheduler_proc.grammar.base import GrammarError
-from srt.regex.codepoints import Ranges
-from srt.regex.syntax import (
+from srt.patterns.ranges import Ranges
+from srt.patterns.tree import (
     EMPTY,
     Anchor,
     AnchorKind,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from scheduler_proc.grammar.regex.alphabet import Alphabet
 from scheduler_proc.grammar.regex.anchors import NEWLINE_MASK
 from scheduler_proc.grammar.regex.nfa import ACCEPT, NFA
-from srt.regex.errors import StateLimitError
-from srt.regex.syntax import AnchorKind
+from srt.patterns.errors import StateLimitError
+from srt.patterns.tree import AnchorKind
 
 MAX_STEPS = 2_000_000  # members of states looked at: two seconds, some hundred MB
 

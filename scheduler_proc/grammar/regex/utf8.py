@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from srt.regex.codepoints import Range, Ranges
+from srt.patterns.ranges import Range, Ranges
 
 EXIT = -1  # as a target: the character is complete
 

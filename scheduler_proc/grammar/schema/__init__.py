@@ -15,7 +15,7 @@ from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.rules import printed_rules
-from srt.constraint import Whitespace
+from srt.wire.constraint import Whitespace
 
 
 class PreparedSchema:

@@ -27,7 +27,7 @@ from scheduler_proc.grammar.schema.shapes import (
     meet_strings,
 )
 from scheduler_proc.grammar.schema.terminal import is_never_met, terminal
-from srt.constraint import Whitespace
+from srt.wire.constraint import Whitespace
 
 _ALL = Strings()
 _MAX_PARTS = 500

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from scheduler_proc.models.config import DecoderConfig, NumLayers, Rope, convert, require
 from scheduler_proc.models.families.rope_keys import RopeKeys, read_rope
-from srt.model.context import hf_context_len
+from srt.files.context import hf_context_len
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

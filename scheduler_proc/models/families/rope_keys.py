@@ -14,7 +14,7 @@ from scheduler_proc.models.config import (
     YarnRope,
     require,
 )
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 KINDS = ("default", "linear", "llama3", "yarn")
 
@@ -69,7 +69,7 @@ def read_longrope(keys: RopeKeys, context_len: int, path: Path) -> Rope:
     """LongRoPE with its factors for sequences up to the original length.
 
     The others would change the keys of all tokens that are computed already as soon as a sequence
-    outgrows it (`srt.model.context` bounds the context).
+    outgrows it (`srt.files.context` bounds the context).
     """
     if keys.short_factor is None or keys.long_factor is None:
         raise ConfigError(f"{path}: longrope scaling needs short_factor and long_factor")

@@ -16,7 +16,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from scheduler_proc.models.decoder import TokenLayout
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 NAME = "srt_ragged"
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from scheduler_proc.models.transformers_model.attention import LayerSpec, Trace, running
 from scheduler_proc.models.transformers_model.split import SplitModel
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 MAX_TOKENS = 16
 

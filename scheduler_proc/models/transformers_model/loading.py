@@ -15,8 +15,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from scheduler_proc.models.checkpoint import safetensors_files
 from scheduler_proc.models.transformers_model.attention import NAME
-from srt.errors import ConfigError
-from srt.model.context import hf_context_len
+from srt.files.context import hf_context_len
+from srt.wire.errors import ConfigError
 
 # What tensors of old checkpoints end with that transformers computes itself.
 _DERIVED = ("inv_freq", "masked_bias")

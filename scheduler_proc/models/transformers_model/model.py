@@ -21,7 +21,7 @@ from scheduler_proc.models.transformers_model.loading import (
     refusal,
 )
 from scheduler_proc.models.transformers_model.split import SplitModel
-from srt.errors import ConfigError
+from srt.wire.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.grammar.regex.dfa import ByteDFA
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
+from srt.files.model_files import resolve_model
+from srt.files.vocab import load_vocab
 
 Rows = Sequence[dict[int, int]]  # per state: byte -> next state
 

@@ -7,7 +7,7 @@ from typing import Any
 import llguidance
 
 from scheduler_proc.grammar.ll_grammar import LLGrammar
-from scheduler_proc.grammar.llguidance_backend import parser_limits
+from scheduler_proc.grammar.llg.backend import parser_limits
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.oracle import accepts_text, byte_tokenizer
 

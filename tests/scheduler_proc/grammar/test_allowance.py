@@ -9,10 +9,10 @@ import pytest
 from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar, GrammarError
-from scheduler_proc.grammar.llguidance_backend import compile_llguidance
-from scheduler_proc.grammar.trial import MAX_LOAD_S, check_affordable
+from scheduler_proc.grammar.llg.backend import compile_llguidance
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
+from scheduler_proc.grammar.worker.trial import MAX_LOAD_S, check_affordable
+from srt.wire.constraint import Constraint
 from tests.scheduler_proc.fake_executor import VOCAB
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
 

@@ -19,7 +19,7 @@ from scheduler_proc.grammar.cache import (
     open_cache,
 )
 from srt.args import ServerArgs
-from srt.constraint import Constraint, artefact_key
+from srt.wire.constraint import Constraint, artefact_key
 
 
 def put(folder: ArtefactFolder, key: str, age_s: float = 0.0, num_bytes: int = 1000) -> int:
@@ -152,7 +152,7 @@ def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.Monk
     assert compiler_version() == versions[0]
     places = [
         ("scheduler_proc.grammar.cache", "cache"),
-        ("srt.regex", "__init__"),
+        ("srt.patterns", "__init__"),
         ("scheduler_proc.kernels", "__init__"),
     ]
     for folder, (module, file) in enumerate(places):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scheduler_proc.grammar.artefact import Artefact
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.grammar.fsm import FsmGrammar
+from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_choices, compile_free, compile_regex
 from scheduler_proc.grammar.store import GrammarStore, free_grammar, load_compiled
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint, free_key
+from srt.wire.constraint import Constraint, free_key
 from tests.scheduler_proc.fake_executor import ids_of
 
 EOS = 256

@@ -13,8 +13,8 @@ from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.regex import StateLimitError
 from scheduler_proc.grammar.store import load_compiled
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.constraint import Constraint
-from srt.errors import ConfigError
+from srt.wire.constraint import Constraint
+from srt.wire.errors import ConfigError
 
 EOS = 256
 BYTES = TokenVocabulary.from_tokens([bytes([i]) for i in range(256)] + [b""], [EOS], [EOS])

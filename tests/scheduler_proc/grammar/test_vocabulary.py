@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.grammar.trie import TokenTrie, build_trie
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from srt.model.files import resolve_model
-from srt.model.vocab import load_vocab
+from srt.files.model_files import resolve_model
+from srt.files.vocab import load_vocab
 from tests.scheduler_proc.grammar.automata import ODD, mask_ids, real_vocabulary
 
 token_lists = st.lists(st.binary(min_size=1, max_size=6), max_size=30)

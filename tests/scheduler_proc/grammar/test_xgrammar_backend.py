@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scheduler_proc.grammar.base import Grammar, GrammarError
-from scheduler_proc.grammar.llguidance_backend import compile_llguidance
-from srt.constraint import Constraint
-from tests.scheduler_proc.grammar.test_llguidance_backend import RECORD, VOCABULARY, make_vocabulary
+from scheduler_proc.grammar.llg.backend import compile_llguidance
+from srt.wire.constraint import Constraint
+from tests.scheduler_proc.grammar.llg.test_backend import RECORD, VOCABULARY, make_vocabulary
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("xgrammar") is None, reason="the extra xgrammar is not installed"

@@ -1,0 +1,1 @@
+"""The back end `fsm`: automata over the vocabulary, with masks by state."""

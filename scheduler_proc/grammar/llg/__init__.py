@@ -1,0 +1,1 @@
+"""The back end `llguidance`: JSON schemas, EBNF, structural tags."""

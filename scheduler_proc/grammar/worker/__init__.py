@@ -1,0 +1,1 @@
+"""The compile worker, a process of its own: from constraints to artefacts."""

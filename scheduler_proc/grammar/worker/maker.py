@@ -1,0 +1,66 @@
+"""What the compile worker's children do: make the artefact of a constraint, or find it cached.
+
+Called in children only, but for `job` and `rehearse`.
+"""
+
+from contextlib import suppress
+
+import msgspec
+
+from scheduler_proc.grammar.artefact import Artefact, write_artefact
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.cache import ArtefactFolder
+from scheduler_proc.grammar.compiler import GrammarCompiler
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.grammar.worker.job import Outcome
+from scheduler_proc.grammar.worker.trial import check_affordable
+from srt.wire.constraint import Constraint
+
+_Job = tuple[str, Constraint]
+
+
+class ArtefactMaker:
+    """A `Work` whose jobs are a key and a constraint."""
+
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        vocabulary: TokenVocabulary,
+        folder: ArtefactFolder,
+        cache: ArtefactFolder | None,
+    ) -> None:
+        """Artefacts go into `folder`, and from there into `cache`."""
+        self._compiler, self._vocabulary = compiler, vocabulary
+        self._folder, self._cache = folder, cache
+
+    def job(self, key: str, constraint: Constraint) -> bytes:
+        return msgspec.msgpack.encode((key, constraint))
+
+    def rehearse(self) -> None:
+        """Do what every job does, on constraints of our own."""
+        for compiled in self._compiler.warm_up():
+            with suppress(GrammarError):  # it is for the exercise
+                check_affordable(compiled, self._vocabulary)
+
+    def do(self, job: bytes) -> Outcome:
+        """Put the artefact into the folder. Raises GrammarError."""
+        key, constraint = msgspec.msgpack.decode(job, type=_Job)
+        if self._cache is not None and self._folder.copy_from(self._cache, key):
+            return Outcome("cached")
+        compiled = self._compiler.compile(constraint)
+        check_affordable(compiled, self._vocabulary)
+        facts, arrays = compiled.to_arrays()
+        temporary = self._folder.temporary()
+        try:
+            size = write_artefact(temporary, Artefact(compiled.backend, facts, arrays))
+            self._folder.add(key, temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return Outcome("ok", f"{compiled.backend}, {size} bytes")
+
+    def finish(self, job: bytes) -> None:
+        """Put the artefact into the cache."""
+        key, _ = msgspec.msgpack.decode(job, type=_Job)
+        if self._cache is not None:
+            self._cache.copy_from(self._folder, key)
+            self._cache.trim()

@@ -1,0 +1,350 @@
+"""What the compile worker does with requests: finds what there is, queues the rest, remembers.
+
+The worker's actor calls it and sends its answers. Each constraint is compiled once however many
+ask for it, and not at all once nobody waits for it; a few are compiled at once, a bounded number
+waits, of which each asker has a bounded part, and failures are remembered. Compiling itself is
+`run`'s affair, so that nothing a constraint does can harm the service.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import NamedTuple
+
+from scheduler_proc.grammar.cache import ArtefactFolder
+from scheduler_proc.grammar.worker.job import Outcome
+from scheduler_proc.grammar.worker.lanes import Lanes
+from srt.wire.constraint import Constraint
+from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
+from srt.wire.messages import CompileCancel, CompileReply, CompileReq
+
+log = logging.getLogger(__name__)
+
+MAX_QUEUE = 1024
+MAX_QUEUE_CHARS = 64 * 2**20
+MAX_ASKER_QUEUE = 256
+MAX_ASKER_CHARS = 16 * 2**20
+MAX_FAILURES = 4096
+_TIMER_S = 0.01  # so that what is due is due when the timer comes
+FORGET_AFTER_S = 30.0  # failures that another time may not meet
+# The scheduler maps an artefact as soon as the front has heard of it: until then it had better
+# stay, or it is compiled again. Where so much was used lately, the second time counts.
+KEEP_S = (30.0, 2.0)
+
+Run = Callable[[str, Constraint], Awaitable[Outcome]]
+
+
+class Rules(NamedTuple):
+    """Limits of the service; `seconds` of CPU time, `wall_s` of time and `mib` are those of one
+    compilation, for messages."""
+
+    workers: int
+    seconds: float
+    wall_s: float
+    mib: int
+    max_wait_s: float  # longer in the queue, and nobody waits any more
+    quantum_s: float  # a compilation that takes longer may have to make way for new ones
+
+
+@dataclass
+class Counters:
+    """Totals since the start, in requests but for `seconds`, which compilations took."""
+
+    reused: int = 0  # found in the ring's folder
+    cached: int = 0  # found in the on-disk cache
+    compiled: int = 0
+    invalid: int = 0
+    timed_out: int = 0
+    failed: int = 0  # over the memory limit, or crashed
+    refused: int = 0  # the queue was full
+    cancelled: int = 0  # whoever asked had gone
+    seconds: float = 0.0
+
+    def totals(self) -> dict[str, float]:
+        """By the names that the server's statistics have."""
+        return {
+            "num_grammar_compiled_total": self.compiled,
+            "num_grammar_cache_hit_total": self.reused + self.cached,
+            "num_grammar_invalid_total": self.invalid,
+            "num_grammar_timed_out_total": self.timed_out,
+            "num_grammar_failed_total": self.failed,
+            "num_grammar_refused_total": self.refused,
+            "num_grammar_cancelled_total": self.cancelled,
+            "grammar_compilation_seconds_total": self.seconds,
+        }
+
+
+@dataclass(eq=False)
+class _Pending:
+    """A constraint that is queued or being compiled, and the ids that ask for it."""
+
+    key: str
+    constraint: Constraint
+    since: float
+    epoch: int
+    asking: list[int] = field(default_factory=list)
+    task: "asyncio.Task[None] | None" = None
+
+
+def _num_chars(waiting: list[_Pending]) -> int:
+    return sum(len(pending.constraint.source) for pending in waiting)
+
+
+class CompileService:
+    """Answers each CompileReq once, through `answer`, at once or later."""
+
+    def __init__(
+        self,
+        folder: ArtefactFolder,
+        key_of: Callable[[Constraint], str],
+        run: Run,
+        answer: Callable[[CompileReply], None],
+        rules: Rules,
+    ) -> None:
+        """`run(key, constraint)` puts an artefact into `folder`, or says why not."""
+        self._folder, self._key_of, self._run, self._answer = folder, key_of, run, answer
+        self._rules = rules
+        self._pending: dict[str, _Pending] = {}
+        self._lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failures: OrderedDict[str, tuple[float, ErrorInfo]] = OrderedDict()
+        self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
+        self.counters = Counters()
+
+    @property
+    def num_queued(self) -> int:
+        return len(self._lanes.waiting)
+
+    @property
+    def num_running(self) -> int:
+        return self._lanes.num_running
+
+    @property
+    def is_busy(self) -> bool:
+        """Somebody waits for an answer."""
+        return bool(self._pending)
+
+    def ask(self, req: CompileReq) -> None:
+        """Answer a request, or see that it will be."""
+        key = self._key_of(req.constraint)
+        failure = self._failure(key)
+        if failure is not None:
+            self._answer(CompileReply(req.id, req.epoch, error=failure))
+        elif self._folder.touch(key):
+            self.counters.reused += 1
+            self._answer(CompileReply(req.id, req.epoch, key))
+        elif key in self._pending or self._has_room(req):
+            self._enqueue(key, req)
+            self._schedule()
+        else:
+            self.counters.refused += 1
+            self._answer(CompileReply(req.id, req.epoch, error=self._overloaded(req.asker)))
+
+    def cancel(self, req: CompileCancel) -> None:
+        """Forget a request; what nobody else waits for is not compiled any further."""
+        for pending in self._pending.values():
+            if req.id in pending.asking and req.epoch == pending.epoch:
+                pending.asking.remove(req.id)
+                self.counters.cancelled += 1
+                if not pending.asking:
+                    self._drop(pending)
+                    self._schedule()
+                return
+
+    def reset(self, epoch: int) -> None:
+        """A new epoch: forget what was queued before it. What is being compiled goes on."""
+        for pending in self._lanes.waiting:
+            if pending.epoch < epoch:
+                self._drop(pending)
+
+    async def watch(self) -> None:
+        """Raises what a defect of the service itself raised: it must end the process."""
+        raise await self._crashes.get()
+
+    async def close(self) -> None:
+        """Kill what is being compiled."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- the queue -----------------------------------------------------------------------------
+
+    def _has_room(self, req: CompileReq) -> bool:
+        """Whether one more may wait. Where all are too many, the newest of the asker who has most
+        makes room for those who have less."""
+        size, mine = len(req.constraint.source), self._lanes.waiting_for(req.asker)
+        if len(mine) >= MAX_ASKER_QUEUE or _num_chars(mine) + size > MAX_ASKER_CHARS:
+            return False
+        while (waiting := self._lanes.waiting) and (
+            len(waiting) >= MAX_QUEUE or _num_chars(waiting) + size > MAX_QUEUE_CHARS
+        ):
+            asker = max(self._lanes.askers(), key=lambda one: len(self._lanes.waiting_for(one)))
+            theirs = self._lanes.waiting_for(asker)
+            if len(theirs) <= len(mine) + 1:
+                return False
+            self._refuse(theirs[-1], self._overloaded(asker))
+        return True
+
+    def _enqueue(self, key: str, req: CompileReq) -> None:
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = _Pending(key, req.constraint, monotonic(), req.epoch)
+            self._pending[key] = pending
+        self._lanes.add(pending, req.asker)
+        if req.epoch != pending.epoch:  # those who asked in the epoch before have gone
+            pending.asking, pending.epoch = [], req.epoch
+        if req.id not in pending.asking:  # a front asks again when the compiler has started
+            pending.asking.append(req.id)
+
+    def _schedule(self) -> None:
+        """Start and stop what the lanes say, now and when they next change by themselves."""
+        now = monotonic()
+        for pending in self._lanes.waiting:
+            if now - pending.since > self._rules.max_wait_s:
+                self._refuse(pending, self._too_late())
+        changes = self._lanes.changes(now)
+        for pending in changes.stop:
+            self._stop(pending)
+            pending.since = now
+        for pending in changes.start:
+            pending.task = asyncio.get_running_loop().create_task(self._work(pending))
+            self._tasks.add(pending.task)
+            pending.task.add_done_callback(self._on_done)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        """For what changes although nothing happens: a quantum ends, or somebody's patience."""
+        if self._timer is not None:
+            self._timer.cancel()
+        due = [p.since + self._rules.max_wait_s + _TIMER_S for p in self._lanes.waiting]
+        quantum = self._lanes.next_change_s()
+        if quantum is not None:
+            due.append(quantum)
+        if due:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, min(due) - monotonic()), self._schedule)
+
+    def _refuse(self, pending: _Pending, error: ErrorInfo) -> None:
+        """One that waits is not to be compiled."""
+        self.counters.refused += len(pending.asking)
+        self._lanes.remove(pending)
+        self._settle(pending, error)
+
+    def _drop(self, pending: _Pending) -> None:
+        """Nobody waits for it any more."""
+        del self._pending[pending.key]
+        self._lanes.remove(pending)
+        self._stop(pending)
+
+    def _stop(self, pending: _Pending) -> None:
+        if pending.task is not None:
+            pending.task.cancel()
+            pending.task = None
+
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._crashes.put_nowait(error)
+        else:
+            self._schedule()
+
+    async def _work(self, pending: _Pending) -> None:
+        started = monotonic()
+        try:
+            outcome = await self._run(pending.key, pending.constraint)
+        except Exception as error:  # such as no process or file left: this one fails, no other
+            log.exception("a grammar could not be compiled")
+            outcome = Outcome("crash", str(error))
+        seconds = monotonic() - started
+        if pending.task is not asyncio.current_task():
+            return  # stopped, and something failed on the way out: it is not waited for any more
+        self._lanes.remove(pending)
+        self._settle(pending, self._conclude(pending, outcome, seconds))
+
+    def _settle(self, pending: _Pending, error: ErrorInfo | None) -> None:
+        """Answer everyone who asked."""
+        del self._pending[pending.key]
+        key = "" if error is not None else pending.key
+        for request_id in pending.asking:
+            self._answer(CompileReply(request_id, pending.epoch, key, error))
+
+    # ---- outcomes ------------------------------------------------------------------------------
+
+    def _conclude(self, pending: _Pending, outcome: Outcome, seconds: float) -> ErrorInfo | None:
+        """Count, log and remember; what to tell those who asked, if it failed."""
+        counters, kind = self.counters, pending.constraint.kind
+        counters.seconds += seconds
+        if outcome.status in ("ok", "cached"):
+            counters.compiled += outcome.status == "ok"
+            counters.cached += outcome.status == "cached"
+            log.debug("%s: %s after %.3f s %s", kind, outcome.status, seconds, outcome.reason)
+            return self._make_room(pending.key)
+        counters.invalid += outcome.status == "invalid"
+        counters.timed_out += outcome.status in ("time", "starved")
+        counters.failed += outcome.status in ("memory", "crash")
+        if outcome.status != "invalid":
+            log.warning("%s: %s after %.1f s %s", kind, outcome.status, seconds, outcome.reason)
+        error = self._error(outcome)
+        if not error.retryable:
+            lasts = outcome.status in ("invalid", "memory")
+            self._remember(pending.key, error, None if lasts else FORGET_AFTER_S)
+        return error
+
+    def _error(self, outcome: Outcome) -> ErrorInfo:
+        rules = self._rules
+        if outcome.status == "invalid":
+            return ErrorInfo(BAD_REQUEST, outcome.reason)
+        if outcome.status == "time":
+            limit = f"compiling it took longer than {rules.seconds:g} s of CPU time"
+            return ErrorInfo(BAD_REQUEST, limit)
+        if outcome.status == "starved":
+            reason = f"the server is at its limit: compiling it did not end in {rules.wall_s:g} s"
+            return ErrorInfo(OVERLOADED, reason, retryable=True)
+        if outcome.status == "memory":
+            return ErrorInfo(BAD_REQUEST, f"compiling it needed more than {rules.mib} MiB")
+        return ErrorInfo(INTERNAL, "compiling it failed (the server's log says why)")
+
+    def _overloaded(self, asker: bytes) -> ErrorInfo:
+        mine = len(self._lanes.waiting_for(asker))
+        reason = (
+            f"the server is at its limit: {self.num_queued} grammars wait to be compiled, "
+            f"{mine} of them this client's"
+        )
+        return ErrorInfo(OVERLOADED, reason, retryable=True)
+
+    def _too_late(self) -> ErrorInfo:
+        reason = f"the server is at its limit: waited over {self._rules.max_wait_s:g} s to compile"
+        return ErrorInfo(OVERLOADED, reason, retryable=True)
+
+    def _make_room(self, key: str) -> ErrorInfo | None:
+        """Hold the folder to its bound, without what was used just now."""
+        if any(map(self._folder.trim, KEEP_S)):
+            return None
+        self._folder.discard(key)
+        reason = "the server is at its limit: too many grammars are in use"
+        return ErrorInfo(OVERLOADED, reason, retryable=True)
+
+    def _failure(self, key: str) -> ErrorInfo | None:
+        expires, error = self._failures.get(key, (0.0, None))
+        if error is None:
+            return None
+        if monotonic() > expires:
+            del self._failures[key]
+            return None
+        self._failures.move_to_end(key)
+        return error
+
+    def _remember(self, key: str, error: ErrorInfo, seconds: float | None) -> None:
+        expires = float("inf") if seconds is None else monotonic() + seconds
+        self._failures[key] = expires, error
+        if len(self._failures) > MAX_FAILURES:
+            self._failures.popitem(last=False)

@@ -1,0 +1,48 @@
+"""Which parts of an answer its constraint has names for: named groups, captured rules of Lark.
+
+Called by the tokenizer's children, which have limits of time and memory, with answers that have
+ended. What is found depends on the constraint and the text only, not on the tokens that it came in.
+"""
+
+from srt.answers.captures.lark import find_captures
+from srt.patterns.groups import GroupPattern, Span
+from srt.wire.constraint import Capture, Constraint, may_capture
+
+MAX_CHARS = 2**20  # of an answer's captures, which may lie in each other
+_CHARS_PER_CAPTURE = 64  # beside its name and text
+
+
+def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
+    """The captures of a text, in the order of their beginnings, longer ones first: those of all of
+    it or, if that is no match, of a beginning of one, whose captures have ended. None if the
+    constraint has no names, if no parse was found in the time, and above MAX_CHARS.
+
+    Raises GrammarError for a constraint that cannot be compiled.
+    """
+    begin = text.find(constraint.after) + len(constraint.after)
+    if not may_capture(constraint) or begin < len(constraint.after):
+        return None
+    if constraint.kind == "regex":
+        pattern = GroupPattern(constraint.source)
+        spans = pattern.spans(text[begin:]) if pattern.names else None
+    else:
+        spans = _of_lark(constraint.source, text[begin:])
+    if (
+        spans is None
+        or sum(_CHARS_PER_CAPTURE + len(name) + end - start for name, start, end in spans)
+        > MAX_CHARS
+    ):
+        return None
+    places = ((name, begin + start, begin + end) for name, start, end in spans)
+    return [Capture(name, start, end, text[start:end]) for name, start, end in places]
+
+
+def _of_lark(source: str, text: str) -> list[Span] | None:
+    data = text.encode()
+    found = find_captures(source, data)
+    if found is None or data.isascii():
+        return found
+    chars = [0]  # before each byte
+    for char in text:
+        chars += [chars[-1]] * (len(char.encode()) - 1) + [chars[-1] + 1]
+    return [Span(name, chars[start], chars[end]) for name, start, end in found]

@@ -1,0 +1,125 @@
+"""The structural tag that makes a model's tool calls valid, built from the same format as the
+parser.
+
+Called by the gateway. Invariant: text that matches the tag is parsed into calls without a rest.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from srt.answers.tool_format import ToolFormat
+from srt.answers.tool_parameters import blocks_format
+from srt.wire.messages import ToolSpec
+
+ToolChoice = Literal["none", "auto", "required", "named"]
+_ANY_OBJECT = {"type": "object"}
+
+
+class OfferedTool(Struct, frozen=True):
+    """A function the model may call; a `strict` one gets arguments that match its schema."""
+
+    spec: ToolSpec
+    strict: bool = False
+
+
+class ToolPlan(Struct, frozen=True, kw_only=True):
+    """How the tools of one request may be used. With "named", `tools` is that one function."""
+
+    tools: Sequence[OfferedTool]
+    choice: ToolChoice
+    parallel: bool = True
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """The functions that a call may name, with the texts of their parameters' schemas."""
+        return {tool.spec.name: tool.spec.parameters for tool in self.tools}
+
+    def constraint(self, form: ToolFormat, answer: Any = None) -> dict[str, Any] | None:
+        """The structural tag (a JSON object) that enforces the plan; None if there is nothing to
+        enforce.
+
+        `answer` is the format (a structural tag's) that an answer without calls must match; only
+        "auto" has such answers.
+        """
+        if self.choice == "none":
+            return None
+        if self.choice == "auto":
+            return self._automatic(form, answer)
+        tags = [_tag(form, tool, checked=True) for tool in self.tools]
+        if self.choice == "named":
+            return _structural(_wrapped(form, tags[0]))
+        return _structural(self._only_calls(form, tags))
+
+    def places(self, form: ToolFormat, has_answer: bool) -> list[str]:
+        """Where the tags of `tools` stand in the structural tag, in their order."""
+        at = "/format/elements/0" if has_answer else "/format"
+        if self.choice == "auto" and not has_answer and _is_wrapped(form):
+            at += "/tags/0"
+        at += "/content" if _is_wrapped(form) else ""
+        if self.choice == "named":
+            return [at]
+        return [f"{at}/tags/{i}" for i in range(len(self.tools))]
+
+    def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
+        tags = [_tag(form, tool, checked=tool.strict) for tool in self.tools]
+        if answer is not None:
+            return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
+        if self.parallel and not any(tool.strict for tool in self.tools):
+            return None
+        wrapped = _is_wrapped(form)
+        return _structural(
+            {
+                "type": "triggered_tags",
+                "triggers": [form.first or form.begin],
+                "tags": [self._only_calls(form, tags)] if wrapped else tags,
+                "at_least_one": False,
+                "stop_after_first": wrapped or not self.parallel,
+            }
+        )
+
+    def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:
+        calls = {
+            "type": "tags_with_separator",
+            "tags": tags,
+            "separator": form.separator,
+            "at_least_one": True,
+            "stop_after_first": not self.parallel,
+        }
+        return _wrapped(form, calls)
+
+
+def _is_wrapped(form: ToolFormat) -> bool:
+    """Whether there is something around all calls of an answer."""
+    return bool(form.first or form.last)
+
+
+def _wrapped(form: ToolFormat, calls: dict[str, Any]) -> dict[str, Any]:
+    if not _is_wrapped(form):
+        return calls
+    return {"type": "tag", "begin": form.first, "content": calls, "end": form.last}
+
+
+def _tag(form: ToolFormat, tool: OfferedTool, *, checked: bool) -> dict[str, Any]:
+    """One call of `tool`: with arguments that match its schema, or with any object."""
+    given = json.loads(tool.spec.parameters or "{}")
+    schema: dict[str, Any] = _ANY_OBJECT
+    if checked and given:
+        schema = {"x-closed": True, "type": "object", **given}
+    elif checked:
+        schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    content: dict[str, Any] = {"type": "json_schema", "json_schema": schema}
+    if form.in_blocks:
+        content = blocks_format(given, checked=checked)
+    return {
+        "type": "tag",
+        "begin": form.opening(tool.spec.name),
+        "content": content,
+        "end": form.closing,
+    }
+
+
+def _structural(form: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "structural_tag", "format": form}

@@ -1,0 +1,99 @@
+"""What a parser of tool calls tells, and what all of them have in common."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from srt.answers.partial_tags import overlap
+
+
+class Content(NamedTuple):
+    """Text for the reader."""
+
+    text: str
+
+
+class Reasoning(NamedTuple):
+    """Text of the model's reasoning, in formats that have it in the same row as calls."""
+
+    text: str
+
+
+class CallStart(NamedTuple):
+    """The call number `call`, from 0 on, begins."""
+
+    call: int
+    name: str
+
+
+class CallArguments(NamedTuple):
+    """What is new of the JSON text of a call's arguments."""
+
+    call: int
+    text: str
+
+
+ToolEvent = Content | Reasoning | CallStart | CallArguments
+
+
+class EventParser:
+    """A parser of one answer, as a machine of steps: each takes what it can from `_rest`, and says
+    whether the next one may go on. `num_calls` have begun so far. With `is_first`, an answer that
+    has content before its calls has none."""
+
+    def __init__(self, first_step: Callable[[bool], bool], is_first: bool) -> None:
+        self.num_calls = 0
+        self._is_first = is_first
+        self._step = first_step
+        self._rest = ""  # text that no event has told of
+        self._events: list[ToolEvent] = []
+        self._blanks: list[str] = []  # not given out: a call may follow
+        self._has_content = False
+
+    @property
+    def in_call(self) -> bool:
+        """Whether the text so far ends inside the arguments of a call."""
+        raise NotImplementedError
+
+    def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
+        """The events of `text`, the next piece; `final` says that it is the last one. The time of
+        a piece grows with its square: what is long is to be fed in slices."""
+        self._rest += text
+        self._events = []
+        while self._step(final):
+            pass
+        if final and not self.num_calls and (blanks := "".join(self._blanks)):
+            self._events.append(Content(blanks))
+        return self._events
+
+    def _finds(self, opener: str, final: bool) -> bool:
+        """Whether the rest holds `opener`, and then begins with it: what is before is content."""
+        before, found, _ = self._rest.partition(opener)
+        held = 0 if found or final else overlap(before, opener)
+        before = before[: len(before) - held]
+        self._give(before)
+        self._rest = self._rest[len(before) :]
+        if self._is_first and self._has_content:
+            self._give(self._rest)
+            self._rest = ""
+        return self._rest.startswith(opener)
+
+    def _start(self, name: str) -> None:
+        self._events.append(CallStart(self.num_calls, name))
+        self.num_calls += 1
+
+    def _argue(self, text: str) -> None:
+        if text:
+            self._events.append(CallArguments(self.num_calls - 1, text))
+
+    def _give(self, text: str) -> None:
+        """`text` is content; its last blanks wait for what comes."""
+        if not text or text.isspace():
+            self._blanks.append(text)
+            return
+        text = "".join(self._blanks) + text
+        kept = text.rstrip()
+        self._blanks = [text[len(kept) :]]
+        if self.num_calls and not self._has_content:
+            kept = kept.lstrip()
+        self._has_content = True
+        self._events.append(Content(kept))

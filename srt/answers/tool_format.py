@@ -1,0 +1,305 @@
+"""The texts that stand for tool calls: a `ToolFormat` for each way that models are trained on.
+
+The constraint, the parser and the prompt are made from it, so they cannot disagree. A model's chat
+template says which is its own; one that writes no calls is given `HERMES` as text.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
+
+_INSTRUCTIONS = """\
+You can call functions. They are listed between the tags, one JSON object per line:
+{tools_begin}
+{tools}
+{tools_end}
+To call a function, write a JSON object with its name and its arguments between these tags:
+{begin}
+{{"name": <function name>, "arguments": <object of arguments>}}
+{end}
+Write one such block for every call. The results come back in {result_begin} tags."""
+
+
+class Reading(NamedTuple):
+    """How calls are found, also in what no constraint has made. Calls begin at `opener`: each is
+    `head`, a JSON object, `tail`, and what follows begins with one of `follow`: `more` before
+    another call, or `end`. With `is_first` they are the beginning of the answer."""
+
+    opener: str
+    head: re.Pattern[str]  # from the opener or from behind `more`, with the group "name"
+    tail: re.Pattern[str]
+    follow: tuple[str, ...]
+    more: re.Pattern[str]
+    end: str = ""
+    is_first: bool = False
+
+
+class ToolFormat(Struct, frozen=True, kw_only=True):
+    """The pieces of calls: `first`, then for each `begin`, `head` with the name in place of NAME,
+    a JSON object, `closing`; `separator` between two, `last` behind all.
+
+    Names hold no character that JSON would escape, so a call's head is the same text everywhere.
+    `marks` are the control tokens among it, and among what the model writes around its reasoning:
+    wherever the model writes them they are text. With `short_ids`, templates take ids of nine
+    characters only; with `in_blocks` there is a block of text for each argument, in place of an
+    object (see `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and calls are
+    messages of channels (see `srt.answers.channels`). `reading` is for the others, less `HERMES`,
+    whose `end` tag says where a call is over, and which alone has tags for prompts.
+    """
+
+    begin: str
+    head: str
+    closing: str
+    separator: str
+    first: str = ""
+    last: str = ""
+    marks: tuple[str, ...] = ()
+    short_ids: bool = False
+    in_blocks: bool = False
+    in_channels: bool = False
+    reading: Reading | None = None
+    end: str = ""
+    tools_begin: str = ""
+    tools_end: str = ""
+    result_begin: str = ""
+    result_end: str = ""
+
+    def opening(self, name: str) -> str:
+        """A call of function `name` up to its arguments."""
+        return self.begin + self.head.replace("NAME", name)
+
+    def call_text(self, call: ToolCall) -> str:
+        """A past call, as the model would have written it."""
+        return f"{self.opening(call.name)}{call.arguments or '{}'}{self.closing}"
+
+    def calls_text(self, content: str, calls: Sequence[ToolCall]) -> str:
+        """An assistant's message with its calls."""
+        parts = [content] if content else []
+        return self.separator.join([*parts, *map(self.call_text, calls)])
+
+    def result_text(self, content: str) -> str:
+        """The result of a call."""
+        return f"{self.result_begin}\n{content}\n{self.result_end}"
+
+    def instructions(self, tools: Sequence[ToolSpec]) -> str:
+        """The system text that describes `tools` to a model whose template does not."""
+        return _INSTRUCTIONS.format(
+            tools="\n".join(json.dumps(tool_object(t), ensure_ascii=False) for t in tools),
+            tools_begin=self.tools_begin,
+            tools_end=self.tools_end,
+            begin=self.begin,
+            end=self.end,
+            result_begin=self.result_begin,
+        )
+
+
+def tool_object(tool: ToolSpec) -> dict[str, Any]:
+    """A tool as chat templates and models know it: OpenAI's JSON, without what was left out."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        function["description"] = tool.description
+    if tool.parameters:
+        function["parameters"] = json.loads(tool.parameters)
+    return {"type": "function", "function": function}
+
+
+def _short_id(call_id: str) -> str:
+    """Nine letters and digits, which is what Mistral's templates take."""
+    return re.sub("[^a-zA-Z0-9]", "", call_id)[-9:].rjust(9, "0")
+
+
+def _call_object(call: ToolCall, arguments_as_text: bool, call_id: str) -> dict[str, Any]:
+    arguments = call.arguments if arguments_as_text else json.loads(call.arguments or "{}")
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def message_object(
+    message: ChatMessage, *, arguments_as_text: bool, form: ToolFormat | None = None
+) -> dict[str, Any]:
+    """A message as OpenAI's JSON (arguments as text), or as chat templates know it (as objects).
+
+    What it has not is left out. `form` says which ids of calls its templates take.
+    """
+    to_id = _short_id if form is not None and form.short_ids else str
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        made["tool_calls"] = [
+            _call_object(call, arguments_as_text, to_id(call.id)) for call in message.tool_calls
+        ]
+    extras = {
+        "tool_call_id": message.tool_call_id and to_id(message.tool_call_id),
+        "name": message.name,
+        "reasoning_content": message.reasoning,
+        "thinking": message.reasoning if form is not None and form.in_channels else "",
+    }
+    return made | {name: value for name, value in extras.items() if value}
+
+
+HERMES = ToolFormat(
+    begin="<tool_call>",
+    head='\n{"name": "NAME", "arguments": ',
+    closing="}\n</tool_call>",
+    separator="\n",
+    end="</tool_call>",
+    tools_begin="<tools>",
+    tools_end="</tools>",
+    result_begin="<tool_response>",
+    result_end="</tool_response>",
+)
+
+_NAME = r"(?P<name>[\w-]{1,64})"
+_NAMED = rf'"name"\s*:\s*"{_NAME}"\s*,\s*'
+_ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # some write one behind the arguments
+
+LLAMA3 = ToolFormat(
+    begin='{"name": "',
+    head='NAME", "parameters": ',
+    closing="}",
+    separator="; ",
+    reading=Reading(
+        opener="{",
+        head=re.compile(
+            rf'\{{\s*(?:"type"\s*:\s*"function"\s*,\s*)?{_NAMED}'
+            r'"(?:parameters|arguments)"\s*:\s*(?=\{)'
+        ),
+        tail=re.compile(r"\s*\}"),
+        follow=(";",),
+        more=re.compile(r"\s*;\s*(?=\{)"),
+        is_first=True,
+    ),
+)
+
+MISTRAL = ToolFormat(
+    first="[TOOL_CALLS] [",
+    begin='{"name": "',
+    head='NAME", "arguments": ',
+    closing="}",
+    separator=", ",
+    last="]",
+    marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    short_ids=True,
+    reading=Reading(
+        opener="[TOOL_CALLS]",
+        head=re.compile(rf'(?:\[TOOL_CALLS\]\s*\[\s*)?\{{\s*{_NAMED}"arguments"\s*:\s*(?=\{{)'),
+        tail=re.compile(_ID + r"\s*\}"),
+        follow=(",", "]"),
+        more=re.compile(r"\s*,\s*(?=\{)"),
+        end="]",
+    ),
+)
+
+MISTRAL_ARGS = replace(
+    MISTRAL,
+    first="",
+    begin="[TOOL_CALLS]",
+    head="NAME[ARGS]",
+    closing="",
+    separator="",
+    last="",
+    reading=Reading(
+        opener="[TOOL_CALLS]",
+        head=re.compile(rf"\[TOOL_CALLS\]\s*{_NAME}\s*(?:\[CALL_ID\]\w+)?\[ARGS\]\s*(?=\{{)"),
+        tail=re.compile(""),
+        follow=("[TOOL_CALLS]",),
+        more=re.compile(r"\s*(?=\[TOOL_CALLS\])"),
+    ),
+)
+
+QWEN3_CODER = ToolFormat(
+    begin="<tool_call>",
+    head="\n<function=NAME>\n",
+    closing="</function>\n</tool_call>",
+    separator="\n",
+    in_blocks=True,
+    reading=Reading(
+        opener="<tool_call>",
+        head=re.compile(rf"<tool_call>\s*<function={_NAME}>"),
+        tail=re.compile(r"</function>\s*</tool_call>"),
+        follow=("<tool_call>",),
+        more=re.compile(r"\s*(?=<tool_call>)"),
+    ),
+)
+
+_DEEPSEEK = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+_DEEPSEEK_ENDS = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+
+
+def _deepseek(head: str, closing: str, separator: str) -> ToolFormat:
+    calls, call, _ = _DEEPSEEK
+    call_end, calls_end = _DEEPSEEK_ENDS
+    spaced = re.escape(head).replace("NAME", _NAME).replace("\\\n", r"\s*")
+    return ToolFormat(
+        first=calls,
+        begin=call,
+        head=head,
+        closing=closing + call_end,
+        separator=separator,
+        last=calls_end,
+        marks=(*_DEEPSEEK, *_DEEPSEEK_ENDS),
+        reading=Reading(
+            opener=calls,
+            head=re.compile(rf"(?:{calls}\s*)?{call}{spaced}\s*(?=\{{)"),
+            tail=re.compile(r"\s*" + re.escape(closing.strip()) + r"\s*" + call_end),
+            follow=(call, calls_end),
+            more=re.compile(rf"\s*(?={call})"),
+            end=calls_end,
+        ),
+    )
+
+
+DEEPSEEK_V3 = _deepseek(f"function{_DEEPSEEK[2]}NAME\n```json\n", "\n```", "\n")
+DEEPSEEK_V31 = _deepseek(f"NAME{_DEEPSEEK[2]}", "", "")
+
+# The beginning of an answer, and what is between two messages.
+HARMONY_FINAL, HARMONY_NEXT = "<|channel|>final<|message|>", "<|end|><|start|>assistant"
+HARMONY = ToolFormat(
+    begin="<|channel|>commentary to=functions.",
+    head="NAME <|constrain|>json<|message|>",
+    closing="",  # the token that ends a call ends the answer
+    separator="<|call|><|start|>assistant",
+    marks=("<|start|>", "<|end|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+    in_channels=True,
+)
+
+# By what other servers call their parsers of the same.
+FORMATS = {
+    **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
+    **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
+    **dict.fromkeys(("llama3", "llama3_json"), LLAMA3),
+    **dict.fromkeys(("gpt-oss", "gpt_oss", "harmony"), HARMONY),
+    "mistral": MISTRAL,
+    "mistral_args": MISTRAL_ARGS,
+    **dict.fromkeys(("deepseekv3", "deepseek_v3"), DEEPSEEK_V3),
+    **dict.fromkeys(("deepseekv31", "deepseek_v31"), DEEPSEEK_V31),
+}
+_TAKES_TOOLS = re.compile(r"\{[%{][^}]*\btools\b")
+
+
+def template_format(source: str | None) -> ToolFormat | None:
+    """The format of the calls that a chat template writes; None for one that knows nothing of
+    tools, or writes calls in a way that is not known here."""
+    if source is None or not _TAKES_TOOLS.search(source):
+        return None
+    if "<|channel|>" in source and "<|message|>" in source:
+        return HARMONY
+    if "<function=" in source:
+        return QWEN3_CODER if "<parameter=" in source else None
+    if HERMES.begin in source:
+        return HERMES
+    if MISTRAL_ARGS.begin in source:
+        return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
+    if DEEPSEEK_V31.first in source:
+        return DEEPSEEK_V3 if "```json" in source else DEEPSEEK_V31
+    return LLAMA3 if "<|python_tag|>" in source and '"parameters": ' in source else None
+
+
+def model_format(template: str | None, tool_template: str | None) -> ToolFormat:
+    """The format for a model with these chat templates, of which the second is for tools."""
+    return template_format(tool_template) or template_format(template) or HERMES

@@ -1,0 +1,147 @@
+"""The one way in: `AsyncClient`, over the ring's sockets or over HTTP.
+
+The gateway, `Engine` and user programs all go through a transport that implements
+`srt.client.generation.Client`; this is its face for people.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from srt.client.generation import Client, GenerateOutput, Generation, ScoreOutput
+from srt.client.request_fields import checked_request, checked_score, checked_tokenize
+from srt.client.ring_client import RingClient
+from srt.tasks import all_of
+from srt.wire.errors import ConfigError
+from srt.wire.messages import RingEvent
+
+
+class AsyncClient:
+    """The asynchronous client: `async with AsyncClient(url) as client: ...`.
+
+    `url` is `http://host:port` of a server, or `ipc://DIRECTORY` of a ring on this machine. Both
+    have the same interface; `submit` gives control over one request, `generate` and `stream` are
+    the short ways.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        self._transport = _transport(url, api_key)
+
+    async def __aenter__(self) -> "AsyncClient":
+        await self._transport.start()
+        if isinstance(self._transport, RingClient):
+            try:
+                await self._transport.wait_ready()
+            except BaseException:
+                await self._transport.close()
+                raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._transport.close()
+
+    @property
+    def transport(self) -> Client:
+        """What carries the requests: for those who build `Request`s themselves."""
+        transport: Client = self._transport
+        return transport
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The ring's state as last heard; None over HTTP."""
+        ring: RingEvent | None = self._transport.ring
+        return ring
+
+    async def submit(self, **request: Any) -> Generation:
+        """Hand in a request for one completion; returns once it is admitted.
+
+        The arguments are the fields of `srt.client.generation.Request`; `sampling`, `chat` and
+        messages may be given as dicts.
+        """
+        generation: Generation = await self._transport.submit(checked_request(request))
+        return generation
+
+    async def submit_samples(self, **request: Any) -> list[Generation]:
+        """Hand in a request for `sampling.n` completions: one Generation each, in order.
+
+        Takes the arguments of `submit`. All are admitted or refused together. To abort the
+        request's rid ends all; to abort or close one of them ends that one.
+        """
+        return list(await self._transport.submit_samples(checked_request(request)))
+
+    async def generate(self, text: str | None = None, **request: Any) -> Any:
+        """One completion, whole (a GenerateOutput), or the list of all `sampling.n` if n > 1.
+
+        Takes the arguments of `submit`. The first sample that fails ends the others.
+        """
+        if not isinstance(
+            self._transport, RingClient
+        ):  # to read a stream costs more than an answer
+            outputs = await self._transport.complete(checked_request({"text": text, **request}))
+            return outputs if len(outputs) > 1 else outputs[0]
+        generations = await self.submit_samples(text=text, **request)
+        if len(generations) == 1:
+            return await generations[0].result()
+        async with AsyncExitStack() as stack:
+            for generation in generations:
+                stack.push_async_callback(generation.aclose)
+            return await all_of(generation.result() for generation in generations)
+
+    async def stream(
+        self, text: str | None = None, **request: Any
+    ) -> AsyncGenerator[GenerateOutput, None]:
+        """One completion as it grows; n must be 1. Leaving the loop early aborts the request."""
+        generation = await self.submit(text=text, stream=True, **request)
+        try:
+            async for output in generation:
+                yield output
+        finally:
+            await generation.aclose()
+
+    async def tokenize(self, text: str | None = None, **request: Any) -> list[int]:
+        """The token ids of `text`, or of the prompt that the chat template makes of `messages`.
+
+        The arguments are the fields of `srt.client.generation.TokenizeRequest`.
+        """
+        checked = checked_tokenize({"text": text, **request})
+        ids: list[int] = await self._transport.tokenize(checked)
+        return ids
+
+    async def score(
+        self,
+        text: str | None = None,
+        continuations: Sequence[str | Sequence[int]] = (),
+        **request: Any,
+    ) -> ScoreOutput:
+        """The log-probabilities of each continuation behind `text` (or `input_ids`).
+
+        The other arguments are the fields of `srt.client.generation.ScoreRequest`. One round trip,
+        in which the prefix is computed once. Cancelling the call ends its work on the server.
+        """
+        checked = checked_score({"text": text, "continuations": continuations, **request})
+        output: ScoreOutput = await self._transport.score(checked)
+        return output
+
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        """End the request `rid` that this client made for `tenant`, or one of its samples; the
+        output ends with finish "abort"."""
+        await self._transport.abort(rid, tenant)
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache. RequestError (conflict) while requests run."""
+        await self._transport.flush_cache(timeout_s)
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        stats: dict[str, Any] = await self._transport.stats()
+        return stats
+
+
+def _transport(url: str, api_key: str | None) -> Any:
+    if url.startswith(("http://", "https://")):
+        from srt.client.http_client import HttpClient
+
+        return HttpClient(url, api_key=api_key)
+    if url.startswith(("ipc://", "tcp://")):
+        return RingClient(url)
+    raise ConfigError(f"url {url!r}: expected http://, https:// or ipc://")

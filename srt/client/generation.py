@@ -1,0 +1,275 @@
+"""The interface between those who ask for text and the transports that reach a server.
+
+`srt.client` (ZeroMQ) and `srt.client.http_client` (HTTP) implement `Client`; the gateway, the
+language and user programs are written against it. Every snapshot is cumulative, so a reader that
+skips some loses nothing but time; only `delta` is relative to the previous snapshot.
+"""
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from srt.wire.constraint import Capture
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
+from srt.wire.sampling import SamplingParams
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """What a client asks for: `sampling.n` completions of one prompt. Exactly one of text,
+    input_ids, messages is set; `chat` says how the template writes messages.
+
+    With `return_logprob`, `top_logprobs` asks for the most likely tokens at each position that has
+    a log-probability, and `logprob_token_ids` for certain tokens.
+
+    `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
+    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
+    with messages: the prompt describes them, and the text holds the calls as the model wrote them.
+
+    In the parts `literal_spans` of the text, [start, stop) in characters and one after the other,
+    control tokens are text: what others wrote in a prompt makes no turns.
+
+    A program that asks for several others names each of them in `tenant`: they get the server's
+    attention in turns. The HTTP server does this for its own callers.
+
+    `timeout_ms` (0: none) after it came to the server, a request that has no token yet fails with
+    the code TIMED_OUT, and one that runs ends with what it has, its finish being "timeout".
+
+    A `joined` request belongs to a batch of which others were admitted: it is not refused because
+    these are before it.
+    """
+
+    text: str | None = None
+    input_ids: Sequence[int] | None = None
+    messages: list[ChatMessage] | None = None
+    sampling: SamplingParams = SamplingParams()
+    stream: bool = False
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    cache_salt: str = ""
+    rid: str | None = None
+    tools: Sequence[ToolSpec] = ()
+    top_logprobs: int = 0
+    logprob_token_ids: Sequence[int] = ()
+    chat: ChatOptions = ChatOptions()
+    tenant: str = ""
+    joined: bool = False
+    timeout_ms: int = 0
+    literal_spans: Sequence[tuple[int, int]] = ()
+
+
+class GenerateOutput(Struct, frozen=True):
+    """All that is known of one request so far.
+
+    `delta` is the text that the previous snapshot did not have. `finish` is None while the
+    request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
+    (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
+    request asked for them. Only the token at position 0 has no log-probability (None).
+
+    Of several samples, all show the prompt's log-probabilities, which the first one brings: a
+    snapshot that comes before that one's first has none.
+
+    The `top` lists have, per position, (logprob, id) pairs of the most likely tokens, best first;
+    the `id` lists the values of `logprob_token_ids`, in their order. They are None unless the
+    request asked for them, and so is the entry of position 0.
+
+    Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
+    sampled. A jump may cut text into other tokens than an earlier snapshot had: `output_ids` are
+    those of this snapshot's text; the text itself only grows. With token healing, the first output
+    ids take the place of the prompt's last `healed_tokens`: they write these tokens' text again,
+    which is not part of `text`, and may go on in the same token.
+
+    `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
+    for; None if it has none, or if they could not be found in the time there is for that.
+    """
+
+    rid: str
+    text: str
+    delta: str
+    output_ids: list[int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    finish: Finish | None = None
+    output_logprobs: list[float] | None = None
+    prompt_logprobs: list[tuple[float | None, int]] | None = None
+    jump_forward_tokens: int = 0
+    forward_passes: int = 0
+    healed_tokens: int = 0
+    output_top_logprobs: list[list[tuple[float, int]]] | None = None
+    prompt_top_logprobs: list[list[tuple[float, int]] | None] | None = None
+    output_id_logprobs: list[list[float]] | None = None
+    prompt_id_logprobs: list[list[float] | None] | None = None
+    captures: list[Capture] | None = None
+
+
+class ScoreRequest(Struct, frozen=True, kw_only=True):
+    """What a score is asked for: how likely each continuation is behind one prefix.
+
+    Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
+    at least one, and none of them empty. `cache_salt`, `rid`, `tenant` and `literal_spans` are
+    those of a `Request`; a span that ends with the prefix goes on in the text behind it.
+    """
+
+    continuations: Sequence[str | Sequence[int]]
+    text: str | None = None
+    input_ids: Sequence[int] | None = None
+    cache_salt: str = ""
+    rid: str | None = None
+    tenant: str = ""
+    literal_spans: Sequence[tuple[int, int]] = ()
+
+
+class ChoiceScore(Struct, frozen=True):
+    """The score of one continuation: its tokens from `ScoreOutput.start` on, and the
+    log-probability (natural) of each, given all tokens before it; None only at position 0."""
+
+    token_ids: list[int]
+    logprobs: list[float | None]
+
+    @property
+    def total(self) -> float:
+        """The sum of the log-probabilities."""
+        return math.fsum(value for value in self.logprobs if value is not None)
+
+    @property
+    def mean(self) -> float:
+        """The mean log-probability of a token; 0.0 where none has one."""
+        count = sum(value is not None for value in self.logprobs)
+        return self.total / count if count else 0.0
+
+
+class ScoreOutput(Struct, frozen=True):
+    """The scores of all continuations, in the order they were given.
+
+    `start` is the first scored position: the length of the longest token prefix that the prefix
+    and every sequence (prefix and continuation, encoded together) have in common. It is below
+    `prompt_tokens`, the length of the prefix, where a continuation merges with its last token.
+    `cached_tokens` were in the cache at the beginning, `computed_tokens` the model had to run
+    through for all continuations together.
+    """
+
+    rid: str
+    choices: list[ChoiceScore]
+    start: int
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int
+
+    @property
+    def probabilities(self) -> list[float]:
+        """Of each continuation, among these: the softmax of the totals."""
+        totals = [choice.total for choice in self.choices]
+        weights = [math.exp(total - max(totals)) for total in totals]
+        return [weight / math.fsum(weights) for weight in weights]
+
+
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """What is to be tokenized: exactly one of text and messages. `add_special_tokens` is for text;
+    `tools` and `chat` go with messages, and are those of a `Request`, like `tenant`."""
+
+    text: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: Sequence[ToolSpec] = ()
+    chat: ChatOptions = ChatOptions()
+    add_special_tokens: bool = True
+    tenant: str = ""
+
+
+class Generation(Protocol):
+    """An admitted request, or one of its samples: iterate over its snapshots, or wait for the last.
+
+    Both raise RequestError when the request fails, RingError when the server is lost.
+    """
+
+    @property
+    def rid(self) -> str: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether the prompt ends inside the model's reasoning: the text begins there."""
+        ...
+
+    @property
+    def closes_reasoning(self) -> bool:
+        """Whether the prompt has the end of the model's reasoning: the text begins behind it."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+        """Snapshots in order; the last one, and only that, has `finish`."""
+        ...
+
+    async def result(self) -> GenerateOutput:
+        """The final snapshot."""
+        ...
+
+    async def aclose(self) -> None:
+        """Abort it unless it has finished; other samples go on. May be called more than once."""
+        ...
+
+
+def require_single(request: Request) -> None:
+    """Raise RequestError unless the request is for one completion."""
+    if request.sampling.n != 1:
+        raise RequestError("n must be 1 here: submit_samples takes more", param="n")
+
+
+class Client(Protocol):
+    """A way into one server. Safe for concurrent use within one event loop."""
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The server's state as last heard; None when this transport does not hear of it."""
+        ...
+
+    async def submit(self, request: Request) -> Generation:
+        """Hand in a request for one completion; returns once the server has admitted it.
+
+        Raises RequestError when the request is refused (param "n" if it wants several) and
+        RingError when the server cannot be reached.
+        """
+        ...
+
+    async def submit_samples(self, request: Request) -> Sequence[Generation]:
+        """Hand in a request for `sampling.n` completions: one Generation each, in order.
+
+        They are admitted, or refused, together. With n > 1 the rid of each is `sample_rid(rid, i)`:
+        to abort that ends one, to abort the request's own rid all; to close one ends that one.
+        """
+        ...
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        """The token ids of a text, or of the prompt that the chat template makes of messages.
+
+        Raises RequestError when they are refused and RingError when the server cannot be reached.
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        """How likely each continuation is. One round trip; a cancelled call ends the work.
+
+        Raises RequestError when the request is refused or aborted, RingError when the server
+        cannot be reached or is lost.
+        """
+        ...
+
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        """End this client's request `rid` of `tenant`, or one of its samples; an unknown rid is
+        ignored."""
+        ...
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        """Empty the prefix cache, waiting up to `timeout_s` for the server to be idle.
+
+        Raises RequestError (code CONFLICT) when it is still busy then.
+        """
+        ...
+
+    async def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        ...

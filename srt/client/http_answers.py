@@ -1,0 +1,167 @@
+"""What the HTTP client reads: the routes' JSON, as the ring's outputs and errors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+
+from srt.client.generation import ChoiceScore, GenerateOutput, ScoreOutput
+from srt.wire.constraint import Capture
+from srt.wire.errors import (
+    BAD_REQUEST,
+    CONFLICT,
+    HTTP_STATUS,
+    INTERNAL,
+    UNAVAILABLE,
+    RequestError,
+    RingError,
+)
+from srt.wire.messages import Finish
+
+# Of a payload, what each sample's next output is, by its number, if it says anything of it; given
+# the sample's last output.
+Parse = Callable[[Any, list[GenerateOutput]], dict[int, GenerateOutput]]
+
+_NOTHING = GenerateOutput("", "", "", [], 0, 0, 0)
+_STATUS_CODES = {status: code for code, status in HTTP_STATUS.items()} | {400: BAD_REQUEST}
+
+
+def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
+    """An event of /generate: all that is known of one sample."""
+    index = payload.get("index", 0)
+    meta = payload["meta_info"]
+    output_logprobs = meta.get("output_token_logprobs")
+    prompt_logprobs = meta.get("input_token_logprobs")
+    output = GenerateOutput(
+        rid=meta["id"],
+        text=payload["text"],
+        delta=payload["text"][len(last[index].text) :],
+        output_ids=payload["output_ids"],
+        prompt_tokens=meta["prompt_tokens"],
+        cached_tokens=meta["cached_tokens"],
+        completion_tokens=meta["completion_tokens"],
+        finish=_finish(meta["finish_reason"]),
+        output_logprobs=None if output_logprobs is None else [e[0] for e in output_logprobs],
+        prompt_logprobs=None if not prompt_logprobs else [(e[0], e[1]) for e in prompt_logprobs],
+        jump_forward_tokens=meta.get("jump_forward_tokens", 0),
+        forward_passes=meta.get("forward_passes", 0),
+        healed_tokens=meta.get("healed_tokens", 0),
+        output_top_logprobs=_rows(meta, "output_top_logprobs", _pairs),
+        prompt_top_logprobs=_rows(meta, "input_top_logprobs", _pairs),
+        output_id_logprobs=_rows(meta, "output_token_ids_logprobs", _values),
+        prompt_id_logprobs=_rows(meta, "input_token_ids_logprobs", _values),
+        captures=_captures(meta),
+    )
+    return {index: output}
+
+
+def _captures(meta: Any) -> list[Capture] | None:
+    found = meta.get("captures")
+    return None if found is None else [Capture(**capture) for capture in found]
+
+
+def _rows(meta: Any, name: str, row_of: Callable[[Any], Any]) -> Any:
+    """One row per position, None where a position has none; None if there are no rows."""
+    rows = meta.get(name)
+    return [None if row is None else row_of(row) for row in rows] if rows else None
+
+
+def _pairs(entries: Any) -> list[tuple[float, int]]:
+    return [(entry[0], entry[1]) for entry in entries]
+
+
+def _values(entries: Any) -> list[float]:
+    return [entry[0] for entry in entries]
+
+
+def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
+    """A chunk of a chat: what is new of one choice, and the usage of all so far."""
+    usage = payload.get("usage") or {}
+    details = usage.get("prompt_tokens_details") or {}
+    outputs = {
+        index: msgspec.structs.replace(
+            output,
+            prompt_tokens=usage.get("prompt_tokens", output.prompt_tokens),
+            cached_tokens=details.get("cached_tokens", output.cached_tokens),
+        )
+        for index, output in enumerate(last)
+    }
+    for choice in payload["choices"]:
+        output = outputs[choice["index"]]
+        delta = choice["delta"].get("content") or ""
+        ids = [*output.output_ids, *choice.get("token_ids", [])]
+        word = choice["finish_reason"]
+        outputs[choice["index"]] = msgspec.structs.replace(
+            output,
+            rid=output.rid or payload["id"],
+            text=output.text + delta,
+            delta=delta,
+            output_ids=ids,
+            completion_tokens=len(ids),
+            finish=_finish(word and {"type": word, "matched": choice.get("matched_stop")}),
+            captures=_captures(choice),
+        )
+    return outputs
+
+
+def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
+    """The answer of /generate: every sample. Raises RingError for one that cannot be read."""
+    try:
+        payload = msgspec.json.decode(response.content)
+        samples = payload if isinstance(payload, list) else [payload]
+        return [parse_native(sample | {"index": 0}, [_NOTHING])[0] for sample in samples]
+    except (msgspec.DecodeError, LookupError, TypeError, AttributeError) as exc:
+        raise RingError("the server sent an answer that cannot be read") from exc
+
+
+def parse_score(payload: Any) -> ScoreOutput:
+    """The answer of /score_choices."""
+    return ScoreOutput(
+        rid=payload["id"],
+        choices=[ChoiceScore(c["token_ids"], c["logprobs"]) for c in payload["choices"]],
+        start=payload["start"],
+        prompt_tokens=payload["prompt_tokens"],
+        cached_tokens=payload["cached_tokens"],
+        computed_tokens=payload["computed_tokens"],
+    )
+
+
+def _finish(reason: Any) -> Finish | None:
+    if reason is None:
+        return None
+    error = None
+    if reason["type"] == "abort":
+        error = RequestError(reason.get("message") or "aborted", code=CONFLICT).info
+    return Finish(reason["type"], reason.get("matched"), error)
+
+
+def error_of(response: httpx.Response) -> RequestError:
+    """The error that a refusal says."""
+    try:
+        detail = response.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        detail = {"message": response.text[:500] or response.reason_phrase}
+    return error_from(detail, response.status_code, response.headers.get("retry-after", ""))
+
+
+def error_from(detail: Any, status: int, retry_after: str = "") -> RequestError:
+    """An error's JSON; what it does not say follows from the status. `retry_after` is the header,
+    of which dates are not read."""
+    if not isinstance(detail, dict):
+        detail = {"message": str(detail)}
+    message = str(detail.get("message") or f"HTTP {status}")
+    fallback = _STATUS_CODES.get(status, INTERNAL if status >= 500 else BAD_REQUEST)
+    code = detail.get("code")
+    if not isinstance(code, str):
+        code = fallback
+    if code == UNAVAILABLE:
+        return RingError(message)
+    retryable = bool(detail.get("retryable", status in (429, 503)))
+    return RequestError(
+        message,
+        param=detail.get("param"),
+        code=code,
+        retryable=retryable,
+        retry_after_s=float(retry_after) if retry_after.isdecimal() else 0.0,
+    )

@@ -1,0 +1,123 @@
+"""What the HTTP client sends: the ring's requests in the words of the server's routes.
+
+Raises RequestError, naming the field, for what the routes have no words for.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from srt.answers.tool_format import message_object, tool_object
+from srt.client.generation import Request, ScoreRequest, TokenizeRequest
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ChatOptions
+from srt.wire.sampling import SamplingParams
+
+
+def generate_body(request: Request) -> dict[str, Any]:
+    """For /generate, of a request that has no messages."""
+    _check_chat_only(request)
+    spans = {"literal_spans": request.literal_spans} if request.literal_spans else {}
+    return (
+        _shared_body(request)
+        | spans
+        | {
+            "text": request.text,
+            "input_ids": None if request.input_ids is None else list(request.input_ids),
+            "sampling_params": _sampling_fields(request.sampling),
+            "return_logprob": request.return_logprob,
+            "logprob_start_len": request.logprob_start_len,
+            "top_logprobs_num": request.top_logprobs,
+            "token_ids_logprob": list(request.logprob_token_ids),
+        }
+    )
+
+
+def chat_body(request: Request) -> dict[str, Any]:
+    """For the chat route: asks for the text as the model writes it, its ids, and the usage so far
+    in every chunk."""
+    if request.literal_spans:
+        raise RequestError("literal_spans need text", param="literal_spans")
+    body = _shared_body(request) | _sampling_fields(request.sampling)
+    body["max_tokens"] = body.pop("max_new_tokens")
+    body["min_tokens"] = body.pop("min_new_tokens")
+    body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    body["separate_reasoning"] = body["parse_tool_calls"] = False
+    body["return_token_ids"] = True
+    return body | _chat_fields(request)
+
+
+def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
+    """For /tokenize."""
+    check_tenant(request.tenant)
+    _check_chat_only(request)
+    if request.messages is not None:
+        if request.text is not None:
+            raise RequestError("exactly one of text and messages must be given", param="text")
+        return _chat_fields(request)
+    return {"prompt": request.text, "add_special_tokens": request.add_special_tokens}
+
+
+def score_body(request: ScoreRequest) -> dict[str, Any]:
+    """For /score_choices."""
+    check_tenant(request.tenant)
+    body = msgspec.structs.asdict(request)
+    del body["tenant"]
+    return body
+
+
+def check_tenant(tenant: str) -> None:
+    """Raise RequestError for one that a program names: it has one key, which decides."""
+    if tenant:
+        raise RequestError("tenant must be empty over HTTP: the server sets it", param="tenant")
+
+
+def _shared_body(request: Request) -> dict[str, Any]:
+    check_tenant(request.tenant)
+    body = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
+    return body | ({"timeout_ms": request.timeout_ms} if request.timeout_ms else {})
+
+
+def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+    """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
+    for name in ("regex", "json_schema", "ebnf", "structural_tag"):
+        if getattr(sampling, name) == "":
+            raise RequestError(f"{name} must not be empty", param=name)
+    return {name: getattr(sampling, name) for name in sampling.__struct_fields__}
+
+
+def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
+    """The messages, and how the template writes them."""
+    messages: list[ChatMessage] = request.messages or []
+    body: dict[str, Any] = {
+        "messages": [message_object(message, arguments_as_text=True) for message in messages]
+    }
+    if request.tools:
+        body["tools"] = [tool_object(tool) for tool in request.tools]
+    chat = request.chat
+    if chat.template_args:
+        body["chat_template_kwargs"] = _template_args(chat.template_args)
+    if chat.continue_final:
+        body["continue_final_message"] = True
+    elif not chat.add_generation_prompt:
+        body["add_generation_prompt"] = False
+    return body
+
+
+def _template_args(text: str) -> dict[str, Any]:
+    try:
+        args = json.loads(text)
+    except (ValueError, RecursionError):
+        args = None
+    if not isinstance(args, dict):
+        param = "chat.template_args"
+        raise RequestError(f"{param} must be the text of a JSON object", param=param)
+    return args
+
+
+def _check_chat_only(request: Request | TokenizeRequest) -> None:
+    if request.messages is None and request.tools:
+        raise RequestError("tools need messages", param="tools")
+    if request.messages is None and request.chat != ChatOptions():
+        raise RequestError("chat needs messages", param="chat")

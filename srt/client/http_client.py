@@ -1,0 +1,190 @@
+"""`Client` over a server's HTTP API, for programs that have no way to the ring's sockets.
+
+What is submitted streams: the response's head is how the server says "admitted". `complete` is for
+whom only the result matters, and takes a third of the client's CPU time. Chats go through the chat
+route; with log-probabilities they are tokenized first, and go where those have all their detail.
+This transport hears no ring events.
+"""
+
+import uuid
+from typing import Any
+
+import httpx
+import msgspec
+
+from srt.client.generation import (
+    GenerateOutput,
+    Generation,
+    Request,
+    ScoreOutput,
+    ScoreRequest,
+    TokenizeRequest,
+    require_single,
+)
+from srt.client.http_answers import (
+    Parse,
+    error_of,
+    parse_chat,
+    parse_native,
+    parse_score,
+    parse_whole,
+)
+from srt.client.http_bodies import chat_body, check_tenant, generate_body, score_body, tokenize_body
+from srt.client.http_generation import HttpGeneration, HttpSamples
+from srt.tasks import all_of
+from srt.wire.errors import RingError
+from srt.wire.messages import ChatOptions, RingEvent
+
+CONNECT_TIMEOUT_S = 5.0
+WRITE_TIMEOUT_S = 30.0
+# The longest silence of a server that is to answer at once, and of one that computes or is busy.
+CALL_TIMEOUT_S = 60.0
+SILENCE_TIMEOUT_S = 600.0
+TOKEN_TIMEOUT_S = 1.0  # more for each token of an answer that comes as a whole
+
+
+class HttpClient:
+    """A client of the server at `url`. Close it with `close` or use it in `async with`.
+
+    `transport` replaces the network (an ASGI application in tests).
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            verify=not self.url.startswith("http:"),  # to load root certificates holds a loop 60 ms
+            headers=headers,
+            timeout=_timeout(SILENCE_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            transport=transport,
+        )
+        self._samples: list[HttpSamples] = []
+
+    @property
+    def ring(self) -> RingEvent | None:
+        return None
+
+    async def __aenter__(self) -> "HttpClient":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Nothing to wait for: connections are made when they are needed."""
+
+    async def close(self) -> None:
+        """Close all connections; requests in flight are aborted by the server."""
+        for samples in self._samples:
+            await samples.close()
+        await self._http.aclose()
+
+    async def submit(self, request: Request) -> HttpGeneration:
+        require_single(request)
+        request, rid = _named(request)
+        response, parse = await self._admitted(request)
+        return HttpGeneration(response, rid, parse)
+
+    async def submit_samples(self, request: Request) -> list[Generation]:
+        count = request.sampling.n
+        if count == 1:
+            return [await self.submit(request)]
+        request.sampling.check_count()
+        request, rid = _named(request)
+        response, parse = await self._admitted(request)
+        samples = HttpSamples(response, rid, count, parse, self.abort)
+        self._samples = [s for s in self._samples if s.is_running] + [samples]
+        return list[Generation](samples.generations)
+
+    async def complete(self, request: Request) -> list[GenerateOutput]:
+        """The finished samples of a request. A cancelled call ends them on the server."""
+        tokens = request.sampling.max_new_tokens
+        # Only a stream has a chat's ids and usage, or shows that an answer without a bound goes on.
+        if request.messages is not None or tokens is None:
+            return await all_of(each.result() for each in await self.submit_samples(request))
+        request.sampling.check_count()
+        body = generate_body(request) | {"stream": False}
+        read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
+        response = await self._call("POST", "/generate", read_s, json=body)
+        return parse_whole(response)
+
+    async def _admitted(self, request: Request) -> tuple[httpx.Response, Parse]:
+        """The stream of a request, and how to read it."""
+        if request.messages is not None and request.return_logprob:
+            request = await self._as_tokens(request)
+        if request.messages is not None:
+            return await self._open("/v1/chat/completions", chat_body(request)), parse_chat
+        return await self._open("/generate", generate_body(request)), parse_native
+
+    async def _as_tokens(self, request: Request) -> Request:
+        """The same, with the prompt that its messages make."""
+        ids = await self.tokenize(
+            TokenizeRequest(messages=request.messages, tools=request.tools, chat=request.chat)
+        )
+        return msgspec.structs.replace(
+            request, messages=None, tools=(), chat=ChatOptions(), input_ids=ids
+        )
+
+    async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        return await self._send(self._http.build_request("POST", path, json=body), stream=True)
+
+    async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+        if self._http.is_closed:
+            raise RingError("the client was closed")
+        try:
+            response = await self._http.send(request, stream=stream)
+            if response.is_success:
+                return response
+            await response.aread()
+        except httpx.HTTPError as exc:
+            raise RingError(f"cannot reach {self.url}: {str(exc) or type(exc).__name__}") from exc
+        raise error_of(response)
+
+    async def _call(
+        self, method: str, path: str, read_s: float | None = None, **options: Any
+    ) -> httpx.Response:
+        options["timeout"] = _timeout(CALL_TIMEOUT_S if read_s is None else read_s)
+        return await self._send(self._http.build_request(method, path, **options))
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
+        ids: list[int] = answer.json()["tokens"]
+        return ids
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        body = score_body(request)
+        answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, json=body)
+        return parse_score(answer.json())
+
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        check_tenant(tenant)
+        await self._call("POST", "/abort_request", json={"rid": rid})
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        read_s = timeout_s + CALL_TIMEOUT_S
+        await self._call("POST", "/flush_cache", read_s, params={"timeout": timeout_s})
+
+    async def stats(self) -> dict[str, Any]:
+        states = (await self._call("GET", "/server_info")).json().get("internal_states")
+        if not states:
+            raise RingError("the server's scheduler did not answer")
+        stats: dict[str, Any] = states[0]
+        return stats
+
+
+def _timeout(read_s: float) -> httpx.Timeout:
+    return httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)
+
+
+def _named(request: Request) -> tuple[Request, str]:
+    """The request with an id, its own or a new one, so that an abort can name it at once."""
+    rid = uuid.uuid4().hex if request.rid is None else request.rid
+    return msgspec.structs.replace(request, rid=rid), rid

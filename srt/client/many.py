@@ -1,0 +1,114 @@
+"""Many requests on one client: so many in flight at a time, the first failure ends all.
+
+`Engine` and `LLM` hand in batches of any size with it; the server's bounds are for strangers. They
+are handed in sorted by prompt, which is the depth-first order of the server's prefix tree: windows
+of any other order come back to prefixes that have been evicted. Results are in the caller's order.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from srt.client.generation import Client, GenerateOutput, Request
+from srt.tasks import all_of
+from srt.wire.errors import OVERLOADED, RequestError
+
+T = TypeVar("T")
+
+MAX_IN_FLIGHT = 256  # samples; more than a batch of the scheduler holds, so that it never starves
+RETRY_S = 0.05  # after a refusal for load that says nothing else, twice as long each time, up to
+MAX_RETRY_S = 2.0
+MAX_PAUSE_S = 10.0  # that the server may ask for
+
+
+class Job(NamedTuple):
+    """A request that `make` makes when its turn comes. Keys sort as the prompts do; `samples` are
+    its `sampling.n`."""
+
+    key: tuple[Any, ...]
+    samples: int
+    make: Callable[[], Awaitable[Request]]
+
+
+async def generate_many(client: Client, requests: Sequence[Request]) -> list[list[GenerateOutput]]:
+    """The finished samples of each request; see `run_jobs`."""
+    return await run_jobs(client, [_job(request) for request in requests])
+
+
+async def run_jobs(
+    client: Client, jobs: Sequence[Job], on_done: Callable[[], Any] = lambda: None
+) -> list[list[GenerateOutput]]:
+    """The finished samples of each job. `on_done` is called as each finishes.
+
+    A server that is at its limit is asked again. Raises the first RequestError, and ends the
+    other requests then, as it does when it is cancelled.
+    """
+    slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+    turn = asyncio.Lock()  # two that each had half of their places would wait for ever
+
+    async def one(job: Job) -> list[GenerateOutput]:
+        # A request of many samples takes the places of as many.
+        places = min(job.samples, MAX_IN_FLIGHT)
+        async with turn:
+            for _ in range(places):
+                await slots.acquire()
+        try:
+            outputs = await _outputs(client, await patiently(job.make))
+        finally:
+            for _ in range(places):
+                slots.release()
+        on_done()
+        return outputs
+
+    order = _order(jobs)
+    outputs = await all_of(one(jobs[i]) for i in order)
+    by_index = dict(zip(order, outputs, strict=True))
+    return [by_index[i] for i in range(len(jobs))]
+
+
+def _order(jobs: Sequence[Job]) -> Sequence[int]:
+    try:
+        return sorted(range(len(jobs)), key=lambda i: jobs[i].key)
+    except TypeError:  # what is no prompt is refused, by name, when its turn comes
+        return range(len(jobs))
+
+
+def key_of(
+    text: str | None, ids: Sequence[int] | None = None, messages: object = None
+) -> tuple[Any, ...]:
+    """The sorting key of a prompt, which is one of these."""
+    if text is not None:
+        return 0, text
+    return (1, list(ids)) if ids is not None else (2, repr(messages))
+
+
+def _job(request: Request) -> Job:
+    async def make() -> Request:
+        return request
+
+    key = key_of(request.text, request.input_ids, (request.tools, request.messages))
+    return Job((request.cache_salt, *key), request.sampling.n, make)
+
+
+async def _outputs(client: Client, request: Request) -> list[GenerateOutput]:
+    """All samples of one request, to their ends."""
+    generations = await patiently(lambda: client.submit_samples(request))
+    try:
+        return await all_of(generation.result() for generation in generations)
+    finally:
+        for generation in generations:
+            await generation.aclose()
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What `ask` gives. A server at its limit is asked again, after the time that it says."""
+    delay_s = RETRY_S
+    while True:
+        try:
+            return await ask()
+        except RequestError as error:
+            if error.info.code != OVERLOADED:
+                raise
+            asked_s = min(error.info.retry_after_s, MAX_PAUSE_S)
+        await asyncio.sleep(max(delay_s, asked_s))
+        delay_s = min(2 * delay_s, MAX_RETRY_S)

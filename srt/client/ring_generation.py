@@ -1,0 +1,323 @@
+"""What a RingClient holds of a request in flight: its samples, and what has come of each.
+
+The client hands every Output to the sample that it is for. Outputs are accumulated, so a slow
+reader costs no memory: it sees fewer, larger snapshots.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from srt.client.generation import GenerateOutput, Request
+from srt.client.ring_score import packed
+from srt.wire.constraint import Capture, Constraint, may_capture
+from srt.wire.errors import RequestError
+from srt.wire.messages import (
+    Admitted,
+    Finish,
+    GenerateReq,
+    LogprobDetail,
+    Output,
+    id_list,
+    sample_rid,
+    unpack_floats,
+    unpack_ids,
+)
+
+Forget = Callable[["RingGeneration"], None]
+# Of a constraint, a text and a tenant; None where there are none, or nobody can tell.
+FindCaptures = Callable[[Constraint, str, str], Awaitable[list[Capture] | None]]
+_ABORTED = Finish("abort")
+
+
+class RingSamples:
+    """The samples of one request: mostly a single one, which has the request's own ids.
+
+    `forget` is called for one that its reader has closed before it ended, `find` for the text of
+    one that has ended and may have captures.
+    """
+
+    def __init__(
+        self, rid: str, wire_id: str, request: Request, forget: Forget, find: FindCaptures
+    ) -> None:
+        self.rid, self.tenant = rid, request.tenant
+        self.wire_id = wire_id
+        self._request = request
+        self._find = find
+        self.prompt = _PromptLogprobs(request)
+        count = request.sampling.n
+        names = [(sample_rid(rid, i), sample_rid(wire_id, i)) for i in range(count)]
+        self.generations = [
+            RingGeneration(self, *name, request, forget)
+            for name in (names if count > 1 else [(rid, wire_id)])
+        ]
+
+    @property
+    def wire_ids(self) -> list[str]:
+        """What an abort must name."""
+        return [generation.wire_id for generation in self.generations]
+
+    def message(self, epoch: int) -> GenerateReq:
+        """What the front gets. RequestError if the ids are not int32."""
+        request = self._request
+        ids = request.input_ids
+        return GenerateReq(
+            rid=self.wire_id,
+            epoch=epoch,
+            sampling=request.sampling,
+            text=request.text,
+            input_ids=None if ids is None else packed(ids, "input_ids"),
+            messages=request.messages,
+            stream=request.stream,
+            return_logprob=request.return_logprob,
+            logprob_start_len=request.logprob_start_len,
+            cache_salt=request.cache_salt,
+            tools=list(request.tools),
+            top_logprobs=request.top_logprobs,
+            logprob_token_ids=list(request.logprob_token_ids),
+            chat=request.chat,
+            tenant=request.tenant,
+            joined=request.joined,
+            timeout_ms=request.timeout_ms,
+            literal_spans=list(request.literal_spans),
+        )
+
+    async def captures(self, text: str) -> list[Capture] | None:
+        """Those of a text that has ended."""
+        constraint = self._request.sampling.constraint
+        if constraint is None or not may_capture(constraint):
+            return None
+        return await self._find(constraint, text, self.tenant)
+
+    def admit(self, reply: Admitted) -> None:
+        """The front's word on all samples."""
+        for generation in self.generations:
+            generation.admit(reply)
+        for index in reply.aborted:
+            self.generations[index].take(Output(rid="", finish=_ABORTED))
+
+
+class RingGeneration:
+    """One admitted sample of a request of a RingClient."""
+
+    def __init__(
+        self, samples: RingSamples, rid: str, wire_id: str, request: Request, forget: Forget
+    ) -> None:
+        self.group = samples
+        self.wire_id = wire_id
+        self.tenant = request.tenant
+        self._rid = rid
+        self._forget = forget
+        self._prompt = samples.prompt
+        self._prompt_tokens = self._healed_tokens = 0
+        self._opens_reasoning = self._closes_reasoning = False
+        self._text = ""
+        self._ids: list[int] = []
+        self._logprobs: list[float] | None = None
+        self._tops: list[list[tuple[float, int]]] | None = None
+        self._named: list[list[float]] | None = None
+        if request.return_logprob:
+            self._logprobs = []
+            self._tops = [] if request.top_logprobs else None
+            self._named = [] if request.logprob_token_ids else None
+        self._cached_tokens = 0
+        self._jump_tokens = 0
+        self._forward_passes = 0
+        self._finish: Finish | None = None
+        self._error: RequestError | None = None
+        self._changed = asyncio.Event()
+        self._read_chars = 0
+
+    @property
+    def rid(self) -> str:
+        return self._rid
+
+    @property
+    def wire_ids(self) -> list[str]:
+        """What an abort must name."""
+        return [self.wire_id]
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self._prompt_tokens
+
+    @property
+    def opens_reasoning(self) -> bool:
+        return self._opens_reasoning
+
+    @property
+    def closes_reasoning(self) -> bool:
+        return self._closes_reasoning
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self._finish is not None or self._error is not None
+
+    async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
+        try:
+            while True:
+                if not self.has_ended:
+                    await self._changed.wait()
+                self._changed.clear()
+                if self.has_ended:
+                    yield await self._last()
+                    return
+                yield self._snapshot()
+        finally:
+            await self.aclose()
+
+    async def result(self) -> GenerateOutput:
+        try:
+            while not self.has_ended:
+                await self._changed.wait()
+                self._changed.clear()
+            return await self._last()
+        finally:
+            await self.aclose()
+
+    async def _last(self) -> GenerateOutput:
+        """The final snapshot, which waits for what the first sample tells of the prompt, and for
+        what its text has captures of."""
+        if self._error is None:
+            await self._prompt.is_known.wait()
+        if self._error is not None:
+            raise self._error.copy()
+        return self._snapshot(await self.group.captures(self._text))
+
+    async def aclose(self) -> None:
+        """Abort it unless it has ended. Its snapshots are not readable afterwards."""
+        if not self.has_ended:
+            self._forget(self)
+            self.fail(RequestError("the request was closed by its reader"))
+
+    def admit(self, reply: Admitted) -> None:
+        """The front has taken the request."""
+        self._prompt_tokens = reply.prompt_tokens
+        self._healed_tokens = reply.healed_tokens
+        self._opens_reasoning = reply.opens_reasoning
+        self._closes_reasoning = reply.closes_reasoning
+
+    def fail(self, error: RequestError) -> None:
+        """No more output will come."""
+        if not self.has_ended:
+            self._error = error
+            self._on_change()
+
+    def take(self, output: Output) -> None:
+        """Add what is new."""
+        self._text += output.text
+        _take(self._ids, output.dropped, id_list(output.ids))
+        self._cached_tokens = output.cached_tokens
+        self._jump_tokens = output.jump_tokens
+        self._forward_passes = output.forward_passes
+        if self._logprobs is not None:
+            _take(self._logprobs, output.dropped, unpack_floats(output.logprobs).tolist())
+        count = len(output.ids) // 4
+        if self._tops is not None:
+            _take(self._tops, output.dropped, _top_rows(output.detail, count))
+        if self._named is not None:
+            _take(self._named, output.dropped, _id_rows(output.detail, count))
+        self._prompt.take(output)
+        if output.finish is not None:
+            self._end(output.finish)
+        if not output.more:
+            self._on_change()
+
+    def _on_change(self) -> None:
+        self._changed.set()
+        # The first sample's first output brings what is known of the prompt, if anything ever does.
+        if self.group.generations[0] is self:
+            self._prompt.is_known.set()
+
+    def _end(self, finish: Finish) -> None:
+        if finish.error is not None:
+            self._error = RequestError.from_info(finish.error)
+        else:
+            self._finish = finish
+
+    def _snapshot(self, captures: list[Capture] | None = None) -> GenerateOutput:
+        delta, self._read_chars = self._text[self._read_chars :], len(self._text)
+        prompt = self._prompt
+        return GenerateOutput(
+            rid=self._rid,
+            text=self._text,
+            delta=delta,
+            output_ids=list(self._ids),
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=len(self._ids),
+            finish=self._finish,
+            output_logprobs=_copy(self._logprobs),
+            prompt_logprobs=_copy(prompt.chosen),
+            jump_forward_tokens=self._jump_tokens,
+            forward_passes=self._forward_passes,
+            healed_tokens=self._healed_tokens,
+            output_top_logprobs=_copy(self._tops),
+            prompt_top_logprobs=_copy(prompt.tops),
+            output_id_logprobs=_copy(self._named),
+            prompt_id_logprobs=_copy(prompt.named),
+            captures=captures,
+        )
+
+
+class _PromptLogprobs:
+    """The log-probabilities of the prompt that all samples share.
+
+    `is_known` says that no more will come.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.is_known = asyncio.Event()
+        self.chosen: list[tuple[float | None, int]] | None = None
+        self.tops: list[list[tuple[float, int]] | None] | None = None
+        self.named: list[list[float] | None] | None = None
+        if not request.return_logprob or request.logprob_start_len < 0:
+            self.is_known.set()
+            return
+        self.chosen = []
+        self.tops = [] if request.top_logprobs else None
+        self.named = [] if request.logprob_token_ids else None
+
+    def take(self, output: Output) -> None:
+        if self.chosen is None or not output.prompt_logprob_ids:
+            return
+        ids = unpack_ids(output.prompt_logprob_ids).tolist()
+        values = unpack_floats(output.prompt_logprobs).tolist()
+        known = [value == value for value in values]  # NaN is not
+        pairs = zip(values, ids, known, strict=True)
+        self.chosen += [(value if has_value else None, i) for value, i, has_value in pairs]
+        if self.tops is not None:
+            rows = _top_rows(output.prompt_detail, len(ids))
+            self.tops += [row if ok else None for row, ok in zip(rows, known, strict=True)]
+        if self.named is not None:
+            values_of = _id_rows(output.prompt_detail, len(ids))
+            self.named += [row if ok else None for row, ok in zip(values_of, known, strict=True)]
+
+
+def _top_rows(detail: LogprobDetail | None, count: int) -> list[list[tuple[float, int]]]:
+    """Of each of `count` positions, (logprob, id) of the most likely tokens."""
+    if detail is None or not detail.top_ids:
+        return [[] for _ in range(count)]
+    ids = unpack_ids(detail.top_ids).reshape(count, -1).tolist()
+    values = unpack_floats(detail.top_logprobs).reshape(count, -1).tolist()
+    rows = zip(values, ids, strict=True)
+    return [list(zip(row_values, row_ids, strict=True)) for row_values, row_ids in rows]
+
+
+def _id_rows(detail: LogprobDetail | None, count: int) -> list[list[float]]:
+    """Of each of `count` positions, the log-probabilities of the named tokens."""
+    if detail is None or not detail.id_logprobs:
+        return [[] for _ in range(count)]
+    rows: list[list[float]] = unpack_floats(detail.id_logprobs).reshape(count, -1).tolist()
+    return rows
+
+
+def _take(rows: list[Any], dropped: int, new: list[Any]) -> None:
+    """Put `new` in the place of the last `dropped` rows."""
+    del rows[len(rows) - dropped :]
+    rows += new
+
+
+def _copy(rows: list[Any] | None) -> list[Any] | None:
+    return None if rows is None else list(rows)

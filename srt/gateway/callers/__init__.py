@@ -1,0 +1,1 @@
+"""Who calls: API keys, and tenants, which share the gateway's one client of the ring."""

@@ -1,0 +1,128 @@
+"""The server's API keys: who may call, and who may do what concerns all callers.
+
+Keys are kept as digests, compared in constant time, whichever of them is meant, and never logged.
+The gateway's actor looks from time to time whether their files have changed.
+"""
+
+import hashlib
+import hmac
+import logging
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from srt.args import ServerArgs
+from srt.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+_TENANT_CHARS = 16
+
+
+class Caller(NamedTuple):
+    """For whom a request is handled: by its key, or its address where the server has no keys. Only
+    an admin may do what concerns others. `has_own_cache`: its prompts share no KV with others'."""
+
+    tenant: str = ""
+    is_admin: bool = True
+    has_own_cache: bool = False
+
+
+class Keys:
+    """`keys` open every route; `admin_keys` also those of admins. A server's only key is one of
+    them, if it `may_be_sole`. Without any, everybody is an admin. With `share_cache` callers share
+    the prefix cache."""
+
+    def __init__(
+        self,
+        keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
+        share_cache: bool = False,
+        may_be_sole: bool = True,
+    ) -> None:
+        self.is_sole = may_be_sole and len(keys) == 1 and not admin_keys
+        self._admins = [_digest(key) for key in (keys if self.is_sole else admin_keys)]
+        self._all = [*map(_digest, keys), *self._admins]
+        self._share_cache = share_cache
+
+    @classmethod
+    def of(cls, args: ServerArgs, may_be_sole: bool = True) -> "Keys":
+        """Those of the command line and of the files. Raises ConfigError."""
+        for path in _files(args):
+            _warn_of_others(path)
+        return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys, may_be_sole)
+
+    def caller(self, given: str, address: str) -> Caller | None:
+        """Who calls from `address` with the key `given`; None: nobody whom the server knows."""
+        if not self._all:
+            return Caller(address)
+        digest = _digest(given)
+        if not _is_among(digest, self._all):
+            return None
+        is_admin = _is_among(digest, self._admins)
+        return Caller(digest.hex()[:_TENANT_CHARS], is_admin, not self._share_cache)
+
+
+class KeyFiles:
+    """The server's keys as its files have them. Raises ConfigError if they are wrong at first."""
+
+    def __init__(self, args: ServerArgs) -> None:
+        self._args = args
+        self._read = self._last = self._stamps()
+        self.keys = Keys.of(args)
+
+    def have_changed(self) -> bool:
+        """Whether there are other `keys` now: a file was written or replaced, and is not being
+        written, as it was the same at the last look, and behind reading. A bad file changes
+        nothing, and no key becomes an admin's because the others have gone."""
+        before, self._last = self._last, self._stamps()
+        if self._last == self._read or self._last != before:
+            return False
+        try:
+            keys = Keys.of(self._args, may_be_sole=self.keys.is_sole)
+        except ConfigError as error:
+            log.warning("the API keys stay as they were: %s", error)
+            self._read = self._last
+            return False
+        if self._stamps() != self._last:
+            return False
+        self.keys, self._read = keys, self._last
+        return True
+
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        return [_stamp(path) for path in _files(self._args)]
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file, or what may be done with it, does; None: there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ctime_ns, found.st_size, found.st_ino
+    return None
+
+
+def _files(args: ServerArgs) -> list[Path]:
+    return [Path(path) for path in (args.api_key_file, args.admin_api_key_file) if path]
+
+
+def _is_among(digest: bytes, digests: Sequence[bytes]) -> bool:
+    return sum(hmac.compare_digest(digest, other) for other in digests) > 0
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _warn_of_others(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # who reads it says so
+    rights = (("read", stat.S_IROTH), ("change", stat.S_IWOTH))
+    if found := " and ".join(right for right, bit in rights if mode & bit):
+        told = f"{stat.S_IMODE(mode):o}"
+        log.warning(
+            "every user can %s the API keys in %s (mode %s): chmod 600 it", found, path, told
+        )

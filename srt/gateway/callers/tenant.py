@@ -1,0 +1,96 @@
+"""For whom the gateway asks: its callers share one client of the ring, but neither one turn, nor
+request ids, nor, where they have keys, the prefix cache.
+
+`Tenants` is the client that handlers get. It writes the caller of the HTTP request that is being
+handled into each request: by its API key where the server has keys, else by its address.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from srt.client.generation import (
+    Client,
+    Generation,
+    Request,
+    ScoreOutput,
+    ScoreRequest,
+    TokenizeRequest,
+)
+from srt.gateway.callers.keys import Caller
+from srt.wire.errors import FORBIDDEN, RequestError
+from srt.wire.messages import RingEvent
+
+MAX_SALT_CHARS = 256
+Name = tuple[str, str]  # the tenant, and the rid that it has given
+
+_EVERYBODY = Caller()
+_caller: ContextVar[Caller] = ContextVar("caller", default=_EVERYBODY)
+_T = TypeVar("_T", Request, ScoreRequest)
+
+
+def set_caller(caller: Caller) -> None:
+    """Whom the HTTP request of this task, and of those that it starts, is handled for."""
+    _caller.set(caller)
+
+
+def tenant() -> str:
+    """The name of the caller."""
+    return _caller.get().tenant
+
+
+def is_admin() -> bool:
+    """Whether the caller may do what concerns others."""
+    return _caller.get().is_admin
+
+
+def check_admin(what: str) -> None:
+    """Raise RequestError (403) unless the caller may."""
+    if not is_admin():
+        raise RequestError(f"{what} needs an admin's API key (--admin-api-key)", code=FORBIDDEN)
+
+
+class Tenants:
+    """A `srt.client.generation.Client` that names the caller; all else is `client`'s."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    @property
+    def ring(self) -> RingEvent | None:
+        return self._client.ring
+
+    async def submit(self, request: Request) -> Generation:
+        return await self._client.submit(_named(request))
+
+    async def submit_samples(self, request: Request) -> Sequence[Generation]:
+        return await self._client.submit_samples(_named(request))
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        return await self._client.tokenize(replace(request, tenant=tenant()))
+
+    async def score(self, request: ScoreRequest) -> ScoreOutput:
+        return await self._client.score(_named(request))
+
+    async def abort(self, rid: str, tenant: str = "") -> None:
+        await self._client.abort(rid, tenant)
+
+    async def flush_cache(self, timeout_s: float = 0.0) -> None:
+        await self._client.flush_cache(timeout_s)
+
+    async def stats(self) -> dict[str, Any]:
+        return await self._client.stats()
+
+
+def _named(request: _T) -> _T:
+    """`request` as the caller's, with its part of the cache."""
+    caller, salt = _caller.get(), request.cache_salt
+    if caller.has_own_cache:
+        if len(salt) > MAX_SALT_CHARS:
+            limit = f"cache_salt must have at most {MAX_SALT_CHARS} characters"
+            raise RequestError(limit, param="cache_salt")
+        salt = hashlib.sha256(f"{caller.tenant}/{salt}".encode()).hexdigest()
+    return replace(request, tenant=caller.tenant, cache_salt=salt)

@@ -1,0 +1,175 @@
+"""One constraint out of all the fields that may ask for one.
+
+Called for every request of /generate and the OpenAI routes. Two constraints, or a rule about
+blanks that JSON cannot be held to, are a RequestError that names the client's fields.
+"""
+
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from srt.gateway.constraint.wire import (
+    ConstraintFields,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    JsonText,
+    OpenAIConstraintFields,
+    ResponseFormat,
+    StructuralTagFormat,
+    StructuredOutputs,
+)
+from srt.wire.constraint import ConstraintKind, Whitespace
+from srt.wire.errors import RequestError
+from srt.wire.sampling import SamplingParams
+
+ANY_OBJECT = '{"type":"object"}'
+_ANY_JSON = "$$ANY$$"  # SGLang's word for "no schema"
+_FREE_PATTERNS = ("[\\n\\t ]*", "[\n\t ]*", "[ \\n\\t]*", "[ \\n\\t\\r]*", "\\s*")
+
+
+class Given(NamedTuple):
+    """A constraint: the field of SamplingParams, its value, and the client's name for it."""
+
+    kind: ConstraintKind
+    value: str | list[str]
+    path: str
+
+
+def native_constraint(fields: ConstraintFields) -> Given | None:
+    """The constraint of a `sampling_params`."""
+    return _only(_own(fields))
+
+
+def openai_constraint(fields: OpenAIConstraintFields) -> Given | None:
+    """The constraint of an OpenAI request."""
+    given = _own(fields)
+    if fields.response_format is not None:
+        given += _response_format(fields.response_format)
+    if fields.structured_outputs is not None:
+        given += _structured_outputs(fields.structured_outputs)
+    given += [
+        *_json(fields.guided_json, "guided_json"),
+        *_text("regex", fields.guided_regex, "guided_regex"),
+        *_choices(fields.guided_choice, "guided_choice"),
+        *_text("ebnf", fields.guided_grammar, "guided_grammar"),
+    ]
+    return _only(given)
+
+
+def constrained(
+    params: SamplingParams, fields: ConstraintFields, given: Given | None, after: str
+) -> SamplingParams:
+    """`params` with a constraint that holds behind the text `after`."""
+    held = {} if given is None else {given.kind: given.value}
+    return msgspec.structs.replace(
+        params,
+        json_whitespace=_whitespace(fields, given),
+        constraint_after=after,
+        jump_forward=fields.jump_forward,
+        token_healing=fields.token_healing,
+        **held,
+    )
+
+
+def _whitespace(fields: ConstraintFields, given: Given | None) -> Whitespace:
+    """The rule about blanks in JSON; RequestError if the fields disagree or want it of no JSON."""
+    if not isinstance(fields, OpenAIConstraintFields):
+        return fields.json_whitespace
+    wanted: dict[str, Whitespace] = {}
+    if fields.json_whitespace == "free":
+        wanted["json_whitespace"] = "free"
+    if fields.guided_whitespace_pattern is not None:
+        path = "guided_whitespace_pattern"
+        wanted[path] = _pattern(fields.guided_whitespace_pattern, path)
+    outputs = fields.structured_outputs
+    if outputs is not None and outputs.whitespace_pattern is not None:
+        path = "structured_outputs.whitespace_pattern"
+        wanted[path] = _pattern(outputs.whitespace_pattern, path)
+    if outputs is not None and outputs.disable_any_whitespace:
+        wanted["structured_outputs.disable_any_whitespace"] = "compact"
+    names = list(wanted)
+    for name in names[1:]:
+        if wanted[name] != wanted[names[0]]:
+            raise RequestError(f"{name} contradicts {names[0]}", param=name)
+    if given is None and "free" in wanted.values():
+        raise RequestError(f"{names[0]} needs a constraint", param=names[0])
+    return wanted[names[0]] if names else "compact"
+
+
+def _pattern(pattern: str, path: str) -> Whitespace:
+    if pattern == "":
+        return "compact"
+    if pattern in _FREE_PATTERNS:
+        return "free"
+    reason = 'is not supported with this value: JSON has no blanks ("") or any ("[\\n\\t ]*")'
+    raise RequestError(f"{path} {reason}", param=path)
+
+
+def _own(fields: ConstraintFields) -> list[Given]:
+    return [
+        *_text("regex", fields.regex, "regex"),
+        *_json(fields.json_schema, "json_schema"),
+        *_text("ebnf", fields.ebnf, "ebnf"),
+        *_tag(fields.structural_tag, "structural_tag"),
+        *_choices(fields.choices, "choices"),
+    ]
+
+
+def _response_format(form: ResponseFormat) -> list[Given]:
+    if isinstance(form, JsonObjectFormat):
+        return [Given("json_schema", ANY_OBJECT, "response_format")]
+    if isinstance(form, JsonSchemaFormat):
+        schema = form.json_schema.schema
+        if form.json_schema.strict and isinstance(schema, dict):
+            schema = {"x-closed": True, **schema}
+        text = json_text(schema)
+        return [Given("json_schema", text, "response_format.json_schema.schema")]
+    if isinstance(form, StructuralTagFormat):
+        parts = msgspec.structs.asdict(form)
+        tag = {name: value for name, value in parts.items() if value is not UNSET}
+        return _tag({"type": "structural_tag", **tag}, "response_format")
+    return []
+
+
+def _structured_outputs(outputs: StructuredOutputs) -> list[Given]:
+    path = "structured_outputs."
+    given = [
+        *_json(outputs.json, path + "json"),
+        *_text("regex", outputs.regex, path + "regex"),
+        *_choices(outputs.choice, path + "choice"),
+        *_text("ebnf", outputs.grammar, path + "grammar"),
+        *_tag(outputs.structural_tag, path + "structural_tag"),
+    ]
+    if outputs.json_object:
+        given.append(Given("json_schema", ANY_OBJECT, path + "json_object"))
+    return given
+
+
+def _text(kind: ConstraintKind, value: str, path: str) -> list[Given]:
+    return [Given(kind, value, path)] if value else []
+
+
+def _choices(value: list[str] | None, path: str) -> list[Given]:
+    return [] if value is None else [Given("choices", value, path)]
+
+
+def _json(value: JsonText, path: str) -> list[Given]:
+    if value == "":
+        return []
+    return [Given("json_schema", "{}" if value == _ANY_JSON else json_text(value), path)]
+
+
+def _tag(value: JsonText, path: str) -> list[Given]:
+    return [] if value == "" else [Given("structural_tag", json_text(value), path)]
+
+
+def _only(given: list[Given]) -> Given | None:
+    for one in given[1:]:
+        raise RequestError(f"{one.path} cannot be combined with {given[0].path}", param=one.path)
+    return given[0] if given else None
+
+
+def json_text(value: Any) -> str:
+    """A JSON value as text; text is taken as it is."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,110 @@
+"""The request fields that constrain an answer, as each family of clients names them.
+
+`constraint.fields` makes one constraint out of them.
+"""
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from srt.wire.constraint import Whitespace
+from srt.wire.sampling import JumpForward
+
+JsonText = str | dict[str, Any]
+
+
+class ConstraintFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """SGLang's names, and our own for what it has none for. Empty is not given."""
+
+    regex: Annotated[str, Meta(description="The answer matches this pattern.")] = ""
+    json_schema: Annotated[
+        JsonText, Meta(description="The answer is JSON that this schema (object or text) allows.")
+    ] = ""
+    ebnf: Annotated[str, Meta(description="The answer matches this grammar.")] = ""
+    structural_tag: Annotated[
+        JsonText, Meta(description="Parts of the answer match; object or text.")
+    ] = ""
+    choices: Annotated[
+        list[str] | None, Meta(description="The answer is one of these strings.")
+    ] = None
+    json_whitespace: Annotated[
+        Whitespace, Meta(description='"compact" JSON has no blanks between its tokens.')
+    ] = "compact"
+    constraint_after: Annotated[
+        str | None, Meta(description="The answer is free up to and including this text.")
+    ] = None
+    jump_forward: Annotated[
+        JumpForward, Meta(description='"off" samples forced text token by token.')
+    ] = "canonical"
+    token_healing: Annotated[
+        bool, Meta(description="The prompt's end may become part of a longer token.")
+    ] = False
+
+
+class TextFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="json_object"):
+    """Any JSON object."""
+
+
+class NamedSchema(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A JSON schema. It is enforced with and without `strict`, which closes objects that list
+    properties; name and description say nothing to the model."""
+
+    schema: dict[str, Any] | bool
+    name: str = ""
+    description: str = ""
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="json_schema"):
+    """JSON that a schema allows."""
+
+    json_schema: NamedSchema
+
+
+class StructuralTagFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="structural_tag"):
+    """A structural tag: `format`, or the older `structures` and `triggers`."""
+
+    format: dict[str, Any] | UnsetType = UNSET
+    structures: list[dict[str, Any]] | UnsetType = UNSET
+    triggers: list[str] | UnsetType = UNSET
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat
+
+
+class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """vLLM's field for all kinds of constraints; one of them may be given."""
+
+    json: Annotated[JsonText, Meta(description="A JSON schema, object or text.")] = ""
+    regex: Annotated[str, Meta(description="A pattern.")] = ""
+    choice: Annotated[list[str] | None, Meta(description="A list of strings.")] = None
+    grammar: Annotated[str, Meta(description="A grammar, as ebnf.")] = ""
+    json_object: Annotated[bool, Meta(description="Any JSON object.")] = False
+    structural_tag: Annotated[JsonText, Meta(description="A tag, object or text.")] = ""
+    disable_any_whitespace: Annotated[bool, Meta(description="true is compact JSON.")] = False
+    whitespace_pattern: Annotated[
+        str | None, Meta(description='"" is compact JSON, `[\\n\\t ]*` free.')
+    ] = None
+
+
+class OpenAIConstraintFields(ConstraintFields, kw_only=True, frozen=True):
+    """What the OpenAI routes take on top: OpenAI's own field, and vLLM's newer and older ones."""
+
+    response_format: Annotated[
+        ResponseFormat | None,
+        Meta(description="text, json_object, json_schema or structural_tag."),
+    ] = None
+    structured_outputs: Annotated[
+        StructuredOutputs | None, Meta(description="vLLM's name for all constraints.")
+    ] = None
+    guided_json: Annotated[JsonText, Meta(description="Older name of json_schema.")] = ""
+    guided_regex: Annotated[str, Meta(description="Older name of regex.")] = ""
+    guided_choice: Annotated[list[str] | None, Meta(description="Older name of choices.")] = None
+    guided_grammar: Annotated[str, Meta(description="Older name of ebnf.")] = ""
+    guided_whitespace_pattern: Annotated[
+        str | None, Meta(description='"" is compact JSON, `[\\n\\t ]*` free.')
+    ] = None

@@ -1,0 +1,48 @@
+"""GET /docs and /openapi.json: the routes, their bodies and their answers.
+
+Both are open, since a browser's address bar has no API key.
+"""
+
+from functools import cache
+from typing import Any
+
+from litestar import get
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+
+from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.docs.page import page
+from srt.gateway.http.auth import PUBLIC
+from srt.gateway.http.openapi import openapi_document
+from srt.gateway.http.reply import json_reply
+from srt.gateway.routes import HANDLERS
+
+# The page has no scripts, and loads nothing.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@get("/docs", opt=PUBLIC)
+async def docs(request: HttpRequest) -> ASGIApp:
+    """The routes with their bodies and answers, as a page."""
+    headers = {"content-security-policy": _POLICY}
+    html = page(_document_of(request)).encode()
+    return ASGIResponse(body=html, media_type="text/html", headers=headers)
+
+
+@get(["/openapi.json", "/docs/openapi.json"], opt=PUBLIC)
+async def openapi(request: HttpRequest) -> ASGIApp:
+    """The same as an OpenAPI document."""
+    return json_reply(_document_of(request))
+
+
+def _document_of(request: HttpRequest) -> dict[str, Any]:
+    info = gateway_of(request).info
+    return _document(info.version, bool(info.api_keys))
+
+
+@cache
+def _document(version: str, has_keys: bool) -> dict[str, Any]:
+    return openapi_document(HANDLERS, version, has_keys=has_keys)
+
+
+ROUTES = [docs, openapi]

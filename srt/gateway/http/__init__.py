@@ -1,0 +1,1 @@
+"""What all routes share: the HTTP server, bodies, event streams, disconnects."""

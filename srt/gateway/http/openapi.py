@@ -1,0 +1,187 @@
+"""The OpenAPI document, made from the routes and the wire structs that they read and write.
+
+Routes carry a `RouteDoc` in their options (see `documented`). A body's schema also has the fields
+that are accepted without being honoured, from its `Kind`, and null where the server takes it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from srt.gateway.errors import ErrorBody
+from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+_REFS = "#/components/schemas/"
+_KEY = "key"
+
+
+class RouteDoc(Struct, frozen=True, kw_only=True):
+    """What a route reads and writes: types that msgspec knows. `events` are those of a stream, and
+    `query` are parameters of the URL, which may be left out."""
+
+    body: Any = None
+    kind: Kind = NO_EXTRAS
+    answer: Any = None
+    events: Any = None
+    media_type: str = JSON
+    query: dict[str, Any] = {}
+
+
+def documented(
+    body: Any = None,
+    kind: Kind = NO_EXTRAS,
+    answer: Any = None,
+    *,
+    events: Any = None,
+    media_type: str = JSON,
+    query: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The route option that describes a route; see `RouteDoc`."""
+    doc = RouteDoc(
+        body=body,
+        kind=kind,
+        answer=answer,
+        events=events,
+        media_type=media_type,
+        query=query or {},
+    )
+    return {"doc": doc}
+
+
+def openapi_document(
+    handlers: Sequence[HTTPRouteHandler], version: str, *, has_keys: bool
+) -> dict[str, Any]:
+    """The document of all `handlers`. `has_keys`: those that are not public want an API key."""
+    schemas = _Schemas([_doc(handler) for handler in handlers])
+    paths: dict[str, dict[str, Any]] = {}
+    for handler in handlers:
+        for path in sorted(handler.paths):
+            at = paths.setdefault(path.replace(":path}", "}"), {})
+            for method in sorted(handler.http_methods):
+                at[method.lower()] = _operation(handler, path, method.lower(), schemas, has_keys)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "srt", "version": version},
+        "paths": paths,
+        "components": {"schemas": schemas.components},
+    }
+    if has_keys:
+        scheme = {"type": "http", "scheme": "bearer"}
+        document["components"]["securitySchemes"] = {_KEY: scheme}
+    return document
+
+
+class _Schemas:
+    """The schemas of all types that the routes name."""
+
+    def __init__(self, docs: Sequence[RouteDoc]) -> None:
+        types: list[Any] = [ErrorBody]
+        for doc in docs:
+            types += [t for t in (doc.body, doc.answer, doc.events, *doc.query.values()) if t]
+        template = _REFS + "{name}"
+        found, self.components = msgspec.json.schema_components(types, ref_template=template)
+        self._found = list(zip(types, found, strict=True))
+        self._done: set[str] = set()
+        for doc in docs:
+            if doc.body is not None:
+                self._widen(self.of(doc.body), doc.kind)
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        """The schema of a type."""
+        return next(schema for known, schema in self._found if known == kind)
+
+    def _widen(self, schema: Any, kind: Kind) -> None:
+        """Let the objects in `schema` have what `kind` takes."""
+        for name in _names_in(schema):
+            if name in self._done:
+                continue
+            self._done.add(name)
+            component = self.components[name]
+            properties = component.get("properties", {})
+            required = component.get("required", [])
+            for field, nested in kind.nested.items():
+                self._widen(properties.get(field), nested)
+            for field in properties:
+                if field not in required:
+                    properties[field] = _or_null(properties[field])
+            for field, treatment in kind.fields.items():
+                properties.setdefault(field, _unused(treatment))
+
+
+def _names_in(schema: Any) -> Iterator[str]:
+    """The components that `schema` refers to, not those that they refer to."""
+    if isinstance(schema, list):
+        for item in schema:
+            yield from _names_in(item)
+    elif isinstance(schema, dict):
+        for key, value in schema.items():
+            if key == "$ref":
+                yield value.removeprefix(_REFS)
+            else:
+                yield from _names_in(value)
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        key: schema[key] for key in ("description", "default") if key in schema
+    }
+    kinds = {key: value for key, value in schema.items() if key not in facts}
+    given = kinds["anyOf"] if list(kinds) == ["anyOf"] else [kinds]
+    null: dict[str, Any] = {"type": "null"}
+    return {"anyOf": given if null in given else [*given, null], **facts}
+
+
+def _unused(treatment: Any) -> dict[str, Any]:
+    if isinstance(treatment, Ignored):
+        return {"description": f"Accepted: {treatment.why}."}
+    values = [None, *treatment.neutral]
+    return {"enum": values, "description": f"These values only: {treatment.why}."}
+
+
+def _doc(handler: HTTPRouteHandler) -> RouteDoc:
+    doc: RouteDoc = handler.opt.get("doc") or RouteDoc()
+    return doc
+
+
+def _operation(
+    handler: HTTPRouteHandler, path: str, method: str, schemas: _Schemas, has_keys: bool
+) -> dict[str, Any]:
+    doc = _doc(handler)
+    summary = " ".join((handler.fn.__doc__ or "").split("\n\n")[0].split())
+    name = path.strip("/").replace("/", "_").replace("{", "").replace(":path}", "")
+    operation: dict[str, Any] = {"operationId": f"{method}_{name}", "summary": summary}
+    parameters = [
+        {"name": name, "in": "query", "required": False, "schema": schemas.of(kind)}
+        for name, kind in doc.query.items()
+    ]
+    if "{" in path:
+        name = path[path.index("{") + 1 :].partition(":")[0]
+        schema = {"type": "string"}
+        parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
+    if parameters:
+        operation["parameters"] = parameters
+    if doc.body is not None:
+        content = {JSON: {"schema": schemas.of(doc.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    operation["responses"] = _responses(doc, schemas)
+    if has_keys and not handler.opt.get("public"):
+        operation["security"] = [{_KEY: []}]
+    return operation
+
+
+def _responses(doc: RouteDoc, schemas: _Schemas) -> dict[str, Any]:
+    content = {}
+    if doc.answer is not None:
+        content[doc.media_type] = {"schema": schemas.of(doc.answer)}
+    if doc.events is not None:
+        content[EVENTS] = {"schema": schemas.of(doc.events)}
+    error = {JSON: {"schema": schemas.of(ErrorBody)}}
+    return {
+        "200": {"description": "The answer.", "content": content},
+        "default": {"description": "An error.", "content": error},
+    }

@@ -1,0 +1,284 @@
+"""Runs the gateway's application with uvicorn inside a loop that somebody else owns.
+
+uvicorn's own signal handling is off: the launcher decides when to stop. Gaps of uvicorn that are
+closed here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
+for ever), and the rest of a body after its answer; a peer that takes hardly anything of what was
+written for it for WRITE_STALL_S is cut off, which ends its request; the number of connections is
+bounded (see `places`); what has arrived is parsed in slices, so that many small chunks hold nobody
+up; what is logged of a connection names its peer; `stop` bounds how long it waits for streams. What
+a head may hold is bounded (see `heads`).
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Collection, Iterator, MutableMapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import h11
+import msgspec
+import uvicorn
+from litestar.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from srt.gateway.errors import RETRY_AFTER, error_body
+from srt.gateway.http.heads import MAX_HEAD_BYTES, checking_heads
+from srt.gateway.http.places import Places
+from srt.gateway.http.unread import reading_all
+from srt.ring.listener import BACKLOG, bind_listener, url_of
+from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
+
+MAX_CONNECTIONS = 2048
+PROBES = frozenset({"/health", "/ready", "/metrics"})  # are served when all places are taken
+HEAD_TIMEOUT_S = 30.0
+REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
+WRITE_STALL_S = 60.0
+MIN_TAKEN_BYTES = 16384  # that a peer must take in WRITE_STALL_S while a write is blocked
+KEEP_ALIVE_S = 30
+CLOSE_S = 2.0  # for what is still to be written when a connection must make room
+SLICE_BYTES = 8192  # may be 1400 chunks of a byte
+STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
+_JSON = (b"content-type", b"application/json")
+_CLOSE = (b"connection", b"close")
+
+
+class _PeersLog(logging.LoggerAdapter[logging.Logger]):
+    """uvicorn's log, in which each line says whose connection it is about."""
+
+    @property
+    def level(self) -> int:  # uvicorn asks for it
+        return self.logger.level
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        return f"{self.extra['peer'] if self.extra else ''}: {msg}", kwargs
+
+
+class BoundedProtocol(H11Protocol):
+    """h11 with bounds on connections, on the time for a head, and on writes that block."""
+
+    head_timeout_s = HEAD_TIMEOUT_S
+    write_stall_s = WRITE_STALL_S
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, places: Places, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._places = places
+        self._arrived = bytearray()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        host, port = self.client or ("an unknown peer", 0)
+        self.logger = _PeersLog(self.logger, {"peer": f"{host} port {port}"})  # type: ignore[assignment]
+        if not self._places.enter(self):
+            self.app = probes_only(self.app)
+            self.head_timeout_s = REFUSED_TIMEOUT_S
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        has_turn = bool(self._arrived)
+        self._arrived += data
+        if not has_turn:
+            self._parse()
+
+    def _parse(self) -> None:
+        """A slice of what has arrived; the rest of it when others have had their turn."""
+        slice_ = bytes(self._arrived[:SLICE_BYTES])
+        del self._arrived[:SLICE_BYTES]
+        if self.transport.is_closing():
+            self._arrived.clear()
+            return
+        super().data_received(slice_)
+        self._watch_head()
+        self._watch_place()
+        if self._arrived:
+            self.transport.pause_reading()
+            self.loop.call_soon(self._parse)
+        elif not self.flow.read_paused:
+            self.transport.resume_reading()
+
+    def close_idle(self) -> None:
+        self.transport.close()  # when all is written: a peer that takes nothing keeps it open
+        self.loop.call_later(CLOSE_S, self.transport.abort)
+
+    def _watch_place(self) -> None:
+        if self.conn.their_state in (h11.IDLE, h11.SEND_BODY) or self.transport.is_closing():
+            self._places.waits(self)
+        else:
+            self._places.works(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        self._stop_write_timer()
+        self._places.leave(self)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._stop_head_timer()  # from here on it is uvicorn's keep-alive timer's turn
+        if self._owes_body():
+            self._watch_head()
+        self._watch_place()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_write()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_write_timer()
+
+    def _watch_write(self) -> None:
+        """While a write is blocked nothing is added to the buffer, so it tells what is taken."""
+        self._stop_write_timer()
+        size = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(self.write_stall_s, self._check_write, size)
+
+    def _check_write(self, size: int) -> None:
+        if size - self.transport.get_write_buffer_size() < MIN_TAKEN_BYTES:
+            self.transport.abort()
+        else:
+            self._watch_write()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: what asks to change the protocol is answered as if it had not."""
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer
+            self.transport.close()
+            return
+        body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, msg)))
+        head = h11.Response(status_code=400, headers=[_JSON, _CLOSE], reason=b"Bad Request")
+        for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _watch_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE and not self._owes_body():
+            self._stop_head_timer()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+
+    def _owes_body(self) -> bool:
+        """Whether nothing but the rest of a body is to come, which nobody waits for."""
+        is_answered = self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
+        return is_answered and self.conn.their_state is h11.SEND_BODY
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
+
+
+def probes_only(app: ASGIApp) -> ASGIApp:
+    """`app` for a connection above the bound: 503 for all but probes."""
+    refuse = reading_all(refuse_request)
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = app if scope["path"] in PROBES else refuse
+        await chosen(scope, receive, send)
+
+    return wrapped
+
+
+async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
+    """503, and the connection is closed."""
+    info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
+    body = msgspec.json.encode(error_body(info))
+    retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
+    headers = [_JSON, (b"content-length", str(len(body)).encode()), _CLOSE, *retry]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class _Uvicorn(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class GatewayServer:
+    """One listening server. `start` binds and serves; `stop` ends it within a bound."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        sock: socket.socket | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        stream_grace_s: float = STREAM_GRACE_S,
+    ) -> None:
+        """`sock`, if given, is a bound socket that replaces host and port; 0 is any port."""
+        self._host, self._port, self._sock = host, port, sock
+        self._task: asyncio.Task[None] | None = None
+        config = uvicorn.Config(
+            reading_all(checking_heads(app)),
+            http=partial(BoundedProtocol, places=Places(max_connections)),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=stream_grace_s,  # type: ignore[arg-type]
+        )
+        self._server = _Uvicorn(config)
+
+    @property
+    def port(self) -> int:
+        """The bound port."""
+        assert self._sock is not None, "not started"
+        port: int = self._sock.getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> Collection[Any]:
+        """The open connections."""
+        return self._server.server_state.connections
+
+    @property
+    def url(self) -> str:
+        """Where clients find the server."""
+        assert self._sock is not None, "not started"
+        return url_of(self._sock)
+
+    async def start(self) -> None:
+        """Bind and listen; returns when connections are taken. Raises ConfigError."""
+        if self._sock is None:
+            self._sock = bind_listener(self._host, self._port)
+        self._task = asyncio.ensure_future(self._server.serve(sockets=[self._sock]))
+        while not self._server.started:
+            if self._task.done():
+                self._task.result()
+                raise ConfigError("the HTTP server ended before it listened")
+            await asyncio.sleep(0.005)
+
+    async def wait(self) -> None:
+        """Until the server has ended."""
+        assert self._task is not None, "not started"
+        await asyncio.shield(self._task)
+
+    async def stop(self) -> None:
+        """Take no more connections, give streams their grace, then cut them. Idempotent."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+
+async def serve(app: ASGIApp, host: str, port: int) -> GatewayServer:
+    """A started server for `app`."""
+    server = GatewayServer(app, host, port)
+    await server.start()
+    return server

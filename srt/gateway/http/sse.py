@@ -1,0 +1,94 @@
+"""Server-sent events: their bytes, and the ASGI response that sends them.
+
+The first byte of a stream is sent after admission, so a refusal is never hidden in a 200. Once
+it is sent, a failure is one `{"error": ...}` event; every stream that ends by itself ends with
+`[DONE]`. The events of /v1/responses have names, and their own words for both.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Protocol
+
+import msgspec
+from litestar.types import Receive, Scope, Send
+
+from srt.gateway.errors import ClientDisconnected, error_body, report_defect
+from srt.gateway.http.disconnect import while_connected
+from srt.wire.errors import INTERNAL, RequestError
+
+DONE = b"data: [DONE]\n\n"
+_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+_encode = msgspec.json.Encoder().encode
+Frames = Callable[[AsyncGenerator[Any, None]], AsyncGenerator[bytes, None]]
+
+
+class Closable(Protocol):
+    """What a stream must release when it ends, however it ends."""
+
+    async def aclose(self) -> None: ...
+
+
+def event(payload: Any) -> bytes:
+    """One event: `payload` as JSON in a single `data:` line."""
+    return b"data: " + _encode(payload) + b"\n\n"
+
+
+async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Frame `payloads`; a failure among them becomes an error event."""
+    try:
+        async with aclosing(payloads):
+            async for payload in payloads:
+                yield event(payload)
+    except RequestError as exc:
+        defect = exc.info.code == INTERNAL
+        yield event(report_defect(exc) if defect else error_body(exc.info))
+    except Exception as exc:
+        yield event(report_defect(exc))
+    yield DONE
+
+
+async def named_events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """Frame `payloads`, objects with a type, under the names of their types. They tell of failures
+    and of their end by themselves."""
+    async with aclosing(payloads):
+        async for payload in payloads:
+            yield b"event: " + payload["type"].encode() + b"\n" + event(payload)
+
+
+class EventStream:
+    """An ASGI application that streams `payloads`, as `frames` writes them, and closes `owner`.
+
+    `owner` is closed when the client disconnects, when the server cancels the response, and when
+    the stream ends.
+    """
+
+    def __init__(
+        self,
+        payloads: AsyncGenerator[Any, None],
+        owner: Closable,
+        headers: Mapping[str, str] | None = None,
+        frames: Frames = events,
+    ) -> None:
+        self._payloads = payloads
+        self._owner = owner
+        self._frames = frames
+        self._headers = _HEADERS | dict(headers or {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with suppress(ClientDisconnected):
+                await while_connected(receive, self._send_all(send))
+        finally:
+            await self._owner.aclose()
+
+    async def _send_all(self, send: Send) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._frames(self._payloads)) as frames:
+            async for frame in frames:
+                await send({"type": "http.response.body", "body": frame, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,1 @@
+"""The route /generate, with SGLang's fields."""

@@ -1,0 +1,183 @@
+"""Words the answers of /generate: snapshots as SGLang's response fields."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from srt.client.generation import GenerateOutput, Request
+from srt.files.vocab import Vocab
+from srt.gateway.http.turns import in_turns
+from srt.gateway.openai.answers import NewTokens, captures_in
+from srt.gateway.wire.native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
+from srt.wire.messages import Finish
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
+_SETTLED_AT_ONCE = 64  # rows
+
+
+class NativeAnswers:
+    """The words for the answers to `requests`, which have `samples` answers each, prompt after
+    prompt.
+
+    `prompt_ids` are the ids of each prompt, if the answers are to tell them; `texts` the vocabulary
+    from which log-probabilities get the texts of their tokens, if they are to have any.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        samples: int,
+        prompt_ids: Sequence[list[int]],
+        texts: Vocab | None,
+    ) -> None:
+        self._samples = samples
+        self._prompt_ids = prompt_ids
+        self._logprobs: list[_Logprobs | None] = []
+        for request in requests:
+            inputs = [_Column(), _Column(), _Column()]  # the samples share them
+            self._logprobs += [
+                _Logprobs(request, texts, inputs) if request.return_logprob else None
+                for _ in range(samples)
+            ]
+
+    async def whole(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
+        """The finished answer number `index`, made in turns with other work."""
+        logprobs = self._logprobs[index]
+        if logprobs is not None:
+            await in_turns(logprobs.settle(output))
+        return self.response(index, output, latency_s)
+
+    def response(self, index: int, output: GenerateOutput, latency_s: float) -> NativeResponse:
+        """The answer number `index`, so far."""
+        meta = MetaInfo(
+            id=output.rid,
+            finish_reason=_finish_reason(output.finish, output.completion_tokens),
+            prompt_tokens=output.prompt_tokens,
+            completion_tokens=output.completion_tokens,
+            cached_tokens=output.cached_tokens,
+            e2e_latency=latency_s,
+            jump_forward_tokens=output.jump_forward_tokens,
+            forward_passes=output.forward_passes,
+            healed_tokens=output.healed_tokens,
+            captures=captures_in(output, output.text),
+        )
+        logprobs = self._logprobs[index]
+        return NativeResponse(
+            text=output.text,
+            output_ids=output.output_ids,
+            meta_info=meta if logprobs is None else logprobs.added_to(meta, output),
+            prompt_token_ids=self._prompt_ids[index // self._samples]
+            if self._prompt_ids
+            else UNSET,
+        )
+
+
+class _Column:
+    """A list of log-probabilities that every event of a stream has as a whole: the entries of the
+    rows that cannot change any more are made once. Those that are lists are encoded then."""
+
+    def __init__(self) -> None:
+        self._settled: list[Any] = []
+
+    def entries(self, rows: Sequence[T], settled: int, entry: Callable[[T], Any]) -> list[Any]:
+        """The entries of all rows, of which the first `settled` will not change."""
+        for _ in self.settle(rows[:settled], entry):
+            pass
+        return self._settled + [entry(row) for row in rows[len(self._settled) :]]
+
+    def settle(self, rows: Sequence[T], entry: Callable[[T], Any]) -> Iterator[None]:
+        """Make the entries of `rows`, which will not change, some at a time."""
+        while len(self._settled) < len(rows):
+            start = len(self._settled)
+            self._settled += [entry(row) for row in rows[start : start + _SETTLED_AT_ONCE]]
+            yield
+
+
+class _Logprobs:
+    """The log-probabilities of one answer. `inputs` are the columns of the prompt's."""
+
+    def __init__(self, request: Request, texts: Vocab | None, inputs: list[_Column]) -> None:
+        self._request = request
+        self._texts = texts
+        self._new = NewTokens(request.sampling)
+        self._inputs = inputs
+        self._outputs = [_Column(), _Column(), _Column()]
+
+    def settle(self, output: GenerateOutput) -> Iterator[None]:
+        """Make the entries of a finished answer, some at a time."""
+        outputs = list(zip(output.output_logprobs or [], output.output_ids, strict=False))
+        yield from self._inputs[0].settle(output.prompt_logprobs or [], self._chosen)
+        yield from self._outputs[0].settle(outputs, self._chosen)
+        if self._request.top_logprobs:
+            yield from self._inputs[1].settle(output.prompt_top_logprobs or [], self._top)
+            yield from self._outputs[1].settle(output.output_top_logprobs or [], self._top)
+        if self._request.logprob_token_ids:
+            yield from self._inputs[2].settle(output.prompt_id_logprobs or [], self._named)
+            yield from self._outputs[2].settle(output.output_id_logprobs or [], self._named)
+
+    def added_to(self, meta: MetaInfo, output: GenerateOutput) -> MetaInfo:
+        """`meta` with all that is known of them."""
+        _, settled = self._new.take(output)
+        inputs = output.prompt_logprobs or []
+        outputs = list(zip(output.output_logprobs or [], output.output_ids, strict=False))
+        known = [logprob for logprob, _ in inputs if logprob is not None]
+        meta = replace(
+            meta,
+            input_token_logprobs=self._inputs[0].entries(inputs, len(inputs), self._chosen),
+            output_token_logprobs=self._outputs[0].entries(outputs, settled, self._chosen),
+            normalized_prompt_logprob=sum(known) / len(known) if known else None,
+        )
+        if self._request.top_logprobs:
+            in_top, out_top = output.prompt_top_logprobs or [], output.output_top_logprobs or []
+            meta = replace(
+                meta,
+                input_top_logprobs=self._inputs[1].entries(in_top, len(in_top), self._top),
+                output_top_logprobs=self._outputs[1].entries(out_top, settled, self._top),
+            )
+        if self._request.logprob_token_ids:
+            in_ids, out_ids = output.prompt_id_logprobs or [], output.output_id_logprobs or []
+            meta = replace(
+                meta,
+                input_token_ids_logprobs=self._inputs[2].entries(in_ids, len(in_ids), self._named),
+                output_token_ids_logprobs=self._outputs[2].entries(out_ids, settled, self._named),
+            )
+        return meta
+
+    def _chosen(self, pair: tuple[float | None, int]) -> LogprobEntry:
+        return self._entry(*pair)
+
+    def _top(self, row: list[tuple[float, int]] | None) -> msgspec.Raw | None:
+        return None if row is None else self._encoded(row)
+
+    def _named(self, row: list[float] | None) -> msgspec.Raw | None:
+        ids = self._request.logprob_token_ids
+        return None if row is None else self._encoded(zip(row, ids, strict=True))
+
+    def _encoded(self, pairs: Iterable[tuple[float, int]]) -> msgspec.Raw:
+        return msgspec.Raw(_encode([self._entry(*pair) for pair in pairs]))
+
+    def _entry(self, logprob: float | None, token: int) -> LogprobEntry:
+        if self._texts is None:
+            return (logprob, token, None)
+        return (logprob, token, self._texts.decode([token], skip_special_tokens=False))
+
+
+def _finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
+    if finish is None:
+        return None
+    if finish.type == "stop":
+        return FinishReason(type="stop", matched=finish.matched)
+    if finish.type in ("length", "timeout"):
+        kind: Literal["length", "timeout"] = "length" if finish.type == "length" else "timeout"
+        return FinishReason(type=kind, length=completion_tokens)
+    error = finish.error
+    return FinishReason(
+        type="abort",
+        message=error.message if error else "aborted",
+        status_code=error.http_status if error else None,
+        err_type=error.code if error else None,
+    )

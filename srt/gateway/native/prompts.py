@@ -1,0 +1,191 @@
+"""From the body of /generate to the prompts that the ring takes, and back for field names."""
+
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from srt.client.generation import Request
+from srt.gateway.batch import check_size, renamed
+from srt.gateway.context import GatewayInfo
+from srt.gateway.wire.native import NativeRequest, NativeSampling
+from srt.wire.errors import RequestError
+from srt.wire.sampling import SamplingParams
+
+T = TypeVar("T")
+
+_SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
+# The ring's names of fields that the body gives once for all prompts, or as a list.
+_BODY_NAMES = {
+    "rid": "rid",
+    "cache_salt": "cache_salt",
+    "return_logprob": "return_logprob",
+    "logprob_start_len": "logprob_start_len",
+    "top_logprobs": "top_logprobs_num",
+    "logprob_token_ids": "token_ids_logprob",
+}
+
+
+class Prompts(NamedTuple):
+    """What a body asks for: one request for each prompt, all with the same number of samples.
+
+    `is_list`: the prompts came as a list. `intervals` are tokens between two events of a stream,
+    per prompt; None is the server's choice.
+    """
+
+    requests: list[Request]
+    is_list: bool
+    samples: int
+    intervals: list[int | None]
+
+    @property
+    def answers_list(self) -> bool:
+        """Whether the answer is a list."""
+        return self.is_list or self.samples > 1
+
+
+def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
+    """The prompts of a body, at most `info.max_requests` with their samples. Raises
+    RequestError naming the field that is wrong."""
+    if (body.text is None) == (body.input_ids is None):
+        raise RequestError("exactly one of text and input_ids must be given", param="text")
+    name = "text" if body.text is not None else "input_ids"
+    values: list[Any]
+    if isinstance(body.text, str):
+        values, is_list = [body.text], False
+    elif body.text is not None:
+        values, is_list = body.text, True
+    else:
+        info.check_entries(body.input_ids or [], name)
+        values, is_list = _id_lists(body.input_ids or [])
+    if not values:
+        raise RequestError(f"{name} must not be empty", param=name)
+    if body.literal_spans:
+        _check_spans(body)
+    count = len(values)
+    samplings = _per_prompt(body.sampling_params, count, "sampling_params")
+    samples = _samples(samplings)
+    check_size(count, samples, info.max_requests, name)
+    shared = _per_prompt_fields(body, samplings)
+    rids = _rids(body.rid, count, is_list)
+    requests = [
+        Request(
+            stream=body.stream,
+            sampling=_params(samplings[i], body, i),
+            text=value if name == "text" else None,
+            input_ids=value if name == "input_ids" else None,
+            rid=rids[i],
+            timeout_ms=body.timeout_ms,
+            literal_spans=tuple(body.literal_spans),
+            **{field: values_of[i] for field, values_of in shared.items()},
+        )
+        for i, value in enumerate(values)
+    ]
+    intervals = [sampling.stream_interval for sampling in samplings]
+    return Prompts(requests, is_list, samples, intervals)
+
+
+def _check_spans(body: NativeRequest) -> None:
+    name = "literal_spans"
+    if not isinstance(body.text, str):
+        raise RequestError(f"{name} need one text", param=name)
+    if body.return_prompt_token_ids:
+        raise RequestError(f"{name} and return_prompt_token_ids exclude each other", param=name)
+
+
+def _per_prompt_fields(
+    body: NativeRequest, samplings: list[NativeSampling]
+) -> dict[str, list[Any]]:
+    """By the ring's name, the values of each prompt."""
+    count = len(samplings)
+    return_logprob = _per_prompt(body.return_logprob, count, "return_logprob")
+    starts: list[Any] = _per_prompt(body.logprob_start_len, count, "logprob_start_len")
+    return {
+        "return_logprob": return_logprob,
+        "logprob_start_len": [
+            _default_start(sampling) if start is None else start
+            for start, sampling in zip(starts, samplings, strict=True)
+        ],
+        "top_logprobs": _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
+        "logprob_token_ids": _named_ids(body.token_ids_logprob, count),
+        "cache_salt": _salts(body, count),
+    }
+
+
+def _default_start(sampling: NativeSampling) -> int:
+    """Log-probabilities of a request that generates nothing can only be the prompt's."""
+    return 0 if sampling.max_new_tokens == 0 else -1
+
+
+def _samples(samplings: list[NativeSampling]) -> int:
+    for index, sampling in enumerate(samplings):
+        if sampling.n != samplings[0].n:
+            param = f"sampling_params[{index}].n"
+            raise RequestError(f"{param} must be the same for all prompts", param=param)
+    return samplings[0].n
+
+
+def _params(sampling: NativeSampling, body: NativeRequest, index: int) -> SamplingParams:
+    try:
+        params = sampling.to_params()
+        params.check_count()
+        return params
+    except RequestError as exc:
+        raise renamed(exc, partial(rename_param, body, False), index) from exc
+
+
+def _id_lists(ids: list[Any]) -> tuple[list[list[int]], bool]:
+    lists = [item for item in ids if isinstance(item, list)]
+    if not lists:
+        if not ids:
+            raise RequestError("input_ids must not be empty", param="input_ids")
+        return [ids], False
+    if len(lists) != len(ids):
+        raise RequestError("input_ids must not mix ids and lists of ids", param="input_ids")
+    return lists, True
+
+
+def _named_ids(value: list[Any], count: int) -> list[list[int]]:
+    """The ids of token_ids_logprob for each prompt: one list for all, or a list per prompt."""
+    name = "token_ids_logprob"
+    lists = [item for item in value if not isinstance(item, int)]
+    if not lists:
+        return [value] * count
+    if len(lists) != len(value):
+        raise RequestError(f"{name} must not mix ids and lists of ids", param=name)
+    return [ids or [] for ids in _per_prompt(lists, count, name)]
+
+
+def _per_prompt(value: T | list[T], count: int, name: str) -> list[T]:
+    if not isinstance(value, list):
+        return [value] * count
+    if len(value) != count:
+        raise RequestError(f"{name} must have one entry per prompt ({count})", param=name)
+    return value
+
+
+def _rids(rid: str | list[str] | None, count: int, is_list: bool) -> list[str | None]:
+    if rid is None:
+        return [None] * count
+    if isinstance(rid, str):
+        return [f"{rid}_{i}" for i in range(count)] if is_list else [rid]
+    if len(set(rid)) != len(rid):
+        raise RequestError("rid must not repeat an id", param="rid")
+    given: list[str | None] = [*rid]
+    return _per_prompt(given, count, "rid")
+
+
+def _salts(body: NativeRequest, count: int) -> list[str]:
+    if body.cache_salt and body.extra_key and body.cache_salt != body.extra_key:
+        raise RequestError("extra_key and cache_salt are one field: give one", param="extra_key")
+    name = "cache_salt" if body.cache_salt else "extra_key"
+    return _per_prompt(body.cache_salt or body.extra_key, count, name)
+
+
+def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: int) -> str | None:
+    """The field of `body` that the ring's field `param` of prompt `index` came from."""
+    if param in _SAMPLING_FIELDS:
+        at = f"[{index}]" if isinstance(body.sampling_params, list) else ""
+        return f"sampling_params{at}.{param}"
+    if param in ("text", "input_ids") or (param is None and is_list):
+        name = "text" if body.text is not None else "input_ids"
+        return f"{name}[{index}]" if is_list else name
+    return _BODY_NAMES.get(param, param) if param else None

@@ -1,0 +1,96 @@
+"""POST and PUT /generate, with SGLang's request and response fields."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+from litestar import HttpMethod, route
+from litestar.types import ASGIApp
+
+from srt.client.generation import Request, TokenizeRequest
+from srt.gateway.batch import Batch, renamed, submit_all
+from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.sse import EventStream
+from srt.gateway.native.answers import NativeAnswers
+from srt.gateway.native.prompts import Prompts, prompts_of, rename_param
+from srt.gateway.wire.native import REQUEST_KIND, NativeRequest, NativeResponse
+from srt.wire.errors import RequestError
+
+PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
+
+
+@route(
+    "/generate",
+    http_method=[HttpMethod.POST, HttpMethod.PUT],
+    status_code=200,
+    opt=documented(
+        NativeRequest,
+        REQUEST_KIND,
+        NativeResponse | list[NativeResponse],
+        events=NativeResponse,
+    ),
+)
+async def generate(request: HttpRequest) -> ASGIApp:
+    """Complete one prompt or several."""
+    body = await read_body(request, NativeRequest, REQUEST_KIND)
+    gateway = gateway_of(request)
+    prompts = prompts_of(body, gateway.info)
+    admission = _admit(gateway, body, prompts)
+    if body.stream:
+        batch, answers = await while_connected(request.receive, admission)
+        head = {PROMPT_TOKENS_HEADER: str(batch.prompt_tokens)}
+        return EventStream(_payloads(batch, answers, prompts), batch, head)
+
+    async def answer() -> list[NativeResponse]:
+        batch, answers = await admission
+        async with aclosing(batch):
+            outputs = await batch.results()
+            latency_s = batch.latency_s
+            return [await answers.whole(i, o, latency_s) for i, o in enumerate(outputs)]
+
+    responses = await while_connected(request.receive, answer())
+    return json_reply(responses if prompts.answers_list else responses[0])
+
+
+async def _admit(
+    gateway: Gateway, body: NativeRequest, prompts: Prompts
+) -> tuple[Batch, NativeAnswers]:
+    """Hand all prompts in; what words their answers."""
+    rename = partial(rename_param, body, prompts.is_list)
+    prompt_ids: list[list[int]] = []
+    if body.return_prompt_token_ids:
+        for index, prompt in enumerate(prompts.requests):
+            try:
+                prompt_ids.append(await _prompt_ids(gateway, prompt))
+            except RequestError as exc:
+                raise renamed(exc, rename, index) from exc
+    name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
+    batch = await submit_all(gateway, prompts.requests, rename_param=rename, name=name)
+    texts = gateway.vocab if body.return_text_in_logprobs else None
+    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
+
+
+async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
+    if request.input_ids is not None:
+        return list(request.input_ids)
+    return await gateway.client.tokenize(TokenizeRequest(text=request.text))
+
+
+async def _payloads(
+    batch: Batch, answers: NativeAnswers, prompts: Prompts
+) -> AsyncGenerator[NativeResponse, None]:
+    intervals = [interval for interval in prompts.intervals for _ in range(prompts.samples)]
+    async with aclosing(batch.snapshots(intervals)) as snapshots:
+        async for index, output in snapshots:
+            response = answers.response(index, output, batch.latency_s)
+            if prompts.answers_list:
+                response = msgspec.structs.replace(response, index=index)
+            yield response
+
+
+ROUTES = [generate]

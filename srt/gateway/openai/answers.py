@@ -1,0 +1,216 @@
+"""Shapes the answers of the OpenAI routes: whole responses, and the chunks of a stream.
+
+A `Face` words the choices of one route (`completions` and `chat_answers` have them); the
+rest is the same for both.
+"""
+
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from srt.client.generation import GenerateOutput
+from srt.gateway.batch import Batch
+from srt.gateway.http.turns import each_in_turn, in_turns
+from srt.gateway.wire.openai import (
+    FinishWord,
+    OpenAIRequest,
+    OpenAIResponse,
+    PromptTokensDetails,
+    StreamOptions,
+    Usage,
+)
+from srt.wire.constraint import Capture
+from srt.wire.errors import RequestError
+from srt.wire.messages import JUMP_WINDOW_TOKENS, sample_rid
+from srt.wire.sampling import SamplingParams
+
+
+class Face(Protocol):
+    """How a route words its choices. It has a state: it is good for one answer.
+
+    Every snapshot or output comes with its index in the batch, in which the samples of a prompt
+    stand next to each other.
+    """
+
+    id_prefix: str
+    object: str
+    chunk_object: str
+
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterable[Any]:
+        """The choices of an answer that does not stream. None comes between them, so that other
+        work has its turn while a long one is made."""
+        ...
+
+    def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
+        """What a snapshot adds, each to be sent as a chunk of its own; None as in `choices`."""
+        ...
+
+    def prompt_ids(self) -> list[int] | UnsetType:
+        """The prompt's ids, for routes that tell them once for all choices."""
+        ...
+
+    def prompt_logprobs(
+        self, outputs: Sequence[GenerateOutput]
+    ) -> Iterable[msgspec.Raw] | UnsetType:
+        """The prompt's log-probabilities, for routes that tell them once for all choices."""
+        ...
+
+
+class Envelope(Struct, frozen=True):
+    """The fields that all chunks of an answer share."""
+
+    id: str
+    model: str
+    created: int
+
+    @classmethod
+    def of(cls, batch: Batch, prefix: str, model: str, rid: str | None) -> "Envelope":
+        """Named by the caller's rid, or by the first request's with the route's prefix."""
+        name = batch.generations[0].rid
+        if batch.samples > 1:
+            name = name.removesuffix(sample_rid("", 0))  # the rid that the samples share
+        return cls(rid or prefix + name, model, int(time.time()))
+
+
+async def whole(
+    envelope: Envelope, face: Face, batch: Batch, outputs: list[GenerateOutput]
+) -> OpenAIResponse[Any]:
+    """The response to a request that does not stream, made in turns with other work."""
+    choices = await in_turns(face.choices(outputs))
+    ranked = face.prompt_logprobs(outputs)
+    rows: Any = ranked if isinstance(ranked, UnsetType) else await in_turns(ranked)
+    return OpenAIResponse(
+        id=envelope.id,
+        object=face.object,
+        created=envelope.created,
+        model=envelope.model,
+        choices=[choice for choice in choices if choice is not None],
+        usage=usage_of(batch, dict(enumerate(outputs))),
+        prompt_token_ids=face.prompt_ids(),
+        prompt_logprobs=rows,
+    )
+
+
+async def chunks(
+    envelope: Envelope, face: Face, batch: Batch, options: StreamOptions
+) -> AsyncGenerator[OpenAIResponse[Any], None]:
+    """The chunks of a stream. With `include_usage` the last one has usage and no choices, and the
+    others have null, or what there is so far."""
+    last: dict[int, GenerateOutput] = {}
+    prompt_ids = face.prompt_ids()
+
+    def chunk(choices: list[Any], usage: Usage | None) -> OpenAIResponse[Any]:
+        return OpenAIResponse(
+            id=envelope.id,
+            object=face.chunk_object,
+            created=envelope.created,
+            model=envelope.model,
+            choices=choices,
+            usage=usage if options.include_usage else UNSET,
+            prompt_token_ids=prompt_ids,
+        )
+
+    async with aclosing(batch.snapshots()) as snapshots:
+        async for index, output in snapshots:
+            last[index] = output
+            usage = usage_of(batch, last) if options.continuous_usage_stats else None
+            async for choice in each_in_turn(face.chunk_choices(index, output)):
+                if choice is not None:
+                    yield chunk([choice], usage)
+                    prompt_ids = UNSET  # told once
+    if options.include_usage:
+        yield chunk([], usage_of(batch, last))
+
+
+def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
+    """Of what has come so far, by index. A prompt counts once for all its samples; what was cached
+    of it is what the sample that found least of it had."""
+    prompt = batch.prompt_tokens
+    completion = sum(output.completion_tokens for output in outputs.values())
+    cached: dict[int, int] = {}
+    for index, output in outputs.items():
+        group = index // batch.samples
+        cached[group] = min(cached.get(group, output.cached_tokens), output.cached_tokens)
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
+        prompt_tokens_details=PromptTokensDetails(sum(cached.values())),
+    )
+
+
+def finish_word(output: GenerateOutput) -> FinishWord | None:
+    """Why the answer ended, None while it has not."""
+    if output.finish is None:
+        return None
+    if output.finish.type == "stop":
+        return "stop"
+    # OpenAI's clients know no other word for an answer that is cut short.
+    return "length" if output.finish.type in ("length", "timeout") else "abort"
+
+
+def ended(output: GenerateOutput) -> FinishWord:
+    """Why the answer ended."""
+    word = finish_word(output)
+    if word is None:
+        raise RequestError("the answer ended without a finish reason", code="internal")
+    return word
+
+
+def matched(output: GenerateOutput) -> int | str | None:
+    """The token or the stop string that ended the answer."""
+    return output.finish.matched if output.finish is not None else None
+
+
+def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType:
+    """The captures of a finished answer in `shown`, what a reader gets of its text: that behind
+    the prompt, or the end of it. What of a capture is not shown is left out."""
+    text, before = output.text, len(shown) - len(output.text)
+    if output.captures is None or not (shown.endswith(text) or text.endswith(shown)):
+        return UNSET
+    hidden = max(0, -before)
+    places = [
+        (c.name, max(c.start, hidden), c.end)
+        for c in output.captures
+        if c.end > hidden or c.start >= hidden
+    ]
+    return [
+        Capture(name, start + before, end + before, text[start:end]) for name, start, end in places
+    ]
+
+
+class NewTokens:
+    """Which of one answer's tokens a snapshot adds.
+
+    A jump may still replace the last ones of a constrained answer, which is why the stream of
+    these is behind that of the text.
+    """
+
+    def __init__(self, sampling: SamplingParams) -> None:
+        jumps = sampling.constraint is not None or sampling.token_healing
+        self._held = JUMP_WINDOW_TOKENS if jumps and sampling.jump_forward != "off" else 0
+        self._told = 0
+
+    def take(self, output: GenerateOutput) -> tuple[int, int]:
+        """The first new token, and the one behind the last."""
+        start, end = self._told, len(output.output_ids)
+        if output.finish is None:
+            end = max(start, end - self._held)
+        self._told = end
+        return start, end
+
+
+def check_details(body: OpenAIRequest) -> None:
+    """Raise RequestError for fields that do not go together."""
+    options = body.stream_options
+    if options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", param="stream_options")
+    if options is not None and options.continuous_usage_stats and not options.include_usage:
+        param = "stream_options.continuous_usage_stats"
+        raise RequestError(f"{param} needs include_usage: true", param=param)
+    if body.prompt_logprobs is not None and body.stream:
+        raise RequestError("prompt_logprobs are not streamed", param="prompt_logprobs")

@@ -1,0 +1,259 @@
+"""From the body of a chat request to the ring's request, and to how its answer is read.
+
+The one place where response formats, tools and reasoning meet.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from srt.answers.reasoning import CHANNELS, THINK, Tags, reasoning_tags, reasons
+from srt.answers.tool_constraint import ToolPlan
+from srt.answers.tool_format import HARMONY_FINAL, HARMONY_NEXT, HERMES, ToolFormat, model_format
+from srt.client.generation import Generation, Request
+from srt.files.vocab import Vocab
+from srt.gateway.constraint.fields import (
+    Given,
+    constrained,
+    json_text,
+    openai_constraint,
+)
+from srt.gateway.openai.chat_messages import chat_messages
+from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.openai import ChatRequest
+from srt.gateway.wire.tokens import TokenizeBody
+from srt.wire.constraint import ConstraintKind
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage, ChatOptions
+
+_THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
+_TOOLS = "tools"
+_TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """What to look for in an answer.
+
+    `functions` are the tools that may be called (empty: look for none), by their names with the
+    texts of their parameters' schemas, in the format `form`, and `constrained` says that all text
+    but the reasoning is constrained, so that calls are known to be valid; `calls_first` that calls
+    are all of the answer, or there are none. `reasoning` says to split off what is between `tags`;
+    `opened` that the answer begins inside it unless the prompt has its end.
+    """
+
+    functions: Mapping[str, str] = MappingProxyType({})
+    form: ToolFormat = HERMES
+    constrained: bool = False
+    calls_first: bool = False
+    reasoning: bool = False
+    tags: Tags = THINK
+    opened: bool = False
+
+    def begins_inside(self, generation: Generation) -> bool:
+        """Whether the answer begins inside the reasoning."""
+        return generation.opens_reasoning or (self.opened and not generation.closes_reasoning)
+
+
+class Chat(NamedTuple):
+    """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` those
+    by their places in the structural tag that was made of them."""
+
+    request: Request
+    reading: Reading
+    names: dict[str, str]
+    places: dict[str, str]
+
+
+def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
+    """Check the body and put it together for the model of `vocab`. `reasoning`: its answers begin
+    with it."""
+    form = model_format(vocab.chat_template, vocab.tool_template)
+    tags = reasoning_tags(vocab.chat_template)
+    messages = chat_messages(body.messages)
+    plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
+    _check_raw(body, plan, reasoning)
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+    own = openai_constraint(body)
+    given = _constraint(body, plan, own, form)
+    reasons_first = reasoning and given is not None and not _answers(body, messages, tags)
+    reasoned = _end_of_reasoning(tags, plan) if reasons_first else ""
+    after = reasoned if body.constraint_after is None else body.constraint_after
+    limit, names = _limit(body)
+    wants_prompt = body.prompt_logprobs is not None
+    reads_tools = plan is not None and body.parse_tool_calls
+    request = Request(
+        stream=body.stream,
+        sampling=constrained(body.sampling(limit), body, given, after),
+        messages=messages,
+        rid=body.rid,
+        cache_salt=body.cache_salt,
+        timeout_ms=body.timeout_ms,
+        tools=shown,
+        chat=chat_options(body, vocab.chat_template or ""),
+        return_logprob=body.logprobs or wants_prompt,
+        logprob_start_len=0 if wants_prompt else -1,
+        top_logprobs=max(body.top_logprobs, body.prompt_logprobs or 0),
+    )
+    reading = Reading(
+        form=form,
+        functions=plan.functions if plan is not None and reads_tools else {},
+        constrained=plan is not None and given is not None and after in ("", reasoned),
+        calls_first=own is not None and after in ("", reasoned),
+        reasoning=reasoning and body.separate_reasoning,
+        # The constraint waits for the reasoning's end: text before it is none of the answer.
+        tags=tags,
+        opened=given is not None and after == tags.end,
+    )
+    names |= {given.kind: given.path} if given else {}
+    return Chat(request, reading, names, _places(body, plan, own, form))
+
+
+def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
+    """What the model writes before that which a constraint is for."""
+    if tags != CHANNELS:
+        return tags.end
+    return HARMONY_FINAL if plan is None else HARMONY_NEXT
+
+
+def _answers(body: ChatRequest, messages: list[ChatMessage], tags: Tags) -> bool:
+    """Whether the chat ends in a message that goes on, and has no more reasoning in it."""
+    begun = messages[-1].content if body.continue_final_message else ""
+    return begun.strip() != "" and not reasons(begun, tags)
+
+
+# The body's names of what says how the template writes messages.
+OPTION_NAMES = {
+    "chat.template_args": "chat_template_kwargs",
+    "chat.continue_final": "continue_final_message",
+}
+
+
+def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
+    """How the template is to write the messages."""
+    begins = body.add_generation_prompt
+    if begins and body.continue_final_message:
+        reason = "add_generation_prompt cannot be combined with continue_final_message"
+        raise RequestError(reason, param="add_generation_prompt")
+    hints: dict[str, Any] = {
+        "reasoning_effort": body.reasoning_effort,
+        "verbosity": body.verbosity,
+        _THINKING: False if body.reasoning_effort == "none" else None,
+    }
+    known = {name: hint for name, hint in hints.items() if hint is not None and name in template}
+    variables = body.chat_template_kwargs | {
+        name: hint for name, hint in known.items() if name not in body.chat_template_kwargs
+    }
+    return ChatOptions(
+        template_args=json_text(variables) if variables else "",
+        continue_final=body.continue_final_message,
+        add_generation_prompt=not body.continue_final_message if begins is None else begins,
+    )
+
+
+def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
+    if body.max_completion_tokens is not None:
+        return body.max_completion_tokens, {"max_new_tokens": "max_completion_tokens"}
+    return body.max_tokens, {"max_new_tokens": "max_tokens"}
+
+
+def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> None:
+    if plan and body.parse_tool_calls and reasoning and not body.separate_reasoning:
+        raise RequestError(
+            "separate_reasoning false cannot be combined with tools, whose calls are read behind "
+            "the reasoning; parse_tool_calls false leaves both in the content",
+            param="separate_reasoning",
+        )
+
+
+def _constraint(
+    body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
+) -> Given | None:
+    """What the answer must match: what the body asks for, its tools, or either of the two.
+
+    The body's own constraint holds alone for text that nobody looks for calls in.
+    """
+    if plan is None:
+        return own
+    if own is not None and plan.choice == "auto" and not body.parse_tool_calls:
+        return own
+    return _with_tools(own, plan, form)
+
+
+def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | None:
+    """The constraint that has the answer either call tools or match what the body asks for."""
+    if plan.choice != "auto":
+        if own is not None:
+            reason = f"{own.path} cannot be combined with tool_choice: the answer is calls only"
+            raise RequestError(reason, param=own.path)
+        return _tools(plan.constraint(form))
+    answer = None if own is None else _as_format(own)
+    if answer is not None and form.in_channels:
+        answer = {"type": "tag", "begin": HARMONY_FINAL, "content": answer, "end": ""}
+    return _tools(plan.constraint(form, answer))
+
+
+def _tools(tag: object) -> Given | None:
+    return None if tag is None else Given("structural_tag", json_text(tag), _TOOLS)
+
+
+def _places(
+    body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
+) -> dict[str, str]:
+    """The body's fields by their places in the tag of `_with_tools`."""
+    if plan is None:
+        return {}
+    numbers = [i for i, tool in enumerate(body.tools) if tool.function.name in plan.functions]
+    tags = plan.places(form, own is not None)
+    fields = [f"tools[{i}].function.parameters" for i in numbers]
+    places = {f"{tag}/content": field for tag, field in zip(tags, fields, strict=True)}
+    return places if own is None else places | {"/format/elements/1": own.path}
+
+
+def placed(error: RequestError, places: dict[str, str]) -> RequestError:
+    """An error of the tag that was made of several fields as one of the field that is wrong."""
+    found = _TAG_ERROR.match(error.info.message)
+    if found is None:
+        return error
+    for place, field in places.items():
+        if f"{found[1]}/".startswith(f"{place}/"):
+            rest = found[1].removeprefix(place)  # inside a tag of the client's
+            inner = f"structural tag at /format{rest}: " if rest else ""
+            reason = f"{field}: {inner}{error.info.message[found.end() :]}"
+            return RequestError(reason, param=field, code=error.info.code)
+    return error
+
+
+def _as_format(own: Given) -> dict[str, object]:
+    """A constraint as a part of a structural tag."""
+    kind: ConstraintKind = own.kind
+    if kind == "choices":
+        if not own.value:
+            raise RequestError(f"{own.path} must not be empty", param=own.path)
+        return {
+            "type": "or",
+            "elements": [{"type": "const_string", "value": text} for text in own.value],
+        }
+    if kind == "regex":
+        return {"type": "regex", "pattern": own.value}
+    if kind == "ebnf":
+        return {"type": "grammar", "grammar": own.value}
+    value = _decoded(str(own.value), own.path)
+    if kind == "json_schema":
+        return {"type": "json_schema", "json_schema": value}
+    form = value.get("format") if isinstance(value, dict) else None
+    if not isinstance(form, dict):
+        reason = f"{own.path} beside tools must be an object with a format"
+        raise RequestError(reason, param=own.path)
+    return form
+
+
+def _decoded(text: str, path: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"{path} is not valid JSON: {error}", param=path) from None

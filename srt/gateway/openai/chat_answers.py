@@ -1,0 +1,273 @@
+"""Words the answers to chats: content, reasoning and tool calls, taken out of one text.
+
+Whole answers are what the pieces of a stream add up to: both come from the same `ChatReader`.
+"""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from srt.answers.reasoning import ReasoningSplitter
+from srt.answers.tool_calls import call_parser
+from srt.answers.tool_events import CallStart, Content, EventParser, Reasoning, ToolEvent
+from srt.client.generation import GenerateOutput, Request
+from srt.files.vocab import Vocab
+from srt.gateway.http.turns import slices
+from srt.gateway.openai.answers import NewTokens, captures_in, ended, matched
+from srt.gateway.openai.chat import Chat, Reading
+from srt.gateway.openai.logprobs import (
+    Position,
+    TokenNames,
+    chat_logprobs,
+    chat_token,
+    output_positions,
+    prompt_positions,
+    ranked_prompt,
+)
+from srt.gateway.wire.openai import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatDelta,
+    ChatLogprobs,
+    ChatMessageOut,
+    ChatRequest,
+    FinishWord,
+)
+from srt.gateway.wire.tools import FunctionCall, FunctionDelta, ToolCallDelta, ToolCallJson
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ChatReader:
+    """Reads one answer. `opened`: it begins inside the reasoning."""
+
+    def __init__(self, reading: Reading, opened: bool) -> None:
+        self._splitter: ReasoningSplitter | None = None
+        has_channels = reading.form.in_channels and reading.reasoning
+        if reading.reasoning and not has_channels:
+            self._splitter = ReasoningSplitter(opened=opened, tags=reading.tags)
+        self._parser: EventParser | None = None
+        if reading.functions or has_channels:
+            self._parser = call_parser(
+                reading.form,
+                reading.functions,
+                constrained=reading.constrained,
+                is_first=reading.calls_first,
+            )
+
+    def feed(self, text: str, final: bool) -> Iterator[list[ChatDelta]]:
+        """What is new of the message, for each slice of `text`; `final` says that this is the last
+        piece."""
+        for piece in slices(text, final):
+            yield self._deltas(*piece)
+
+    def _deltas(self, text: str, final: bool) -> list[ChatDelta]:
+        if self._splitter is None:
+            return self._answer(text, final)
+        deltas = []
+        for part in self._splitter.feed(text, final):
+            if part.is_reasoning:
+                deltas.append(ChatDelta(reasoning_content=part.text))
+            else:
+                deltas += self._answer(part.text, False)
+        return [*deltas, *self._answer("", True)] if final else deltas
+
+    def finish_word(self, output: GenerateOutput) -> FinishWord:
+        """Why the finished answer ended: for its calls, if it has any and nothing cut it short."""
+        word = ended(output)
+        parser = self._parser
+        made_calls = parser is not None and parser.num_calls > 0 and not parser.in_call
+        return "tool_calls" if word == "stop" and made_calls else word
+
+    def _answer(self, text: str, final: bool) -> list[ChatDelta]:
+        if self._parser is None:
+            return [ChatDelta(content=text)] if text else []
+        return [_delta(event) for event in self._parser.feed(text, final)]
+
+
+def _delta(event: ToolEvent) -> ChatDelta:
+    if isinstance(event, Content):
+        return ChatDelta(content=event.text)
+    if isinstance(event, Reasoning):
+        return ChatDelta(reasoning_content=event.text)
+    if isinstance(event, CallStart):
+        function = FunctionDelta(name=event.name)
+        call = ToolCallDelta(index=event.call, id=_call_id(), type="function", function=function)
+        return ChatDelta(tool_calls=[call])
+    function = FunctionDelta(arguments=event.text)
+    return ChatDelta(tool_calls=[ToolCallDelta(index=event.call, function=function)])
+
+
+def _call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+class _Message:
+    """What deltas add up to, slice by slice: calls may be many."""
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCallJson] = []
+        self._begun: ToolCallDelta | None = None
+        self._arguments: list[str] = []  # of that call
+
+    def add(self, deltas: list[ChatDelta]) -> None:
+        for delta in deltas:
+            self._content.append(delta.content or "")
+            self._reasoning.append(delta.reasoning_content or "")
+            for piece in delta.tool_calls or []:
+                if piece.id:
+                    self._end_call()
+                    self._begun = piece
+                self._arguments.append(piece.function.arguments)
+
+    def _end_call(self) -> None:
+        if self._begun is not None:
+            name = self._begun.function.name or ""
+            call = FunctionCall(name, "".join(self._arguments))
+            self._calls.append(ToolCallJson(id=self._begun.id or "", function=call))
+        self._arguments = []
+
+    def whole(self) -> ChatMessageOut:
+        """The message, when all has been added."""
+        self._end_call()
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return ChatMessageOut(
+            content=None if not content and (self._calls or reasoning) else content,
+            reasoning_content=reasoning or UNSET,
+            tool_calls=self._calls or UNSET,
+        )
+
+
+class ChatFace:
+    """Words the choices of one chat, each read by its own reader. `opened`: they begin inside the
+    reasoning; `prompt_ids` are to be told if they are given."""
+
+    id_prefix = "chatcmpl-"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def __init__(
+        self,
+        body: ChatRequest,
+        chat: Chat,
+        vocab: Vocab,
+        opened: bool,
+        prompt_ids: list[int] | None,
+    ) -> None:
+        self._body = body
+        self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
+        self._prompt_ids = prompt_ids
+        self._writers = [
+            _Writer(body, ChatReader(chat.reading, opened), chat.request, self._names)
+            for _ in range(body.n)
+        ]
+
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterator[ChatChoice | None]:
+        """One for each sample."""
+        for i, output in enumerate(outputs):
+            yield from self._writers[i].whole(msgspec.structs.replace(output, delta=output.text), i)
+
+    def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
+        """What a snapshot adds; the first one of a choice begins with its role."""
+        for choice in self._writers[index].feed(output):
+            yield choice and msgspec.structs.replace(choice, index=index)
+
+    def prompt_ids(self) -> list[int] | UnsetType:
+        """The ids of the chat as the template wrote it."""
+        return UNSET if self._prompt_ids is None else self._prompt_ids
+
+    def prompt_logprobs(
+        self, outputs: Sequence[GenerateOutput]
+    ) -> Iterator[msgspec.Raw] | UnsetType:
+        """Those of the chat's tokens, which the samples share."""
+        if self._body.prompt_logprobs is None:
+            return UNSET
+        positions = prompt_positions(outputs[0], self._body.prompt_logprobs)
+        return ranked_prompt(positions, self._names)
+
+
+class _Writer:
+    """Writes one choice piece by piece; whole answers are one piece.
+
+    Log-probabilities and ids are those of every token that the model wrote, in reasoning and calls
+    too. They go with the first delta of a snapshot, or with an empty one if its text is held back.
+    """
+
+    def __init__(
+        self, body: ChatRequest, reader: ChatReader, request: Request, names: TokenNames
+    ) -> None:
+        self._body = body
+        self._reader = reader
+        self._names = names
+        self._new = NewTokens(request.sampling)
+        self._begun = False
+        self._content: list[str] = []
+
+    def whole(self, output: GenerateOutput, index: int) -> Iterator[ChatChoice | None]:
+        """The choice of a finished answer, after None for each token with a log-probability, and
+        for each slice of the text."""
+        positions, ids = self._new_tokens(output)
+        rows: list[Any] = []
+        for position in positions or ():
+            rows.append(msgspec.Raw(_encode(chat_token(position, self._names))))
+            yield None
+        logprobs = None if positions is None else ChatLogprobs(rows)
+        message = _Message()
+        for deltas in self._reader.feed(output.delta, final=True):
+            message.add(deltas)
+            yield None
+        whole = message.whole()
+        yield ChatChoice(
+            index=index,
+            message=whole,
+            logprobs=logprobs,
+            finish_reason=self._reader.finish_word(output),
+            matched_stop=matched(output),
+            token_ids=ids,
+            captures=captures_in(output, whole.content or ""),
+        )
+
+    def feed(self, output: GenerateOutput) -> Iterator[ChatChunkChoice | None]:
+        """What a snapshot adds, and None after each slice of its text."""
+        if not self._begun:
+            self._begun = True
+            yield ChatChunkChoice(index=0, delta=ChatDelta(role="assistant", content=""))
+        logprobs, ids = self._tokens(output)
+        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
+            for delta in deltas:
+                self._content.append(delta.content or "")
+                yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
+                logprobs, ids = None, UNSET
+            yield None
+        if output.finish is not None:
+            yield ChatChunkChoice(
+                index=0,
+                delta=ChatDelta(),
+                finish_reason=self._reader.finish_word(output),
+                matched_stop=matched(output),
+                logprobs=logprobs,
+                token_ids=ids,
+                captures=captures_in(output, "".join(self._content)),
+            )
+        elif (logprobs and logprobs.content) or ids:
+            delta = ChatDelta(content="")
+            yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
+
+    def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
+        """What is new of the log-probabilities and of the ids."""
+        positions, ids = self._new_tokens(output)
+        return None if positions is None else chat_logprobs(positions, self._names), ids or UNSET
+
+    def _new_tokens(
+        self, output: GenerateOutput
+    ) -> tuple[list[Position] | None, list[int] | UnsetType]:
+        start, end = self._new.take(output)
+        ids = output.output_ids[start:end] if self._body.return_token_ids else UNSET
+        if not self._body.logprobs:
+            return None, ids
+        return output_positions(output, start, end, self._body.top_logprobs), ids

@@ -1,0 +1,237 @@
+"""Completions: from a body to the ring's requests, and from their outputs to choices."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from srt.client.generation import GenerateOutput, Request
+from srt.files.vocab import Vocab
+from srt.gateway.batch import check_size
+from srt.gateway.constraint.fields import Given, constrained
+from srt.gateway.context import GatewayInfo
+from srt.gateway.openai.answers import NewTokens, captures_in, ended, finish_word, matched
+from srt.gateway.openai.logprobs import (
+    CompletionScores,
+    TokenNames,
+    joined,
+    output_positions,
+    prompt_positions,
+    ranked_prompt,
+)
+from srt.gateway.wire.openai import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+)
+from srt.wire.errors import RequestError
+
+
+def completion_requests(
+    body: CompletionRequest, given: Given | None, info: GatewayInfo
+) -> list[Request]:
+    """A request for each prompt, at most `info.max_requests` with their samples. RequestError for
+    fields that do not go together."""
+    _check(body)
+    if isinstance(body.prompt, list):
+        info.check_entries(body.prompt, "prompt")
+    sampling = constrained(body.sampling(body.max_tokens), body, given, body.constraint_after or "")
+    sampling = msgspec.structs.replace(sampling, n=body.best_of or body.n)
+    many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
+    values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
+    if body.prompt == []:
+        raise RequestError("prompt must not be empty", param="prompt")
+    check_size(len(values), sampling.n, info.max_requests, "prompt")
+    if len({type(value) for value in values}) > 1:
+        raise RequestError("prompt must not mix texts and token ids", param="prompt")
+    wants_prompt = _scores_echo(body) or body.prompt_logprobs is not None
+    return [
+        Request(
+            stream=body.stream,
+            sampling=sampling,
+            text=value if isinstance(value, str) else None,
+            input_ids=None if isinstance(value, str) else value,
+            rid=f"{body.rid}_{i}" if body.rid and many else body.rid,
+            cache_salt=body.cache_salt,
+            timeout_ms=body.timeout_ms,
+            return_logprob=body.logprobs is not None or wants_prompt or _has_losers(body),
+            logprob_start_len=0 if wants_prompt else -1,
+            top_logprobs=max(body.logprobs or 0, body.prompt_logprobs or 0),
+        )
+        for i, value in enumerate(values)
+    ]
+
+
+def _check(body: CompletionRequest) -> None:
+    if body.best_of is not None and body.best_of < body.n:
+        raise RequestError(f"best_of must be at least n ({body.n})", param="best_of")
+    if _has_losers(body) and body.stream:
+        raise RequestError("best_of above n cannot be streamed", param="best_of")
+    if body.logprobs is not None and body.token_healing:
+        reason = "token_healing cannot be combined with logprobs, whose offsets it would shift"
+        raise RequestError(reason, param="token_healing")
+
+
+def _has_losers(body: CompletionRequest) -> bool:
+    return body.best_of is not None and body.best_of > body.n
+
+
+def _scores_echo(body: CompletionRequest) -> bool:
+    return body.echo and body.logprobs is not None
+
+
+class CompletionFace:
+    """Words completions. `samples` requests stand for each of `prompts`, in the order of these;
+    `prompt_ids` are theirs, if they are to be told."""
+
+    id_prefix = "cmpl-"
+    object = chunk_object = "text_completion"
+
+    def __init__(
+        self,
+        body: CompletionRequest,
+        vocab: Vocab,
+        prompts: Sequence[Request],
+        prompt_ids: Sequence[list[int]] = (),
+    ) -> None:
+        self._body = body
+        self._samples = body.best_of or body.n
+        self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
+        self._writers = [
+            _Writer(body, vocab, self._names, prompt, prompt_ids[i] if prompt_ids else None)
+            for i, prompt in enumerate(prompts)
+            for _ in range(self._samples)
+        ]
+
+    def choices(self, outputs: Sequence[GenerateOutput]) -> Iterator[CompletionChoice | None]:
+        """`n` for each prompt: all, or the likeliest ones."""
+        count = 0
+        for first in range(0, len(outputs), self._samples):
+            group = range(first, first + self._samples)
+            best = sorted(group, key=lambda i: -_mean_logprob(outputs[i]))
+            for i in sorted(best[: self._body.n]) if _has_losers(self._body) else group:
+                yield from self._whole(count, i, outputs[i])
+                count += 1
+
+    def _whole(
+        self, index: int, place: int, output: GenerateOutput
+    ) -> Iterator[CompletionChoice | None]:
+        for _ in self._writers[place].prepare(output):
+            yield None
+        choice = self._writers[place].write(msgspec.structs.replace(output, delta=output.text))
+        yield None
+        ranked: Any = UNSET
+        if self._body.prompt_logprobs is not None:
+            ranked = []
+            positions = prompt_positions(output, self._body.prompt_logprobs)
+            for row in ranked_prompt(positions, self._names):
+                ranked.append(row)
+                yield None
+        yield msgspec.structs.replace(
+            choice, index=index, finish_reason=ended(output), prompt_logprobs=ranked
+        )
+
+    def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[CompletionChoice]:
+        """What a snapshot adds. With the prompt's log-probabilities, a sample waits for them."""
+        for choice in self._writers[index].feed(output):
+            yield msgspec.structs.replace(choice, index=index)
+
+    def prompt_ids(self) -> UnsetType:
+        """Told in each choice: there may be several prompts."""
+        return UNSET
+
+    def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> UnsetType:
+        """Told in each choice."""
+        return UNSET
+
+
+class _Writer:
+    """Writes one choice piece by piece; whole answers are one piece."""
+
+    def __init__(
+        self,
+        body: CompletionRequest,
+        vocab: Vocab,
+        names: TokenNames,
+        prompt: Request,
+        prompt_ids: list[int] | None,
+    ) -> None:
+        self._body = body
+        self._vocab = vocab
+        self._prompt = prompt
+        self._prompt_ids = prompt_ids
+        self._num_top = body.logprobs or 0
+        self._scores = CompletionScores(
+            names, self._num_top, names.hidden(body.skip_special_tokens)
+        )
+        self._new = NewTokens(prompt.sampling)
+        self._held = ""
+        self._begun = False
+        self._echoed = ""  # the prompt, if it is shown
+
+    def prepare(self, output: GenerateOutput) -> Iterator[None]:
+        """What takes longest of a whole answer that is to be written next."""
+        if self._num_top:
+            prompt = prompt_positions(output, self._num_top) if self._body.echo else []
+            new = output_positions(output, 0, len(output.output_ids), self._num_top)
+            yield from self._scores.prepare([*prompt, *new])
+
+    def feed(self, output: GenerateOutput) -> Iterator[CompletionChoice]:
+        """What a snapshot adds, if anything. The prompt's log-probabilities come first: text that
+        is there before them waits."""
+        waits = not self._begun and _scores_echo(self._body) and output.prompt_logprobs is None
+        if waits and output.finish is None:
+            self._held += output.delta
+            return
+        choice = self.write(output)
+        tokens = choice.token_ids or choice.prompt_token_ids or _has_tokens(choice.logprobs)
+        if choice.text or choice.finish_reason or tokens:
+            yield choice
+
+    def write(self, output: GenerateOutput) -> CompletionChoice:
+        """What `output` adds; the index is the caller's."""
+        text, prompt_ids, logprobs = self._held + output.delta, None, None
+        self._held = ""
+        if not self._begun:
+            self._begun, prompt_ids = True, self._prompt_ids
+            text, logprobs = self._begin(text, output)
+        start, end = self._new.take(output)
+        if self._body.logprobs is not None:
+            positions = output_positions(output, start, end, self._num_top)
+            new = self._scores.output(positions)
+            logprobs = joined(logprobs, new) if logprobs else new
+        return CompletionChoice(
+            index=0,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=finish_word(output),
+            matched_stop=matched(output),
+            captures=captures_in(output, self._echoed + output.text),
+            token_ids=output.output_ids[start:end] if self._body.return_token_ids else UNSET,
+            prompt_token_ids=UNSET if prompt_ids is None else prompt_ids,
+        )
+
+    def _begin(self, text: str, output: GenerateOutput) -> tuple[str, CompletionLogprobs | None]:
+        """`text` behind the prompt if that is echoed, and the prompt's log-probabilities."""
+        if not self._body.echo:
+            return text, None
+        given, ids = self._prompt.text, self._prompt.input_ids or ()
+        skip = self._body.skip_special_tokens
+        prompt = self._vocab.decode_prompt(ids, skip) if given is None else given
+        logprobs = None
+        if self._body.logprobs is not None:
+            positions = prompt_positions(output, self._num_top)
+            logprobs = self._scores.prompt(positions, prompt, given is not None)
+        self._echoed = prompt
+        return prompt + text, logprobs
+
+
+def _has_tokens(logprobs: CompletionLogprobs | None) -> bool:
+    return logprobs is not None and bool(logprobs.tokens)
+
+
+def _mean_logprob(output: GenerateOutput) -> float:
+    logprobs = output.output_logprobs or []
+    return math.fsum(logprobs) / len(logprobs) if logprobs else 0.0

@@ -1,0 +1,193 @@
+"""The OpenAI routes: completions, chat completions, models."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from litestar import get, post
+from litestar.types import ASGIApp
+
+from srt.client.generation import Request, TokenizeRequest
+from srt.gateway.batch import Batch, submit_all
+from srt.gateway.constraint.fields import openai_constraint
+from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.sse import EventStream
+from srt.gateway.openai.answers import Envelope, Face, check_details, chunks, whole
+from srt.gateway.openai.chat import OPTION_NAMES, chat_of, placed
+from srt.gateway.openai.chat_answers import ChatFace
+from srt.gateway.openai.completions import CompletionFace, completion_requests
+from srt.gateway.wire.fields import CHAT, COMPLETION
+from srt.gateway.wire.openai import (
+    ChatChoice,
+    ChatChunkChoice,
+    ChatRequest,
+    CompletionChoice,
+    CompletionRequest,
+    ModelCard,
+    ModelList,
+    OpenAIRequest,
+    OpenAIResponse,
+    StreamOptions,
+)
+from srt.wire.errors import RequestError
+
+_COMPLETION_NAMES = {
+    "text": "prompt",
+    "input_ids": "prompt",
+    "max_new_tokens": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "top_logprobs": "logprobs",
+}
+_CHAT_NAMES = {
+    "text": "messages",
+    "input_ids": "messages",
+    "min_new_tokens": "min_tokens",
+    **OPTION_NAMES,
+}
+# Makes the face of an answer of its batch and, if they are wanted, the ids of its prompts.
+FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
+
+
+@post(
+    "/v1/completions",
+    status_code=200,
+    opt=documented(
+        CompletionRequest,
+        COMPLETION,
+        OpenAIResponse[CompletionChoice],
+        events=OpenAIResponse[CompletionChoice],
+    ),
+)
+async def completions(request: HttpRequest) -> ASGIApp:
+    """Complete one prompt or several, `n` times each."""
+    body = await read_body(request, CompletionRequest, COMPLETION)
+    given = openai_constraint(body)
+    gateway = gateway_of(request)
+    prompts = completion_requests(body, given, gateway.info)
+    names = _COMPLETION_NAMES | ({given.kind: given.path} if given else {})
+    if body.best_of is not None:
+        names = names | {"n": "best_of"}
+
+    def face(_: Batch, prompt_ids: Sequence[list[int]]) -> Face:
+        return CompletionFace(body, gateway.vocab, prompts, prompt_ids)
+
+    return await _answer(request, body, prompts, face, names)
+
+
+@post(
+    "/v1/chat/completions",
+    status_code=200,
+    opt=documented(
+        ChatRequest, CHAT, OpenAIResponse[ChatChoice], events=OpenAIResponse[ChatChunkChoice]
+    ),
+)
+async def chat_completions(request: HttpRequest) -> ASGIApp:
+    """Answer a chat."""
+    body = await read_body(request, ChatRequest, CHAT)
+    gateway = gateway_of(request)
+    chat = chat_of(body, gateway.info.reasoning, gateway.vocab)
+
+    def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:
+        opened = chat.reading.begins_inside(batch.generations[0])
+        return ChatFace(body, chat, gateway.vocab, opened, prompt_ids[0] if prompt_ids else None)
+
+    try:
+        return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
+    except RequestError as error:
+        raise placed(error, chat.places) from error
+
+
+async def _answer(
+    request: HttpRequest,
+    body: OpenAIRequest,
+    prompts: list[Request],
+    face_of: FaceOf,
+    names: Mapping[str, str],
+) -> ASGIApp:
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    check_details(body)
+    rename = partial(_rename_param, names, len(prompts) > 1)
+    model = body.model or gateway.info.model_name
+
+    async def admitted() -> tuple[Batch, Face]:
+        name = body.rid if len(prompts) > 1 else None
+        batch = await submit_all(gateway, prompts, rename_param=rename, name=name)
+        try:
+            prompt_ids = await _prompt_ids(gateway, prompts) if body.return_token_ids else []
+            return batch, face_of(batch, prompt_ids)
+        except BaseException:
+            await batch.aclose()
+            raise
+
+    if body.stream:
+        batch, face = await while_connected(request.receive, admitted())
+        envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+        options = body.stream_options or StreamOptions()
+        return EventStream(chunks(envelope, face, batch, options), batch)
+
+    async def answer() -> OpenAIResponse[Any]:
+        batch, face = await admitted()
+        async with aclosing(batch):
+            outputs = await batch.results()
+            envelope = Envelope.of(batch, face.id_prefix, model, body.rid)
+            return await whole(envelope, face, batch, outputs)
+
+    return json_reply(await while_connected(request.receive, answer()))
+
+
+async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list[int]]:
+    """The ids of every prompt, as the server makes them of text and messages."""
+    return [
+        await gateway.client.tokenize(
+            TokenizeRequest(text=p.text, messages=p.messages, tools=p.tools, chat=p.chat)
+        )
+        if p.input_ids is None
+        else list(p.input_ids)
+        for p in prompts
+    ]
+
+
+def _rename_param(
+    names: Mapping[str, str], is_list: bool, param: str | None, index: int
+) -> str | None:
+    renamed = names.get(param, param) if param else None
+    if is_list and (renamed is None or renamed == "prompt"):
+        return f"prompt[{index}]"
+    return renamed
+
+
+def _card(gateway: Gateway, name: str) -> ModelCard:
+    info = gateway.info
+    return ModelCard(
+        id=name,
+        created=gateway.created,
+        root=info.model_path,
+        max_model_len=info.context_len,
+    )
+
+
+@get("/v1/models", opt=documented(answer=ModelList))
+async def models(request: HttpRequest) -> ASGIApp:
+    """The one model that is served, once for each of its names."""
+    gateway = gateway_of(request)
+    names = dict.fromkeys((gateway.info.model_name, *gateway.info.model_names))
+    return json_reply(ModelList(data=[_card(gateway, name) for name in names if name != "*"]))
+
+
+@get("/v1/models/{name:path}", opt=documented(answer=ModelCard))
+async def model(request: HttpRequest) -> ASGIApp:
+    """The served model by its name or path."""
+    gateway = gateway_of(request)
+    name = str(request.path_params["name"])
+    wanted = name if name == gateway.info.model_path else name.removeprefix("/")
+    check_model(wanted, gateway.info)
+    return json_reply(_card(gateway, wanted))
+
+
+ROUTES = [completions, chat_completions, models, model]

@@ -1,0 +1,1 @@
+"""The server's own operations and facts: health, metrics, flush, pause, profiles."""

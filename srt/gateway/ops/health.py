@@ -1,0 +1,111 @@
+"""Liveness, readiness and metrics. /health and /ready are open and never ask the scheduler."""
+
+import asyncio
+import time
+import uuid
+from contextlib import aclosing
+
+from litestar import get
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+
+from srt.client.generation import Client, Request
+from srt.gateway.context import Gateway, HttpRequest, gateway_of
+from srt.gateway.errors import RETRY_AFTER
+from srt.gateway.http.auth import ADMIN, PUBLIC
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.ops.ring_state import is_ready, ring_state, stats_or_none
+from srt.gateway.wire.operations import Generated, Health, Ready
+from srt.wire.errors import OVERLOADED, RequestError, RingError
+from srt.wire.sampling import SamplingParams
+
+METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GENERATE_TIMEOUT_S = 20.0
+OVERLOAD_WATCH_S = 1.0
+_ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+
+
+@get("/health", opt=PUBLIC | documented(answer=Health))
+async def health(request: HttpRequest) -> ASGIApp:
+    """200 as long as this process runs, once requests could be taken; 503 before. The body tells
+    the ring's state."""
+    gateway = gateway_of(request)
+    ring = gateway.client.ring
+    gateway.was_ready |= ring is not None and ring.ready
+    if gateway.was_ready:
+        return json_reply(Health(ring=ring_state(ring)))
+    return json_reply(Health(ring=ring_state(ring), status="starting"), 503, RETRY_AFTER)
+
+
+@get("/ready", opt=PUBLIC | documented(answer=Ready))
+async def ready(request: HttpRequest) -> ASGIApp:
+    """200 when requests will be taken, 503 while starting, broken or draining."""
+    gateway = gateway_of(request)
+    ring = gateway.client.ring
+    if is_ready(ring):
+        gateway.was_ready = True
+        return json_reply(Ready(ready=True, ring=ring_state(ring)))
+    return json_reply(Ready(ready=False, ring=ring_state(ring)), 503, RETRY_AFTER)
+
+
+@get("/health_generate", opt=documented(answer=Generated))
+async def health_generate(request: HttpRequest) -> ASGIApp:
+    """200 when the model generates: a token for this request, or, under load, for others."""
+    generated = await while_connected(request.receive, _generated(gateway_of(request)))
+    return json_reply(generated)
+
+
+async def _generated(gateway: Gateway) -> Generated:
+    """What shows that the model works. RingError if nothing does within GENERATE_TIMEOUT_S."""
+    started = time.monotonic()
+    before = await _steps(gateway.client)
+    try:
+        async with asyncio.timeout(GENERATE_TIMEOUT_S):
+            await _one_token(gateway.client)
+        return Generated(evidence="token", seconds=time.monotonic() - started)
+    except TimeoutError:
+        reason = f"no token came within {GENERATE_TIMEOUT_S:g} s"
+    except RequestError as exc:
+        if exc.info.code != OVERLOADED:
+            raise RingError(exc.info.message) from exc
+        reason = exc.info.message
+        await asyncio.sleep(OVERLOAD_WATCH_S)
+    after = await _steps(gateway.client)
+    if before is not None and after is not None and after > before:
+        return Generated(evidence="steps", seconds=time.monotonic() - started)
+    raise RingError(reason)
+
+
+async def _one_token(client: Client) -> None:
+    """Generate a token in a namespace of its own, of which the cache keeps one token."""
+    request = Request(
+        input_ids=[0],
+        sampling=_ONE_TOKEN,
+        rid=f"health-{uuid.uuid4().hex}",
+        cache_salt="health",
+    )
+    generation = await client.submit(request)
+    async with aclosing(generation):
+        await generation.result()
+
+
+async def _steps(client: Client) -> float | None:
+    """The forward passes so far; None if the scheduler does not answer."""
+    stats = await stats_or_none(client)
+    return None if stats is None else float(stats.get("forward_steps_total", 0))
+
+
+@get("/metrics", opt=ADMIN | documented(answer=str, media_type=METRICS_MEDIA_TYPE))
+async def metrics(request: HttpRequest) -> ASGIApp:
+    """Prometheus text; `srt_up` is 0 when the scheduler did not answer."""
+    gateway = gateway_of(request)
+    stats, ring = await stats_or_none(gateway.client), gateway.client.ring
+    if stats is not None and ring is not None:
+        stats = {**stats, "dropped_messages": ring.dropped}
+    text = gateway.metrics.render(stats)
+    return ASGIResponse(body=text, media_type=METRICS_MEDIA_TYPE)
+
+
+ROUTES = [health, ready, health_generate, metrics]

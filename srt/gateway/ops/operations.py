@@ -1,0 +1,142 @@
+"""The server's own operations and facts: flush, abort, model and server info."""
+
+import math
+from typing import Any
+
+from litestar import HttpMethod, get, post, route
+from litestar.types import ASGIApp
+
+from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
+from srt.gateway.context import Gateway, HttpRequest, abort_all, gateway_of
+from srt.gateway.http.auth import ADMIN
+from srt.gateway.http.body import read_body
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.ops.ring_state import ring_state, stats_or_none
+from srt.gateway.wire.operations import (
+    ABORT_KIND,
+    Aborted,
+    AbortRequest,
+    Flushed,
+    ModelInfo,
+    TokenizerInfo,
+)
+from srt.wire.errors import RequestError
+
+MAX_FLUSH_WAIT_S = 300.0
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+@route(
+    "/flush_cache",
+    http_method=[HttpMethod.GET, HttpMethod.POST],
+    status_code=200,
+    opt=ADMIN | documented(answer=Flushed, query={"timeout": float}),
+)
+async def flush_cache(request: HttpRequest) -> ASGIApp:
+    """Empty the prefix cache; 409 while requests run, after waiting `timeout` seconds."""
+    timeout_s = _timeout(request)
+    await gateway_of(request).client.flush_cache(timeout_s)
+    return json_reply(Flushed())
+
+
+def _timeout(request: HttpRequest) -> float:
+    raw = request.query_params.get("timeout", "0")
+    try:
+        timeout_s = float(raw)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 <= timeout_s <= MAX_FLUSH_WAIT_S:
+        message = f"timeout must be a number of seconds from 0 to {MAX_FLUSH_WAIT_S:g}"
+        raise RequestError(message, param="timeout")
+    return timeout_s
+
+
+@post("/abort_request", status_code=200, opt=documented(AbortRequest, ABORT_KIND, Aborted))
+async def abort_request(request: HttpRequest) -> ASGIApp:
+    """Abort a request or a batch of the caller's by its rid, or any of an admin's; an admin may
+    also abort all that came through this gateway."""
+    body = await read_body(request, AbortRequest, ABORT_KIND)
+    gateway = gateway_of(request)
+    if body.abort_all:
+        check_admin("abort_all")
+        aborted = await abort_all(gateway)
+    else:
+        aborted = _meant(gateway, body)
+        for owner, rid in aborted:
+            await gateway.client.abort(rid, owner)
+    return json_reply(Aborted(aborted=[rid for _, rid in aborted]))
+
+
+def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
+    """Those of the live requests that the caller may abort and that `body` names."""
+    if not body.rid:
+        raise RequestError("rid or abort_all must be given", param="rid")
+    owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]
+    if body.prefix:
+        live = (name for name in gateway.live if name[1].startswith(body.rid))
+        return [name for name in live if name[0] in owners]
+    named = [
+        (owner, rid)
+        for owner in owners
+        for rid in (body.rid, *gateway.groups.get((owner, body.rid), []))
+    ]
+    return [name for name in dict.fromkeys(named) if name in gateway.live]
+
+
+@get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
+async def model_info(request: HttpRequest) -> ASGIApp:
+    """What is served."""
+    gateway = gateway_of(request)
+    info = gateway.info
+    return json_reply(
+        ModelInfo(
+            model_path=info.model_path,
+            tokenizer_path=info.model_path,
+            served_model_name=info.model_name,
+            context_length=info.context_len,
+            max_total_tokens=info.max_total_tokens,
+            bos_token_id=gateway.vocab.bos_id,
+        )
+    )
+
+
+@get("/tokenizer_info", opt=documented(answer=TokenizerInfo))
+async def tokenizer_info(request: HttpRequest) -> ASGIApp:
+    """What a client must know of the tokenizer to prepare prompts for it."""
+    vocab = gateway_of(request).vocab
+    named = {name: vocab.named_tokens.get(name) for name in _NAMED_TOKENS}
+    info = TokenizerInfo(
+        vocab_size=vocab.vocab_size,
+        model_max_length=vocab.context_len,
+        add_bos_token=vocab.add_bos,
+        add_eos_token=vocab.add_eos,
+        chat_template=vocab.chat_template,
+        **named,
+    )
+    return json_reply(info)
+
+
+@get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
+async def server_info(request: HttpRequest) -> ASGIApp:
+    """The server's arguments, the ring's state and, for admins, the statistics."""
+    return json_reply(await _server_info(gateway_of(request)))
+
+
+async def _server_info(gateway: Gateway) -> dict[str, Any]:
+    info = gateway.info
+    secret = ("api_key", "admin_api_key")
+    args = {name: value for name, value in info.server_args.items() if name not in secret}
+    stats = await stats_or_none(gateway.client) if is_admin() else None
+    return args | {
+        "model_path": info.model_path,
+        "served_model_name": info.model_name,
+        "context_length": info.context_len,
+        "max_total_tokens": info.max_total_tokens,
+        "version": info.version,
+        "ring": ring_state(gateway.client.ring),
+        "internal_states": [] if stats is None else [stats],
+    }
+
+
+ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info]

@@ -1,0 +1,1 @@
+"""OpenAI's route /v1/responses."""

@@ -1,0 +1,270 @@
+"""Words the answers of /v1/responses: output items, and the events of a stream.
+
+Whole answers are what the events of a stream add up to: both come from one `ResponseWriter`.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from srt.client.generation import GenerateOutput, Generation
+from srt.files.vocab import Vocab
+from srt.gateway.batch import Batch
+from srt.gateway.errors import report_defect
+from srt.gateway.http.turns import each_in_turn
+from srt.gateway.openai.answers import ended
+from srt.gateway.openai.chat import Reading
+from srt.gateway.openai.chat_answers import ChatReader
+from srt.gateway.wire.openai import ChatDelta
+from srt.gateway.wire.responses import (
+    CallItem,
+    IncompleteDetails,
+    InputTokensDetails,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    OutputTokensDetails,
+    ReasoningItem,
+    ReasoningText,
+    ResponseFailure,
+    ResponseObject,
+    ResponsesRequest,
+    ResponseStatus,
+    ResponseUsage,
+)
+from srt.wire.errors import INTERNAL, RequestError
+
+log = logging.getLogger(__name__)
+Event = dict[str, Any]
+_STATUS: dict[str, ResponseStatus] = {"length": "incomplete", "abort": "cancelled"}
+
+
+class ResponseWriter:
+    """Writes one response. At most the last of its items is open, and takes what is new."""
+
+    def __init__(
+        self,
+        body: ResponsesRequest,
+        model: str,
+        reading: Reading,
+        vocab: Vocab,
+        generation: Generation,
+        is_stored: bool = False,
+    ) -> None:
+        opened = reading.begins_inside(generation)
+        self._vocab = vocab
+        self._reader = ChatReader(reading, opened)
+        self._reads_reasoning, self._tags = reading.reasoning, reading.tags
+        self._opened = opened
+        self._items: list[OutputItem] = []
+        self._is_open = False
+        self._sequence = 0
+        self._state = ResponseObject(
+            id=body.rid or f"resp_{generation.rid}",
+            created_at=int(time.time()),
+            status="in_progress",
+            instructions=body.instructions,
+            max_output_tokens=body.max_output_tokens,
+            metadata=body.metadata,
+            model=model,
+            output=[],
+            parallel_tool_calls=body.parallel_tool_calls,
+            previous_response_id=body.previous_response_id,
+            store=is_stored,
+            reasoning=body.reasoning,
+            temperature=body.temperature,
+            text=body.text,
+            tool_choice=body.tool_choice,
+            tools=body.tools,
+            top_p=body.top_p,
+            usage=None,
+        )
+
+    @property
+    def stored(self) -> ResponseObject | None:
+        """The response, if it is at its end and is to be kept."""
+        is_over = self._state.status in ("completed", "incomplete")
+        return self._state if self._state.store and is_over else None
+
+    async def whole(self, output: GenerateOutput) -> ResponseObject:
+        """The response to a request that does not stream."""
+        async for _ in each_in_turn(self.feed(msgspec.structs.replace(output, delta=output.text))):
+            pass
+        return self._state
+
+    def begin(self) -> Iterator[Event]:
+        """The first events."""
+        yield self._event("response.created", response=self._state)
+        yield self._event("response.in_progress", response=self._state)
+
+    def feed(self, output: GenerateOutput) -> Iterator[Event]:
+        """The events of a snapshot; those of the last one end the response."""
+        for deltas in self._reader.feed(output.delta, final=output.finish is not None):
+            for delta in deltas:
+                yield from self._take(delta)
+        if output.finish is None:
+            return
+        status = _STATUS.get(ended(output), "completed")
+        if not self._items:
+            yield from self._open(MessageItem(id=_id("msg"), status="in_progress", content=[]))
+        yield from self._close("completed" if status == "completed" else "incomplete")
+        cut = IncompleteDetails("max_output_tokens") if status == "incomplete" else None
+        self._state = msgspec.structs.replace(
+            self._state,
+            status=status,
+            incomplete_details=cut,
+            output=self._items,
+            usage=self._usage(output),
+        )
+        last = "incomplete" if status == "incomplete" else "completed"
+        yield self._event(f"response.{last}", response=self._state)
+
+    def failed(self, error: BaseException) -> Event:
+        """The event that ends a response that went wrong."""
+        if isinstance(error, RequestError) and error.info.code != INTERNAL:
+            failure = ResponseFailure(error.info.code, error.info.message)
+        else:
+            detail = report_defect(error).error
+            failure = ResponseFailure("server_error", detail.message)
+        self._state = msgspec.structs.replace(
+            self._state, status="failed", error=failure, output=self._items
+        )
+        return self._event("response.failed", response=self._state)
+
+    # ---- items ---------------------------------------------------------------------------------
+
+    def _take(self, delta: ChatDelta) -> Iterator[Event]:
+        if delta.reasoning_content:
+            yield from self._add_text(ReasoningItem, delta.reasoning_content)
+        if delta.content:
+            yield from self._add_text(MessageItem, delta.content)
+        for call in delta.tool_calls or []:
+            if call.id:
+                yield from self._open(
+                    CallItem(
+                        id=_id("fc"),
+                        call_id=call.id,
+                        name=call.function.name or "",
+                        arguments="",
+                        status="in_progress",
+                    )
+                )
+            if call.function.arguments:
+                yield from self._add_arguments(call.function.arguments)
+
+    def _add_text(
+        self, kind: type[MessageItem] | type[ReasoningItem], text: str
+    ) -> Iterator[Event]:
+        if not (self._is_open and isinstance(self._items[-1], kind)):
+            prefix = "msg" if kind is MessageItem else "rs"
+            yield from self._open(kind(id=_id(prefix), status="in_progress", content=[]))
+        item = self._items[-1]
+        assert isinstance(item, MessageItem | ReasoningItem)
+        part = item.content[0]
+        part = msgspec.structs.replace(part, text=part.text + text)
+        self._items[-1] = msgspec.structs.replace(item, content=[part])
+        yield self._text_event("delta", delta=text)
+
+    def _add_arguments(self, text: str) -> Iterator[Event]:
+        call = self._items[-1]
+        assert isinstance(call, CallItem)
+        self._items[-1] = msgspec.structs.replace(call, arguments=call.arguments + text)
+        yield self._item_event("response.function_call_arguments.delta", delta=text)
+
+    def _open(self, item: OutputItem) -> Iterator[Event]:
+        if self._is_open:
+            yield from self._close("completed")
+        self._items.append(item)
+        self._is_open = True
+        place = len(self._items) - 1
+        yield self._event("response.output_item.added", output_index=place, item=item)
+        if isinstance(item, CallItem):
+            return
+        part: Any = OutputText(text="") if isinstance(item, MessageItem) else ReasoningText(text="")
+        self._items[-1] = msgspec.structs.replace(item, content=[part])
+        yield self._part_event("response.content_part.added", part=part)
+
+    def _close(self, status: ResponseStatus) -> Iterator[Event]:
+        item = self._items[-1]
+        if isinstance(item, CallItem):
+            done, call = "response.function_call_arguments.done", item
+            yield self._item_event(done, name=call.name, arguments=call.arguments)
+        else:
+            part = item.content[0]
+            yield self._text_event("done", text=part.text)
+            yield self._part_event("response.content_part.done", part=part)
+        self._items[-1] = item = msgspec.structs.replace(item, status=status)
+        self._is_open = False
+        place = len(self._items) - 1
+        yield self._event("response.output_item.done", output_index=place, item=item)
+
+    # ---- events --------------------------------------------------------------------------------
+
+    def _event(self, kind: str, **fields: Any) -> Event:
+        self._sequence += 1
+        return {"type": kind, "sequence_number": self._sequence - 1, **fields}
+
+    def _item_event(self, kind: str, **fields: Any) -> Event:
+        """An event of the open item."""
+        place = len(self._items) - 1
+        return self._event(kind, item_id=self._items[-1].id, output_index=place, **fields)
+
+    def _part_event(self, kind: str, **fields: Any) -> Event:
+        """An event of the open item's only part."""
+        return self._item_event(kind, content_index=0, **fields)
+
+    def _text_event(self, name: str, **fields: Any) -> Event:
+        """An event of the open item's text."""
+        if isinstance(self._items[-1], MessageItem):
+            return self._part_event(f"response.output_text.{name}", logprobs=[], **fields)
+        return self._part_event(f"response.reasoning_text.{name}", **fields)
+
+    def _usage(self, output: GenerateOutput) -> ResponseUsage:
+        return ResponseUsage(
+            input_tokens=output.prompt_tokens,
+            input_tokens_details=InputTokensDetails(output.cached_tokens),
+            output_tokens=output.completion_tokens,
+            output_tokens_details=OutputTokensDetails(self._reasoning_tokens(output)),
+            total_tokens=output.prompt_tokens + output.completion_tokens,
+        )
+
+    def _reasoning_tokens(self, output: GenerateOutput) -> int:
+        """The tokens that begin before the end of the reasoning."""
+        text = output.text.lstrip()
+        begins = self._opened or text.startswith(self._tags.begin)
+        if not (self._reads_reasoning and begins):
+            return 0
+        head, tag, _ = output.text.partition(self._tags.end)
+        size, count = len((head + tag).encode()), 0
+        for token in output.output_ids:
+            if size <= 0:
+                break
+            size -= len(self._vocab.token_bytes[token])
+            count += 1
+        return count
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+async def response_events(
+    batch: Batch, writer: ResponseWriter, keep: Callable[[ResponseWriter], None]
+) -> AsyncGenerator[Event, None]:
+    """The events of a stream. A failure is the last one; otherwise the response is given to `keep`
+    before its end is told."""
+    for event in writer.begin():
+        yield event
+    try:
+        async with aclosing(batch.snapshots()) as snapshots:
+            async for _, output in snapshots:
+                async for event in each_in_turn(writer.feed(output)):
+                    keep(writer)
+                    yield event
+    except Exception as error:
+        yield writer.failed(error)

@@ -1,0 +1,205 @@
+"""POST /v1/responses: OpenAI's newer route for text, over the same ring request as a chat's.
+
+The body becomes a `ChatRequest`, so that formats, tools and reasoning mean what they mean there.
+Where the server has room to store responses, they can be fetched, deleted and gone on from.
+"""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+
+from litestar import delete, get, post
+from litestar.response.base import ASGIResponse
+from litestar.types import ASGIApp
+from msgspec import UNSET
+
+from srt.files.vocab import Vocab
+from srt.gateway.batch import Batch, renamed, submit_all
+from srt.gateway.callers.tenant import tenant
+from srt.gateway.constraint.wire import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedSchema,
+    ResponseFormat,
+)
+from srt.gateway.context import HttpRequest, check_model, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.sse import EventStream, named_events
+from srt.gateway.openai.chat import Chat, chat_of, placed
+from srt.gateway.responses.answers import ResponseWriter, response_events
+from srt.gateway.responses.input import input_items, input_messages
+from srt.gateway.wire.fields import RESPONSES
+from srt.gateway.wire.openai import ChatRequest
+from srt.gateway.wire.responses import (
+    FunctionChoice,
+    InputItem,
+    ResponseDeleted,
+    ResponseEvent,
+    ResponseObject,
+    ResponsesRequest,
+    TextFormatIn,
+)
+from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
+from srt.wire.errors import RequestError
+
+_NAMES = {
+    "text": "input",
+    "messages": "input",
+    "max_new_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "tool_choice.function.name": "tool_choice.name",
+}
+
+
+@post(
+    "/v1/responses",
+    status_code=200,
+    opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
+)
+async def responses(request: HttpRequest) -> ASGIApp:
+    """Answer a text or a list of items with a list of items."""
+    body = await read_body(request, ResponsesRequest, RESPONSES)
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    owner, stored = tenant(), gateway.stored
+    before = body.previous_response_id
+    earlier = [] if before is None else stored.items(owner, before)
+    items = [*earlier, *input_items(body.input)]
+    chat = _chat(body, items, len(earlier), gateway.info.reasoning, gateway.vocab)
+    is_stored = body.store and stored.is_on
+
+    def keep(writer: ResponseWriter) -> None:
+        if writer.stored is not None:
+            stored.keep(owner, writer.stored, items)
+
+    async def admitted() -> tuple[Batch, ResponseWriter]:
+        def rename(param: str | None, _: int) -> str | None:
+            return _renamed(param, chat.names)
+
+        try:
+            batch = await submit_all(gateway, [chat.request], rename_param=rename)
+        except RequestError as error:
+            raise renamed(placed(error, chat.places), rename, 0) from error
+        model = body.model or gateway.info.model_name
+        (generation,) = batch.generations
+        vocab = gateway.vocab
+        return batch, ResponseWriter(body, model, chat.reading, vocab, generation, is_stored)
+
+    if body.stream:
+        batch, writer = await while_connected(request.receive, admitted())
+        return EventStream(response_events(batch, writer, keep), batch, frames=named_events)
+
+    async def answer() -> ResponseObject:
+        batch, writer = await admitted()
+        async with aclosing(batch):
+            (output,) = await batch.results()
+            response = await writer.whole(output)
+            keep(writer)
+            return response
+
+    return json_reply(await while_connected(request.receive, answer()))
+
+
+@get("/v1/responses/{name:path}", opt=documented(answer=ResponseObject))
+async def stored_response(request: HttpRequest) -> ASGIApp:
+    """A stored response of the caller's."""
+    found = gateway_of(request).stored.response(tenant(), _name(request))
+    return ASGIResponse(body=found, media_type="application/json")
+
+
+@delete("/v1/responses/{name:path}", status_code=200, opt=documented(answer=ResponseDeleted))
+async def delete_response(request: HttpRequest) -> ASGIApp:
+    """Forget a stored response of the caller's."""
+    name = _name(request)
+    gateway_of(request).stored.delete(tenant(), name)
+    return json_reply(ResponseDeleted(id=name))
+
+
+def _name(request: HttpRequest) -> str:
+    return str(request.path_params["name"]).removeprefix("/")
+
+
+def _chat(
+    body: ResponsesRequest,
+    items: list[InputItem],
+    num_earlier: int,
+    reasoning: bool,
+    vocab: Vocab,
+) -> Chat:
+    """The body as a chat of `items`, of which the first are stored. RequestErrors name the body's
+    own fields."""
+    is_text = isinstance(body.input, str)
+    messages, places = input_messages(items, body.instructions, num_earlier, is_text)
+    asked = ChatRequest(
+        messages=messages,
+        max_completion_tokens=body.max_output_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        seed=body.seed,
+        stream=body.stream,
+        response_format=_format(body.text.format),
+        reasoning_effort=body.reasoning.effort,
+        verbosity=None if body.text.verbosity is UNSET else body.text.verbosity,
+        tools=[_tool(body, i) for i in range(len(body.tools))],
+        tool_choice=_choice(body),
+        parallel_tool_calls=body.parallel_tool_calls,
+        cache_salt=body.cache_salt,
+        timeout_ms=body.timeout_ms,
+        rid=body.rid,
+    )
+    try:
+        return chat_of(asked, reasoning, vocab)
+    except RequestError as error:
+        raise renamed(error, lambda param, _: _renamed(param, places), 0) from error
+
+
+def _renamed(param: str | None, names: Mapping[str, str]) -> str | None:
+    """The body's name of a field of the chat or of the ring."""
+    if param is None:
+        return None
+    name = _NAMES.get(names.get(param, param), names.get(param, param))
+    if name.startswith("messages["):
+        place = max((p for p in names if name.startswith(p)), key=len, default="")
+        rest = name[len(place) :].replace(".function.", ".").replace(".tool_call_id", ".call_id")
+        return names.get(place, "input") + rest
+    if name.startswith("tools["):
+        return name.replace("].function", "]")
+    return name.replace("response_format.json_schema", "text.format")
+
+
+def _format(form: TextFormatIn) -> ResponseFormat | None:
+    if form.type != "json_schema":
+        given = (form.schema, form.name, form.description, form.strict)
+        if any(value is not UNSET for value in given):
+            reason = f"text.format of type {form.type!r} takes no other fields"
+            raise RequestError(reason, param="text.format")
+        return JsonObjectFormat() if form.type == "json_object" else None
+    if form.schema is UNSET:
+        param = "text.format.schema"
+        raise RequestError(f"missing field {param!r}", param=param)
+    return JsonSchemaFormat(NamedSchema(schema=form.schema, strict=form.strict is True))
+
+
+def _tool(body: ResponsesRequest, index: int) -> ToolIn:
+    tool = body.tools[index]
+    function = FunctionIn(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return ToolIn(type="function", function=function)
+
+
+def _choice(body: ResponsesRequest) -> ToolChoiceIn:
+    choice = body.tool_choice
+    if isinstance(choice, FunctionChoice):
+        return NamedToolChoice("function", FunctionName(choice.name))
+    return choice
+
+
+ROUTES = [responses, stored_response, delete_response]

@@ -1,0 +1,83 @@
+"""POST /parse_function_call and /separate_reasoning: the chats' parsers for text from elsewhere."""
+
+from litestar import post
+from litestar.types import ASGIApp
+
+from srt.answers.reasoning import MISTRAL, THINK, ReasoningSplitter
+from srt.answers.tool_calls import call_parser
+from srt.answers.tool_events import (
+    CallArguments,
+    CallStart,
+    Content,
+    EventParser,
+    Reasoning,
+    ToolEvent,
+)
+from srt.answers.tool_format import FORMATS, HARMONY, model_format
+from srt.gateway.context import HttpRequest, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.turns import in_turns, slices
+from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.fields import CHAT, NO_EXTRAS, Kind
+from srt.gateway.wire.parsing import ParseCallBody, ParsedCall, ParsedCalls, SeparateBody, Separated
+
+_PARSE = Kind({}, {"tools": CHAT.nested["tools"]})
+
+
+@post("/parse_function_call", status_code=200, opt=documented(ParseCallBody, _PARSE, ParsedCalls))
+async def parse_function_call(request: HttpRequest) -> ASGIApp:
+    """Take the calls of tools out of a text."""
+    body = await read_body(request, ParseCallBody, _PARSE)
+    plan, _ = tool_plan(body.tools, None, True)
+    vocab = gateway_of(request).vocab
+    form = model_format(vocab.chat_template, vocab.tool_template)
+    if body.tool_call_parser is not None:
+        form = FORMATS[body.tool_call_parser]
+    parser = call_parser(form, plan.functions if plan else {}, constrained=False)
+    text, names, arguments = "", [], dict[int, str]()
+    for event in await _events(parser, body.text):
+        if isinstance(event, CallStart):
+            names.append(event.name)
+        elif isinstance(event, CallArguments):
+            arguments[event.call] = arguments.get(event.call, "") + event.text
+        elif isinstance(event, Content):
+            text += event.text
+    calls = [
+        ParsedCall(tool_index=i, name=name, parameters=arguments.get(i, ""))
+        for i, name in enumerate(names)
+    ]
+    return json_reply(ParsedCalls(normal_text=text, calls=calls))
+
+
+async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
+    """All of a text, which is parsed in slices: many calls take long."""
+    found = await in_turns(parser.feed(*piece) for piece in slices(text, True))
+    return [event for events in found for event in events]
+
+
+@post("/separate_reasoning", status_code=200, opt=documented(SeparateBody, NO_EXTRAS, Separated))
+async def separate_reasoning(request: HttpRequest) -> ASGIApp:
+    """Take the reasoning out of a text."""
+    body = await read_body(request, SeparateBody, NO_EXTRAS)
+    if body.reasoning_parser == "gpt-oss":
+        reader = call_parser(HARMONY, {}, constrained=False)
+        found = [
+            (e.text, isinstance(e, Reasoning))
+            for e in await _events(reader, body.text)
+            if isinstance(e, Content | Reasoning)
+        ]
+    else:
+        tags = MISTRAL if body.reasoning_parser == "mistral" else THINK
+        splitter = ReasoningSplitter(opened=body.reasoning_parser == "deepseek-r1", tags=tags)
+        found = list(splitter.feed(body.text, final=True))
+    return json_reply(
+        Separated(
+            reasoning_text="".join(text for text, is_reasoning in found if is_reasoning),
+            text="".join(text for text, is_reasoning in found if not is_reasoning),
+        )
+    )
+
+
+ROUTES = [parse_function_call, separate_reasoning]

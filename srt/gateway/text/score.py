@@ -1,0 +1,167 @@
+"""POST /score_choices: how likely each continuation is behind one prefix; and /v1/score, SGLang's
+way to ask how likely certain tokens are behind each of several prompts."""
+
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from litestar import post
+from litestar.types import ASGIApp
+
+from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest
+from srt.gateway.batch import submit_all
+from srt.gateway.callers.tenant import tenant
+from srt.gateway.context import Gateway, HttpRequest, check_model, check_running, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.wire.openai import PromptTokensDetails, Usage
+from srt.gateway.wire.score import (
+    LABEL_KIND,
+    SCORE_KIND,
+    LabelBody,
+    LabelScores,
+    ScoreBody,
+    ScoreResponse,
+    score_response,
+)
+from srt.wire.errors import CONFLICT, RequestError
+from srt.wire.sampling import SamplingParams
+
+MAX_ITEMS = 1024
+MAX_JOINED_CHARS = 2**24  # of queries before all items
+MAX_JOINED_IDS = 2**21
+# One token, whatever it is: its place has the probabilities.
+_NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
+
+
+@post("/score_choices", status_code=200, opt=documented(ScoreBody, SCORE_KIND, ScoreResponse))
+async def score_choices(request: HttpRequest) -> ASGIApp:
+    """Log-probabilities of several continuations of one prefix, which is computed once."""
+    started = time.monotonic()
+    body = await read_body(request, ScoreBody, SCORE_KIND)
+    gateway = gateway_of(request)
+    output = await while_connected(request.receive, _score(gateway, body))
+    gateway.metrics.track(started).on_result()
+    return json_reply(score_response(output, time.monotonic() - started))
+
+
+async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
+    """The client's answer; /abort_request finds the score by its rid in the meantime."""
+    check_running(gateway)
+    count, limit = len(body.continuations), gateway.info.max_requests
+    if count > limit:
+        reason = f"continuations must be 1 to {limit}, not {count}"
+        raise RequestError(reason, param="continuations")
+    rid = body.rid or uuid.uuid4().hex
+    score = ScoreRequest(
+        continuations=body.continuations,
+        text=body.text,
+        input_ids=body.input_ids,
+        cache_salt=body.cache_salt,
+        rid=rid,
+        literal_spans=tuple(body.literal_spans),
+    )
+    mine = (tenant(), rid)
+    gateway.live.setdefault(mine, score)
+    try:
+        return await gateway.client.score(score)
+    finally:
+        if gateway.live.get(mine) is score:
+            del gateway.live[mine]
+
+
+@post("/v1/score", status_code=200, opt=documented(LabelBody, LABEL_KIND, LabelScores))
+async def score_labels(request: HttpRequest) -> ASGIApp:
+    """How likely each label is as the next token behind query and item, for every item."""
+    body = await read_body(request, LabelBody, LABEL_KIND)
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    if not body.label_token_ids:
+        raise RequestError("label_token_ids must not be empty", param="label_token_ids")
+    prompts = _label_prompts(body)
+    outputs = await while_connected(request.receive, _last_positions(gateway, body, prompts))
+    return json_reply(
+        LabelScores(
+            id=body.rid or outputs[0].rid,
+            scores=[_probabilities(output, body.apply_softmax) for output in outputs],
+            model=body.model or gateway.info.model_name,
+            usage=_usage(outputs),
+        )
+    )
+
+
+def _label_prompts(body: LabelBody) -> list[Any]:
+    """The query joined with each item: texts, or lists of ids."""
+    items = [body.items] if isinstance(body.items, str) else body.items
+    if not 0 < len(items) <= MAX_ITEMS:
+        raise RequestError(f"items must have 1 to {MAX_ITEMS} entries", param="items")
+    query: Any = body.query
+    most = MAX_JOINED_CHARS if isinstance(query, str) else MAX_JOINED_IDS
+    if len(query) * len(items) > most:
+        asked = f"query has a length of {len(query)} and {len(items)} items"
+        reason = f"{asked}: at most {most} together"
+        raise RequestError(reason, param="query")
+    for index, item in enumerate(items):
+        if isinstance(item, str) != isinstance(query, str):
+            param = f"items[{index}]"
+            raise RequestError(f"{param} must be of the query's kind: text or ids", param=param)
+    return [item + query if body.item_first else query + item for item in items]
+
+
+async def _last_positions(
+    gateway: Gateway, body: LabelBody, prompts: Sequence[Any]
+) -> list[GenerateOutput]:
+    """For each prompt, an output of one token with the labels' log-probabilities."""
+    is_text = isinstance(body.query, str)
+    requests = [
+        Request(
+            text=prompt if is_text else None,
+            input_ids=None if is_text else prompt,
+            sampling=_NEXT_TOKEN,
+            return_logprob=True,
+            logprob_token_ids=body.label_token_ids,
+            rid=body.rid and f"{body.rid}_{index}",
+            cache_salt=body.cache_salt,
+        )
+        for index, prompt in enumerate(prompts)
+    ]
+    batch = await submit_all(gateway, requests, rename_param=_label_param, name=body.rid)
+    async with aclosing(batch):
+        outputs = await batch.results()
+    for output in outputs:
+        if not output.output_id_logprobs:
+            raise RequestError("the request was aborted", code=CONFLICT)
+    return outputs
+
+
+def _label_param(param: str | None, index: int) -> str | None:
+    names = {"text": f"items[{index}]", "input_ids": f"items[{index}]"}
+    names["logprob_token_ids"] = "label_token_ids"
+    return names.get(param, param) if param else f"items[{index}]"
+
+
+def _probabilities(output: GenerateOutput, among_labels: bool) -> list[float]:
+    logprobs = (output.output_id_logprobs or [[]])[0]
+    shift = max(logprobs) if among_labels else 0.0
+    values = [math.exp(logprob - shift) for logprob in logprobs]
+    return [value / math.fsum(values) for value in values] if among_labels else values
+
+
+def _usage(outputs: Sequence[GenerateOutput]) -> Usage:
+    """Nothing is generated that anybody sees."""
+    prompt_tokens = sum(output.prompt_tokens for output in outputs)
+    cached = sum(output.cached_tokens for output in outputs)
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=0,
+        total_tokens=prompt_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+    )
+
+
+ROUTES = [score_choices, score_labels]

@@ -1,0 +1,143 @@
+"""POST /tokenize and /detokenize: texts and chats to token ids, and ids to texts."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+from litestar import post
+from litestar.types import ASGIApp
+from msgspec.structs import replace
+
+from srt.client.generation import Client, TokenizeRequest
+from srt.gateway.batch import renamed
+from srt.gateway.context import HttpRequest, check_model, gateway_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.json_pieces import MAX_ENTRIES
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.turns import in_turns
+from srt.gateway.openai.chat import OPTION_NAMES, chat_options
+from srt.gateway.openai.chat_messages import chat_messages
+from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.fields import NO_EXTRAS
+from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, Text, TokenizeBody, Tokens
+from srt.wire.errors import RequestError
+
+MAX_PROMPTS = 1024
+MAX_IDS = MAX_ENTRIES  # of one text
+
+
+@post(
+    ["/tokenize", "/v1/tokenize"],
+    status_code=200,
+    opt=documented(TokenizeBody, TOKENIZE, Tokens),
+)
+async def tokenize(request: HttpRequest) -> ASGIApp:
+    """The token ids of a text, of several, or of a chat as the model's template writes it."""
+    body = await read_body(request, TokenizeBody, TOKENIZE)
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    requests = _requests(body, gateway.vocab.chat_template or "")
+    rows = await while_connected(request.receive, _tokenized(gateway.client, requests, body))
+    is_list = isinstance(body.prompt, list)
+    counts = [len(row) for row in rows]
+    answer = Tokens(
+        tokens=rows if is_list else rows[0],
+        count=counts if is_list else counts[0],
+        max_model_len=gateway.info.context_len,
+    )
+    if body.return_token_strs:
+        vocab = gateway.vocab
+        strs = iter(await in_turns(vocab.decode([i], False) for row in rows for i in row))
+        texts = [list(islice(strs, len(row))) for row in rows]
+        answer = replace(answer, token_strs=texts if is_list else texts[0])
+    return json_reply(answer)
+
+
+def _requests(body: TokenizeBody, template: str) -> list[TokenizeRequest]:
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("exactly one of prompt and messages must be given", param="prompt")
+    if body.messages is not None:
+        if body.add_special_tokens:
+            reason = "add_special_tokens is not supported with messages: the template writes them"
+            raise RequestError(reason, param="add_special_tokens")
+        _, shown = tool_plan(body.tools, "auto" if body.tools else None, True)
+        chat = chat_options(body, template)
+        messages = chat_messages(body.messages)
+        return [TokenizeRequest(messages=messages, tools=shown, chat=chat)]
+    _check_text_only(body)
+    prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
+    if not prompts:
+        raise RequestError("prompt must not be empty", param="prompt")
+    if len(prompts) > MAX_PROMPTS:
+        raise RequestError(f"prompt takes at most {MAX_PROMPTS} texts", param="prompt")
+    special = body.add_special_tokens is not False
+    return [TokenizeRequest(text=text, add_special_tokens=special) for text in prompts]
+
+
+def _check_text_only(body: TokenizeBody) -> None:
+    given = {
+        "tools": bool(body.tools),
+        "chat_template_kwargs": bool(body.chat_template_kwargs),
+        "continue_final_message": body.continue_final_message,
+        "add_generation_prompt": body.add_generation_prompt is not None,
+        "reasoning_effort": body.reasoning_effort is not None,
+        "verbosity": body.verbosity is not None,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise RequestError(f"{name} goes with messages only", param=name)
+
+
+async def _tokenized(
+    client: Client, requests: Sequence[TokenizeRequest], body: TokenizeBody
+) -> list[list[int]]:
+    def name(param: str | None, index: int) -> str | None:
+        at = f"[{index}]" if isinstance(body.prompt, list) else ""
+        names = {"text": f"prompt{at}", **OPTION_NAMES}
+        return names.get(param, param) if param else None
+
+    rows = []
+    for index, request in enumerate(requests):
+        try:
+            rows.append(await client.tokenize(request))
+        except RequestError as exc:
+            raise renamed(exc, name, index) from exc
+    return rows
+
+
+@post(
+    ["/detokenize", "/v1/detokenize"],
+    status_code=200,
+    opt=documented(DetokenizeBody, NO_EXTRAS, Text),
+)
+async def detokenize(request: HttpRequest) -> ASGIApp:
+    """The text of token ids, or of several lists of them; bytes that are no UTF-8 are U+FFFD."""
+    body = await read_body(request, DetokenizeBody, NO_EXTRAS)
+    gateway = gateway_of(request)
+    check_model(body.model, gateway.info)
+    _check_length(body.tokens)
+    lists: list[Any] = [item for item in body.tokens if isinstance(item, list)]
+    if lists and len(lists) != len(body.tokens):
+        raise RequestError("tokens must not mix ids and lists of ids", param="tokens")
+    for row in lists or [body.tokens]:
+        _check_ids(row, gateway.vocab.vocab_size)
+    decode, skip = gateway.vocab.decode_prompt, body.skip_special_tokens
+    texts = await in_turns(decode(row, skip) for row in lists or [body.tokens])
+    text = texts if lists else texts[0]
+    return json_reply(Text(text=text, prompt=text))
+
+
+def _check_length(ids: Sequence[Any]) -> None:
+    if len(ids) > MAX_IDS:
+        raise RequestError(f"tokens takes at most {MAX_IDS} ids of one text", param="tokens")
+
+
+def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
+    _check_length(ids)
+    if max(ids, default=0) >= vocab_size:
+        raise RequestError(f"tokens must be in [0, {vocab_size})", param="tokens")
+
+
+ROUTES = [tokenize, detokenize]

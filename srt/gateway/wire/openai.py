@@ -1,0 +1,356 @@
+"""The JSON of the OpenAI routes. Requests list the honoured fields only; see `fields`."""
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from srt.gateway.constraint.wire import OpenAIConstraintFields
+from srt.gateway.wire.native import Count, Int, Rid, Seed, TokenId, as_list
+from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
+from srt.wire.constraint import Capture
+from srt.wire.sampling import SamplingParams
+
+FinishWord = Literal["stop", "length", "abort", "tool_calls"]
+Verbosity = Literal["low", "medium", "high"]
+MAX_TOP_LOGPROBS = 20
+TopCount = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What to add to a stream."""
+
+    include_usage: Annotated[bool, Meta(description="A last chunk with usage.")] = False
+    continuous_usage_stats: Annotated[
+        bool, Meta(description="Every chunk has the usage so far; needs include_usage.")
+    ] = False
+
+
+class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
+    """The fields that completions and chat completions have in common."""
+
+    model: Annotated[str | None, Meta(description="The served name or path.")] = None
+    n: Annotated[Count, Meta(description="Choices for each prompt, which is computed once.")] = 1
+    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
+    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
+    top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
+    min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
+    frequency_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
+    presence_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
+    repetition_penalty: Annotated[float, Meta(description="From 1e-6 to 2; 1 is off.")] = 1.0
+    logit_bias: Annotated[
+        dict[TokenId, float], Meta(description="Added to the logits of tokens, by their ids.")
+    ] = field(default_factory=dict)
+    allowed_token_ids: Annotated[
+        list[TokenId] | None, Meta(description="No other tokens are generated.")
+    ] = None
+    bad_words: Annotated[list[str], Meta(description="Texts that are not generated.")] = field(
+        default_factory=list
+    )
+    min_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
+    seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
+    stop: Annotated[str | list[str], Meta(description="Texts that end the answer.")] = field(
+        default_factory=list
+    )
+    stop_token_ids: Annotated[list[Int], Meta(description="Ids that end the text.")] = field(
+        default_factory=list
+    )
+    stop_regex: Annotated[
+        str | list[str], Meta(description="Patterns whose first match ends the answer.")
+    ] = field(default_factory=list)
+    no_stop_trim: Annotated[
+        bool, Meta(description="The stop string or match stays in the text.")
+    ] = False
+    include_stop_str_in_output: Annotated[
+        bool, Meta(description="vLLM's name of no_stop_trim.")
+    ] = False
+    ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
+    skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
+    stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
+    stream_options: Annotated[StreamOptions | None, Meta(description="What to add to it.")] = None
+    prompt_logprobs: Annotated[
+        TopCount | None,
+        Meta(description="vLLM's: the prompt's tokens with so many likely ones; not streamed."),
+    ] = None
+    return_token_ids: Annotated[
+        bool, Meta(description="vLLM's: add the ids of the prompt and of the text.")
+    ] = False
+    return_tokens_as_token_ids: Annotated[
+        bool, Meta(description="vLLM's: tokens in log-probabilities are written token_id:5.")
+    ] = False
+    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    timeout_ms: Annotated[
+        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+    ] = 0
+    rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
+
+    def sampling(self, max_new_tokens: int | None) -> SamplingParams:
+        """The ring's own type, without the constraint; `max_new_tokens` None is all the room."""
+        return SamplingParams(
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=self.min_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            seed=self.seed,
+            stop=as_list(self.stop),
+            stop_token_ids=self.stop_token_ids,
+            ignore_eos=self.ignore_eos,
+            skip_special_tokens=self.skip_special_tokens,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
+            repetition_penalty=self.repetition_penalty,
+            logit_bias=self.logit_bias,
+            allowed_token_ids=self.allowed_token_ids,
+            bad_words=self.bad_words,
+            n=self.n,
+            stop_regex=as_list(self.stop_regex),
+            no_stop_trim=self.no_stop_trim or self.include_stop_str_in_output,
+        )
+
+
+class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
+    """The body of /v1/completions."""
+
+    prompt: Annotated[
+        str | list[str | TokenId | list[TokenId]],
+        Meta(description="A text or token ids, or a list of either: one choice each."),
+    ]
+    max_tokens: Annotated[Count, Meta(description="Tokens to generate at most.")] = 16
+    best_of: Annotated[
+        Count | None,
+        Meta(description="So many are generated, and the n likeliest returned; not streamed."),
+    ] = None
+    echo: Annotated[bool, Meta(description="The text begins with the prompt.")] = False
+    logprobs: Annotated[
+        TopCount | None,
+        Meta(description="Log-probabilities, with so many likely tokens at each place."),
+    ] = None
+
+
+class ContentPart(Struct, frozen=True):
+    """A part of a message; only type "text" is taken, the others are refused by name."""
+
+    type: str
+    text: str | UnsetType = UNSET
+
+
+class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A message of a chat."""
+
+    role: Annotated[
+        Literal["system", "developer", "user", "assistant", "tool"],
+        Meta(description='"developer" is the newer word for "system".'),
+    ]
+    content: Annotated[
+        str | list[ContentPart] | None,
+        Meta(description="A text or text parts; may be null beside tool_calls."),
+    ] = None
+    tool_calls: Annotated[
+        list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
+    ] = None
+    tool_call_id: Annotated[str, Meta(description="tool: the call that this answers.")] = ""
+    name: Annotated[
+        str, Meta(description="tool: the function called. Others: for templates that use it.")
+    ] = ""
+    reasoning_content: Annotated[
+        str, Meta(description="assistant: for templates that use it; others leave it out.")
+    ] = ""
+
+
+class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(description="The chat so far.")]
+    max_tokens: Annotated[
+        Count | None, Meta(description="Tokens to generate at most; all the room by default.")
+    ] = None
+    max_completion_tokens: Annotated[
+        Count | None, Meta(description="The newer name of max_tokens, which it overrides.")
+    ] = None
+    logprobs: Annotated[bool, Meta(description="Log-probabilities of the tokens.")] = False
+    top_logprobs: Annotated[
+        TopCount, Meta(description="So many likely tokens at each place; needs logprobs.")
+    ] = 0
+    add_generation_prompt: Annotated[
+        bool | None,
+        Meta(description="Begin the assistant's turn; the default unless the last one goes on."),
+    ] = None
+    continue_final_message: Annotated[
+        bool, Meta(description="The answer continues the last message.")
+    ] = False
+    chat_template_kwargs: Annotated[
+        dict[str, Any], Meta(description="Further variables of the chat template.")
+    ] = field(default_factory=dict)
+    reasoning_effort: Annotated[
+        str | None, Meta(description='For templates that know it, or that "none" turns it off.')
+    ] = None
+    verbosity: Annotated[
+        Verbosity | None, Meta(description="low, medium or high: for templates that know it.")
+    ] = None
+    tools: Annotated[list[ToolIn], Meta(description="Functions that the model may call.")] = field(
+        default_factory=list
+    )
+    tool_choice: Annotated[
+        ToolChoiceIn | None, Meta(description='"none", "auto", "required" or one function.')
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool, Meta(description="Whether there may be more than one call.")
+    ] = True
+    parse_tool_calls: Annotated[
+        bool, Meta(description="false leaves calls in the content, as the model wrote them.")
+    ] = True
+    separate_reasoning: Annotated[
+        bool, Meta(description="false leaves the reasoning in the content, with its tags.")
+    ] = True
+
+
+class TopLogprob(Struct, frozen=True):
+    """A token of a chat with its log-probability; `bytes` are those of its text."""
+
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class TokenLogprob(TopLogprob, frozen=True):
+    """A generated token, and the most likely ones in its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, frozen=True):
+    """Log-probabilities of the tokens of a chat's answer, or of those that are new."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class CompletionLogprobs(Struct, frozen=True):
+    """Log-probabilities of a completion, or of what is new of it: parallel lists.
+
+    `top_logprobs` are those of the most likely tokens and of the one that is there, by their
+    texts; null if none were asked for. The first token of a prompt has neither.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class RankedLogprob(Struct, frozen=True):
+    """A log-probability of `prompt_logprobs`; `rank` 1 is the likeliest, null is not among those
+    that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[int, RankedLogprob] | None]
+
+
+class PromptTokensDetails(Struct, frozen=True):
+    """Prompt tokens that came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Token counts over all choices; a prompt counts once for all its choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionChoice(Struct, frozen=True, kw_only=True):
+    """One completion, or what is new of it in a stream."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    matched_stop: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
+
+
+class ChatMessageOut(Struct, frozen=True):
+    """The assistant's message; `content` is null when there are only calls or reasoning."""
+
+    content: str | None
+    role: str = "assistant"
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallJson] | UnsetType = UNSET
+
+
+class ChatDelta(Struct, frozen=True, kw_only=True):
+    """What is new of the assistant's message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
+
+
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    """The answer to a chat."""
+
+    index: int
+    message: ChatMessageOut
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishWord
+    matched_stop: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True, kw_only=True):
+    """What is new of the answer to a chat."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: FinishWord | None = None
+    matched_stop: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    captures: list[Capture] | UnsetType = UNSET
+
+
+Choice = TypeVar("Choice", CompletionChoice, ChatChoice, ChatChunkChoice)
+
+
+class OpenAIResponse(Struct, Generic[Choice], frozen=True, kw_only=True):
+    """A response or a chunk: both faces differ in `object` and in their choices only."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """An entry of /v1/models."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str = "srt"
+    root: str
+    max_model_len: int
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    """The answer of /v1/models."""
+
+    object: str = "list"
+    data: list[ModelCard]

@@ -1,0 +1,255 @@
+"""The JSON of /v1/responses. Requests list the honoured fields only; see `fields`."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from srt.gateway.wire.native import Count, Rid, Seed
+from srt.gateway.wire.openai import Verbosity
+
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+
+class InputPart(Struct, frozen=True):
+    """A part of a message or of a tool's result; only texts are taken."""
+
+    type: str
+    text: str | UnsetType = UNSET
+
+
+class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """An item of the input, as clients write it or as an earlier response had it."""
+
+    type: Annotated[
+        Literal["message", "function_call", "function_call_output", "reasoning"],
+        Meta(description="What it is; a message by default."),
+    ] = "message"
+    role: Annotated[str, Meta(description="message: system, developer, user, assistant.")] = ""
+    content: Annotated[
+        str | list[InputPart] | None, Meta(description="message, reasoning: a text or text parts.")
+    ] = None
+    call_id: Annotated[str, Meta(description="The call, of both its items.")] = ""
+    name: Annotated[str, Meta(description="function_call: the function.")] = ""
+    arguments: Annotated[str, Meta(description="function_call: the JSON text of an object.")] = ""
+    output: Annotated[
+        str | list[InputPart] | None, Meta(description="function_call_output: what came of it.")
+    ] = None
+
+
+class TextFormatIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What the text must be; `schema` goes with json_schema, and is enforced whatever `strict`,
+    which closes objects that list properties."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    schema: dict[str, Any] | bool | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class TextIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How the text is to be; `verbosity` is for templates that know it."""
+
+    format: TextFormatIn = TextFormatIn()
+    verbosity: Verbosity | UnsetType = UNSET
+
+
+class ReasoningIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """How to reason."""
+
+    effort: str | None = None
+
+
+class FunctionTool(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A function that the model may call; `parameters` is a JSON schema of type object."""
+
+    type: Literal["function"]
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] | None = None
+    strict: bool = False
+
+
+class FunctionChoice(Struct, forbid_unknown_fields=True, frozen=True):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """The body of /v1/responses."""
+
+    model: Annotated[str | None, Meta(description="The served name or path.")] = None
+    input: Annotated[str | list[InputItem], Meta(description="A text of the user, or items.")]
+    instructions: Annotated[str | None, Meta(description="A system message in front.")] = None
+    previous_response_id: Annotated[
+        str | None, Meta(description="The stored response that this goes on from.")
+    ] = None
+    store: Annotated[
+        bool, Meta(description="Keep the response, if the server has room for any.")
+    ] = True
+    max_output_tokens: Annotated[
+        Count | None, Meta(description="Tokens to generate at most; all the room by default.")
+    ] = None
+    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
+    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
+    seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
+    stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
+    text: Annotated[TextIn, Meta(description="`format`: text, json_object or json_schema.")] = (
+        TextIn()
+    )
+    reasoning: Annotated[
+        ReasoningIn, Meta(description='`effort`: for templates that know it; "none" turns it off.')
+    ] = ReasoningIn()
+    tools: Annotated[list[FunctionTool], Meta(description="Functions that the model may call.")] = (
+        field(default_factory=list)
+    )
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | FunctionChoice,
+        Meta(description='"none", "auto", "required" or one function.'),
+    ] = "auto"
+    parallel_tool_calls: Annotated[
+        bool, Meta(description="Whether there may be more than one call.")
+    ] = True
+    metadata: Annotated[dict[str, str], Meta(description="Given back in the answer.")] = field(
+        default_factory=dict
+    )
+    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    timeout_ms: Annotated[
+        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+    ] = 0
+    rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
+
+
+class OutputText(Struct, frozen=True, kw_only=True):
+    """The text of a message; nothing is annotated, and log-probabilities are not given."""
+
+    type: Literal["output_text"] = "output_text"
+    text: str
+    annotations: list[Any] = field(default_factory=list)
+    logprobs: list[Any] = field(default_factory=list)
+
+
+class MessageItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    """A message of the assistant."""
+
+    id: str
+    role: Literal["assistant"] = "assistant"
+    status: ResponseStatus
+    content: list[OutputText]
+
+    @property
+    def type(self) -> str:
+        return "message"
+
+
+class ReasoningText(Struct, frozen=True, kw_only=True):
+    """The text of a reasoning."""
+
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str
+
+
+class ReasoningItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """What the model wrote before its answer; there are no summaries."""
+
+    id: str
+    summary: list[Any] = field(default_factory=list)
+    status: ResponseStatus
+    content: list[ReasoningText]
+
+    @property
+    def type(self) -> str:
+        return "reasoning"
+
+
+class CallItem(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A call of a function."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ResponseStatus
+
+
+OutputItem = MessageItem | ReasoningItem | CallItem
+
+
+class InputTokensDetails(Struct, frozen=True):
+    """Prompt tokens that came from the prefix cache."""
+
+    cached_tokens: int
+
+
+class OutputTokensDetails(Struct, frozen=True):
+    """Tokens of the reasoning, its tags included."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(Struct, frozen=True, kw_only=True):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Struct, frozen=True):
+    """Why a response is incomplete."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseFailure(Struct, frozen=True):
+    """Why a response failed after it had begun."""
+
+    code: str
+    message: str
+
+
+class ResponseObject(Struct, frozen=True, kw_only=True):
+    """The answer, or its state in an event: what was asked for, and what there is of it."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: ResponseStatus
+    background: bool = False
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str]
+    model: str
+    output: list[OutputItem]
+    parallel_tool_calls: bool
+    previous_response_id: str | None = None
+    reasoning: ReasoningIn
+    store: bool = False
+    temperature: float
+    text: TextIn
+    tool_choice: str | FunctionChoice
+    tools: list[FunctionTool]
+    top_p: float
+    truncation: Literal["disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+
+
+class ResponseDeleted(Struct, frozen=True, kw_only=True):
+    """The answer to a DELETE of a stored response."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class ResponseEvent(Struct, frozen=True, kw_only=True):
+    """An event of a stream: besides these the fields that OpenAI's of this type has."""
+
+    type: str
+    sequence_number: int

@@ -1,0 +1,233 @@
+"""Offline use: `Engine` runs a server without HTTP for this program alone, and ends it.
+
+The server is an ordinary ring in child processes, so everything behaves as it does online. Its
+synchronous calls run on a loop in a thread of their own, so they work in notebooks too.
+"""
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from srt.client.face import AsyncClient
+from srt.client.generation import GenerateOutput, ScoreOutput
+from srt.client.many import generate_many
+from srt.client.request_fields import checked_request
+from srt.launch import PARENT_FD_VARIABLE
+from srt.wire.errors import ConfigError, RingError, SrtError, check_process
+
+T = TypeVar("T")
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 15.0
+
+
+class Engine:
+    """`with Engine(model="smollm2") as engine: engine.generate("Once upon a time")`.
+
+    Arguments are those of `python -m srt.launch`, with underscores. The server ends with the
+    engine (`close`, the end of the `with` block), and with this process however it ends. It cannot
+    be used in a process that was forked from this one: calls raise ConfigError there.
+    """
+
+    def __init__(self, model: str = "smollm2", **args: Any) -> None:
+        # The launcher makes this directory and removes it, whatever becomes of this process.
+        self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
+        directory = str(self.directory)
+        self._pid = os.getpid()
+        self._read_end, self._write_end = os.pipe()
+        command = [sys.executable, "-m", "srt.launch", "--no-http", "--ring-dir", directory]
+        command += ["--log-level", "warning", "--model", model, *_command_line(args)]
+        path = os.pathsep.join(p for p in sys.path if p)
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[self._read_end],
+            env={**os.environ, PARENT_FD_VARIABLE: str(self._read_end), "PYTHONPATH": path},
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
+        self._thread.start()
+        self._client: AsyncClient | None = None
+        try:
+            self.call(self._connect(directory))
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> "Engine":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
+    def generate(
+        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Any:
+        """Complete one prompt (a GenerateOutput) or several at once (a list, in order).
+
+        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`. With
+        `n` above 1 there is a list of samples in place of each output. A batch may be of any size;
+        the first failure ends all of it.
+        """
+        outputs = self.call(self._generate(prompts, sampling, request))
+        return outputs[0] if isinstance(prompts, str) else outputs
+
+    async def async_generate(
+        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Any:
+        """`generate` for asynchronous code. Cancelling it ends its requests."""
+        outputs = await self._acall(self._generate(prompts, sampling, request))
+        return outputs[0] if isinstance(prompts, str) else outputs
+
+    async def async_stream(
+        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+    ) -> AsyncGenerator[GenerateOutput, None]:
+        """`stream` for asynchronous code."""
+        outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
+        try:
+            while (output := await self._acall(_next(outputs))) is not None:
+                yield output
+        finally:
+            if not self._loop.is_closed():
+                await self._acall(outputs.aclose())
+
+    def stream(
+        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+    ) -> Generator[GenerateOutput, None, None]:
+        """One completion as it grows."""
+        outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
+        try:
+            while True:
+                output = self.call(_next(outputs))
+                if output is None:
+                    return
+                yield output
+        finally:
+            if not self._loop.is_closed():
+                self.call(outputs.aclose())
+
+    def score(
+        self, prefix: str | None, continuations: Sequence[str | Sequence[int]], **request: Any
+    ) -> ScoreOutput:
+        """How likely each continuation is behind the prefix; see `AsyncClient.score`."""
+        return self.call(self.client.score(prefix, continuations, **request))
+
+    @property
+    def client(self) -> AsyncClient:
+        """The engine's client, for use on the engine's own loop."""
+        if self._client is None:
+            raise RingError("the engine is closed")
+        return self._client
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache."""
+        self.call(self.client.flush_cache())
+
+    def stats(self) -> dict[str, Any]:
+        """The scheduler's counters and gauges."""
+        return self.call(self.client.stats())
+
+    def close(self) -> None:
+        """End the server. May be called more than once; in a forked process it does nothing."""
+        if self._write_end < 0 or os.getpid() != self._pid:
+            return
+        if self._client is not None:
+            self.call(self._client.__aexit__(None, None, None))
+            self._client = None
+        os.close(self._write_end)
+        os.close(self._read_end)
+        self._write_end = -1
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._loop.close()
+
+    async def _connect(self, directory: str) -> None:
+        deadline = self._loop.time() + START_TIMEOUT_S
+        while not (Path(directory) / "front").exists():
+            self._check_starting(deadline)
+            await asyncio.sleep(0.02)
+        connecting = asyncio.ensure_future(AsyncClient(f"ipc://{directory}").__aenter__())
+        try:
+            while not connecting.done():
+                self._check_starting(deadline)
+                await asyncio.wait([connecting], timeout=0.1)
+            self._client = connecting.result()
+        finally:
+            connecting.cancel()
+
+    def _check_starting(self, deadline: float) -> None:
+        if self._process.poll() is not None:
+            raise ConfigError("the server could not start (its message is above)")
+        if self._loop.time() > deadline:
+            raise RingError(f"the server was not ready within {START_TIMEOUT_S:.0f} s")
+
+    async def _generate(
+        self,
+        prompts: str | Sequence[str],
+        sampling: dict[str, Any] | None,
+        request: dict[str, Any],
+    ) -> list[Any]:
+        """Of each prompt its output, or the list of its samples if n > 1."""
+        texts = [prompts] if isinstance(prompts, str) else prompts
+        requests = [
+            checked_request({"text": text, "sampling": sampling or {}, **request}) for text in texts
+        ]
+        results = await generate_many(self.client.transport, requests)
+        return [outputs[0] if len(outputs) == 1 else outputs for outputs in results]
+
+    async def _acall(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run on the engine's loop, and wait on the caller's."""
+        self._check_usable(coroutine)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's loop, where its client lives; what it returns."""
+        self._check_usable(coroutine)
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # for an interrupt: the loop must not go on with it
+
+    def _check_usable(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        """Raise RingError if the engine is closed, ConfigError in a forked process."""
+        try:
+            check_process(self._pid, "engine")
+            if self._loop.is_closed():
+                raise RingError("the engine is closed")
+        except SrtError:
+            coroutine.close()
+            raise
+
+
+async def _next(outputs: Any) -> GenerateOutput | None:
+    return await anext(outputs, None)
+
+
+def _command_line(args: dict[str, Any]) -> list[str]:
+    command = []
+    for name, value in args.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            command.append(flag)
+        elif value is not False:
+            command += [flag, str(value)]
+    return command

@@ -1,0 +1,1 @@
+"""The processes of the ring and their sockets: starting, watching, sending, logging."""

@@ -1,0 +1,214 @@
+"""The base of every process of the ring: one uvloop loop, its sockets, its beat, and its death.
+
+A subclass opens sockets in `start`, registers a synchronous handler for each with `receive`, and
+reacts to the ring's events. Handlers run one at a time on the loop, so its state needs no locks;
+the sockets' own bounded queues are its mailbox. An exception in a handler ends the process: the
+supervisor notices within a second and restarts it with a new epoch.
+"""
+
+import asyncio
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import uvloop
+import zmq
+
+from srt.args import ServerArgs
+from srt.ring.inbox import Dropped, Inbox
+from srt.ring.log import set_up_logging
+from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
+from srt.ring.socket import RingContext, RingSocket
+from srt.wire.errors import ConfigError
+from srt.wire.messages import Heartbeat, Message, RingEvent
+
+log = logging.getLogger(__name__)
+
+EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
+_PR_SET_PDEATHSIG = 1
+_BEATS_TO_A_REPEAT = 20  # of a beat that has not changed
+
+Handler = Callable[[Any], None]
+PeerHandler = Callable[[bytes, Any], None]
+
+
+class Actor:
+    """One part of the ring. `name` is the part's name in RingEvent.parts."""
+
+    name = "actor"
+    niceness = 0
+
+    def __init__(self, ring: Ring, epoch: int, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are what the supervisor gives to this part alone."""
+        self.ring = ring
+        self.arguments = arguments
+        self.epoch = epoch
+        self.args: ServerArgs = ring.read_args()
+        self.context = RingContext()
+        self.info: dict[str, Any] = {}
+        self.dropped = Dropped()
+        self._last_beat: Heartbeat | None = None
+        self._tasks: list[Coroutine[Any, Any, None]] = []
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Open sockets and load what is needed. The part is ready when this returns."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """Let go of what `start` took, within a second or two."""
+
+    def new_epoch(self, epoch: int) -> None:
+        """A part was lost: forget every request."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """The server is going down: take no new requests."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that this part still holds."""
+        return 0
+
+    # ---- for subclasses ------------------------------------------------------------------------
+
+    def bind(self, kind: int, address: str) -> RingSocket:
+        return bind(self.context, kind, address)
+
+    def connect(self, kind: int, address: str) -> RingSocket:
+        return connect(self.context, kind, address)
+
+    def receive(self, socket: RingSocket, union: Any, handler: Handler) -> None:
+        """Call `handler(message)` for everything that arrives from inside the ring; what does not
+        decode is dropped and counted."""
+        inbox = Inbox(union, "a socket of the ring", self.dropped)
+
+        async def loop() -> None:
+            while True:
+                message = inbox.message(await socket.receive())
+                if message is not None:
+                    handler(message)
+
+        self._tasks.append(loop())
+
+    def receive_from_clients(self, socket: RingSocket, union: Any, handler: PeerHandler) -> None:
+        """Call `handler(client, message)`, alike."""
+        inbox = Inbox(union, "the clients' socket", self.dropped)
+
+        async def loop() -> None:
+            while True:
+                client, *frames = await socket.receive()
+                message = inbox.message(frames)
+                if message is not None:
+                    handler(client, message)
+
+        self._tasks.append(loop())
+
+    def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run `coroutine` beside the handlers, for as long as the actor lives."""
+        self._tasks.append(coroutine)
+
+    def send(self, socket: RingSocket, message: Message) -> None:
+        """Send to the next part. Its queue holds thousands of messages: a full one means that it
+        hangs, and then only a new epoch helps."""
+        if not send_now(socket, message):
+            raise RuntimeError(f"{self.name}: the next part of the ring does not read")
+
+    def request_stop(self) -> None:
+        self._stopping.set()
+
+    # ---- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """From start to SIGTERM."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.request_stop)
+        ctl = self.connect(zmq.PUSH, self.ring.ctl)
+        events = self.connect(zmq.SUB, self.ring.events)
+        self.receive(events, RingEvent, lambda event: self._on_event(event, ctl))
+        try:
+            await self.start()
+        except BaseException:
+            for coroutine in self._tasks:
+                coroutine.close()
+            raise
+        tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        pending: list[asyncio.Future[Any]] = [*tasks, stopping]
+        for task in pending:
+            task.cancel()
+        await self.stop()
+        self.context.destroy()
+        for task in done - {stopping}:
+            task.result()  # re-raise what ended it
+
+    def _on_event(self, event: RingEvent, ctl: RingSocket) -> None:
+        if event.epoch > self.epoch:
+            self.epoch = event.epoch
+            self.new_epoch(event.epoch)
+            self._send_beat(ctl)
+        if event.draining:
+            self.drain()
+
+    async def _beat(self, ctl: RingSocket) -> None:
+        while True:
+            self._last_beat = None  # should one have been lost
+            for _ in range(_BEATS_TO_A_REPEAT):
+                self._send_beat(ctl)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+
+    def _send_beat(self, ctl: RingSocket) -> None:
+        """Mostly what is new: each message wakes another process, which a step then waits for."""
+        dropped = self.dropped.count
+        beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info, dropped)
+        if beat != self._last_beat and send_now(ctl, beat):
+            self._last_beat = beat
+
+
+def run_actor(actor: type[Actor]) -> None:
+    """A child process from its command line (ring directory, epoch, death pipe) to its end."""
+    directory, epoch, death_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _die_with_parent(directory, death_fd)
+    ring = Ring(Path(directory))
+    set_up_logging(actor.name, ring.read_args().log_level)
+    os.nice(actor.niceness)
+
+    async def live() -> None:
+        await actor(ring, epoch, sys.argv[4:]).run()
+
+    status = 0
+    try:
+        uvloop.run(live())
+    except ConfigError as error:
+        log.error("%s", error)
+        status = EXIT_CONFIG
+    except Exception:
+        log.exception("%s failed", actor.name)
+        status = 1
+    # At once: the interpreter would wait for a compute thread, which may hang.
+    logging.shutdown()
+    os._exit(status)
+
+
+def _die_with_parent(directory: str, death_fd: int) -> None:
+    """End this process when the launcher ends, however it ends.
+
+    The launcher holds the other end of a pipe that is never written to; reading its end means
+    that the launcher is gone. PDEATHSIG covers the time before the thread runs.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    def watch() -> None:
+        os.read(death_fd, 1)
+        shutil.rmtree(directory, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="death-pipe", daemon=True).start()

@@ -1,0 +1,45 @@
+"""The HTTP socket. The launcher binds it and the gateway inherits it, so that a restarted gateway
+has the same port and connections made in between wait in the backlog instead of being refused."""
+
+import logging
+import resource
+import socket
+
+from srt.wire.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 2048
+OTHER_FILES = 256  # that a process has open besides its connections
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A bound, listening TCP socket; port 0 takes a free one. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The http:// address of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process's limit of open files, as far as it may, to have `count` connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + OTHER_FILES
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("%d connections need %d open files, %d are allowed", count, wanted, allowed)

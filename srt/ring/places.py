@@ -1,0 +1,183 @@
+"""The ring's geography: where its sockets are, how they are made, and the limits they all have.
+
+All sockets are `ipc://` files in a directory of mode 0700, so the file system decides who may
+talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import zmq
+
+from srt.args import ServerArgs
+from srt.ring.socket import RingContext, RingSocket
+from srt.wire.errors import ConfigError, RequestError
+from srt.wire.messages import Message, encode
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+QUEUE_MESSAGES = 10_000  # per socket and peer
+EVENT_INTERVAL_S = 1.0  # a RingEvent at least this often
+HEARTBEAT_INTERVAL_S = 0.25  # a change is told within this time
+RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
+LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
+LEASE_S = 10.0  # no Hello for this long: the client is gone
+MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep is told
+
+MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, its name included
+
+# Parts that every request needs: when one dies, everything in flight is lost.
+RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
+_ARGS_FILE = "args.json"
+
+
+class Ring(NamedTuple):
+    """A ring's directory and the addresses in it."""
+
+    directory: Path
+
+    def address(self, name: str) -> str:
+        return f"ipc://{self.directory / name}"
+
+    @property
+    def front(self) -> str:
+        """ROUTER of the tokenizer, for clients."""
+        return self.address("front")
+
+    @property
+    def back(self) -> str:
+        """ROUTER of the detokenizer, for clients."""
+        return self.address("back")
+
+    @property
+    def events(self) -> str:
+        """PUB of the supervisor, for everyone."""
+        return self.address("events")
+
+    @property
+    def ctl(self) -> str:
+        """PULL of the supervisor, for its children."""
+        return self.address("ctl")
+
+    @property
+    def scheduler(self) -> str:
+        """PULL of the scheduler."""
+        return self.address("scheduler")
+
+    @property
+    def detokenizer(self) -> str:
+        """PULL of the detokenizer."""
+        return self.address("detokenizer")
+
+    @property
+    def credits(self) -> str:
+        """PULL of the tokenizer, for credits and lost grammars."""
+        return self.address("credits")
+
+    @property
+    def compiler(self) -> str:
+        """PULL of the compiler, for constraints."""
+        return self.address("compiler")
+
+    @property
+    def compiled(self) -> str:
+        """PULL of the tokenizer, for the compiler's replies."""
+        return self.address("compiled")
+
+    @property
+    def grammars(self) -> Path:
+        """The directory of compiled grammars, one file by key; only the compiler adds to it."""
+        return self.directory / "grammars"
+
+    @property
+    def _naming(self) -> Path:
+        return self.directory / "naming"
+
+    def write_naming(self, naming: str) -> None:
+        """Say what the compiler names grammars by, as `artefact_key` takes it."""
+        new = self._naming.with_suffix(".new")
+        new.write_text(naming)
+        new.replace(self._naming)
+
+    def read_naming(self) -> str:
+        """What the compiler names grammars by; "" before it has said so."""
+        try:
+            return self._naming.read_text()
+        except OSError:
+            return ""
+
+    def write_args(self, args: ServerArgs) -> None:
+        path = self.directory / _ARGS_FILE
+        path.touch(mode=0o600)
+        path.write_bytes(msgspec.json.encode(args))
+
+    def read_args(self) -> ServerArgs:
+        return msgspec.json.decode((self.directory / _ARGS_FILE).read_bytes(), type=ServerArgs)
+
+
+def create_ring(directory: str) -> Ring:
+    """Make the ring's private directory (a fresh one if `directory` is empty)."""
+    if not directory:
+        return Ring(Path(tempfile.mkdtemp(prefix="srt-ring-")))
+    path = Path(directory).absolute()
+    if len(str(path)) > MAX_DIRECTORY_CHARS:
+        raise ConfigError(f"--ring-dir {path} is too long for a Unix socket's address")
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise ConfigError(f"--ring-dir {path} exists already: is a server running there?") from None
+    return Ring(path)
+
+
+def ring_at(url: str) -> Ring:
+    """The ring that `ipc://DIRECTORY` names. Raises ConfigError if there is none."""
+    if url.startswith("tcp://"):
+        raise ConfigError("a ring over TCP is not supported yet: use ipc:// or http://")
+    path = Path(url.removeprefix("ipc://"))
+    if not path.is_dir():
+        raise ConfigError(f"no ring at {path}: is the server running?")
+    if os.stat(path).st_uid != os.getuid():
+        raise ConfigError(f"the ring at {path} belongs to another user")
+    return Ring(path)
+
+
+def open_socket(context: RingContext, kind: int) -> RingSocket:
+    """A socket with the limits that every socket of the ring has."""
+    socket = context.socket(kind)
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.set(zmq.SNDHWM, QUEUE_MESSAGES)
+    socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
+    if kind == zmq.ROUTER:
+        socket.set(zmq.ROUTER_MANDATORY, 1)
+        socket.set(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects keeps its identity
+    if kind == zmq.SUB:
+        socket.set(zmq.SUBSCRIBE, b"")
+    return socket
+
+
+def bind(context: RingContext, kind: int, address: str) -> RingSocket:
+    socket = open_socket(context, kind)
+    socket.bind(address)
+    return socket
+
+
+def connect(context: RingContext, kind: int, address: str) -> RingSocket:
+    socket = open_socket(context, kind)
+    socket.connect(address)
+    return socket
+
+
+def send_now(socket: RingSocket, message: Message, to: bytes | None = None) -> bool:
+    """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
+    or its queue is full; the caller decides what that means.
+
+    Raises RequestError for a message above MAX_MESSAGE_BYTES: its receiver would drop the sender.
+    """
+    data = encode(message)
+    if len(data) > MAX_MESSAGE_BYTES:
+        limit = f"a message of {len(data)} bytes is above the limit, {MAX_MESSAGE_BYTES}"
+        raise RequestError(f"{limit} ({type(message).__name__})")
+    return socket.send(data) if to is None else socket.send(to, data)

@@ -1,0 +1,40 @@
+"""What a prompt has of its own: the tokens that none of the last prompts began with too.
+
+The others are in the cache, or will be when their turn comes. The front and the scheduler count the
+requests that go from one to the other so, in the same order and hence with the same sums.
+"""
+
+from collections import deque
+
+import numpy as np
+
+from srt.wire.messages import TokenizedReq, unpack_ids
+
+MOST = 32  # prompts that are remembered: documents and system prompts that take turns
+HEAD_BYTES = 64  # of 16 ids: what shares fewer shares nothing
+
+
+class RecentPrompts:
+    """The last MOST prompts of an epoch."""
+
+    def __init__(self) -> None:
+        self._last: deque[tuple[str, bytes]] = deque(maxlen=MOST)
+
+    def own_len(self, req: TokenizedReq) -> int:
+        """How many tokens `req` has of its own; at least the last one. It is remembered."""
+        data, shared = req.input_ids, 0
+        most = len(data) // 4 - 1 if len(data) > HEAD_BYTES else 0
+        for salt, other in reversed(self._last):
+            if shared == most:
+                break
+            if salt == req.cache_salt and other[:HEAD_BYTES] == data[:HEAD_BYTES]:
+                shared = max(shared, _shared_len(data, other, most))
+        self._last.append((req.cache_salt, data))
+        return len(data) // 4 - shared
+
+
+def _shared_len(data: bytes, other: bytes, most: int) -> int:
+    """The ids at the beginning that both have, up to `most`."""
+    length = min(most, len(other) // 4)
+    differ = np.flatnonzero(unpack_ids(data)[:length] != unpack_ids(other)[:length])
+    return int(differ[0]) if len(differ) else length

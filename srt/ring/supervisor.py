@@ -1,0 +1,345 @@
+"""Starts the ring's processes, notices their deaths, restarts them, and brings them down.
+
+The launcher runs it. When a part of the ring dies, every request in flight is lost: the
+supervisor raises the epoch and publishes it at once, so that each client fails its own requests
+and each surviving part forgets them, without any help from the broken ring. The gateway is a
+client, not a part: its death costs only its own connections. The compiler's costs nothing: what
+waits for it is asked again. The launcher's "ready" waits for both, the ring's for neither.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+from srt.args import ServerArgs
+from srt.ring.actor import EXIT_CONFIG
+from srt.ring.inbox import Dropped, Inbox
+from srt.ring.listener import bind_listener, url_of
+from srt.ring.places import (
+    EVENT_INTERVAL_S,
+    HEARTBEAT_INTERVAL_S,
+    RING_PARTS,
+    Ring,
+    bind,
+    create_ring,
+    send_now,
+)
+from srt.ring.socket import RingContext, RingSocket
+from srt.wire.messages import Heartbeat, RingEvent
+
+log = logging.getLogger(__name__)
+
+MODULES = {
+    "tokenizer": "tokenizer_proc",
+    "scheduler": "scheduler_proc",
+    "detokenizer": "detokenizer_proc",
+    "compiler": "scheduler_proc.grammar.worker",
+    "gateway": "srt.gateway",
+}
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
+HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a fresh back-off
+MAX_RESTARTS = 8  # in a row, without a healthy time between
+COMPILER = "compiler"  # restarted for ever once it has served: constraints are users' input
+START_TIMEOUT_S = 300.0
+TERM_GRACE_S = 2.0
+
+
+@dataclass
+class Child:
+    """One supervised process and what is known of it."""
+
+    part: str
+    process: subprocess.Popen[bytes] | None = None
+    state: str = "starting"
+    started_at: float = 0.0
+    restarts: int = 0
+    has_served: bool = False
+    beat: Heartbeat | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Supervisor:
+    """One running server. `run` returns its exit status."""
+
+    def __init__(self, args: ServerArgs) -> None:
+        self._args = args
+        self._listener = None if args.no_http else bind_listener(args.host, args.port)
+        self.ring: Ring = create_ring(args.ring_dir)
+        self.ring.write_args(args)
+        self._epoch = 1
+        self._draining = False
+        self._reason = ""
+        self._failure: str | None = None
+        self._closing = False
+        parts = [*RING_PARTS, COMPILER] + ([] if args.no_http else ["gateway"])
+        self._children = {part: Child(part) for part in parts}
+        self._death_pipe = os.pipe()
+        self._changed = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._forced = asyncio.Event()
+        self._dropped = Dropped()
+        self._context = RingContext()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Every part of the ring serves this epoch."""
+        return all(self._serves(self._children[part]) for part in RING_PARTS)
+
+    @property
+    def all_ready(self) -> bool:
+        """The ring is ready, and so are the compiler and the gateway."""
+        return self.ready and all(child.state == "ready" for child in self._children.values())
+
+    @property
+    def url(self) -> str | None:
+        """The HTTP address; None without a gateway."""
+        return None if self._listener is None else url_of(self._listener)
+
+    def facts(self, part: str) -> dict[str, Any]:
+        """What a part told of itself when it became ready."""
+        return self._children[part].info
+
+    async def run(self, on_ready: Any = None) -> int:
+        """Bring the server up, keep it up until a signal, bring it down."""
+        self._handle_signals()
+        events = bind(self._context, zmq.XPUB, self.ring.events)
+        events.set(zmq.XPUB_VERBOSE, 1)
+        ctl = bind(self._context, zmq.PULL, self.ring.ctl)
+        self._spawn(self._publish(events))
+        self._spawn(self._greet(events))
+        self._spawn(self._listen(ctl))
+        try:
+            for child in self._children.values():
+                self._start(child)
+            await self._wait_until_ready(on_ready)
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            await self._shut_down()
+        if self._failure:
+            log.error("%s", self._failure)
+        return 1 if self._failure else 0
+
+    def request_stop(self) -> None:
+        """Drain and stop; asked a second time, stop at once."""
+        if self._stop.is_set():
+            self._forced.set()
+        self._stop.set()
+
+    # ---- children ------------------------------------------------------------------------------
+
+    def _start(self, child: Child) -> None:
+        read_end = self._death_pipe[0]
+        command = [sys.executable, "-m", MODULES[child.part]]
+        command += [str(self.ring.directory), str(self._epoch), str(read_end)]
+        fds = [read_end]
+        if child.part == "gateway" and self._listener is not None:
+            fds.append(self._listener.fileno())
+            command.append(str(self._listener.fileno()))
+        child.process = subprocess.Popen(
+            command,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env=_child_environment(),
+            preexec_fn=_ignore_ctrl_c,
+        )
+        child.exited.clear()
+        child.state, child.started_at, child.beat = "starting", time.monotonic(), None
+        pidfd = os.pidfd_open(child.process.pid)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(pidfd, self._on_exit, child, child.process, pidfd)
+        self._changed.set()
+
+    def _on_exit(self, child: Child, process: subprocess.Popen[bytes], pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        status = process.wait()
+        child.exited.set()
+        child.state, child.beat = "dead", None
+        if self._closing:
+            return
+        if self._stop.is_set():  # while draining: what it held is lost, so there is no more to wait
+            self._epoch += child.part in RING_PARTS
+            self._reason = f"{child.part} died ({_describe(status)})"
+            self._changed.set()
+            if child.part != COMPILER:
+                self._forced.set()
+            return
+        self._reason = f"{child.part} died ({_describe(status)})"
+        if status == EXIT_CONFIG:
+            self._fail(f"{child.part} cannot run with these arguments (see above)")
+            return
+        log.warning("%s; restarting it", self._reason)
+        if child.part in RING_PARTS:
+            self._epoch += 1
+        self._changed.set()
+        self._spawn(self._restart(child))
+
+    async def _restart(self, child: Child) -> None:
+        if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
+            child.restarts = 0
+        child.restarts += 1
+        if child.restarts > MAX_RESTARTS and not (child.part == COMPILER and child.has_served):
+            self._fail(f"{child.part} died {child.restarts} times in a row: giving up")
+            return
+        doublings = min(child.restarts, MAX_RESTARTS) - 1
+        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**doublings))
+        if not self._stop.is_set():
+            self._start(child)
+
+    def _fail(self, why: str) -> None:
+        self._failure = why
+        self._forced.set()
+        self._stop.set()
+
+    # ---- what is heard and said ----------------------------------------------------------------
+
+    async def _listen(self, ctl: RingSocket) -> None:
+        inbox = Inbox(Heartbeat, "ctl", self._dropped)
+        while True:
+            beat = inbox.message(await ctl.receive())
+            child = None if beat is None else self._children.get(beat.part)
+            if child is None or child.process is None or child.process.pid != beat.pid:
+                continue
+            before = self._event()
+            child.beat = beat
+            child.info = beat.info
+            if child.state == "starting":
+                child.state, child.has_served = "ready", True
+            if self._event() != before:  # most beats bring nothing new
+                self._changed.set()
+
+    async def _publish(self, events: RingSocket) -> None:
+        """Every change at once, and everything again at each interval: silence is a death."""
+        last: RingEvent | None = None
+        while True:
+            event = self._event()
+            if event != last and last is not None and event.ready and not last.ready:
+                log.info("the ring is ready (epoch %d)", event.epoch)
+            last = event
+            send_now(events, event)
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EVENT_INTERVAL_S):
+                    await self._changed.wait()
+
+    async def _greet(self, events: RingSocket) -> None:
+        """Have the state published when somebody subscribes."""
+        while True:
+            await events.receive()
+            self._changed.set()
+
+    def _event(self) -> RingEvent:
+        parts = {child.part: child.state for child in self._children.values()}
+        beats = [child.beat for child in self._children.values() if child.beat is not None]
+        dropped = self._dropped.count + sum(beat.dropped for beat in beats)
+        return RingEvent(self._epoch, self.ready, self._draining, parts, self._reason, dropped)
+
+    def _serves(self, child: Child) -> bool:
+        return child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch
+
+    async def _wait_until_ready(self, on_ready: Any) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.all_ready and not self._stop.is_set():
+            if time.monotonic() > deadline:
+                self._fail(f"not ready after {START_TIMEOUT_S:.0f} s")
+                return
+            await asyncio.sleep(0.02)
+        if on_ready is not None and not self._stop.is_set():
+            on_ready(self)
+
+    # ---- the end -------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """Refuse new requests, and leave those in flight until the drain time-out."""
+        if self._failure:
+            return
+        self._draining = True
+        self._changed.set()
+        deadline = time.monotonic() + self._args.drain_timeout
+        log.info("stopping: up to %.0f s for requests in flight", self._args.drain_timeout)
+        # Two beat intervals, so that counts from before the refusal do not mislead.
+        settled = time.monotonic() + 2 * HEARTBEAT_INTERVAL_S
+        while time.monotonic() < deadline and not self._forced.is_set():
+            if time.monotonic() > settled and self._in_flight() == 0:
+                return
+            await asyncio.sleep(0.02)
+
+    def _in_flight(self) -> int:
+        return sum(child.beat.in_flight for child in self._children.values() if child.beat)
+
+    async def _shut_down(self) -> None:
+        """Everybody out, the gateway first; nothing is left behind."""
+        self._stop.set()
+        self._closing = True
+        gateway = [child for child in self._children.values() if child.part == "gateway"]
+        ring = [child for child in self._children.values() if child.part != "gateway"]
+        await self._terminate(gateway)
+        await self._terminate(ring)
+        for task in self._tasks:
+            task.cancel()
+        self._context.destroy()
+        if self._listener is not None:
+            self._listener.close()
+        os.close(self._death_pipe[1])
+        os.close(self._death_pipe[0])
+        shutil.rmtree(self.ring.directory, ignore_errors=True)
+
+    async def _terminate(self, children: list[Child]) -> None:
+        processes = [child.process for child in children if child.process is not None]
+        children = [child for child in children if child.process is not None]
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TERM_GRACE_S):
+                await asyncio.gather(*(child.exited.wait() for child in children))
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.request_stop)
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the supervisor failed", exc_info=task.exception())
+            self._fail("the supervisor failed")
+
+
+def _ignore_ctrl_c() -> None:
+    """Ctrl-C reaches the whole group; only the launcher decides what it means."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _child_environment() -> dict[str, str]:
+    """Where the launcher finds its packages, the children find them too."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def _describe(status: int) -> str:
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"killed by {names.get(-status, f'signal {-status}')}"

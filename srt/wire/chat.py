@@ -1,0 +1,52 @@
+"""What a chat on the ring is made of: messages, tools, and how a template writes them.
+
+Parts of the messages in `srt.wire.messages`, array-like as these are: fields are only ever
+appended.
+"""
+
+from msgspec import Struct
+
+
+class ToolCall(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A call of a function in an assistant's message; `arguments` is the JSON text of an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolSpec(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A function that the model may call. `parameters` is the JSON text of an object schema; ""
+    takes no arguments."""
+
+    name: str
+    description: str = ""
+    parameters: str = ""
+
+
+class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One turn of a chat; `content` is plain text.
+
+    Assistants' messages may have `tool_calls` and their `reasoning`; one of role "tool" is the
+    result of the call `tool_call_id` of the function `name`.
+    """
+
+    role: str
+    content: str
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str = ""
+    name: str = ""
+    reasoning: str = ""
+
+
+class ChatOptions(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """How a template writes messages as a prompt.
+
+    `template_args` is the JSON text of an object of further variables. With `continue_final` the
+    prompt ends inside the last message, which the output continues; `add_generation_prompt` false
+    leaves out the head of the assistant's turn.
+    """
+
+    template_args: str = ""
+    continue_final: bool = False
+    add_generation_prompt: bool = True

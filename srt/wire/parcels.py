@@ -1,0 +1,137 @@
+"""Messages whose size grows with a request's positions, cut into such as a socket takes.
+
+A receiver drops the connection of a peer whose message is above MAX_MESSAGE_BYTES, so senders cut:
+the scheduler its TokenBatches, the detokenizer its OutputBatches. What arrives adds up to the same.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from srt.wire.messages import LogprobDetail, Output, OutputBatch, PromptLogprobs, TokenBatch
+
+PARCEL_BYTES = 16 * 1024 * 1024  # about; texts and headers come on top
+_ID_BYTES = 4
+_HEAD_BYTES = 512  # of a message's other fields
+
+
+def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
+    """The batch, or several: starts come first, then prompt log-probabilities, then all else."""
+    if not batch.prompt_logprobs:
+        yield batch
+        return
+    starts, held, size = batch.starts, list[PromptLogprobs](), 0
+    for whole in batch.prompt_logprobs:
+        for part in _prompt_parts(whole):
+            added = _HEAD_BYTES + 2 * len(part.ids) + _detail_size(part.detail)
+            if held and size + added > PARCEL_BYTES:
+                yield TokenBatch(batch.epoch, starts=starts, prompt_logprobs=held)
+                starts, held, size = [], [], 0
+            held.append(part)
+            size += added
+    yield replace(batch, starts=starts, prompt_logprobs=held)
+
+
+def output_batches(epoch: int, outputs: list[Output]) -> Iterator[OutputBatch]:
+    """The outputs in one batch or several; one that is too long itself in several Outputs, of which
+    all but the last say that there is more."""
+    held, size = list[Output](), 0
+    for output in outputs:
+        for part in _output_parts(output):
+            added = _size(part)
+            if held and size + added > PARCEL_BYTES:
+                yield OutputBatch(epoch, held)
+                held, size = [], 0
+            held.append(part)
+            size += added
+    yield OutputBatch(epoch, held)
+
+
+def _prompt_parts(whole: PromptLogprobs) -> Iterator[PromptLogprobs]:
+    count = len(whole.ids) // _ID_BYTES
+    for rows in _cuts(count, 2 * len(whole.ids) + _detail_size(whole.detail)):
+        packed = slice(_ID_BYTES * rows.start, _ID_BYTES * rows.stop)
+        yield replace(
+            whole,
+            start=whole.start + rows.start,
+            ids=whole.ids[packed],
+            logprobs=whole.logprobs[packed],
+            detail=_rows_of(whole.detail, count, rows),
+        )
+
+
+def _output_parts(output: Output) -> Iterator[Output]:
+    """The prompt's positions, the text, and the positions of the output, each in parts."""
+    if _size(output) <= PARCEL_BYTES:
+        yield output
+        return
+    bare = replace(
+        output,
+        text="",
+        ids=b"",
+        logprobs=b"",
+        prompt_logprob_start=-1,
+        prompt_logprob_ids=b"",
+        prompt_logprobs=b"",
+        finish=None,
+        dropped=0,
+        detail=None,
+        prompt_detail=None,
+        more=True,
+    )
+    if output.prompt_logprob_ids:
+        prompt = PromptLogprobs(
+            0,
+            output.prompt_logprob_start,
+            output.prompt_logprob_ids,
+            output.prompt_logprobs,
+            output.prompt_detail,
+        )
+        for part in _prompt_parts(prompt):
+            yield replace(
+                bare,
+                prompt_logprob_start=part.start,
+                prompt_logprob_ids=part.ids,
+                prompt_logprobs=part.logprobs,
+                prompt_detail=part.detail,
+            )
+    for chars in _cuts(len(output.text), 4 * len(output.text)):
+        yield replace(bare, text=output.text[chars])
+    count, dropped = len(output.ids) // _ID_BYTES, output.dropped
+    for rows in _cuts(count, 2 * len(output.ids) + _detail_size(output.detail)):
+        packed = slice(_ID_BYTES * rows.start, _ID_BYTES * rows.stop)
+        detail = _rows_of(output.detail, count, rows)
+        ids, logprobs = output.ids[packed], output.logprobs[packed]
+        yield replace(bare, ids=ids, logprobs=logprobs, detail=detail, dropped=dropped)
+        dropped = 0
+    yield replace(bare, dropped=dropped, finish=output.finish, more=False)
+
+
+def _cuts(count: int, size: int) -> Iterator[slice]:
+    """`count` rows of `size` bytes in parts of PARCEL_BYTES, of a row at least."""
+    step = max(1, count * PARCEL_BYTES // max(1, size))
+    for first in range(0, count, step):
+        yield slice(first, min(first + step, count))
+
+
+def _rows_of(detail: LogprobDetail | None, count: int, rows: slice) -> LogprobDetail | None:
+    """These of the `count` rows of a detail."""
+    if detail is None:
+        return None
+    columns = (detail.top_ids, detail.top_logprobs, detail.id_logprobs)
+    widths = [len(column) // count for column in columns]
+    parts = zip(columns, widths, strict=True)
+    return LogprobDetail(*(column[rows.start * w : rows.stop * w] for column, w in parts))
+
+
+def _size(output: Output) -> int:
+    """About what it takes on the wire."""
+    texts = _HEAD_BYTES + 4 * len(output.text) + len(output.ids) + len(output.logprobs)
+    prompt = len(output.prompt_logprob_ids) + len(output.prompt_logprobs)
+    return texts + prompt + _detail_size(output.detail) + _detail_size(output.prompt_detail)
+
+
+def _detail_size(detail: LogprobDetail | None) -> int:
+    if detail is None:
+        return 0
+    return len(detail.top_ids) + len(detail.top_logprobs) + len(detail.id_logprobs)

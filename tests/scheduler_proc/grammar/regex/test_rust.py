@@ -1,0 +1,107 @@
+"""Printed in Rust's syntax, a pattern means the same to llguidance."""
+
+import random
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.regex import PatternError, compile_regex, parse, to_rust
+from tests.scheduler_proc.grammar.regex.cases import TEXTS, patterns, sample
+
+_EOS = 256
+
+
+class _Bytes:
+    """A tokenizer in which token i is byte i."""
+
+    eos_token_id = _EOS
+    bos_token_id = None
+    special_token_ids = (_EOS,)
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<eos>")
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes()))
+
+
+def accepts(matcher: LLMatcher, text: str) -> bool:
+    tokens = [*text.encode(), _EOS]
+    return matcher.validate_tokens(tokens) == len(tokens)
+
+
+def check_agreement(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
+    """Ours and llguidance's verdicts on `texts` and on samples of ours are the same."""
+    try:
+        dfa, printed = compile_regex(pattern), to_rust(parse(pattern))
+    except GrammarError:  # nothing matches, or an assertion is inside
+        assume(False)
+    matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(printed))
+    assert not matcher.is_error(), (printed, matcher.get_error())
+    rng = random.Random(0)
+    for text in [*texts, *(sample(dfa, rng).decode() for _ in range(3))]:
+        assert accepts(matcher, text) == dfa.matches(text.encode()), (printed, text)
+
+
+@settings(max_examples=100)
+@given(pattern=st.booleans().flatmap(patterns), texts=st.lists(TEXTS, max_size=8))
+def test_llguidance_agrees(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
+    check_agreement(tokenizer, pattern, texts)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000)
+@given(pattern=st.booleans().flatmap(patterns), texts=st.lists(TEXTS, max_size=20))
+def test_llguidance_agrees_on_many(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
+    check_agreement(tokenizer, pattern, texts)
+
+
+def test_every_ascii_character_is_passed_on(tokenizer: LLTokenizer) -> None:
+    for char in map(chr, range(128)):
+        check_agreement(tokenizer, f"\\x{ord(char):02x}b", [f"{char}b", "b", f"\\{char}b", "ab"])
+        if not char.isalnum():
+            check_agreement(tokenizer, f"[a\\{char}]", [char, "a", "\\", "b"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed"),
+    [
+        ("", "(?:)"),
+        (r"a\d+", r"a[\x{30}-\x{39}]+"),
+        ("^(?:ab|c){2,}?$", "(?:ab|c){2,}"),
+        (r"(?:^a\Z|\Ab$)", "a|b"),
+        (r"\A^a$\Z", "a"),
+        (r"^\A$\Z", "(?:)"),
+        ("^" * 2_000 + "a" + "$" * 2_000, "a"),
+        ("(?:" * 100 + "^a" + "$)" * 100, "a"),
+        ("^(?:" * 100 + "a" + "$)" * 100, "a"),
+        ("(?i)k.", r"[\x{4b}-\x{4b}\x{6b}-\x{6b}][\x{0}-\x{9}\x{b}-\x{d7ff}\x{e000}-\x{10ffff}]"),
+        ("x{3}y?z{0,4}w*", "x{3,3}y?z{0,4}w*"),
+        ("(?:a*)*", "(?:a*)*"),
+        (r"\.€", r"\x{2e}\x{20ac}"),
+    ],
+)
+def test_print(pattern: str, printed: str) -> None:
+    assert to_rust(parse(pattern)) == printed
+
+
+@pytest.mark.parametrize("pattern", [r"a$\n?", "(?:a|^b)c*(?:^d)", "(?:^a)*", r"b|(?:$)*a"])
+def test_assertions_inside_are_refused(pattern: str) -> None:
+    with pytest.raises(GrammarError, match="inside a pattern has no equal"):
+        to_rust(parse(pattern))
+
+
+def test_a_set_without_characters_is_refused() -> None:
+    with pytest.raises(GrammarError, match="without characters"):
+        to_rust(parse(r"a|[^\s\S]"))
+
+
+def test_a_bad_pattern_is_refused_by_the_parser_first() -> None:
+    with pytest.raises(PatternError, match="position 2"):
+        to_rust(parse("ab("))

@@ -1,0 +1,48 @@
+"""Real schemas and the public suite: whatever compiles is judged rightly, in any order.
+
+Needs the JSONL files of `bench.schemas`, in SRT_DATA or beside the checkout; skipped without.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.schemas import BENCH_FILE, Score, compile_ours, compile_theirs, groups
+
+DATA = Path(os.environ.get("SRT_DATA", Path(__file__).parents[5] / "shared" / "data"))
+
+pytestmark = pytest.mark.skipif(
+    not (DATA / BENCH_FILE).exists(), reason=f"no schemas in {DATA}: set SRT_DATA"
+)
+
+
+def check(group: str, every: int, at_least: float) -> None:
+    rows = dict(groups(DATA))[group][::every]
+    ours, theirs = Score(), Score()
+    for row in rows:
+        ours.add(row, compile_ours)
+        theirs.add(row, compile_theirs)
+    assert ours.mistakes == [] and not any(ours.undecided.values())
+    assert ours.compiled >= max(theirs.compiled, at_least * ours.schemas), ours.reasons
+
+
+def test_a_sample_of_real_schemas() -> None:
+    check("JSONSchemaBench", every=12, at_least=0.95)
+
+
+def test_the_suite() -> None:
+    check("suite, required", every=3, at_least=0.7)
+
+
+def test_the_optional_part_of_the_suite() -> None:
+    check("suite, optional", every=3, at_least=0.8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("group", "at_least"),
+    [("JSONSchemaBench", 0.99), ("suite, required", 0.86), ("suite, optional", 0.85)],
+)
+def test_all_of_it(group: str, at_least: float) -> None:
+    check(group, every=1, at_least=at_least)

@@ -1,0 +1,442 @@
+"""config.json of every family: as files on the hub have it, and what is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from scheduler_proc.models.config import DecoderConfig, LinearRope, LongRope, Rope, YarnRope
+from scheduler_proc.models.json_config import config_from_json
+from scheduler_proc.models.rope import rope_frequencies
+from srt.files.context import hf_context_len
+from srt.wire.errors import ConfigError
+
+# What transformers 4 wrote for released models, with fewer layers; keys that are only for training
+# and for the tokenizer are left out.
+HUB: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 128256,
+    },
+    "vicuna-7b-v1.5-16k": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "max_position_embeddings": 4096,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {"factor": 4.0, "type": "linear"},
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    "Mistral-7B-v0.1": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 32000,
+    },
+    "Mistral-Nemo": {
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "head_dim": 128,
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "vocab_size": 131072,
+    },
+    "Qwen2.5-7B with YaRN": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_attention_heads": 28,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": {
+            "factor": 4.0,
+            "original_max_position_embeddings": 32768,
+            "type": "yarn",
+        },
+        "rope_theta": 1000000.0,
+        "sliding_window": 131072,
+        "tie_word_embeddings": False,
+        "use_sliding_window": False,
+        "vocab_size": 152064,
+    },
+    "Qwen2 with windows": {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "hidden_act": "silu",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 1,
+        "num_attention_heads": 14,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "sliding_window": 1024,
+        "use_sliding_window": True,
+        "vocab_size": 151936,
+    },
+    "Qwen3-8B without head_dim": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "max_position_embeddings": 40960,
+        "max_window_layers": 36,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "Phi-3.5-mini": {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "attention_bias": False,
+        "hidden_act": "silu",
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 32,
+        "original_max_position_embeddings": 4096,
+        "pad_token_id": 32000,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "long_factor": [1.08 + i for i in range(48)],
+            "short_factor": [1.0 + i / 48 for i in range(48)],
+            "type": "longrope",
+        },
+        "rope_theta": 10000.0,
+        "sliding_window": 262144,
+        "tie_word_embeddings": False,
+        "vocab_size": 32064,
+    },
+    "Phi-4-mini": {
+        "architectures": ["Phi3ForCausalLM"],
+        "model_type": "phi3",
+        "hidden_act": "silu",
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 24,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 8,
+        "original_max_position_embeddings": 4096,
+        "pad_token_id": 199999,
+        "partial_rotary_factor": 0.75,
+        "rope_scaling": {
+            "long_factor": [1.0 + i for i in range(48)],
+            "short_factor": [1.0] * 48,
+            "type": "longrope",
+        },
+        "rope_theta": 10000.0,
+        "sliding_window": 262144,
+        "tie_word_embeddings": True,
+        "vocab_size": 200064,
+    },
+    "gemma-2-2b": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "model_type": "gemma2",
+        "attention_bias": False,
+        "attn_logit_softcapping": 50.0,
+        "cache_implementation": "hybrid",
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "max_position_embeddings": 8192,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "vocab_size": 256000,
+    },
+    "gemma-3-1b": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "attention_bias": False,
+        "attn_logit_softcapping": None,
+        "cache_implementation": "hybrid",
+        "final_logit_softcapping": None,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "intermediate_size": 6912,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 7,
+        "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "rope_theta": 1000000,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262144,
+    },
+}
+
+LLAMA3: dict[str, Any] = {
+    "type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+
+
+def read(path: Path, content: dict[str, Any]) -> DecoderConfig:
+    file = path / "config.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
+    return config_from_json(file)
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_both_versions_of_a_file_read_the_same(tmp_path: Path, name: str) -> None:
+    """What transformers 5 makes of a file of version 4 is what we make of it, defaults and all."""
+    old = read(tmp_path, HUB[name])
+    config = AutoConfig.from_pretrained(tmp_path)
+    config.save_pretrained(tmp_path / "new")
+    saved = json.loads((tmp_path / "new/config.json").read_text(encoding="utf-8"))
+    assert config_from_json(tmp_path / "new" / "config.json") == old
+    for content in (HUB[name], saved):
+        positions = content["max_position_embeddings"]
+        assert hf_context_len(content, positions) == old.context_len
+    del saved["architectures"]
+    assert read(tmp_path, saved) == old
+
+
+def test_what_families_differ_in(tmp_path: Path) -> None:
+    def of(name: str) -> DecoderConfig:
+        return read(tmp_path, HUB[name])
+
+    assert of("vicuna-7b-v1.5-16k").rope == Rope(10000.0, scaling=LinearRope(4.0))
+    assert (of("Mistral-7B-v0.1").layer_window(2), of("Mistral-Nemo").layer_window(2)) == (
+        4096,
+        None,
+    )
+    assert (of("Mistral-Nemo").head_dim, of("Mistral-Nemo").q_size) == (128, 4096)
+    assert of("Qwen2 with windows").windowed == (False, True, True)
+    assert (of("Qwen2 with windows").qkv_bias, of("Qwen2 with windows").o_bias) == (True, False)
+    qwen3 = of("Qwen3-8B without head_dim")
+    assert (qwen3.head_dim, qwen3.head_norms, qwen3.qkv_bias) == (128, True, False)
+    gemma2 = of("gemma-2-2b")
+    assert gemma2.windowed == (True, False, True, False, True)
+    assert gemma2.tie_embeddings and gemma2.embed_scale == 48.0
+    assert (gemma2.attn_scale, gemma2.attn_softcap, gemma2.logit_softcap) == (1 / 16, 50.0, 30.0)
+    gemma3 = of("gemma-3-1b")
+    assert gemma3.windowed == (True,) * 5 + (False, True)
+    assert gemma3.layer_rope(0) == Rope(1e4)
+    assert gemma3.layer_rope(5) == Rope(1e6, scaling=LinearRope(8.0))
+    phi4 = of("Phi-4-mini")
+    assert (phi4.rope.dims, phi4.head_dim, phi4.layer_window(0)) == (96, 128, None)
+
+
+def test_mistral_with_windows_in_some_layers(tmp_path: Path) -> None:
+    """As Ministral 8B's file has it, which names Mistral's class; as transformers reads it."""
+    types = ["full_attention", *["sliding_attention"] * 3]
+    config = read(tmp_path, HUB["Mistral-7B-v0.1"] | {"layer_types": types})
+    assert config.windowed == (False, True, True, True)
+    theirs: Any = AutoConfig.from_pretrained(tmp_path)
+    assert theirs.layer_types == types
+    theirs.save_pretrained(tmp_path / "new")
+    assert config_from_json(tmp_path / "new" / "config.json") == config
+    assert read(tmp_path, HUB["Mistral-Nemo"]).windowed == ()
+
+
+def test_qwen_s_default_of_key_value_heads(tmp_path: Path) -> None:
+    content = dict(HUB["Qwen3-8B without head_dim"])
+    del content["num_key_value_heads"]
+    assert read(tmp_path, content).kv_heads == 32
+    assert AutoConfig.from_pretrained(tmp_path).num_key_value_heads == 32
+
+
+def test_context_lengths_of_scaled_ropes(tmp_path: Path) -> None:
+    yarn = read(tmp_path, HUB["Qwen2.5-7B with YaRN"])
+    assert yarn.rope.scaling == YarnRope(4.0, 32768)
+    assert yarn.rope.amplitude == pytest.approx(1.1386294)
+    assert yarn.context_len == 131072
+    long = read(tmp_path, HUB["Phi-3.5-mini"])
+    assert long.rope.scaling == LongRope(tuple(1.0 + i / 48 for i in range(48)))
+    assert long.rope.amplitude == pytest.approx(1.1902381)
+    assert long.context_len == 4096
+    assert read(tmp_path, HUB["vicuna-7b-v1.5-16k"]).context_len == 4096
+
+
+@pytest.mark.parametrize("scaling", [{"type": "yarn", "factor": 4.0}, LLAMA3])
+@pytest.mark.parametrize("inside", [{}, {"original_max_position_embeddings": 2048}])
+def test_an_original_length_outside_of_the_rope_setting(
+    tmp_path: Path, scaling: dict[str, Any], inside: dict[str, Any]
+) -> None:
+    """It goes before the one inside, as in transformers."""
+    content = HUB["Llama-3.1-8B"] | {
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 1024,
+        "rope_scaling": scaling | inside,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 16,
+        "intermediate_size": 16,
+    }
+    ours = read(tmp_path, content)
+    theirs: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(tmp_path))
+    frequencies = rope_frequencies(ours.rope, ours.head_dim)
+    np.testing.assert_allclose(frequencies, theirs.model.rotary_emb.inv_freq, rtol=1e-6)
+    assert ours.context_len == 4096
+
+
+def test_an_original_length_of_longrope_outside_and_inside() -> None:
+    rope = {"type": "longrope", "long_factor": [1.0], "original_max_position_embeddings": 8192}
+    keys: dict[str, Any] = {"rope_scaling": rope, "original_max_position_embeddings": 2048}
+    assert hf_context_len(keys, 131072) == 2048
+    assert hf_context_len({"rope_scaling": rope}, 131072) == 8192
+    del rope["original_max_position_embeddings"]
+    assert hf_context_len({"rope_scaling": rope}, 131072) == 4096
+
+
+def change(name: str, **keys: Any) -> dict[str, Any]:
+    return {**HUB[name], **keys}
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (change("Llama-3.1-8B", partial_rotary_factor=0.5), r"partial_rotary_factor 0\.5"),
+    (change("Llama-3.1-8B", rope_parameters={}), "rope_scaling and rope_parameters are both"),
+    (change("Llama-3.1-8B", rope_scaling={"type": "linear"}), "linear rope scaling needs factor"),
+    (
+        change("Llama-3.1-8B", rope_scaling={"type": "default", "mrope_section": [1]}),
+        "unknown field `mrope_section`",
+    ),
+    (
+        change("Llama-3.1-8B", rope_scaling={"type": "longrope", "factor": 2.0}),
+        "rope scaling 'longrope'",
+    ),
+    (
+        change("Qwen2.5-7B with YaRN", rope_scaling={"type": "yarn", "factor": 0.5}),
+        "yarn rope scaling needs factor >= 1",
+    ),
+    (
+        change("Qwen2.5-7B with YaRN", rope_scaling={"type": "yarn", "factor": 2, "beta_slow": 64}),
+        "0 < beta_slow <= beta_fast",
+    ),
+    (change("Qwen2 with windows", use_mrope=True), "use_mrope True"),
+    (
+        change("Qwen2 with windows", layer_types=["full_attention"] * 2 + ["chunked_attention"]),
+        "layer_types with 'chunked_attention'",
+    ),
+    (
+        change("Qwen2 with windows", layer_types=["sliding_attention"]),
+        "1 layers have a kind of attention, the model has 3",
+    ),
+    (
+        change(
+            "Qwen2 with windows", use_sliding_window=False, layer_types=["sliding_attention"] * 3
+        ),
+        "no sliding_window is used",
+    ),
+    (change("Phi-3.5-mini", attention_bias=True), "attention_bias True"),
+    (
+        change("Phi-3.5-mini", rope_scaling={"type": "linear", "factor": 2.0}),
+        "rope scaling 'linear'",
+    ),
+    (change("Phi-3.5-mini", rope_scaling={"type": "su"}), "needs short_factor and long_factor"),
+    (change("Phi-3.5-mini", head_dim=64), "48 rope factors for 32 pairs"),
+    (change("Phi-3.5-mini", partial_rotary_factor=0.01), "rope over 0 of 96 dimensions"),
+    (change("gemma-2-2b", hidden_activation="gelu"), "hidden_activation 'gelu'"),
+    (change("gemma-2-2b", use_bidirectional_attention=True), "use_bidirectional_attention"),
+    (change("gemma-2-2b", query_pre_attn_scalar=0), "query_pre_attn_scalar 0"),
+    (change("gemma-3-1b", attn_logit_softcapping=50.0), "attn_logit_softcapping"),
+    (change("gemma-3-1b", sliding_window_pattern=0), "sliding_window_pattern must be positive"),
+    (
+        change("gemma-3-1b", rope_scaling={"rope_type": "yarn", "factor": 8.0}),
+        "rope scaling 'yarn'",
+    ),
+    (
+        change("gemma-3-1b", rope_scaling=None, rope_parameters={"rope_type": "default"}),
+        "unknown field `rope_type`",
+    ),
+    (
+        change("gemma-3-1b", architectures=["Gemma3ForConditionalGeneration"]),
+        "Gemma3ForConditionalGeneration.*not supported",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), REFUSED)
+def test_what_would_be_another_model_is_refused(
+    tmp_path: Path, content: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, content)
+
+
+def test_context_of_a_malformed_rope() -> None:
+    with pytest.raises(ConfigError, match="factor"):
+        hf_context_len({"rope_scaling": {"type": "yarn", "factor": "big"}}, 100)

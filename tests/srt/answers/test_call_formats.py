@@ -1,0 +1,311 @@
+"""Calls in the formats of several models: what is one, what is content, and that neither the cuts
+nor the constraint make a difference."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srt.answers.tool_calls import call_parser
+from srt.answers.tool_events import CallArguments, CallStart, Content
+from srt.answers.tool_format import (
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FORMATS,
+    HARMONY,
+    HERMES,
+    LLAMA3,
+    MISTRAL,
+    MISTRAL_ARGS,
+    QWEN3_CODER,
+    ToolFormat,
+    model_format,
+)
+from srt.answers.tool_parameters import blocks_format
+from srt.wire.errors import RequestError
+
+NAMES = {"add": "", "get_weather": ""}
+AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
+EVERY = [*AS_JSON, HARMONY, QWEN3_CODER]
+ARGUMENTS = ['{"a": 1}', "{}", '{"city": "}\\"{", "b": [{"x": "é"}]}']
+B, C, S = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>"
+CE, E = "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"
+
+Facts = tuple[str, list[tuple[str, str]]]
+
+
+def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
+    """Content and calls: what the events add up to."""
+    parser = call_parser(form, NAMES, **{"constrained": False, **options})
+    content, calls = "", list[list[str]]()
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    for event in events + parser.feed("", final=True):
+        if isinstance(event, Content):
+            content += event.text
+        elif isinstance(event, CallStart):
+            calls.append([event.name, ""])
+        else:
+            calls[event.call][1] += event.text
+    return content, [(name, arguments) for name, arguments in calls]
+
+
+def as_blocks(arguments: str) -> str:
+    """Arguments as Qwen3-Coder writes them."""
+    values = {
+        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for name, value in json.loads(arguments).items()
+    }
+    return "".join(f"<parameter={name}>\n{text}\n</parameter>\n" for name, text in values.items())
+
+
+def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
+    """Calls as the constraint has them."""
+    written = as_blocks if form.in_blocks else str
+    texts = [form.opening(name) + written(arguments) + form.closing for name, arguments in calls]
+    return form.first + form.separator.join(texts) + form.last if calls else ""
+
+
+ONE = '{"name": "add", "parameters": {"a": 1}'
+TWO = '[{"name": "add", "arguments": {}}, {"name": "add", "arguments": {"a": 1}}]'
+V3 = f'{B}{C}function{S}add\n```json\n{{"a": 1}}\n```{CE}'
+V3 += f"\n{C}function{S}add\n```json\n{{}}\n```{CE}{E}"
+V31 = f'{B}{C}add{S}{{"a": 1}}{CE}{C}add{S}{{}}{CE}{E}'
+CODER = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+TWICE = CODER.replace("</function>", "<parameter=a>2</parameter></function>")
+A1, A = ("add", '{"a": 1}'), ("add", "{}")
+AS_MODELS_WRITE = [
+    (LLAMA3, ONE + "}", "", [A1]),
+    (LLAMA3, '\n{"type": "function", "name": "add", "parameters": {}}', "", [A]),
+    (LLAMA3, '{"name":"add","arguments":{}};{"name":"add","parameters":{}} ', "", [A, A]),
+    (LLAMA3, '{"city": "Rome"}', '{"city": "Rome"}', []),
+    (LLAMA3, f"See: {ONE}}}", f"See: {ONE}}}", []),
+    (LLAMA3, '{"name": "sub", "parameters": {}}', '{"name": "sub", "parameters": {}}', []),
+    (LLAMA3, ONE, ONE, []),
+    (MISTRAL, '[TOOL_CALLS][{"name":"add","arguments":{},"id":"a1b2c3d4e"}]', "", [A]),
+    (MISTRAL, f"Well. [TOOL_CALLS] {TWO}", "Well.", [A, A1]),
+    (MISTRAL, "[TOOL_CALLS] hm", "[TOOL_CALLS] hm", []),
+    (MISTRAL_ARGS, '[TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[CALL_ID]x[ARGS]{}', "", [A1, A]),
+    (DEEPSEEK_V3, f"Hm.{V3}", "Hm.", [A1, A]),
+    (DEEPSEEK_V31, f"{V31} Done.", "Done.", [A1, A]),
+    (DEEPSEEK_V31, V31.replace("1", ""), V31.replace("1", ""), []),
+    (QWEN3_CODER, f"Well.\n{CODER}\n{CODER}", "Well.", [A1, A1]),
+    (QWEN3_CODER, CODER.replace("\n", ""), "", [A1]),
+    (QWEN3_CODER, CODER.replace("add", "sub"), CODER.replace("add", "sub"), []),
+    (QWEN3_CODER, CODER[:-30], CODER[:-30], []),
+    (QWEN3_CODER, TWICE, TWICE, []),
+    (QWEN3_CODER, "<tool_call><function=add></function></tool_call>", "", [A]),
+]
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), AS_MODELS_WRITE)
+def test_calls_as_models_write_them(
+    form: ToolFormat, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    assert facts(form, [text]) == facts(form, list(text)) == (content, calls)
+
+
+NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool_call>"}'
+
+
+@pytest.mark.parametrize("form", [*AS_JSON, QWEN3_CODER])
+@pytest.mark.parametrize("constrained", [False, True])
+def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
+    """As beside a response format: the answer is calls, or it is JSON that may look like some."""
+    options = {"constrained": constrained, "is_first": True}
+    answers = [NESTED, '{"name": "sub", "parameters": {}}', '{"name": "add", "parameters": {"a']
+    for answer in [*answers, "See: " + written(form, [A1])]:
+        assert facts(form, [answer], **options) == facts(form, list(answer), **options)
+        assert facts(form, [answer], **options) == (answer, [])
+    text = written(form, [A1, A])
+    assert facts(form, [text], **options) == facts(form, list(text), **options) == ("", [A1, A])
+
+
+def test_only_the_functions_of_the_request_are_called() -> None:
+    """Also where a constraint holds, which may leave room for JSON of another kind."""
+    for form in EVERY:
+        text = written(form, [("sub", "{}")])
+        for constrained in (False, True):
+            assert facts(form, [text], constrained=constrained) == (text, [])
+
+
+def test_blanks_are_not_read_again() -> None:
+    """An answer of blanks takes time that grows with its length, not with its square."""
+    for form in EVERY:
+        parser = call_parser(form, NAMES, constrained=False)
+        begin = [event for _ in range(1000) for event in parser.feed(" ")]
+        assert begin == [] and len(parser._rest) <= 256
+        assert parser.feed("x", final=True) == [Content(" " * 1000 + "x")]
+
+
+CALLS = st.lists(
+    st.tuples(st.sampled_from(sorted(NAMES)), st.sampled_from(ARGUMENTS)), min_size=1, max_size=3
+)
+
+
+@given(st.sampled_from(EVERY), CALLS, st.booleans(), st.randoms(use_true_random=False))
+def test_what_the_constraint_allows_is_read(
+    form: ToolFormat, calls: list[tuple[str, str]], constrained: bool, rng: random.Random
+) -> None:
+    text = written(form, calls)
+    for pieces in ([text], list(text), cut(text, rng)):
+        assert facts(form, pieces, constrained=constrained) == ("", calls)
+
+
+@given(
+    st.sampled_from(EVERY), CALLS, st.integers(0, 200), st.booleans(),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
+def test_cuts_make_no_difference(
+    form: ToolFormat, calls: list[tuple[str, str]], kept: int, spoilt: bool, rng: random.Random
+) -> None:
+    """Of a text that ends anywhere, has text around it, or is no call for a character."""
+    text = written(form, calls)[:kept] + " more"
+    if spoilt:
+        at = rng.randrange(len(text))
+        text = text[:at] + rng.choice('{"x,] ') + text[at + 1 :]
+    for constrained in (False, True):
+        whole = facts(form, [text], constrained=constrained)
+        assert whole == facts(form, list(text), constrained=constrained)
+        assert whole == facts(form, cut(text, rng), constrained=constrained)
+
+
+def cut(text: str, rng: random.Random) -> list[str]:
+    places = sorted(rng.choices(range(len(text) + 1), k=4))
+    return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+def test_arguments_of_constrained_calls_come_as_they_are_written() -> None:
+    parser = call_parser(QWEN3_CODER, NAMES, constrained=True)
+    parser.feed(QWEN3_CODER.opening("add"))
+    assert parser.feed("<parameter=a>\nso far\n</parameter>\n<param")[-1] == CallArguments(
+        0, '{"a": "so far"'
+    )
+    for form in [*AS_JSON, HARMONY]:
+        parser = call_parser(form, NAMES, constrained=True)
+        parser.feed(form.first + form.opening("add"))
+        assert parser.feed('{"a": "so fa') and parser.in_call
+        assert parser.feed('r"}' + form.closing + form.last) and not parser.in_call
+
+
+TOOLS = "{% if tools %}{{ tools }}{% endif %}"
+TEMPLATES = [
+    (None, HERMES),
+    ("{{ messages }}", HERMES),
+    ("{{ messages }}[TOOL_CALLS]", HERMES),
+    (TOOLS + "<tool_call>", HERMES),
+    (TOOLS + "<|start|>assistant<|channel|>final<|message|>", HARMONY),
+    (TOOLS + "<tool_call><function=x>", HERMES),
+    (TOOLS + "<tool_call><function=x><parameter=y>", QWEN3_CODER),
+    (TOOLS + "<|python_tag|>" + "{{ '\"parameters\": ' }}", LLAMA3),
+    (TOOLS + "[TOOL_CALLS] [", MISTRAL),
+    (TOOLS + "[TOOL_CALLS]{{ name }}[ARGS]", MISTRAL_ARGS),
+    (TOOLS + B + "```json", DEEPSEEK_V3),
+    (TOOLS + B, DEEPSEEK_V31),
+]
+
+
+@pytest.mark.parametrize(("template", "form"), TEMPLATES)
+def test_the_template_says_which(template: str | None, form: ToolFormat) -> None:
+    assert model_format(template, None) is form
+    assert model_format("{{ messages }}", template) is form
+    assert form in FORMATS.values()
+
+
+def test_json_of_another_kind_is_not_held_for_long() -> None:
+    parser = call_parser(LLAMA3, NAMES, constrained=False)
+    answer = json.dumps({"numbers": list(range(200))})
+    given = [event.text for char in answer for event in parser.feed(char) if event]  # type: ignore[union-attr]
+    assert len("".join(given)) > len(answer) - 300
+
+
+TYPED = {
+    "type": "object",
+    "$defs": {"Size": {"enum": ["1", "2"]}, "Point": {"type": "object"}},
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "ratio": {"type": ["number", "null"]},
+        "flag": {"type": "boolean"},
+        "size": {"$ref": "#/$defs/Size"},
+        "point": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "any": {},
+    },
+}
+VALUES = [
+    ("text", "5", "5"),
+    ("text", " a\n<b>\n", " a\n<b>\n"),
+    ("text", "", ""),
+    ("count", "5", 5),
+    ("count", "five", "five"),
+    ("count", "true", "true"),
+    ("ratio", "None", None),
+    ("ratio", "1", 1),
+    ("flag", "True", True),
+    ("size", "1", "1"),
+    ("point", '{"x":\n 1}', {"x": 1}),
+    ("point", "[1]", "[1]"),
+    ("note", '"as it is"', '"as it is"'),
+    ("note", "null", None),
+    ("any", "[1]", [1]),
+    ("any", "None", "None"),
+    ("other", "1.5", 1.5),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), VALUES)
+def test_the_schema_says_what_the_text_of_a_block_is(name: str, text: str, value: Any) -> None:
+    block = f"<parameter={name}>\n{text}\n</parameter>\n"
+    answer = QWEN3_CODER.opening("add") + block + QWEN3_CODER.closing
+    for pieces in ([answer], list(answer)):
+        parser = call_parser(QWEN3_CODER, {"add": json.dumps(TYPED)}, constrained=False)
+        events = [event for piece in pieces for event in parser.feed(piece)]
+        assert events[0] == CallStart(0, "add")
+        assert json.loads("".join(event.text for event in events[1:])) == {name: value}  # type: ignore[union-attr]
+
+
+LOOP: dict[str, Any] = {"anyOf": [{"$ref": "#/$defs/A"}] * 3}
+ODD: list[dict[str, Any]] = [
+    {"properties": [], "required": "a"},
+    {"properties": {"a": {"type": 5, "enum": 5, "anyOf": {}}}, "required": ["a", "b"]},
+    {"properties": {"a": {"$ref": "#/properties/a"}}},
+    {"properties": {"a": {"$ref": "#/$defs/B/C"}, "b": True}, "$defs": {"B": []}},
+    {"properties": {"a": LOOP}, "$defs": {"A": LOOP}},
+    {"required": [["a"], {}, 5, "b"]},
+    {"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {}}}}},
+]
+
+
+@pytest.mark.parametrize("schema", ODD)
+def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
+    """They tell nothing of a text; a constraint may still refuse them by their place."""
+    answer = QWEN3_CODER.opening("add") + "<parameter=a>[1]</parameter>" + QWEN3_CODER.closing
+    parser = call_parser(QWEN3_CODER, {"add": json.dumps(schema)}, constrained=False)
+    assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
+    for checked in (False, True):
+        assert blocks_format(schema, checked=checked)["elements"]
+
+
+def test_what_references_multiply_is_bounded() -> None:
+    """References, and definitions, are written anew for each parameter."""
+    names = [f"p{i}" for i in range(2000)]
+    large = {"$defs": {"A": {"type": "integer", "description": "x" * 100_000}}}
+    many = {"$defs": {"A": {"anyOf": [{"type": "integer", "minimum": i} for i in range(1000)]}}}
+    refers = {"properties": {name: {"$ref": "#/$defs/A"} for name in names}}
+    for schema in (large | refers, many | refers):
+        with pytest.raises(RequestError, match=r"^tools: ") as caught:
+            blocks_format(schema, checked=True)
+        assert caught.value.info.param == "tools"
+        assert len(blocks_format(schema, checked=False)["elements"]) == len(names)
+    parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
+    answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
+    assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
+
+
+@pytest.mark.parametrize("name", ["", "a>b", "a\nb", "a" * 201])
+def test_names_that_no_block_can_have_are_refused(name: str) -> None:
+    with pytest.raises(RequestError, match="names of parameters"):
+        blocks_format({"properties": {name: {}}}, checked=True)

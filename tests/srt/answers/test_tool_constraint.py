@@ -1,0 +1,192 @@
+"""What the constraint lets through, the parser reads: random legal answers, byte by byte."""
+
+import json
+import random
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
+from scheduler_proc.grammar.llg.backend import compile_llguidance
+from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from srt.answers.tool_calls import call_parser
+from srt.answers.tool_constraint import OfferedTool, ToolChoice, ToolPlan
+from srt.answers.tool_events import CallArguments, CallStart, Content
+from srt.answers.tool_format import FORMATS, HARMONY, HARMONY_NEXT, HERMES, QWEN3_CODER, ToolFormat
+from srt.wire.constraint import Constraint
+from srt.wire.messages import ToolSpec
+from tests.tokenizer_proc.test_front import EOS, VOCAB
+
+UNIT = '{"type":"object","properties":{"unit":{"enum":["</tool_call>","{\\"<tool_call>"]}},'
+UNIT += '"required":["unit"],"additionalProperties":false}'
+WEATHER = OfferedTool(ToolSpec("weather", "", UNIT), strict=True)
+CLOCK = OfferedTool(ToolSpec("now"), strict=True)
+YES = {"type": "const_string", "value": "yes"}
+MAX_BYTES = 400
+EVERY_FORMAT = {form.begin + form.head: form for form in FORMATS.values()}
+
+
+def compiled(
+    choice: ToolChoice, parallel: bool, answer: Any = None, form: ToolFormat = HERMES
+) -> CompiledGrammar:
+    tools = [WEATHER] if choice == "named" else [WEATHER, CLOCK]
+    plan = ToolPlan(tools=tools, choice=choice, parallel=parallel)
+    tag = plan.constraint(form, answer)
+    for place, tool in zip(plan.places(form, answer is not None), tools, strict=True):
+        found: Any = tag
+        for key in place.split("/")[1:]:
+            found = found[int(key) if key.isdigit() else key]
+        assert found["begin"] == form.opening(tool.spec.name)
+    constraint = Constraint("structural_tag", json.dumps(tag))
+    return compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
+
+
+def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bool]:
+    """A legal text, and whether it has come to its end."""
+    place, text = grammar.start(), bytearray()
+    row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
+    while len(text) < MAX_BYTES:
+        place.fill(row)
+        legal = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        ends = EOS in legal
+        if ends and (len(legal) == 1 or rng.random() < 0.3):
+            return text.decode(), True
+        # ASCII without "<" would hardly ever come to a tag by chance.
+        pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
+        ascii_only = [token for token in legal if token < 128]
+        byte = pick or rng.choice([t for t in legal if t < 256] if len(legal) <= 4 else ascii_only)
+        place.accept([byte])
+        text.append(byte)
+    return text.decode(), False
+
+
+def read(text: str, form: ToolFormat = HERMES) -> tuple[str, list[tuple[str, Any]], bool]:
+    """Content, calls, and whether the last call is cut."""
+    parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True)
+    content, calls = "", []
+    for event in parser.feed(text, final=True):
+        if isinstance(event, Content):
+            content += event.text
+        elif isinstance(event, CallStart):
+            calls.append([event.name, ""])
+        elif isinstance(event, CallArguments):
+            calls[event.call][1] += event.text
+    return content, [(name, arguments) for name, arguments in calls], parser.in_call
+
+
+def check_arguments(name: str, arguments: str) -> None:
+    value = json.loads(arguments)
+    if name == "now":
+        assert value == {}
+    else:
+        assert value["unit"] in ("</tool_call>", '{"<tool_call>') and len(value) == 1
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("choice", ["named", "required"])
+@pytest.mark.parametrize("form", EVERY_FORMAT.values(), ids=EVERY_FORMAT)
+def test_calls_only(choice: ToolChoice, parallel: bool, form: ToolFormat) -> None:
+    grammar, numbers = compiled(choice, parallel, form=form), set()
+    for seed in range(20):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        content, calls, is_cut = read(text, form)
+        assert is_whole or parallel
+        for name, arguments in calls if not is_cut else calls[:-1]:
+            check_arguments(name, arguments)
+        if is_whole:
+            assert content == "" and len(calls) >= 1
+            numbers.add(len(calls))
+    assert numbers == {1} if choice == "named" or not parallel else len(numbers) > 1
+
+
+def test_auto_begins_only_what_it_can_end() -> None:
+    """Free text, in which every begun call is valid, and the first one is the last thing."""
+    grammar, found = compiled("auto", parallel=False), 0
+    for seed in range(20):
+        text, _ = random_answer(grammar, random.Random(seed))
+        _, calls, is_cut = read(text)
+        assert len(calls) <= 1
+        for name, arguments in calls if not is_cut else []:
+            check_arguments(name, arguments)
+            assert text.endswith(HERMES.end)
+            found += 1
+    place = grammar.start()
+    place.accept(list(b"Hm. <tool_call>"))
+    with pytest.raises(GrammarError):
+        place.accept(list(b" nonsense"))
+
+
+def test_calls_or_an_answer() -> None:
+    grammar = compiled("auto", parallel=True, answer=YES)
+    for seed in range(10):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        content, calls, _ = read(text)
+        assert not is_whole or (content == "yes") != bool(calls)
+    for text, legal in (("yes", True), ("no", False), ("yes<tool_call>", False)):
+        place = grammar.start()
+        try:
+            place.accept(list(text.encode()))
+        except GrammarError:
+            assert not legal
+        else:
+            assert legal and place.is_accepting()
+
+
+def test_blocks_match_their_parameters() -> None:
+    """Those that are required are there; each says what its schema allows."""
+    schema = {
+        "type": "object",
+        "$defs": {"Size": {"enum": ["small", 2]}},
+        "properties": {
+            "count": {"type": "integer", "minimum": 1, "maximum": 40},
+            "size": {"$ref": "#/$defs/Size"},
+            "flag": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+        },
+        "required": ["size", "count"],
+    }
+    tool = OfferedTool(ToolSpec("set", "", json.dumps(schema)), strict=True)
+    plan = ToolPlan(tools=[tool], choice="named")
+    constraint = Constraint("structural_tag", json.dumps(plan.constraint(QWEN3_CODER)))
+    grammar = compile_llguidance(constraint, TokenVocabulary.from_vocab(VOCAB))
+    seen = set()
+    for seed in range(30):
+        text, is_whole = random_answer(grammar, random.Random(seed))
+        parser = call_parser(QWEN3_CODER, plan.functions, constrained=True)
+        start, *pieces = parser.feed(text, final=True)
+        assert is_whole and start == CallStart(0, "set")
+        value = json.loads("".join(p.text for p in pieces if isinstance(p, CallArguments)))
+        assert 1 <= value["count"] <= 40 and value["size"] in ("small", 2)
+        assert value.get("flag") in (None, False, True)
+        seen.add(("flag" in value, value["size"]))
+    assert len(seen) == 4
+
+
+def test_the_model_reasons_before_a_call_with_the_tokens_that_it_knows() -> None:
+    """Control tokens around messages are text for the constraint, which asks for them too."""
+    size = len(VOCAB.token_bytes)
+    marks = {mark: size + i for i, mark in enumerate(HARMONY.marks)}
+    vocab = replace(
+        VOCAB,
+        token_bytes=[*VOCAB.token_bytes, *(mark.encode() for mark in marks)],
+        special_ids=VOCAB.special_ids | frozenset(marks.values()),
+        chat_template="{% if tools %}<|start|>assistant<|channel|>analysis<|message|>{% endif %}",
+    )
+    tag = ToolPlan(tools=[CLOCK], choice="required").constraint(HARMONY)
+    constraint = Constraint("structural_tag", json.dumps(tag), after=HARMONY_NEXT)
+    place = compile_llguidance(constraint, TokenVocabulary.from_vocab(vocab)).start()
+    row = np.zeros(-(-vocab.vocab_size // 32), dtype=np.uint32)
+
+    def write(text: str) -> None:
+        for part in re.split(r"(<\|\w+\|>)", text):
+            for token in [marks[part]] if part in marks else list(part.encode()):
+                place.fill(row)
+                assert row[token // 32] >> (token % 32) & 1, (part, token)
+                place.accept([token])
+
+    write("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant")
+    assert not place.is_accepting()
+    write("<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}")
+    assert place.is_accepting()

@@ -1,0 +1,69 @@
+"""A limit on waiting that does not count this loop's own pauses."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+from srt.client.patience import within
+
+TICK_S = 0.02
+
+
+async def test_a_result_in_time() -> None:
+    assert await within(5.0, asyncio.sleep(0.01, "done")) == "done"
+
+
+async def test_a_limit_may_be_infinite() -> None:
+    assert await within(float("inf"), asyncio.sleep(0.01, "done")) == "done"
+
+
+async def test_an_error_passes_through() -> None:
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_exception, KeyError("x"))
+    with pytest.raises(KeyError):
+        await within(5.0, future)
+
+
+async def test_silence_ends_the_wait_and_what_was_waited_for() -> None:
+    future = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await within(0.05, future, TICK_S)
+    assert future.cancelled()
+
+
+@pytest.mark.parametrize("pauses", [1, 3])
+async def test_the_loops_own_pauses_do_not_count(pauses: int) -> None:
+    """What came during the pause is there to be read."""
+    loop, (read_end, write_end) = asyncio.get_running_loop(), os.pipe()
+    heard = loop.create_future()
+    loop.add_reader(read_end, lambda: heard.done() or heard.set_result(os.read(read_end, 1)))
+    waiting = asyncio.ensure_future(within(0.3, heard, TICK_S))
+    for i in range(pauses):
+        await asyncio.sleep(0)
+        if i == pauses - 1:
+            os.write(write_end, b"x")
+        time.sleep(0.5)
+    assert await waiting == b"x"
+    loop.remove_reader(read_end)
+    os.close(read_end), os.close(write_end)
+
+
+async def test_pauses_without_end_do_not_wait_for_ever() -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(within(0.05, future, TICK_S))
+    while not waiting.done():
+        time.sleep(3 * TICK_S)
+        await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await waiting
+
+
+async def test_being_cancelled_cancels_what_is_waited_for() -> None:
+    future = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(within(5.0, future))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert future.cancelled()

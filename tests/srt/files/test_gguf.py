@@ -1,0 +1,157 @@
+"""GGUFFile against the gguf package's own reader, and against broken and hostile files."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+
+from srt.files.gguf import BLOCK_TYPES, GGUFFile
+from srt.wire.errors import ConfigError
+from tests.model_files import write_gguf
+
+
+def test_reads_what_the_package_reads(tmp_path: Path) -> None:
+    files = write_gguf(tmp_path / "tiny.gguf")
+    ours, theirs = GGUFFile(files.path), gguf.GGUFReader(files.path)
+    fields = {
+        name: field.contents()
+        for name, field in theirs.fields.items()
+        if not name.startswith("GGUF.")
+    }
+    assert ours.metadata == fields
+    assert "tokenizer.ggml.tokens" in fields
+    assert set(ours.tensors) == {tensor.name for tensor in theirs.tensors}
+    for tensor in theirs.tensors:
+        read = ours.tensors[tensor.name]
+        assert read.shape == tuple(reversed(tensor.shape.tolist()))
+        assert read.ggml_type == tensor.tensor_type
+        assert read.data.tobytes() == np.asarray(tensor.data).tobytes()
+
+
+@pytest.mark.parametrize("keep", [3, 20, 200, -100])
+def test_a_cut_file_is_a_config_error(tmp_path: Path, keep: int) -> None:
+    files = write_gguf(tmp_path / "tiny.gguf")
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(files.path.read_bytes()[:keep])
+    with pytest.raises(ConfigError, match=r"cut\.gguf"):
+        GGUFFile(cut)
+
+
+def test_types_are_those_of_the_package() -> None:
+    """All that it dequantises, but two that none of our models come in."""
+    sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
+    assert {i: (kind.num_values, kind.num_bytes) for i, kind in BLOCK_TYPES.items()} == {
+        i: sizes[i] for i in BLOCK_TYPES
+    }
+    plain = {GGMLQuantizationType.F32, GGMLQuantizationType.F16}
+    left_out = {GGMLQuantizationType.MXFP4, GGMLQuantizationType.NVFP4}
+    assert set(BLOCK_TYPES) == plain.union(gguf.quants._type_traits) - left_out
+    for i, kind in BLOCK_TYPES.items():
+        assert kind.name == GGMLQuantizationType(i).name
+
+
+def write_tensor(path: Path, array: np.ndarray, kind: GGMLQuantizationType) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("token_embd.weight", array, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ConfigError, match="one of several parts"):
+        GGUFFile(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("kind", ["Q8_1", "Q8_K", "I32"])
+def test_unsupported_types_are_named(tmp_path: Path, kind: str) -> None:
+    ggml_type = GGMLQuantizationType[kind]
+    size = gguf.GGML_QUANT_SIZES[ggml_type][1]
+    path = write_tensor(tmp_path / "m.gguf", np.zeros((4, size), np.uint8), ggml_type)
+    with pytest.raises(
+        ConfigError, match=f"token_embd.weight has the unsupported ggml type {kind}"
+    ):
+        GGUFFile(path)
+
+
+def test_a_block_does_not_reach_over_rows(tmp_path: Path) -> None:
+    path = write_tensor(tmp_path / "m.gguf", np.zeros((4, 34), np.uint8), GGMLQuantizationType.Q8_0)
+    content = path.read_bytes()
+    dims = (32).to_bytes(8, "little") + (4).to_bytes(8, "little")
+    assert content.count(dims) == 1
+    path.write_bytes(content.replace(dims, (16).to_bytes(8, "little") + (8).to_bytes(8, "little")))
+    with pytest.raises(ConfigError, match="rows of 16 values in blocks of Q8_0"):
+        GGUFFile(path)
+
+
+# ---- what no writer makes ------------------------------------------------------------------------
+
+
+def gguf_string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def file_of(
+    path: Path,
+    key: str = "general.alignment",
+    value: bytes = struct.pack("<II", 4, 32),
+    dims: Sequence[int] = (8,),
+) -> Path:
+    """One key, whose `value` begins with its type, and a tensor of float32 that has 32 bytes."""
+    parts = [b"GGUF", struct.pack("<IQQ", 3, 1, 1), gguf_string(key), value]
+    shape = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
+    parts += [gguf_string("t"), shape, struct.pack("<IQ", 0, 0)]
+    header = b"".join(parts)
+    path.write_bytes(header + bytes(-len(header) % 32 + 32))
+    return path
+
+
+def test_a_file_written_here(tmp_path: Path) -> None:
+    assert GGUFFile(file_of(tmp_path / "m.gguf")).tensors["t"].shape == (8,)
+
+
+@pytest.mark.parametrize("dims", [(), (0, 1 << 40), (1 << 32, 1 << 32), (1 << 63, 2), (9,)])
+def test_a_shape_that_the_file_does_not_hold(tmp_path: Path, dims: Sequence[int]) -> None:
+    """Such as one whose size is 0 in 64 bits."""
+    with pytest.raises(ConfigError, match=r"tensor t is (empty|cut short)"):
+        GGUFFile(file_of(tmp_path / "m.gguf", dims=dims))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (struct.pack("<II", 4, 0), "alignment is 0"),
+        (struct.pack("<Ii", 5, -8), "alignment is -8"),
+        (struct.pack("<I", 8) + gguf_string("x"), "alignment is 'x'"),
+        (struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 20000, "recursion"),
+        (struct.pack("<IIQ", 9, 4, 1 << 62), "not a readable GGUF file"),
+        (struct.pack("<IIQ", 9, 8, 1 << 62), "not a readable GGUF file"),
+    ],
+)
+def test_metadata_that_cannot_be(tmp_path: Path, value: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GGUFFile(file_of(tmp_path / "m.gguf", value=value))
+
+
+def test_a_number_of_parts_that_is_none(tmp_path: Path) -> None:
+    value = struct.pack("<I", 8) + gguf_string("x")
+    with pytest.raises(ConfigError, match="one of several parts"):
+        GGUFFile(file_of(tmp_path / "m.gguf", "split.count", value))
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").touch()
+    with pytest.raises(ConfigError, match="not a readable GGUF file"):
+        GGUFFile(tmp_path / "m.gguf")

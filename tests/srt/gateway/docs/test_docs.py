@@ -1,0 +1,148 @@
+"""The OpenAPI document and its page: complete, consistent, and nothing foreign on it."""
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from srt.gateway.routes import HANDLERS
+from srt.gateway.wire.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, OnlyNeutral
+from srt.gateway.wire.native import NativeRequest, NativeSampling
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest
+from tests.fakes import FakeClient
+from tests.srt.gateway.setup import in_process
+
+WITHOUT_BODY = {"/flush_cache", "/start_profile", "/stop_profile", "/v1/embeddings"}
+REF = "#/components/schemas/"
+
+
+async def fetched(path: str, **info: Any) -> httpx.Response:
+    async with in_process(FakeClient(), **info) as http:
+        response = await http.get(path)
+    assert response.status_code == 200
+    return response
+
+
+@pytest.fixture
+async def document() -> Any:
+    return (await fetched("/openapi.json")).json()
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if key == "$ref":
+                yield item
+            else:
+                yield from references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from references(item)
+
+
+def test_every_route_is_there(document: Any) -> None:
+    expected = {
+        (path.replace(":path}", "}"), str(method).lower())
+        for handler in HANDLERS
+        for path in handler.paths
+        for method in handler.http_methods
+    }
+    found = {(p, m) for p, operations in document["paths"].items() for m in operations}
+    assert found == expected and ("/generate", "put") in found
+
+
+def test_every_body_and_every_answer_has_a_schema(document: Any) -> None:
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            has_body = "requestBody" in operation
+            assert has_body == (method not in ("get", "delete") and path not in WITHOUT_BODY), path
+            assert operation["summary"], path
+            if path != "/v1/embeddings":
+                assert operation["responses"]["200"]["content"], path
+    generate = document["paths"]["/generate"]["post"]
+    assert generate["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": REF + "NativeRequest"
+    }
+    assert set(generate["responses"]["200"]["content"]) == {
+        "application/json",
+        "text/event-stream",
+    }
+
+
+def test_references_lead_somewhere_and_ids_differ(document: Any) -> None:
+    names = {ref.removeprefix(REF) for ref in references(document)}
+    assert names <= set(document["components"]["schemas"]) and len(names) > 30
+    ids = [o["operationId"] for ops in document["paths"].values() for o in ops.values()]
+    assert len(ids) == len(set(ids))
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            inner = {p["name"] for p in operation.get("parameters", []) if p["in"] == "path"}
+            assert inner == set(re.findall(r"{(\w+)}", path))
+
+
+@pytest.mark.parametrize(
+    ("struct", "kind"),
+    [
+        (NativeRequest, NATIVE),
+        (NativeSampling, NATIVE_SAMPLING),
+        (ChatRequest, CHAT),
+        (CompletionRequest, COMPLETION),
+    ],
+)
+def test_bodies_have_all_fields_that_are_taken(document: Any, struct: Any, kind: Kind) -> None:
+    """Honoured ones, and those that are accepted; with null where it stands for the default."""
+    component = document["components"]["schemas"][struct.__name__]
+    properties = component["properties"]
+    assert set(properties) == {*struct.__struct_fields__, *kind.fields}
+    assert component["additionalProperties"] is False
+    for name in struct.__struct_fields__:
+        takes_null = {"type": "null"} in properties[name].get("anyOf", [])
+        assert takes_null == (name not in component.get("required", [])), name
+        assert properties[name]["description"]
+    for name, field in kind.fields.items():
+        if isinstance(field, OnlyNeutral):
+            assert properties[name]["enum"][0] is None
+
+
+async def test_keys_are_told() -> None:
+    closed = (await fetched("/docs/openapi.json", api_keys=("k",))).json()
+    assert closed["paths"]["/generate"]["post"]["security"] == [{"key": []}]
+    assert "security" not in closed["paths"]["/health"]["get"]
+    assert closed["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert '"k"' not in str(closed)
+
+
+class Page(HTMLParser):
+    """What a page consists of."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: set[str] = set()
+        self.links: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attrs)
+        assert not {"src", "onclick", "onload"} & set(given)
+        if "id" in given:
+            self.ids.add(str(given["id"]))
+        if tag == "a":
+            self.links.add(str(given["href"]))
+
+
+async def test_the_page_stands_alone(document: Any) -> None:
+    """No scripts, nothing from elsewhere, and every link leads to a place on it."""
+    response = await fetched("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    page = Page(response.text)
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert page.links - {"/openapi.json"} == {"#" + name for name in page.ids} & page.links
+    assert page.tags.count("details") == sum(len(ops) for ops in document["paths"].values())
+    for word in ("POST /generate", "logit_bias", "return_text_in_logprobs", "beam_width"):
+        assert word in response.text

@@ -1,0 +1,77 @@
+"""What the gateway's tests share: an application over a fake client, and ways to reach it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx
+import msgspec
+from litestar import Litestar
+
+from srt.files.vocab import Vocab
+from srt.gateway.app import create_app
+from srt.gateway.context import GatewayInfo
+from srt.gateway.http.server import MAX_CONNECTIONS, GatewayServer
+from tests.fakes import DEFAULT_PIECES, FakeClient
+
+INFO = GatewayInfo(
+    model_name="tiny",
+    model_path="/models/tiny.gguf",
+    context_len=2048,
+    max_total_tokens=4096,
+    version="0.1",
+    server_args={"port": 30000, "api_key": "sesame"},
+)
+
+
+def fake_vocab(pieces: tuple[str, ...] = DEFAULT_PIECES, template: str = "") -> Vocab:
+    """A vocabulary of 1000 ids in which 100, 101, ... are `pieces`, as the fake client answers;
+    2 is the end token, and the others are written `t5`."""
+    token_bytes = [f"t{i}".encode() for i in range(1000)]
+    token_bytes[2] = b"<end>"
+    token_bytes[100 : 100 + len(pieces)] = [piece.encode() for piece in pieces]
+    return Vocab("tiny", token_bytes, frozenset({2}), (2,), None, False, 2048, template or None)
+
+
+VOCAB = fake_vocab()
+
+
+def _app(client: FakeClient, info: dict[str, Any]) -> Litestar:
+    vocab = fake_vocab(client.pieces, info.pop("template", ""))
+    return create_app(client, msgspec.structs.replace(INFO, **info), vocab)
+
+
+@asynccontextmanager
+async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client that calls the application directly, without a socket."""
+    app = _app(client, info)
+    transport = httpx.ASGITransport(app=cast(Any, app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        yield http
+
+
+@asynccontextmanager
+async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
+    """The application behind a real socket."""
+    max_connections = info.pop("max_connections", MAX_CONNECTIONS)
+    app = _app(client, info)
+    server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error of a response, after checking its shape."""
+    error: dict[str, Any] = response.json()["error"]
+    assert {"message", "type", "code", "param", "retryable"} <= set(error)
+    return error
+
+
+def sse_payloads(text: str) -> list[Any]:
+    """The JSON of every event; the stream must end with [DONE]."""
+    frames = text.split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""]
+    return [msgspec.json.decode(frame.removeprefix("data: ")) for frame in frames[:-2]]

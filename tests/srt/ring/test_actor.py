@@ -1,0 +1,35 @@
+"""What a part of the ring tells its supervisor."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import srt.ring.actor
+from srt.args import ServerArgs
+from srt.ring.actor import Actor
+from srt.ring.places import Ring
+from srt.wire.messages import Message
+
+
+async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A beat that was lost is repaired by one that brings nothing new."""
+    told: list[Message] = []
+    monkeypatch.setattr(srt.ring.actor, "HEARTBEAT_INTERVAL_S", 0)
+    monkeypatch.setattr(srt.ring.actor, "send_now", lambda _, beat: told.append(beat) or True)
+    monkeypatch.setattr(Ring, "read_args", lambda _: ServerArgs())
+    actor = Actor(Ring(tmp_path), 1)
+    beating = asyncio.ensure_future(actor._beat(None))
+    for _ in range(srt.ring.actor._BEATS_TO_A_REPEAT):
+        await asyncio.sleep(0)
+    assert len(told) == 1
+    actor.info = {"loaded": True}
+    await asyncio.sleep(0)
+    assert len(told) == 2
+    for _ in range(srt.ring.actor._BEATS_TO_A_REPEAT):
+        await asyncio.sleep(0)
+    assert len(told) == 3 and told[2] == told[1] != told[0]
+    beating.cancel()
+    actor.context.destroy()

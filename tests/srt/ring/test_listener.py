@@ -1,0 +1,46 @@
+"""The HTTP socket, and the files that its connections are."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from srt.ring.listener import bind_listener, url_of
+from srt.wire.errors import ConfigError
+
+LIMITS = """
+import logging, resource, sys
+from srt.ring.listener import allow_connections
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
+for count in (10, 500, 5000, 10):
+    allow_connections(count)
+    print(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_a_free_port_and_a_taken_one() -> None:
+    with bind_listener("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert url_of(sock) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+            bind_listener("127.0.0.1", port)
+
+
+@pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1000, reason="needs a higher limit"
+)
+def test_the_limit_of_files_is_raised_as_far_as_it_goes() -> None:
+    """Never lowered, and what is missing is said."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "(300, 1000)",
+        "(756, 1000)",
+        "5000 connections need 5256 open files, 1000 are allowed",
+        "(1000, 1000)",
+        "(1000, 1000)",
+    ]

@@ -1,0 +1,102 @@
+"""How often the supervisor restarts what dies."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from srt.args import ServerArgs
+from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Child, Supervisor
+from srt.wire.messages import Heartbeat, encode
+from tests.waiting import SOON_S
+
+
+class Bench:
+    """A supervisor that starts nothing; `slept` are the back-offs."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.started: list[str] = []
+        self.slept: list[float] = []
+        self.supervisor = Supervisor(ServerArgs(no_http=True, ring_dir=str(directory)))
+        monkeypatch.setattr(self.supervisor, "_start", lambda c: self.started.append(c.part))
+        # Of the supervisor's module only: other threads of this process sleep too.
+        patched = SimpleNamespace(**vars(asyncio) | {"sleep": self._sleep})
+        monkeypatch.setattr("srt.ring.supervisor.asyncio", patched)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def die(self, part: str, times: int, has_served: bool) -> Child:
+        child = Child(part, has_served=has_served)
+        for _ in range(times):
+            child.started_at = time.monotonic()
+            asyncio.run(self.supervisor._restart(child))
+        return child
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "ring", monkeypatch)
+    yield bench
+    bench.supervisor._context.destroy()
+    shutil.rmtree(tmp_path / "ring")
+
+
+def test_a_compiler_that_served_is_restarted_for_ever(bench: Bench) -> None:
+    """Its deaths are its users' doing."""
+    bench.die("compiler", 2000, has_served=True)
+    assert bench.supervisor._failure is None and len(bench.started) == 2000
+    assert bench.slept[:3] == [0.1, 0.2, 0.4] and bench.slept[-1] == MAX_BACKOFF_S
+
+
+@pytest.mark.parametrize(("part", "has_served"), [("compiler", False), ("scheduler", True)])
+def test_others_are_given_up(bench: Bench, part: str, has_served: bool) -> None:
+    bench.die(part, MAX_RESTARTS, has_served)
+    assert bench.supervisor._failure is None and len(bench.started) == MAX_RESTARTS
+    bench.die(part, MAX_RESTARTS + 1, has_served)
+    assert bench.supervisor._failure == f"{part} died {MAX_RESTARTS + 1} times in a row: giving up"
+
+
+def test_readiness(bench: Bench) -> None:
+    """The ring's does not depend on the compiler; the launcher's does."""
+    supervisor = bench.supervisor
+    for part, child in supervisor._children.items():
+        child.state = "starting" if part == "compiler" else "ready"
+        child.beat = Heartbeat(part, 1, supervisor._epoch)
+    event = supervisor._event()
+    assert event.ready and event.parts["compiler"] == "starting"
+    assert not supervisor.all_ready
+    supervisor._children["compiler"].state = "ready"
+    assert supervisor.all_ready
+
+
+async def test_only_news_are_published(bench: Bench) -> None:
+    """Most beats bring none: they may not wake every process of the ring."""
+    supervisor = bench.supervisor
+    beats: asyncio.Queue[Heartbeat] = asyncio.Queue()
+
+    class Ctl:
+        async def receive(self) -> list[bytes]:
+            return [encode(await beats.get())]
+
+    listening = asyncio.ensure_future(supervisor._listen(Ctl()))  # type: ignore[arg-type]
+    child = supervisor._children["scheduler"]
+    child.process = SimpleNamespace(pid=7)  # type: ignore[assignment]
+
+    async def published(beat: Heartbeat) -> bool:
+        supervisor._changed.clear()
+        beats.put_nowait(beat)
+        async with asyncio.timeout(SOON_S):
+            while child.beat != beat:
+                await asyncio.wait([listening], timeout=0.001)
+        return supervisor._changed.is_set()
+
+    assert await published(Heartbeat("scheduler", 7, 1))  # it is ready
+    assert not await published(Heartbeat("scheduler", 7, 1, in_flight=1))
+    child.state = "starting"
+    assert await published(Heartbeat("scheduler", 7, 1))
+    listening.cancel()
