@@ -6,11 +6,13 @@ Each rule is also tried on a line that breaks it, so that a rule that finds noth
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from bench.house import Module, When, cycles, graph, grouped, read, rooms_of, with_packages
 
 ROOT = Path(__file__).parents[1]
 OURS = ("srt", "tokenizer_proc", "scheduler_proc", "detokenizer_proc", "lang", "bench", "tests")
@@ -26,6 +28,81 @@ MAY_IMPORT = {
     "bench": OURS,
     "tests": OURS,
 }
+# Rooms are the files and folders directly in a package. What each of them may import; it stands
+# below all of that, so there are no cycles.
+ROOMS: dict[str, dict[str, str]] = {
+    "srt": {
+        "tasks": "",
+        "wire": "",
+        "patterns": "wire",
+        "answers": "wire patterns",
+        "files": "wire answers",
+        "args": "wire files",
+        "ring": "wire args",
+        "client": "tasks wire answers ring",
+        "launch": "wire files args ring",
+        "chat": "wire client",
+        "gateway": "wire answers files args ring client",
+        "offline": "wire client launch",
+        "llm": "wire files client offline",
+    },
+    "srt.gateway": {
+        "callers": "",
+        "constraint": "",
+        "errors": "",
+        "large_bodies": "",
+        "metrics": "",
+        "wire": "constraint",
+        "stored_responses": "wire",
+        "context": "callers errors large_bodies metrics stored_responses",
+        "batch": "callers context",
+        "http": "callers errors large_bodies wire context",
+        "openai": "constraint wire context batch http",
+        "ops": "callers errors wire context http",
+        "native": "wire context batch http openai",
+        "responses": "callers constraint errors wire context batch http openai",
+        "text": "callers wire context batch http openai",
+        "routes": "openai ops native responses text",
+        "docs": "context http routes",
+        "app": "callers errors metrics stored_responses context http native routes docs",
+        "actor": "callers context http app",
+    },
+    "scheduler_proc.grammar": {
+        "base": "",
+        "ll_grammar": "",
+        "mask_cache": "",
+        "trie": "",
+        "allowance": "base",
+        "artefact": "base",
+        "regex": "base",
+        "retokenise": "base",
+        "schema": "base ll_grammar",
+        "vocabulary": "mask_cache trie",
+        "cache": "base artefact",
+        "fsm": "base trie regex vocabulary",
+        "healed": "base vocabulary",
+        "llg": "base ll_grammar regex schema vocabulary",
+        "xgrammar_backend": "base schema vocabulary",
+        "compiler": "base regex schema vocabulary fsm llg xgrammar_backend",
+        "store": "base artefact regex vocabulary fsm healed llg xgrammar_backend",
+        "worker": "base allowance artefact vocabulary cache compiler",
+    },
+}
+# Modules that need each other in functions or for type checkers.
+KNOWN_CYCLES: tuple[frozenset[str], ...] = (
+    frozenset({"lang.batch", "lang.function"}),
+    frozenset({"lang.calls", "lang.interpreter", "lang.program", "lang.work"}),
+    frozenset({"lang.group", "lang.state"}),
+    frozenset({"lang.ir", "lang.marks"}),
+    frozenset(
+        {
+            "scheduler_proc.grammar.schema.complement",
+            "scheduler_proc.grammar.schema.judge",
+            "scheduler_proc.grammar.schema.normalise",
+        }
+    ),
+    frozenset({"scheduler_proc.radix_cache", "scheduler_proc.watchers"}),
+)
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
@@ -140,6 +217,60 @@ def test_a_forbidden_import_is_noticed(path: str, line: str) -> None:
 )
 def test_an_allowed_import_is_let_through(path: str, line: str) -> None:
     assert import_faults(Path(path), ast.parse(line)) == []
+
+
+@cache
+def our_modules() -> dict[str, Module]:
+    return read(ROOT)
+
+
+def room_faults(modules: Mapping[str, Module], package: str) -> list[str]:
+    """Imports between the rooms of `package` that `ROOMS` has not, type checkers' too."""
+    edges = grouped(graph(modules, When.NEVER), rooms_of(modules, package))
+    found = {(_room(room), _room(target)) for room in edges for target in edges[room]}
+    allowed = {(room, target) for room, t in ROOMS[package].items() for target in t.split()}
+    return [f"{room} imports {target}" for room, target in sorted(found - allowed)]
+
+
+def _room(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_only_what_they_may(package: str) -> None:
+    assert room_faults(our_modules(), package) == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_stand_below_what_they_import(package: str) -> None:
+    rooms = list(ROOMS[package])
+    assert set(rooms) == set(map(_room, rooms_of(our_modules(), package).values()))
+    for number, targets in enumerate(ROOMS[package].values()):
+        assert set(targets.split()) <= set(rooms[:number])
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("srt.wire.x", "from srt.ring.places import RingPaths"),
+        ("srt.ring.x", "def f():\n    import srt.gateway.app"),
+        ("srt.gateway.wire.x", "from srt.gateway import batch"),
+        (
+            "scheduler_proc.grammar.fsm.x",
+            "if TYPE_CHECKING:\n    import scheduler_proc.grammar.llg",
+        ),
+    ],
+)
+def test_an_import_of_another_room_is_noticed(module: str, line: str) -> None:
+    modules = our_modules() | {module: Module(ast.parse(line), module.rpartition(".")[0], 1)}
+    assert sum(len(room_faults(modules, package)) for package in ROOMS) == 1
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    """While it is imported, none; else only those of KNOWN_CYCLES."""
+    assert cycles(with_packages(graph(our_modules(), When.AT_IMPORT))) == []
+    found = cycles(graph(our_modules(), When.NEVER))
+    assert [c for c in found if not any(known.issuperset(c) for known in KNOWN_CYCLES)] == []
 
 
 def test_nothing_is_pickled() -> None:

@@ -1,0 +1,1 @@
+"""The gateway process: the HTTP application over a client of the ring."""

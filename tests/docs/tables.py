@@ -5,6 +5,7 @@ writes them anew; `test_tables` fails when one is not what the code says.
 """
 
 import argparse
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -49,6 +50,7 @@ from srt.wire.sampling import (
     MAX_STOP_TOKEN_IDS,
     SamplingParams,
 )
+from tests.test_architecture import ROOMS
 
 ROOT = Path(__file__).parents[2]
 _PLACE = re.compile(r"<!-- table: (?P<name>[\w-]+) -->\n(?P<table>.*?)<!-- end -->", re.S)
@@ -205,6 +207,19 @@ def workloads() -> str:
     return _table(("workload", "shape at `--scale 1`"), rows)
 
 
+def rooms() -> str:
+    """The rooms of packages that have some, the lowest first."""
+    rows = []
+    for package, rooms in ROOMS.items():
+        for room, imported in rooms.items():
+            path = ROOT / package.replace(".", "/") / room
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            says = (ast.get_docstring(ast.parse(file.read_text())) or "").split("\n\n")[0]
+            may = ", ".join(f"`{name}`" for name in imported.split()) or "none"
+            rows.append((f"`{path.relative_to(ROOT)}`", " ".join(says.split()), may))
+    return _table(("room", "what it is", "of its package it may import"), rows)
+
+
 def _first_line(thing: Any) -> str:
     """The first paragraph of a docstring."""
     paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0]
@@ -240,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "messages": ring_messages,
     "workloads": workloads,
+    "rooms": rooms,
 }
 
 
