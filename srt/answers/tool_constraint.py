@@ -8,11 +8,14 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from srt.answers.tool_format import ToolFormat
 from srt.answers.tool_parameters import blocks_format
+from srt.wire.errors import RequestError
 from srt.wire.messages import ToolSpec
+from srt.wire.sampling import MAX_CONSTRAINT_CHARS
 
 ToolChoice = Literal["none", "auto", "required", "named"]
 _ANY_OBJECT = {"type": "object"}
@@ -48,7 +51,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             return None
         if self.choice == "auto":
             return self._automatic(form, answer)
-        tags = [_tag(form, tool, checked=True) for tool in self.tools]
+        tags = self._tags(form, all_checked=True)
         if self.choice == "named":
             return _structural(_wrapped(form, tags[0]))
         return _structural(self._only_calls(form, tags))
@@ -64,11 +67,11 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         return [f"{at}/tags/{i}" for i in range(len(self.tools))]
 
     def _automatic(self, form: ToolFormat, answer: Any) -> dict[str, Any] | None:
-        tags = [_tag(form, tool, checked=tool.strict) for tool in self.tools]
+        if answer is None and self.parallel and not any(tool.strict for tool in self.tools):
+            return None
+        tags = self._tags(form, all_checked=False)
         if answer is not None:
             return _structural({"type": "or", "elements": [self._only_calls(form, tags), answer]})
-        if self.parallel and not any(tool.strict for tool in self.tools):
-            return None
         wrapped = _is_wrapped(form)
         return _structural(
             {
@@ -79,6 +82,17 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
                 "stop_after_first": wrapped or not self.parallel,
             }
         )
+
+    def _tags(self, form: ToolFormat, *, all_checked: bool) -> list[dict[str, Any]]:
+        """One for each tool, as long as a constraint may have so many characters."""
+        tags, size = [], 0
+        for tool in self.tools:
+            tags.append(_tag(form, tool, checked=all_checked or tool.strict))
+            size += len(msgspec.json.encode(tags[-1]))
+            if size > MAX_CONSTRAINT_CHARS:
+                reason = f"takes more than {MAX_CONSTRAINT_CHARS} characters"
+                raise RequestError(f"tools: what enforces their schemas {reason}", param="tools")
+        return tags
 
     def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:
         calls = {

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srt.answers.tool_calls import call_parser
+from srt.answers.tool_constraint import OfferedTool, ToolChoice, ToolPlan
 from srt.answers.tool_events import CallArguments, CallStart, Content
 from srt.answers.tool_format import (
     DEEPSEEK_V3,
@@ -26,6 +27,7 @@ from srt.answers.tool_format import (
 )
 from srt.answers.tool_parameters import blocks_format
 from srt.wire.errors import RequestError
+from srt.wire.messages import ToolSpec
 
 NAMES = {"add": "", "get_weather": ""}
 AS_JSON = [HERMES, LLAMA3, MISTRAL, MISTRAL_ARGS, DEEPSEEK_V3, DEEPSEEK_V31]
@@ -303,6 +305,18 @@ def test_what_references_multiply_is_bounded() -> None:
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(many | refers)}, constrained=False)
     answer = QWEN3_CODER.opening("add") + "<parameter=p1>[1]</parameter>" + QWEN3_CODER.closing
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"p1": [1]}')]
+
+
+@pytest.mark.parametrize("form", [HERMES, QWEN3_CODER], ids=["hermes", "blocks"])
+def test_what_enforces_all_schemas_is_bounded(form: ToolFormat) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": "x" * 100_000}}}
+    tools = [OfferedTool(ToolSpec(f"f{i}", "", json.dumps(schema)), True) for i in range(6)]
+    assert ToolPlan(tools=tools[:5], choice="required").constraint(form)
+    choices: list[ToolChoice] = ["required", "auto"]
+    for choice in choices:
+        with pytest.raises(RequestError, match=r"^tools: .* 524288 characters") as caught:
+            ToolPlan(tools=tools, choice=choice).constraint(form)
+        assert caught.value.info.param == "tools"
 
 
 @pytest.mark.parametrize("name", ["", "a>b", "a\nb", "a" * 201])
