@@ -1,30 +1,54 @@
-"""What a request may ask for beside its prompt and its sampling: names, and log-probabilities.
+"""What a request may say beside its prompt: names, sampling, time and log-probabilities.
 
 Called by the front; raises RequestError naming the field.
 """
 
+import math
+
 from srt.wire.errors import RequestError
-from srt.wire.messages import GenerateReq
+from srt.wire.messages import ControlReq, GenerateReq
 from tokenizer_proc.turns import Question, TextReq
 
+MAX_RID_CHARS = 256
 MAX_NAME_CHARS = 256
 MAX_TIMEOUT_MS = 24 * 3600 * 1000
 MAX_TOP_LOGPROBS = 64
 MAX_LOGPROB_TOKEN_IDS = 256
+CONTROL_OPS = ("flush_cache", "stats")
 
 
 def check_names(req: TextReq) -> None:
-    """The namespace in the cache, and the tenant."""
+    """The rid, the namespace in the cache, and the tenant."""
+    _check_rid(req.rid)
     if not isinstance(req, Question):
         _check_name(req.cache_salt, "cache_salt")
     _check_name(req.tenant, "tenant")
 
 
-def check_timeout(req: GenerateReq) -> None:
-    """The milliseconds that a request has."""
+def check_control(req: ControlReq) -> None:
+    """An operation on the scheduler."""
+    _check_rid(req.rid)
+    if req.op not in CONTROL_OPS:
+        raise RequestError(f"op must be one of {', '.join(CONTROL_OPS)}", param="op")
+    if not (math.isfinite(req.timeout_s) and req.timeout_s >= 0):
+        raise RequestError("timeout_s must be 0 or more", param="timeout_s")
+
+
+def check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> None:
+    """How to sample, and for how long, of a ring that holds `max_requests`."""
+    req.sampling.check(vocab_size)
+    _check_details(req, vocab_size)
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
         limit = f"timeout_ms must be between 0 (none) and {MAX_TIMEOUT_MS}"
         raise RequestError(limit, param="timeout_ms")
+    if req.sampling.n > max_requests:
+        limit = f"n must be at most {max_requests}, the requests that may be in flight"
+        raise RequestError(limit, param="n")
+
+
+def _check_rid(rid: str) -> None:
+    if not 0 < len(rid) <= MAX_RID_CHARS:
+        raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
 
 
 def _check_name(name: str, param: str) -> None:
@@ -32,7 +56,7 @@ def _check_name(name: str, param: str) -> None:
         raise RequestError(f"{param} must have at most {MAX_NAME_CHARS} characters", param=param)
 
 
-def check_details(req: GenerateReq, vocab_size: int) -> None:
+def _check_details(req: GenerateReq, vocab_size: int) -> None:
     """What is asked for beside the chosen tokens' log-probabilities."""
     if not 0 <= req.top_logprobs <= MAX_TOP_LOGPROBS:
         limit = f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}"

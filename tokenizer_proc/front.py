@@ -8,8 +8,7 @@ a refused one holds nothing. A score is as many requests as it has continuations
 n samples is n of them: admitted together or not at all.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
@@ -17,9 +16,7 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.constraint import Constraint
 from srt.wire.errors import (
-    BAD_REQUEST,
     CONFLICT,
-    OVERLOADED,
     TIMED_OUT_EARLY,
     UNAVAILABLE,
     ErrorInfo,
@@ -45,17 +42,15 @@ from srt.wire.messages import (
     Refused,
     ScoreReq,
     Tokenized,
-    TokenizedReq,
     TokenizeReq,
-    sample_rid,
-    score_rid,
 )
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.checks import check_details, check_names, check_timeout
-from tokenizer_proc.grammars import KnownGrammars
+from tokenizer_proc.checks import check_control, check_generate, check_names
+from tokenizer_proc.grammars import KnownGrammars, compile_error
 from tokenizer_proc.parking import Parked, Parking, Recall
+from tokenizer_proc.places import Places
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.queue_wait import QueueWait
 from tokenizer_proc.reading import (
@@ -68,10 +63,8 @@ from tokenizer_proc.reading import (
     num_chars,
 )
 from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, Question, TextReq, Turns
+from tokenizer_proc.turns import Piece, Question, TextReq, Turns, rids_of
 
-MAX_RID_CHARS = 256
-CONTROL_OPS = ("flush_cache", "stats")
 _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
 # With the client that gets it; a GrammarMade is the scheduler's.
@@ -82,15 +75,13 @@ Word = Admission | Parked | Refused | Tokenized | Captured  # what a request com
 class Front:
     """The admission core of one ring.
 
-    Bounds: `max_requests` in flight, and `max_tokens` prompt tokens in flight (what a request may
-    still generate does not count: it is unknown and mostly far below its limit). A prompt above
-    `max_tokens` is taken when nothing else is in flight, so that no valid request is refused
-    forever. `max_total_tokens` is the scheduler's pool: no request may need more. A request with a
-    constraint is parked until its grammar is compiled, for up to `max_compile_wait_s` seconds, or
-    `max_silence_s` if the compiler is not heard of; one whose grammar `find` finds by its
-    constraint, as a key, is admitted at once. One that would wait for its first token for more than
-    `max_queue_wait_s` (0: no limit) is refused before anything is spent on it. Control tokens that
-    users write in chats are text, unless `special_in_content`.
+    `max_requests` and `max_tokens` bound what is in flight: see `Places`. `max_total_tokens` is
+    the scheduler's pool: no request may need more. A request with a constraint is parked until its
+    grammar is compiled, for up to `max_compile_wait_s` seconds, or `max_silence_s` while nothing
+    comes from the compiler; if `find` has the key of its grammar, it is admitted at once. A request
+    that would wait for its first token for more than `max_queue_wait_s` (0: no limit) is refused
+    before anything is spent on it. Control tokens that users write in chats are text, unless
+    `special_in_content`.
     """
 
     def __init__(
@@ -117,14 +108,10 @@ class Front:
         self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
         self._text = TextReader(tokenizer, self._reader, self._scores)
         self._builder = Builder(vocab, self._limit)
-        self._max_requests = max_requests
-        self._max_tokens = max_tokens
         self._epoch = epoch
         self._draining = False
-        self._places: dict[tuple[bytes, str], int] = {}  # (client, rid) -> prompt tokens
-        self._tokens = 0
+        self._places = Places(max_requests, max_tokens)
         self._turns = Turns()
-        self._pieces: dict[tuple[bytes, str], Piece] = {}  # by (client, rid) of each part
         self._parking = Parking(max_compile_wait_s, max_silence_s)
         self._wait = QueueWait(max_queue_wait_s)
         self._find, self._known = find, KnownGrammars()
@@ -139,7 +126,7 @@ class Front:
     @property
     def tokens_in_flight(self) -> int:
         """Prompt tokens of the requests in flight."""
-        return self._tokens
+        return self._places.num_tokens
 
     def submit(self, client: bytes, req: TextReq, now: float) -> Word | None:
         """Take a request, or refuse it. None: its text waits for its turn to be read."""
@@ -149,9 +136,8 @@ class Front:
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = now + req.timeout_ms / 1e3
-        self._pieces.update(((client, rid), piece) for rid in piece.rids)
         if not isinstance(req, Question):
-            self._places.update(((client, rid), 0) for rid in piece.rids)
+            self._places.take(client, piece.rids)
         if not has_text(req):
             return self._judged(piece, self.read(req), now)
         self._turns.add(piece)
@@ -171,7 +157,7 @@ class Front:
         return None if piece.gone else self._judged(piece, reading, now)
 
     def _judged(self, piece: Piece, reading: Reading, now: float) -> Word:
-        self._forget(piece)
+        self._turns.forget(piece)
         client, req = piece.client, piece.req
         try:
             if isinstance(reading, Unreadable):
@@ -185,12 +171,13 @@ class Front:
             if has_text(req):  # the prompts of those before it are known now
                 self._check_wait(req, 0, self.in_flight - len(piece.rids))
             admission, constraint = self._builder.build(client, req, reading)
-            self._check_room_for(admission.parts)
+            self._places.check_tokens(sum(map(prompt_tokens, admission.parts)))
             if 0.0 < piece.deadline_s <= now:
                 raise RequestError.from_info(TIMED_OUT_EARLY)
         except RequestError as error:
             return self._refuse(piece, error.info)
-        self._take_places(admission)
+        for part in admission.parts:
+            self._places.fill(client, part.rid, prompt_tokens(part))
         admission = admission.until(piece.deadline_s)
         if constraint is None:
             return self._hand_on(without(admission, piece.aborted))
@@ -207,8 +194,7 @@ class Front:
 
     def _refuse(self, piece: Piece, error: ErrorInfo) -> Refused:
         """Give back the places of a request that waits no more."""
-        for rid in piece.rids:
-            self._places.pop((piece.client, rid), None)
+        self._places.free(piece.client, piece.rids)
         return Refused(piece.req.rid, piece.req.epoch, error)
 
     def _hand_on(self, admission: Admission) -> Admission:
@@ -216,26 +202,10 @@ class Front:
         self._wait.enter(admission.parts)
         return admission
 
-    def _take_places(self, admission: Admission) -> None:
-        """Those that its parts have already, unless they were aborted, get their size."""
-        for part in admission.parts:
-            if (part.client, part.rid) in self._places:
-                num_tokens = prompt_tokens(part)
-                self._places[part.client, part.rid] = num_tokens
-                self._tokens += num_tokens
-
-    def _forget(self, piece: Piece) -> None:
-        """It waits no more."""
-        piece.gone = True
-        self._turns.remove(piece)
-        for rid in piece.rids:
-            if self._pieces.get((piece.client, rid)) is piece:
-                del self._pieces[piece.client, rid]
-
     def credit(self, credit: Credit) -> None:
         """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
         if credit.epoch == self._epoch:
-            self._tokens -= self._places.pop((credit.client, credit.rid), 0)
+            self._places.free(credit.client, [credit.rid])
 
     def pace(self, pace: Pace) -> None:
         """How fast the scheduler works now."""
@@ -250,25 +220,25 @@ class Front:
         name = (client, req.rid)
         if req.epoch != self._epoch:
             return None
-        if name in self._pieces:
-            return self._abort_unread(self._pieces[name], req.rid)
+        piece = self._turns.named(*name)
+        if piece is not None:
+            return self._abort_unread(piece, req.rid)
         if name not in self._places:
             return None
         if not self._parking.holds(*name):
             return Abort(client, req.rid, self._epoch)
-        self._tokens -= self._places.pop(name)
+        self._places.free(client, [req.rid])
         return self._parking.abort(*name)
 
     def _abort_unread(self, piece: Piece, rid: str) -> Admission | Refused | None:
         """One sample of a request, or a whole score, that waits for its text to be read."""
         req, is_score = piece.req, isinstance(piece.req, ScoreReq)
-        for ended in piece.rids if is_score else [rid]:
-            self._places.pop((piece.client, ended), None)
-            del self._pieces[piece.client, ended]
-            piece.aborted.append(piece.rids.index(ended))
+        ended = piece.rids if is_score else [rid]
+        self._turns.abort(piece, ended)
+        self._places.free(piece.client, ended)
         if len(piece.aborted) < len(piece.rids):
             return None
-        self._forget(piece)
+        self._turns.forget(piece)
         if isinstance(req, GenerateReq):
             return Admission(Admitted(req.rid, req.epoch, 0, aborted=piece.aborted), [])
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
@@ -277,11 +247,7 @@ class Front:
         """Check an operation for the scheduler. A draining server still takes it."""
         try:
             self._check_epoch(req.epoch)
-            _check_rid(req.rid)
-            if req.op not in CONTROL_OPS:
-                raise RequestError(f"op must be one of {', '.join(CONTROL_OPS)}", param="op")
-            if not (math.isfinite(req.timeout_s) and req.timeout_s >= 0):
-                raise RequestError("timeout_s must be 0 or more", param="timeout_s")
+            check_control(req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         counts = self._counts() if req.op == "stats" else {}
@@ -306,7 +272,7 @@ class Front:
         if reply.epoch != self._epoch:
             return []
         return [
-            self._refuse_parked(party, _worded(reply.error, constraint))
+            self._refuse_parked(party, compile_error(reply.error, constraint))
             if reply.error is not None
             else self._go_on(party, constraint, reply.key)
             for party, constraint in self._parking.take_compiled(reply.id)
@@ -343,9 +309,9 @@ class Front:
     def expire(self, now: float) -> list[Answer]:
         """Refuse those whose own time is over before their text was read, or their grammar was
         ready, and those that have been parked for too long."""
-        pieces = dict.fromkeys(p for p in self._pieces.values() if 0.0 < p.deadline_s <= now)
+        pieces = self._turns.late(now)
         for piece in pieces:
-            self._forget(piece)
+            self._turns.forget(piece)
         late, expired = self._parking.take_late(now), self._parking.take_expired(now)
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
         return [
@@ -374,9 +340,9 @@ class Front:
         """Give its places back."""
         if isinstance(party, Recall):
             return b"", GrammarMade(party.key, self._epoch, error)
-        for part in party.parts:
-            self._tokens -= self._places.pop((part.client, part.rid))
-        return party.parts[0].client, Refused(party.admitted.rid, self._epoch, error)
+        client = party.parts[0].client
+        self._places.free(client, [part.rid for part in party.parts])
+        return client, Refused(party.admitted.rid, self._epoch, error)
 
     # ---- the ring ------------------------------------------------------------------------------
 
@@ -388,94 +354,44 @@ class Front:
         """Start a new epoch: everything that was in flight has failed."""
         self._epoch = epoch
         self._places.clear()
-        self._tokens = 0
         self._wait.reset()
         self._parking.clear()
         self._turns.clear()
-        for piece in self._pieces.values():
-            piece.gone = True
-        self._pieces.clear()
 
     # ---- the checks, cheap ones first --------------------------------------------------------
 
     def _checked(self, client: bytes, req: TextReq) -> Piece:
         """What can be found out without reading its text."""
         self._check_epoch(req.epoch)
-        _check_rid(req.rid)
         check_names(req)
-        if isinstance(req, TokenizeReq):
-            rids = [req.rid]
-            self._reader.check_size(req)
-        elif isinstance(req, CaptureReq):
-            rids = [req.rid]
+        if not isinstance(req, Question):
+            if self._draining:
+                raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
+            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
+        if isinstance(req, CaptureReq):
             self._reader.check_chars(len(req.text), "text")
         elif isinstance(req, ScoreReq):
-            self._check_not_draining()
-            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
             self._scores.check(req)
-            rids = [score_rid(req.rid, i) for i in range(len(req.continuations))]
         else:
-            self._check_not_draining()
-            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
-            req.sampling.check(self._vocab.vocab_size)
-            check_details(req, self._vocab.vocab_size)
-            check_timeout(req)
-            rids = self._sample_rids(req)
+            if isinstance(req, GenerateReq):
+                check_generate(req, self._vocab.vocab_size, self._places.max_requests)
             self._reader.check_size(req)
-        piece = Piece(client, req, num_chars(req), rids)
-        for rid in rids:
-            self._check_not_in_flight(client, rid)
+        piece = Piece(client, req, num_chars(req), rids_of(req))
+        if any(
+            (client, rid) in self._places or self._turns.named(client, rid) for rid in piece.rids
+        ):
+            raise RequestError("rid is already in use by a request in flight", param="rid")
         if not isinstance(req, Question):
-            self._check_room_for_requests(len(rids))
+            self._places.check_room(len(piece.rids))
         if has_text(req):
             self._turns.check_room(piece.caller, piece.num_chars)
         return piece
-
-    def _sample_rids(self, req: GenerateReq) -> list[str]:
-        count = req.sampling.n
-        if count > self._max_requests:
-            limit = f"n must be at most {self._max_requests}, the requests that may be in flight"
-            raise RequestError(limit, param="n")
-        return [sample_rid(req.rid, i) for i in range(count)] if count > 1 else [req.rid]
 
     def _check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
         if not (isinstance(req, GenerateReq) and req.joined):
             self._wait.check(unread, in_flight)
 
-    def _check_not_draining(self) -> None:
-        if self._draining:
-            raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
-
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:
             reason = "the server restarted in between: send the request again"
             raise RequestError(reason, code=UNAVAILABLE, retryable=True)
-
-    def _check_not_in_flight(self, client: bytes, rid: str) -> None:
-        if (client, rid) in self._places or (client, rid) in self._pieces:
-            raise RequestError("rid is already in use by a request in flight", param="rid")
-
-    def _check_room_for_requests(self, count: int) -> None:
-        if self.in_flight + count > self._max_requests:
-            raise _overloaded(f"{self.in_flight} requests are in flight")
-
-    def _check_room_for(self, parts: Sequence[TokenizedReq]) -> None:
-        num_tokens = sum(map(prompt_tokens, parts))
-        if self._tokens and self._tokens + num_tokens > self._max_tokens:
-            raise _overloaded(f"{self._tokens} prompt tokens are in flight")
-
-
-def _worded(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
-    """The compiler's error as its client reads it: what is wrong with which field."""
-    if error.code != BAD_REQUEST:
-        return error
-    return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)
-
-
-def _check_rid(rid: str) -> None:
-    if not 0 < len(rid) <= MAX_RID_CHARS:
-        raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
-
-
-def _overloaded(reason: str) -> RequestError:
-    return RequestError(f"the server is at its limit: {reason}", code=OVERLOADED, retryable=True)

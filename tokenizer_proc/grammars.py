@@ -8,8 +8,11 @@ says so, and then the compiler is asked for the same constraint again.
 import os
 from collections import OrderedDict
 
+from msgspec.structs import replace
+
 from srt.ring.places import Ring
 from srt.wire.constraint import Constraint, artefact_key
+from srt.wire.errors import BAD_REQUEST, ErrorInfo
 
 MAX_KNOWN = 4096
 MAX_KNOWN_CHARS = 16 * 2**20
@@ -62,3 +65,10 @@ class KnownGrammars:
         while len(self._constraints) > MAX_KNOWN or self._num_chars > MAX_KNOWN_CHARS:
             _, forgotten = self._constraints.popitem(last=False)
             self._num_chars -= len(forgotten.source)
+
+
+def compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
+    """The compiler's error, naming the field if it is the constraint that is wrong."""
+    if error.code != BAD_REQUEST:
+        return error
+    return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from srt.wire.errors import OVERLOADED, RequestError
-from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq
+from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sample_rid, score_rid
 
 TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
 Question = TokenizeReq | CaptureReq  # holds no place, and ends at the front
@@ -37,6 +37,15 @@ class Piece:
         return (self.client, self.req.tenant)
 
 
+def rids_of(req: TextReq) -> list[str]:
+    """The rids of its parts: its continuations, its samples, or itself."""
+    if isinstance(req, ScoreReq):
+        return [score_rid(req.rid, i) for i in range(len(req.continuations))]
+    if isinstance(req, GenerateReq) and req.sampling.n > 1:
+        return [sample_rid(req.rid, i) for i in range(req.sampling.n)]
+    return [req.rid]
+
+
 class Turns:
     """The pieces that wait, by caller; the callers in the order of their turns."""
 
@@ -45,6 +54,7 @@ class Turns:
         self._reading: dict[Caller, Piece] = {}
         self._chars: dict[Caller, int] = {}
         self._num_pieces = 0
+        self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
 
     def __len__(self) -> int:
         """The pieces that wait or are being read."""
@@ -70,8 +80,17 @@ class Turns:
         pieces = chain(self._reading.values(), chain.from_iterable(waiting))
         return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, Question)))
 
+    def named(self, client: bytes, rid: str) -> Piece | None:
+        """The piece, waiting or being read, that has this part."""
+        return self._by_name.get((client, rid))
+
+    def late(self, now: float) -> list[Piece]:
+        """The pieces whose own time is over."""
+        return [p for p in dict.fromkeys(self._by_name.values()) if 0.0 < p.deadline_s <= now]
+
     def add(self, piece: Piece) -> None:
         """Let a piece wait, after its caller's others."""
+        self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
         self._waiting.setdefault(piece.caller, {})[piece] = None
         self._chars[piece.caller] = self._chars.get(piece.caller, 0) + piece.num_chars
         self._num_pieces += 1
@@ -84,7 +103,7 @@ class Turns:
         pieces = self._waiting.pop(caller)
         piece = next(iter(pieces))
         self._waiting[caller] = pieces  # to the end of the turns
-        self.remove(piece)
+        self._remove(piece)
         self._reading[caller] = piece
         return piece
 
@@ -93,8 +112,21 @@ class Turns:
         if self._reading.get(piece.caller) is piece:
             del self._reading[piece.caller]
 
-    def remove(self, piece: Piece) -> None:
-        """A piece waits no more. One that is being read goes on."""
+    def abort(self, piece: Piece, rids: list[str]) -> None:
+        """End parts of a piece."""
+        for rid in rids:
+            del self._by_name[piece.client, rid]
+            piece.aborted.append(piece.rids.index(rid))
+
+    def forget(self, piece: Piece) -> None:
+        """Nobody waits for a piece any more. One that is being read goes on."""
+        piece.gone = True
+        self._remove(piece)
+        for rid in piece.rids:
+            if self._by_name.get((piece.client, rid)) is piece:  # an aborted one's may be another's
+                del self._by_name[piece.client, rid]
+
+    def _remove(self, piece: Piece) -> None:
         pieces = self._waiting.get(piece.caller, {})
         if piece not in pieces:
             return
@@ -105,7 +137,10 @@ class Turns:
             del self._waiting[piece.caller], self._chars[piece.caller]
 
     def clear(self) -> None:
-        """Forget what waits. What is being read keeps its caller's turn until it is done."""
+        """Forget all. What is being read keeps its caller's turn until it is done."""
+        for piece in self._by_name.values():
+            piece.gone = True
+        self._by_name.clear()
         self._waiting.clear()
         self._chars.clear()
         self._num_pieces = 0
