@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup kernels serve test test-slow check fmt bench clean
+.PHONY: setup kernels serve test test-slow coverage check fmt bench clean
 
 setup: $(STAMP)
 
@@ -34,10 +34,18 @@ test: kernels
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
+# The tests again, slowly, with a table of the lines that no test reaches, in any process.
+coverage: kernels
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ARGS)
+	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # of processes that tests have killed
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --show-missing
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy srt lang tokenizer_proc scheduler_proc detokenizer_proc bench
+	$(BIN)/mypy
 
 fmt: setup
 	$(BIN)/ruff format .
@@ -47,4 +55,4 @@ bench: kernels
 	$(BIN)/python -m bench.serving $(ARGS)
 
 clean:
-	rm -rf $(VENV) build scheduler_proc/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build scheduler_proc/kernels/*.so *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -17,6 +17,7 @@ from scheduler_proc.kernels import build
 from tests.scheduler_proc.kernels.compiler import EXPORT, needs_compiler
 
 ROOT = Path(__file__).parents[3]
+PACKAGES = ("srt", "tokenizer_proc", "scheduler_proc", "detokenizer_proc", "lang")
 ANSWER = f'#include "answer.h"\n{EXPORT}EXPORT int srt_answer() {{ return ANSWER; }}\n'
 
 
@@ -153,8 +154,12 @@ def project(sources: Path) -> Path:
     folder = sources.parent / "project"
     kernels = folder / "scheduler_proc" / "kernels"
     kernels.mkdir(parents=True)
-    for name in ("pyproject.toml", "setup.py", "README.md", "scheduler_proc/__init__.py"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder / name)
+    for package in PACKAGES:
+        (folder / package).mkdir(exist_ok=True)
+        for name in ("__init__.py", "py.typed"):
+            shutil.copy(ROOT / package / name, folder / package / name)
     for file in build.LIBRARY.parent.glob("*.py"):
         shutil.copy(file, kernels)
     shutil.copytree(sources, kernels / "src")
@@ -197,6 +202,15 @@ class TestInstall:
         installed = project / "unpacked" / "scheduler_proc" / "kernels" / "libsrt_kernels.so"
         assert call(installed, "srt_answer") == 42
         assert not (project / "scheduler_proc" / "kernels" / "libsrt_kernels.so").exists()
+
+    def test_a_wheel_says_that_it_is_typed_and_under_which_licence(self, project: Path) -> None:
+        assert run_hook(project, "build_wheel", CXX="/nonexistent/c++").returncode == 0
+        wheel_of(project)
+        typed = {path.parent.name for path in (project / "unpacked").glob("*/py.typed")}
+        assert typed == set(PACKAGES)
+        (info,) = (project / "unpacked").glob("*.dist-info")
+        assert "License-Expression: Apache-2.0\n" in (info / "METADATA").read_text()
+        assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
     @needs_compiler
     def test_an_editable_install_has_it_beside_the_sources(self, project: Path) -> None:
