@@ -29,7 +29,7 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.messages import TokenBatch, TokenizedReq, pack_ids, unpack_floats, unpack_ids
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 POOL = 16384
 
@@ -105,8 +105,7 @@ class Laboratory:
                 epoch=0,
                 input_ids=pack_ids(ids),
                 sampling=SamplingParams(max_new_tokens=0),
-                return_logprob=True,
-                logprob_start_len=len(prompt),
+                scoring=Scoring(start=len(prompt)),
             )
             core.add(wire, 0.0)
         owners: dict[int, int] = {}

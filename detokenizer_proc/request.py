@@ -55,8 +55,6 @@ class Request:
         self._start = start
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes)
-        has_details = start.top_logprobs > 0 or len(start.logprob_token_ids) > 0
-        self._wants_details = start.return_logprob and has_details
         self._unsent = self._nothing()
         self._jump_tokens = 0
         self._forward_passes = 0
@@ -110,7 +108,7 @@ class Request:
             self._jump_tokens += added - column.jump.drop
         size = 4 * added
         unsent.ids += packed[:size]
-        if self._start.return_logprob:
+        if self._start.scoring is not None:
             unsent.logprobs += logprobs[:size]
             if unsent.detail and column.detail:
                 unsent.detail.add(column.detail, added)
@@ -169,7 +167,8 @@ class Request:
         self._unsent = self._nothing()
 
     def _nothing(self) -> _Unsent:
-        if not self._wants_details:
+        scoring = self._start.scoring
+        if scoring is None or not scoring.has_details:
             return _Unsent(None, None)
-        num_top, num_ids = self._start.top_logprobs, len(self._start.logprob_token_ids)
+        num_top, num_ids = scoring.top, len(scoring.ids)
         return _Unsent(DetailRows(num_top, num_ids), DetailRows(num_top, num_ids))

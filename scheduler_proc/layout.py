@@ -172,7 +172,9 @@ def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray
     num_ids = [len(req.logprob_ids) for req, _ in parts]
     return {
         "detail_rows": np.concatenate([rows for _, rows in parts]).astype(np.int32),
-        "detail_top": np.repeat([req.top_logprobs for req, _ in parts], counts).astype(np.int32),
+        "detail_top": np.repeat(
+            [req.scoring.top for req, _ in parts if req.scoring is not None], counts
+        ).astype(np.int32),
         "detail_indptr": indptr_of(np.repeat(num_ids, counts)),
         "detail_ids": np.concatenate([np.tile(req.logprob_ids, len(rows)) for req, rows in parts]),
     }

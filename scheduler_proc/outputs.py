@@ -149,7 +149,7 @@ class OutputBuffer:
         self._counts.append(len(ids))
         self._ids += ids
         self._logprobs += logprobs
-        self._wants_logprobs |= req.return_logprob
+        self._wants_logprobs |= req.scoring is not None
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """Of the column that comes next."""
@@ -170,16 +170,14 @@ class OutputBuffer:
                 stop=req.sampling.stop,
                 min_new_tokens=req.sampling.min_new_tokens,
                 stream=req.stream,
-                return_logprob=req.return_logprob,
+                scoring=req.scoring,
                 skip_special_tokens=req.sampling.skip_special_tokens,
                 skip_bytes=req.healed_bytes,
                 stop_regex=req.sampling.stop_regex,
                 no_stop_trim=req.sampling.no_stop_trim,
-                top_logprobs=req.top_logprobs,
-                logprob_token_ids=req.logprob_ids.tolist(),
             )
         )
-        if req.return_logprob and req.logprob_start_len == 0:
+        if req.scoring is not None and req.scoring.start == 0:
             # Position 0 has no log-probability; NaN stands for null.
-            none = no_detail(req.top_logprobs, len(req.logprob_ids)) if req.wants_details else None
+            none = no_detail(req.scoring.top, len(req.scoring.ids)) if req.wants_details else None
             self.prompt_logprobs(req, 0, np.array([np.nan], np.float32), none)

@@ -14,7 +14,7 @@ from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.radix_cache import Cursor, TreeNode
 from srt.wire.messages import Finish, TokenizedReq, unpack_ids
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 
 class Req:
@@ -24,7 +24,7 @@ class Req:
     __slots__ = (
         *("handle", "client", "rid", "salt", "seed", "arrival_s", "deadline_s", "sampling"),
         *("max_new_tokens", "eos_ids", "stop_ids", "stream", "is_watched", "healed_tokens"),
-        *("healed_bytes", "return_logprob", "logprob_start_len", "top_logprobs", "logprob_ids"),
+        *("healed_bytes", "scoring", "logprob_ids"),
         *("wants_details", "grammar", "jumps", "is_limited", "logit_changes"),
         *("_rules", "_stop_id_array", "_penalties", "_is_restricted", "_buffer"),
         *("prompt_len", "num_tokens", "row", "residency", "node", "cursor", "num_spare"),
@@ -60,12 +60,12 @@ class Req:
         self.stream = wire.stream
         self.healed_tokens = len(wire.healed_ids) // 4
         self.healed_bytes = wire.healed_bytes
-        self.return_logprob = wire.return_logprob
-        self.logprob_start_len = wire.logprob_start_len
-        self.top_logprobs = min(wire.top_logprobs, vocab_size)
-        self.logprob_ids = np.array(wire.logprob_token_ids, np.int32)
-        has_details = self.top_logprobs > 0 or len(self.logprob_ids) > 0
-        self.wants_details = wire.return_logprob and has_details
+        scoring = wire.scoring
+        if scoring is not None and scoring.top > vocab_size:
+            scoring = replace(scoring, top=vocab_size)
+        self.scoring: Scoring | None = scoring
+        self.logprob_ids = np.array([] if scoring is None else scoring.ids, np.int32)
+        self.wants_details = scoring is not None and scoring.has_details
         # Each token is looked at: by the client, or by the detokenizer for what stops the text.
         has_stops = bool(params.stop or params.stop_regex)
         self.is_watched = wire.stream or has_stops or self.wants_details
@@ -106,8 +106,8 @@ class Req:
         self.ending: Finish | None = None  # the end that only waits for log-probabilities
         # Known tokens whose log-probabilities are still to be computed: positions [next, stop).
         self.next_logprob = self.logprob_stop = self.prompt_len
-        if wire.return_logprob and wire.logprob_start_len >= 0:
-            self.next_logprob = max(1, wire.logprob_start_len)  # position 0 has none
+        if scoring is not None and scoring.start >= 0:
+            self.next_logprob = max(1, scoring.start)  # position 0 has none
         self.unsent_jump = (0, 0)  # drop and skip of a jump that waits for them
 
     @property

@@ -30,7 +30,7 @@ class SamplingTable:
         self._top_p[row] = params.top_p
         self._top_k[row] = params.top_k
         self._min_p[row] = params.min_p
-        self._want_logprob[row] = req.return_logprob
+        self._want_logprob[row] = req.scoring is not None
         self._prompt_len[row] = req.prompt_len
         self._seed_hash[row] = _splitmix64(np.array(req.seed & _MASK, np.uint64, ndmin=1))[0]
 

@@ -377,7 +377,7 @@ class Scheduler:
             finish = Finish("stop")
         if finish is None and req.remaining == 0:
             finish = Finish("length")
-        if req.return_logprob:  # told when their log-probabilities are known
+        if req.scoring is not None:  # told when their log-probabilities are known
             req.unsent_jump = (jump.drop, jump.skip)
             req.next_logprob = first if not req.wants_logprobs else req.next_logprob
             req.logprob_stop, req.ending = req.num_tokens, finish
@@ -391,7 +391,7 @@ class Scheduler:
     def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
         """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
         eos = retokeniser.eos_id
-        if eos is None or req.grammar is None or req.return_logprob:
+        if eos is None or req.grammar is None or req.scoring is not None:
             return
         if not retokeniser.only_eos(req.grammar):
             return

@@ -15,6 +15,7 @@ from srt.client.generation import (
 from srt.wire.constraint import Capture
 from srt.wire.errors import CONFLICT, RequestError
 from srt.wire.messages import Finish, RingEvent, sample_rid
+from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
 
 READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
@@ -43,8 +44,8 @@ class FakeGeneration:
 
     def _snapshot(self, count: int, finish: Finish | None) -> GenerateOutput:
         pieces = self._pieces
-        start = self.request.logprob_start_len
-        wants = self.request.return_logprob
+        scoring = self.request.scoring
+        start, wants = -1 if scoring is None else scoring.start, scoring is not None
         return GenerateOutput(
             rid=self.rid,
             text="".join(pieces[:count]),
@@ -58,7 +59,7 @@ class FakeGeneration:
             forward_passes=count - self.client.jump_forward_tokens,
             output_logprobs=[self.client.logprobs.get(self.rid, -0.5)] * count if wants else None,
             prompt_logprobs=[(None if i == 0 else -0.25, i) for i in range(start, start + 2)]
-            if wants and start >= 0
+            if start >= 0
             else None,
             captures=self.client.captures if finish else None,
             **self._details(count),
@@ -67,12 +68,13 @@ class FakeGeneration:
     def _details(self, count: int) -> dict[str, Any]:
         """Of every position, the ids 100, 101, ... as the most likely ones with -0.5, -1.5, ...,
         and of a named id its number times -1."""
-        start = self.request.logprob_start_len
-        top: list[Any] = [(-0.5 - i, 100 + i) for i in range(self.request.top_logprobs)]
-        named: list[Any] = [float(-i) for i in self.request.logprob_token_ids]
+        scoring = self.request.scoring or Scoring()
+        start = scoring.start
+        top: list[Any] = [(-0.5 - i, 100 + i) for i in range(scoring.top)]
+        named: list[Any] = [float(-i) for i in scoring.ids]
         details: dict[str, Any] = {}
         for kind, row in (("top", top), ("id", named)):
-            if row and self.request.return_logprob:
+            if row:
                 details[f"output_{kind}_logprobs"] = [row] * count
                 if start >= 0:
                     prompt = [None if i == 0 else row for i in range(start, start + 2)]

@@ -35,13 +35,13 @@ def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
     sampling = req.sampling
     if sampling.n == 1:
         return [req]
-    seed = sampling.seed
+    seed, later = sampling.seed, req.scoring and replace(req.scoring, start=-1)
     return [
         replace(
             req,
             rid=sample_rid(req.rid, i),
             sampling=replace(sampling, n=1, seed=None if seed is None else sub_seed(seed, i)),
-            logprob_start_len=req.logprob_start_len if i == 0 else -1,
+            scoring=req.scoring if i == 0 else later,
         )
         for i in range(sampling.n)
     ]

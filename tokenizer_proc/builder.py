@@ -19,7 +19,7 @@ from srt.wire.messages import (
     TokenizedReq,
     unpack_ids,
 )
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.admission import Admission, samples_of
 from tokenizer_proc.healing import Healing, PromptHealer
 from tokenizer_proc.prompt import Prompt, too_long
@@ -53,7 +53,7 @@ class Builder:
         ids = unpack_ids(reading.ids)
         prompt = Prompt(ids, reading.param, reading.opens_reasoning, reading.closes_reasoning)
         sampling = self._resolved(req.sampling, prompt)
-        _check_logprob_start(req, len(ids))
+        _check_scoring_start(req.scoring, len(ids))
         healing = self._healer.heal(ids, sampling)
         constraint = self._constraint(sampling, prompt)
         admitted = Admitted(
@@ -84,13 +84,10 @@ class Builder:
             sampling=_unconstrained(req.sampling),
             eos_ids=[] if req.sampling.ignore_eos else list(self._vocab.eos_ids),
             stream=req.stream,
-            return_logprob=req.return_logprob,
-            logprob_start_len=min(req.logprob_start_len, kept),
+            scoring=req.scoring and replace(req.scoring, start=min(req.scoring.start, kept)),
             cache_salt=req.cache_salt,
             healed_ids=reading.ids[4 * kept :],
             healed_bytes=len(healing.text.encode()),
-            top_logprobs=req.top_logprobs,
-            logprob_token_ids=req.logprob_token_ids,
             bad_ids=reading.bad_ids,
         )
 
@@ -127,8 +124,8 @@ def _unconstrained(sampling: SamplingParams) -> SamplingParams:
     return replace(sampling, **texts, json_whitespace="compact", constraint_after="")
 
 
-def _check_logprob_start(req: GenerateReq, prompt_tokens: int) -> None:
-    if req.return_logprob and not -1 <= req.logprob_start_len <= prompt_tokens:
+def _check_scoring_start(scoring: Scoring | None, prompt_tokens: int) -> None:
+    if scoring is not None and not -1 <= scoring.start <= prompt_tokens:
         raise RequestError(
             f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens",
             param="logprob_start_len",

@@ -7,6 +7,7 @@ import math
 
 from srt.wire.errors import RequestError
 from srt.wire.messages import ControlReq, GenerateReq
+from srt.wire.sampling import Scoring
 from tokenizer_proc.turns import Question, TextReq
 
 MAX_RID_CHARS = 256
@@ -58,13 +59,11 @@ def _check_name(name: str, param: str) -> None:
 
 def _check_details(req: GenerateReq, vocab_size: int) -> None:
     """What is asked for beside the chosen tokens' log-probabilities."""
-    if not 0 <= req.top_logprobs <= MAX_TOP_LOGPROBS:
+    scoring = req.scoring or Scoring()
+    if not 0 <= scoring.top <= MAX_TOP_LOGPROBS:
         limit = f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}"
         raise RequestError(limit, param="top_logprobs")
-    ids = req.logprob_token_ids
+    ids = scoring.ids
     if len(ids) > MAX_LOGPROB_TOKEN_IDS or not all(0 <= i < vocab_size for i in ids):
         limit = f"logprob_token_ids takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
         raise RequestError(limit, param="logprob_token_ids")
-    for name in ("top_logprobs", "logprob_token_ids"):
-        if getattr(req, name) and not req.return_logprob:
-            raise RequestError(f"{name} needs return_logprob", param=name)

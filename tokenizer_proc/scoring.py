@@ -13,7 +13,7 @@ import numpy as np
 
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.prompt import PromptReader
 
@@ -45,8 +45,7 @@ class ScorePrompts(NamedTuple):
                 epoch=req.epoch,
                 input_ids=pack_ids(sequence),
                 sampling=_SAMPLING,
-                return_logprob=True,
-                logprob_start_len=self.start,
+                scoring=Scoring(start=self.start),
                 cache_salt=req.cache_salt,
             )
             for i, sequence in enumerate(self.sequences)

@@ -14,19 +14,16 @@ from msgspec import Struct
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 
 class Request(Struct, frozen=True, kw_only=True):
     """What a client asks for: `sampling.n` completions of one prompt. Exactly one of text,
     input_ids, messages is set; `chat` says how the template writes messages.
 
-    With `return_logprob`, `top_logprobs` asks for the most likely tokens at each position that has
-    a log-probability, and `logprob_token_ids` for certain tokens.
-
-    `logprob_start_len` is the first prompt position whose log-probability is returned (-1: none).
-    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one. `tools` go
-    with messages: the prompt describes them, and the text holds the calls as the model wrote them.
+    Without `scoring` no log-probabilities are returned. Prompts share KV under the same
+    `cache_salt` only. `rid` None takes a fresh one. `tools` go with messages: the prompt describes
+    them, and the text holds the calls as the model wrote them.
 
     In the parts `literal_spans` of the text, [start, stop) in characters and one after the other,
     control tokens are text: what others wrote in a prompt makes no turns.
@@ -46,13 +43,10 @@ class Request(Struct, frozen=True, kw_only=True):
     messages: list[ChatMessage] | None = None
     sampling: SamplingParams = SamplingParams()
     stream: bool = False
-    return_logprob: bool = False
-    logprob_start_len: int = -1
+    scoring: Scoring | None = None
     cache_salt: str = ""
     rid: str | None = None
     tools: Sequence[ToolSpec] = ()
-    top_logprobs: int = 0
-    logprob_token_ids: Sequence[int] = ()
     chat: ChatOptions = ChatOptions()
     tenant: str = ""
     joined: bool = False
@@ -65,14 +59,14 @@ class GenerateOutput(Struct, frozen=True):
 
     `delta` is the text that the previous snapshot did not have. `finish` is None while the
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
-    (logprob, id) pair per prompt token from `logprob_start_len` on; both are None unless the
+    (logprob, id) pair per prompt token from `scoring.start` on; both are None unless the
     request asked for them. Only the token at position 0 has no log-probability (None).
 
     Of several samples, all show the prompt's log-probabilities, which the first one brings: a
     snapshot that comes before that one's first has none.
 
     The `top` lists have, per position, (logprob, id) pairs of the most likely tokens, best first;
-    the `id` lists the values of `logprob_token_ids`, in their order. They are None unless the
+    the `id` lists the values of `scoring.ids`, in their order. They are None unless the
     request asked for them, and so is the entry of position 0.
 
     Of the completion, `jump_forward_tokens` were forced by its constraint and `forward_passes`
@@ -176,6 +170,21 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
     chat: ChatOptions = ChatOptions()
     add_special_tokens: bool = True
     tenant: str = ""
+
+
+def scoring_of(
+    return_logprob: bool = False,
+    logprob_start_len: int = -1,
+    top_logprobs: int = 0,
+    logprob_token_ids: Sequence[int] = (),
+) -> Scoring | None:
+    """What callers ask for in four arguments. RequestError for details of nothing."""
+    if return_logprob:
+        return Scoring(logprob_start_len, top_logprobs, list(logprob_token_ids))
+    for name, given in (("top_logprobs", top_logprobs), ("logprob_token_ids", logprob_token_ids)):
+        if given:
+            raise RequestError(f"{name} needs return_logprob", param=name)
+    return None
 
 
 class Generation(Protocol):

@@ -18,20 +18,17 @@ from srt.wire.sampling import SamplingParams
 def generate_body(request: Request) -> dict[str, Any]:
     """For /generate, of a request that has no messages."""
     _check_chat_only(request)
-    spans = {"literal_spans": request.literal_spans} if request.literal_spans else {}
-    return (
-        _shared_body(request)
-        | spans
-        | {
-            "text": request.text,
-            "input_ids": None if request.input_ids is None else list(request.input_ids),
-            "sampling_params": _sampling_fields(request.sampling),
-            "return_logprob": request.return_logprob,
-            "logprob_start_len": request.logprob_start_len,
-            "top_logprobs_num": request.top_logprobs,
-            "token_ids_logprob": list(request.logprob_token_ids),
-        }
-    )
+    body = _shared_body(request) | {
+        "text": request.text,
+        "input_ids": None if request.input_ids is None else list(request.input_ids),
+        "sampling_params": _sampling_fields(request.sampling),
+    }
+    if request.literal_spans:
+        body["literal_spans"] = request.literal_spans
+    if (scoring := request.scoring) is not None:
+        body |= {"return_logprob": True, "logprob_start_len": scoring.start}
+        body |= {"top_logprobs_num": scoring.top, "token_ids_logprob": scoring.ids}
+    return body
 
 
 def chat_body(request: Request) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class HttpClient:
 
     async def _admitted(self, request: Request) -> tuple[httpx.Response, Parse]:
         """The stream of a request, and how to read it."""
-        if request.messages is not None and request.return_logprob:
+        if request.messages is not None and request.scoring is not None:
             request = await self._as_tokens(request)
         if request.messages is not None:
             return await self._open("/v1/chat/completions", chat_body(request)), parse_chat

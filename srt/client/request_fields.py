@@ -11,10 +11,10 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from srt.client.generation import Request, ScoreRequest, TokenizeRequest
+from srt.client.generation import Request, ScoreRequest, TokenizeRequest, scoring_of
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, ToolCall, ToolSpec
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 _SAMPLING_TYPES = get_type_hints(SamplingParams)
 _JSON_FIELDS = ("json_schema", "structural_tag")  # texts, which may be given as objects
@@ -22,25 +22,31 @@ T = TypeVar("T", ToolCall, ToolSpec)
 _REQUEST_TYPES: dict[str, Any] = {
     "text": str | None,
     "stream": bool,
-    "return_logprob": bool,
-    "logprob_start_len": int,
     "cache_salt": str,
     "rid": str | None,
-    "top_logprobs": int,
     "tenant": str,
     "joined": bool,
     "timeout_ms": int,
     "literal_spans": list[tuple[int, int]],
 }
+_SCORING_TYPES: dict[str, Any] = {
+    "return_logprob": bool,
+    "logprob_start_len": int,
+    "top_logprobs": int,
+}
+_SCORING_NAMES = (*_SCORING_TYPES, "logprob_token_ids")
 _CHAT_TYPES = get_type_hints(ChatOptions)
 
 
 def checked_request(request: dict[str, Any]) -> Request:
-    """`request` with every field of its type. `sampling` and the messages may be dicts."""
-    for name in request:
-        if name not in Request.__struct_fields__:
+    """`request` with every field of its type. `sampling` and the messages may be dicts. In the
+    place of `scoring` there are the arguments of `scoring_of`."""
+    scoring = {name: request[name] for name in _SCORING_NAMES if name in request}
+    for name in request.keys() - scoring.keys():
+        if name not in Request.__struct_fields__ or name == "scoring":
             raise RequestError(f"unknown field {name!r}", param=name)
-    checked = dict(request)
+    checked = {name: value for name, value in request.items() if name not in scoring}
+    checked["scoring"] = _scoring(scoring)
     for name, kind in _REQUEST_TYPES.items():
         if name in request:
             checked[name] = _as_type(name, request[name], kind)
@@ -52,8 +58,6 @@ def checked_request(request: dict[str, Any]) -> Request:
         checked["messages"] = [_message(i, m) for i, m in enumerate(request["messages"])]
     if "tools" in request:
         checked["tools"] = _tools(request["tools"])
-    if "logprob_token_ids" in request:
-        checked["logprob_token_ids"] = _ids(request["logprob_token_ids"], "logprob_token_ids")
     if "chat" in request:
         checked["chat"] = _chat(request["chat"])
     return Request(**checked)
@@ -139,6 +143,15 @@ def _sampling(given: SamplingParams | dict[str, Any]) -> SamplingParams:
     given = {**fields, **texts}
     checked = {name: _as_type(name, v, _SAMPLING_TYPES[name]) for name, v in given.items()}
     return SamplingParams(**checked)
+
+
+def _scoring(given: dict[str, Any]) -> Scoring | None:
+    for name, kind in _SCORING_TYPES.items():
+        if name in given:
+            given[name] = _as_type(name, given[name], kind)
+    if "logprob_token_ids" in given:
+        given["logprob_token_ids"] = _ids(given["logprob_token_ids"], "logprob_token_ids")
+    return scoring_of(**given)
 
 
 def _ids(ids: Sequence[int], name: str = "input_ids") -> list[int]:

@@ -69,12 +69,9 @@ class RingSamples:
             input_ids=None if ids is None else packed(ids, "input_ids"),
             messages=request.messages,
             stream=request.stream,
-            return_logprob=request.return_logprob,
-            logprob_start_len=request.logprob_start_len,
+            scoring=request.scoring,
             cache_salt=request.cache_salt,
             tools=list(request.tools),
-            top_logprobs=request.top_logprobs,
-            logprob_token_ids=list(request.logprob_token_ids),
             chat=request.chat,
             tenant=request.tenant,
             joined=request.joined,
@@ -116,10 +113,10 @@ class RingGeneration:
         self._logprobs: list[float] | None = None
         self._tops: list[list[tuple[float, int]]] | None = None
         self._named: list[list[float]] | None = None
-        if request.return_logprob:
+        if request.scoring is not None:
             self._logprobs = []
-            self._tops = [] if request.top_logprobs else None
-            self._named = [] if request.logprob_token_ids else None
+            self._tops = [] if request.scoring.top else None
+            self._named = [] if request.scoring.ids else None
         self._cached_tokens = 0
         self._jump_tokens = 0
         self._forward_passes = 0
@@ -272,12 +269,13 @@ class _PromptLogprobs:
         self.chosen: list[tuple[float | None, int]] | None = None
         self.tops: list[list[tuple[float, int]] | None] | None = None
         self.named: list[list[float] | None] | None = None
-        if not request.return_logprob or request.logprob_start_len < 0:
+        scoring = request.scoring
+        if scoring is None or scoring.start < 0:
             self.is_known.set()
             return
         self.chosen = []
-        self.tops = [] if request.top_logprobs else None
-        self.named = [] if request.logprob_token_ids else None
+        self.tops = [] if scoring.top else None
+        self.named = [] if scoring.ids else None
 
     def take(self, output: Output) -> None:
         if self.chosen is None or not output.prompt_logprob_ids:

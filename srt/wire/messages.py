@@ -21,9 +21,9 @@ from srt.wire.packing import pack_floats as pack_floats
 from srt.wire.packing import pack_ids as pack_ids
 from srt.wire.packing import unpack_floats as unpack_floats
 from srt.wire.packing import unpack_ids as unpack_ids
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may replace
 
 
@@ -36,8 +36,7 @@ class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True
 
 class GenerateReq(Message, frozen=True):
     """A request for `sampling.n` completions. Exactly one of text, input_ids, messages is set;
-    `tools` and `chat` go with messages only. `top_logprobs` and `logprob_token_ids` need
-    `return_logprob`: the most likely tokens of each position, and certain tokens.
+    `tools` and `chat` go with messages only. Without `scoring` there are no log-probabilities.
 
     With n > 1 each sample is a request of its own from the front on, of rid
     `sample_rid(rid, index)`; they are admitted together, and an abort may name each.
@@ -56,12 +55,9 @@ class GenerateReq(Message, frozen=True):
     input_ids: bytes | None = None
     messages: list[ChatMessage] | None = None
     stream: bool = False
-    return_logprob: bool = False
-    logprob_start_len: int = -1
+    scoring: Scoring | None = None
     cache_salt: str = ""
     tools: list[ToolSpec] = []
-    top_logprobs: int = 0
-    logprob_token_ids: list[int] = []
     chat: ChatOptions = ChatOptions()
     tenant: str = ""
     joined: bool = False
@@ -218,14 +214,11 @@ class TokenizedReq(Message, frozen=True):
     sampling: SamplingParams
     eos_ids: list[int] = []
     stream: bool = False
-    return_logprob: bool = False
-    logprob_start_len: int = -1
+    scoring: Scoring | None = None
     cache_salt: str = ""
     grammar: str = ""
     healed_ids: bytes = b""
     healed_bytes: int = 0
-    top_logprobs: int = 0
-    logprob_token_ids: list[int] = []
     bad_ids: list[list[int]] = []
     deadline_s: float = 0.0
 
@@ -344,13 +337,11 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     stop: list[str] = []
     min_new_tokens: int = 0
     stream: bool = False
-    return_logprob: bool = False
+    scoring: Scoring | None = None
     skip_special_tokens: bool = True
     skip_bytes: int = 0
     stop_regex: list[str] = []
     no_stop_trim: bool = False
-    top_logprobs: int = 0
-    logprob_token_ids: list[int] = []
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -31,6 +31,21 @@ GREEDY_TEMPERATURE = 1e-6
 JumpForward = Literal["canonical", "off"]
 
 
+class Scoring(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Which log-probabilities a request gets: those of the output's tokens, and of the prompt's
+    from position `start` on (-1: none). At each of these positions the `top` most likely tokens
+    are added, and those of `ids`."""
+
+    start: int = -1
+    top: int = 0
+    ids: list[int] = []
+
+    @property
+    def has_details(self) -> bool:
+        """Whether tokens are asked for besides the ones that are there."""
+        return self.top > 0 or len(self.ids) > 0
+
+
 class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
     """How to sample one request.
 

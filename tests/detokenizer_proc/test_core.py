@@ -26,6 +26,7 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.sampling import Scoring
 
 EPOCH, EOS = 7, 256
 A, B = b"client-a", b"client-b"
@@ -139,7 +140,7 @@ def test_an_end_without_tokens(detokenizer: Detokenizer) -> None:
 
 
 def test_logprobs_go_to_those_who_asked(detokenizer: Detokenizer) -> None:
-    starts = (start(1, stream=True, return_logprob=True), start(2, stream=True))
+    starts = (start(1, stream=True, scoring=Scoring()), start(2, stream=True))
     values = [-0.5, -1.5, math.nan]
     step = detokenizer.step(batch({1: b"ab", 2: b"c"}, starts, logprobs=values))
     asked, other = step.outputs[A]
@@ -152,7 +153,7 @@ def test_prompt_logprobs_come_first_and_in_order(detokenizer: Detokenizer) -> No
         PromptLogprobs(1, 2, pack_ids([7, 8]), pack_floats([math.nan, -1.0])),
         PromptLogprobs(1, 4, pack_ids([9]), pack_floats([-2.0])),
     )
-    request = start(1, stream=True, return_logprob=True)
+    request = start(1, stream=True, scoring=Scoring())
     assert detokenizer.step(batch(starts=(request,), prompt_logprobs=chunks[:1])) == NOTHING
     step = detokenizer.step(batch({1: b"a"}, prompt_logprobs=chunks[1:], logprobs=[-3.0]))
     output = only_output(step)
@@ -166,7 +167,7 @@ def test_prompt_logprobs_come_first_and_in_order(detokenizer: Detokenizer) -> No
 
 def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> None:
     """Only of requests that asked; of the prompt in chunks."""
-    asking = start(1, stream=True, return_logprob=True, top_logprobs=1, logprob_token_ids=[5, 6])
+    asking = start(1, stream=True, scoring=Scoring(top=1, ids=[5, 6]))
     chunks = [
         PromptLogprobs(
             1,
@@ -186,7 +187,7 @@ def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> No
     assert asked.prompt_detail == LogprobDetail(
         pack_ids([2, 3]), pack_floats([-2.0, -2.0]), pack_floats([-3.0, -4.0, -3.0, -4.0])
     )
-    named = start(3, stream=True, return_logprob=True, logprob_token_ids=[5])
+    named = start(3, stream=True, scoring=Scoring(ids=[5]))
     only = LogprobDetail(id_logprobs=pack_floats([-1.0]))
     later = replace(batch({3: b"b"}, (named,), logprobs=[-0.5]), details={0: only})
     assert only_output(detokenizer.step(later)).detail == only
@@ -196,7 +197,7 @@ def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> No
 
 
 def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
-    request = start(1, stop=["\nQ:"], stream=True, return_logprob=True)
+    request = start(1, stop=["\nQ:"], stream=True, scoring=Scoring())
     first = only_output(detokenizer.step(batch({1: b"ok\n"}, (request,), logprobs=[0, -1, -2])))
     assert (first.text, ids_of(first)) == ("ok", list(b"ok\n"))
     step = detokenizer.step(batch({1: b"Q:xyz"}, logprobs=[-3, -4, -5, -6, -7]))

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from detokenizer_proc.core import Detokenizer
 from srt.files.vocab import Vocab
@@ -19,6 +18,7 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.sampling import Scoring
 
 PIECES = [bytes([i]) for i in range(256)] + [b'",', b'":', b"ab", b"abc", "é".encode()]
 COMMA, COLON, AB, ABC, E_ACUTE = range(256, 261)
@@ -35,9 +35,8 @@ class Reader:
         self.tops, self.named = list[list[int]](), list[list[float]]()
         self.scored = logprobs
         self.last: Output | None = None
-        start = ReqStart(1, b"c", "r", 3, 0, stop or [], stream=True, return_logprob=logprobs)
-        if logprobs:
-            start = replace(start, top_logprobs=2, logprob_token_ids=[7, 8, 9])
+        scoring = Scoring(top=2, ids=[7, 8, 9]) if logprobs else None
+        start = ReqStart(1, b"c", "r", 3, 0, stop or [], stream=True, scoring=scoring)
         self._send(TokenBatch(0, starts=[start]))
 
     def give(self, ids: list[int], jump: tuple[int, int] | None = None) -> None:

@@ -19,6 +19,7 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.sampling import Scoring
 
 PIECES = [b"", b"a", b"b", b"ab", b"ba:", b"\xc3", b"\xa9", "é".encode(), b"<stop>"]
 STOP_ID = 8
@@ -32,16 +33,15 @@ STARTS = st.fixed_dictionaries(
         "no_stop_trim": st.booleans(),
         "skip_special_tokens": st.booleans(),
         "skip_bytes": st.integers(0, 3),
-        "top_logprobs": st.integers(0, 2),
-        "logprob_token_ids": st.lists(st.integers(0, 8), max_size=2),
-        "return_logprob": st.booleans(),
+        "scoring": st.none()
+        | st.builds(Scoring, top=st.integers(0, 2), ids=st.lists(st.integers(0, 8), max_size=2)),
     }
 )
 
 
-def detail(start: ReqStart, ids: list[int]) -> LogprobDetail:
+def detail(scoring: Scoring, ids: list[int]) -> LogprobDetail:
     """Values that tell which id and column they belong to."""
-    k, m = start.top_logprobs, len(start.logprob_token_ids)
+    k, m = scoring.top, len(scoring.ids)
     return LogprobDetail(
         pack_ids([10 * i + n for i in ids for n in range(k)]),
         pack_floats([-10.0 * i - n for i in ids for n in range(k)]),
@@ -59,7 +59,7 @@ def batch(starts: list[ReqStart], ids: list[int], drop: int | None, ends: bool) 
         ids=pack_ids(ids * count),
         logprobs=pack_floats([-float(i) for i in ids] * count),
         jumps=[] if drop is None else [(n, drop, 0) for n in range(count)],
-        details={n: detail(start, ids) for n, start in enumerate(starts) if start.return_logprob},
+        details={n: detail(start.scoring, ids) for n, start in enumerate(starts) if start.scoring},
         ends=[ReqEnd(start.handle, Finish("stop", STOP_ID)) for start in starts] if ends else [],
     )
 
@@ -76,7 +76,8 @@ class Collected:
         assert self.last is None or self.last.finish is None
         self.last, self.text = output, self.text + output.text
         got = output.detail or LogprobDetail()
-        k, m = start.top_logprobs, len(start.logprob_token_ids)
+        scoring = start.scoring or Scoring()
+        k, m = scoring.top, len(scoring.ids)
         self._extend("ids", unpack_ids(output.ids).reshape(-1, 1), output.dropped)
         self._extend("logprobs", unpack_floats(output.logprobs).reshape(-1, 1), output.dropped)
         self._extend("top ids", unpack_ids(got.top_ids).reshape(-1, k or 1), output.dropped)
@@ -92,16 +93,16 @@ class Collected:
         ids = [i for (i,) in self.rows["ids"]]
         assert self.last is not None and self.last.completion_tokens == len(ids)
         assert self.last.jump_tokens == max(0, len(ids) - self.last.forward_passes)
-        if not start.return_logprob:
+        if start.scoring is None:
             assert not any(rows for name, rows in self.rows.items() if name != "ids")
             return
         assert self.rows["logprobs"] == [[-float(i)] for i in ids]
-        if start.top_logprobs:
-            expected = [[10 * i + n for n in range(start.top_logprobs)] for i in ids]
+        if start.scoring.top:
+            expected = [[10 * i + n for n in range(start.scoring.top)] for i in ids]
             assert self.rows["top ids"] == expected
             assert self.rows["tops"] == [[-float(i) for i in row] for row in expected]
-        if start.logprob_token_ids:
-            count = len(start.logprob_token_ids)
+        if start.scoring.ids:
+            count = len(start.scoring.ids)
             assert self.rows["named"] == [[-10.0 * i - n for n in range(count)] for i in ids]
 
 

@@ -27,7 +27,7 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.fake_executor import (
     VOCAB,
     Detail,
@@ -95,12 +95,11 @@ class Driver:
                 sampling, max_new_tokens=max_new, min_new_tokens=min_new, temperature=0
             ),
             eos_ids=list(eos),
-            return_logprob=logprob_start is not None,
-            logprob_start_len=-1 if logprob_start is None else logprob_start,
+            scoring=None
+            if logprob_start is None
+            else Scoring(logprob_start, top_logprobs, list(logprob_ids)),
             cache_salt=salt,
             bad_ids=[list(ids) for ids in bad_ids],
-            top_logprobs=top_logprobs,
-            logprob_token_ids=list(logprob_ids),
             healed_ids=pack_ids(list(healed)),
             deadline_s=deadline,
         )
@@ -236,9 +235,10 @@ def _replace_tail(values: list[Any], drop: int, new: list[Any]) -> None:
 
 def _details_of(start: ReqStart, detail: LogprobDetail | None, count: int) -> list[Detail]:
     """The detail of `count` positions, by position; nothing if the req asked for none."""
-    num_top, num_ids = start.top_logprobs, len(start.logprob_token_ids)
+    scoring = start.scoring or Scoring()
+    num_top, num_ids = scoring.top, len(scoring.ids)
     if detail is None:
-        assert not start.return_logprob or num_top + num_ids == 0, "a detail is missing"
+        assert not scoring.has_details, "a detail is missing"
         return []
     top_ids = unpack_ids(detail.top_ids).reshape(count, num_top).tolist()
     top_logprobs = unpack_floats(detail.top_logprobs).reshape(count, num_top).tolist()

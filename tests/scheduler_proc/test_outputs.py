@@ -18,7 +18,7 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
@@ -27,8 +27,8 @@ WATCHED: list[dict[str, Any]] = [
     {"stream": True},
     {"sampling": SamplingParams(stop=["x"], max_new_tokens=500)},
     {"sampling": SamplingParams(stop_regex=["x"], max_new_tokens=500)},
-    {"return_logprob": True, "top_logprobs": 2},
-    {"return_logprob": True, "logprob_token_ids": [3]},
+    {"scoring": Scoring(top=2)},
+    {"scoring": Scoring(ids=[3])},
 ]
 
 
@@ -55,7 +55,7 @@ def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
 @pytest.mark.parametrize("asked", [False, True])
 def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -> None:
     """A model may give no finite logits: those of the tokens behind are not to move up."""
-    outputs, req = OutputBuffer(), req_of(return_logprob=asked, stream=True)
+    outputs, req = OutputBuffer(), req_of(scoring=Scoring() if asked else None, stream=True)
     outputs.token(req, 7, math.nan)
     outputs.jump(req, 0, 0, [8, 9], [math.nan] * 2)
     batch = outputs.take(0)
@@ -65,7 +65,7 @@ def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -
 
 def test_a_whole_answer_is_told_in_bunches() -> None:
     """Its start at once, then nothing for a while; the rest with its end."""
-    outputs, req = OutputBuffer(), req_of(return_logprob=True)
+    outputs, req = OutputBuffer(), req_of(scoring=Scoring())
     count = 2 * HELD_TOKENS + 5
     batches = []
     for i in range(count):

@@ -15,7 +15,7 @@ from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.scheduler import Scheduler, SchedulerConfig
 from srt.wire.errors import RequestError
 from srt.wire.messages import TokenizedReq, pack_ids
-from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams
+from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams, Scoring
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import SMALL, random_llama, save_directory
 
@@ -80,7 +80,7 @@ def run(executor: Executor, sampling: SamplingParams) -> None:
     core = Scheduler(SchedulerConfig(POOL, executor.context_len, VOCAB))
     for rid, params in (("asked", sampling), ("beside", DEFAULTS)):
         ids = pack_ids([1, 2, 3, VOCAB - 1])
-        core.add(TokenizedReq(b"c", rid, 0, ids, params, return_logprob=True), 0.0)
+        core.add(TokenizedReq(b"c", rid, 0, ids, params, scoring=Scoring()), 0.0)
     while (plan := core.prepare(0.0)) is not None:
         step = core.seal(plan)
         if step is not None:

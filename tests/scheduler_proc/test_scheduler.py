@@ -12,7 +12,7 @@ from scheduler_proc.invariants import check_invariants
 from scheduler_proc.step import Step
 from scheduler_proc.trace import TraceRecorder, replay
 from srt.wire.messages import ClientGone, Finish
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
@@ -247,7 +247,7 @@ def test_the_detokenizer_is_told_how_to_stop_and_what_was_asked() -> None:
     assert batch is not None
     start = batch.starts[0]
     assert (start.stop_regex, start.no_stop_trim) == (["a+"], True)
-    assert (start.top_logprobs, start.logprob_token_ids) == (4, [8])
+    assert start.scoring == Scoring(1, 4, [8])
 
 
 def test_a_failed_step_ends_its_reqs_only() -> None:

@@ -32,7 +32,7 @@ from srt.wire.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.wire.sampling import SamplingParams, sub_seed
+from srt.wire.sampling import SamplingParams, Scoring, sub_seed
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import ChatTemplate
@@ -110,11 +110,8 @@ def assert_unavailable(error: ErrorInfo, word: str) -> None:
 def test_everything_is_passed_on() -> None:
     fields: dict[str, Any] = {
         "stream": True,
-        "return_logprob": True,
-        "logprob_start_len": 2,
+        "scoring": Scoring(2, 3, [5, 7]),
         "cache_salt": "s",
-        "top_logprobs": 3,
-        "logprob_token_ids": [5, 7],
     }
     req = request(sampling={"temperature": 0.5, "stop": ["x"]}, **fields)
     assert admitted(make_front(), req) == TokenizedReq(
@@ -156,9 +153,7 @@ def test_bad_words_become_tokens() -> None:
 
 def test_samples_are_requests_of_their_own() -> None:
     front = make_front(max_requests=3)
-    req = request(
-        sampling={"n": 3, "seed": 11, "stop": ["x"]}, return_logprob=True, logprob_start_len=1
-    )
+    req = request(sampling={"n": 3, "seed": 11, "stop": ["x"]}, scoring=Scoring(start=1))
     parts = samples(front, req)
     alone = admitted(make_front(), replace(req, sampling=replace(req.sampling, n=1)))
     assert parts == [
@@ -166,7 +161,7 @@ def test_samples_are_requests_of_their_own() -> None:
             alone,
             rid=f"r/{i}",
             sampling=replace(alone.sampling, seed=sub_seed(11, i)),
-            logprob_start_len=1 if i == 0 else -1,
+            scoring=Scoring(1 if i == 0 else -1),
         )
         for i in range(3)
     ]
@@ -238,15 +233,13 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
         ({"sampling": {"min_new_tokens": 9}}, "min_new_tokens"),
         ({"sampling": {"allowed_token_ids": [1] * 259}}, "allowed_token_ids"),
         ({"sampling": {"allowed_token_ids": [258]}}, "allowed_token_ids"),
-        ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len"),
-        ({"return_logprob": True, "logprob_start_len": 6}, "logprob_start_len"),
-        ({"return_logprob": True, "top_logprobs": 65}, "top_logprobs"),
-        ({"return_logprob": True, "top_logprobs": -1}, "top_logprobs"),
-        ({"top_logprobs": 1}, "top_logprobs"),
-        ({"return_logprob": True, "logprob_token_ids": [258]}, "logprob_token_ids"),
-        ({"return_logprob": True, "logprob_token_ids": [-1]}, "logprob_token_ids"),
-        ({"return_logprob": True, "logprob_token_ids": [1] * 257}, "logprob_token_ids"),
-        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"scoring": Scoring(start=-2)}, "logprob_start_len"),
+        ({"scoring": Scoring(start=6)}, "logprob_start_len"),
+        ({"scoring": Scoring(top=65)}, "top_logprobs"),
+        ({"scoring": Scoring(top=-1)}, "top_logprobs"),
+        ({"scoring": Scoring(ids=[258])}, "logprob_token_ids"),
+        ({"scoring": Scoring(ids=[-1])}, "logprob_token_ids"),
+        ({"scoring": Scoring(ids=[1] * 257)}, "logprob_token_ids"),
         ({"sampling": {"stop_regex": ["a", "b)"]}}, "stop_regex"),
         ({"sampling": {"stop_regex": ["a*"]}}, "stop_regex"),
         ({"sampling": {"stop_regex": ["(ab){300}"]}}, "stop_regex"),
@@ -261,10 +254,8 @@ def test_bad_requests_name_the_field(fields: dict[str, Any], param: str) -> None
 def test_edges_that_are_allowed() -> None:
     front = make_front()
     admitted(front, request("ids", input_ids=pack_ids([0, 257])))
-    admitted(front, request("start", return_logprob=True, logprob_start_len=5))
-    admitted(front, request("unused", logprob_start_len=99))
-    details: dict[str, Any] = {"top_logprobs": 64, "logprob_token_ids": [0, 257] * 128}
-    admitted(front, request("details", return_logprob=True, **details))
+    admitted(front, request("start", scoring=Scoring(start=5)))
+    admitted(front, request("details", scoring=Scoring(top=64, ids=[0, 257] * 128)))
 
 
 def test_stop_ids_that_the_vocabulary_lacks_stop_nothing() -> None:

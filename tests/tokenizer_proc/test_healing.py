@@ -12,7 +12,7 @@ from srt.files.tokenizer import Tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab
 from srt.wire.constraint import Constraint, free_key, free_key_text
 from srt.wire.messages import CompileReply, GenerateReq, pack_ids, unpack_ids
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request
 from tokenizer_proc.admission import Admission
@@ -127,7 +127,7 @@ def test_no_special_token_is_a_longer_one() -> None:
 # ---- requests ------------------------------------------------------------------------------------
 
 MERGED = [*VOCAB.token_bytes[:256], b"<bos>", b"<eos>", b"lo!", b"://"]
-FIELDS: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 5}
+FIELDS: dict[str, Any] = {"scoring": Scoring(start=5)}
 
 
 def healed(front: DirectFront, req: GenerateReq) -> Any:
@@ -145,7 +145,7 @@ def test_a_free_request_gets_a_grammar_that_needs_no_compiler() -> None:
     assert unpack_ids(sent.input_ids).tolist() == list(b"hel")
     assert (sent.healed_ids, sent.healed_bytes) == (pack_ids(list(b"lo")), 2)
     assert sent.grammar == free_key("lo") and free_key_text(sent.grammar) == b"lo"
-    assert sent.logprob_start_len == 3  # the prompt's scores end where the prompt does now
+    assert sent.scoring == Scoring(start=3)  # the prompt's scores end where the prompt does now
     assert (answer.admitted.prompt_tokens, answer.admitted.healed_tokens) == (5, 2)
 
 

@@ -26,7 +26,7 @@ from srt.wire.messages import (
     pack_ids,
     unpack_ids,
 )
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc import scoring
 from tokenizer_proc.admission import Admission
@@ -103,8 +103,7 @@ def test_one_request_per_continuation() -> None:
         epoch=EPOCH,
         input_ids=pack_ids(list(b"hello you")),
         sampling=SamplingParams(max_new_tokens=0),
-        return_logprob=True,
-        logprob_start_len=6,
+        scoring=Scoring(start=6),
         cache_salt="salt",
     )
     assert answer.parts[0] == first
@@ -141,7 +140,7 @@ def test_the_boundary_rule(
     answer = admitted(make_front(), score(*continuations, text=text))
     assert sequences(answer) == ids
     assert answer.admitted.score_start == start
-    assert {part.logprob_start_len for part in answer.parts} == {start}
+    assert all(part.scoring == Scoring(start=start) for part in answer.parts)
 
 
 def test_bos_belongs_to_a_text_prefix_only() -> None:

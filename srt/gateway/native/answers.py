@@ -13,6 +13,7 @@ from srt.gateway.http.turns import in_turns
 from srt.gateway.openai.answers import NewTokens, captures_in
 from srt.gateway.wire.native import FinishReason, LogprobEntry, MetaInfo, NativeResponse
 from srt.wire.messages import Finish
+from srt.wire.sampling import SamplingParams, Scoring
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
@@ -40,7 +41,9 @@ class NativeAnswers:
         for request in requests:
             inputs = [_Column(), _Column(), _Column()]  # the samples share them
             self._logprobs += [
-                _Logprobs(request, texts, inputs) if request.return_logprob else None
+                _Logprobs(request.sampling, request.scoring, texts, inputs)
+                if request.scoring is not None
+                else None
                 for _ in range(samples)
             ]
 
@@ -100,10 +103,16 @@ class _Column:
 class _Logprobs:
     """The log-probabilities of one answer. `inputs` are the columns of the prompt's."""
 
-    def __init__(self, request: Request, texts: Vocab | None, inputs: list[_Column]) -> None:
-        self._request = request
+    def __init__(
+        self,
+        sampling: SamplingParams,
+        scoring: Scoring,
+        texts: Vocab | None,
+        inputs: list[_Column],
+    ) -> None:
+        self._scoring = scoring
         self._texts = texts
-        self._new = NewTokens(request.sampling)
+        self._new = NewTokens(sampling)
         self._inputs = inputs
         self._outputs = [_Column(), _Column(), _Column()]
 
@@ -112,10 +121,10 @@ class _Logprobs:
         outputs = list(zip(output.output_logprobs or [], output.output_ids, strict=False))
         yield from self._inputs[0].settle(output.prompt_logprobs or [], self._chosen)
         yield from self._outputs[0].settle(outputs, self._chosen)
-        if self._request.top_logprobs:
+        if self._scoring.top:
             yield from self._inputs[1].settle(output.prompt_top_logprobs or [], self._top)
             yield from self._outputs[1].settle(output.output_top_logprobs or [], self._top)
-        if self._request.logprob_token_ids:
+        if self._scoring.ids:
             yield from self._inputs[2].settle(output.prompt_id_logprobs or [], self._named)
             yield from self._outputs[2].settle(output.output_id_logprobs or [], self._named)
 
@@ -131,14 +140,14 @@ class _Logprobs:
             output_token_logprobs=self._outputs[0].entries(outputs, settled, self._chosen),
             normalized_prompt_logprob=sum(known) / len(known) if known else None,
         )
-        if self._request.top_logprobs:
+        if self._scoring.top:
             in_top, out_top = output.prompt_top_logprobs or [], output.output_top_logprobs or []
             meta = replace(
                 meta,
                 input_top_logprobs=self._inputs[1].entries(in_top, len(in_top), self._top),
                 output_top_logprobs=self._outputs[1].entries(out_top, settled, self._top),
             )
-        if self._request.logprob_token_ids:
+        if self._scoring.ids:
             in_ids, out_ids = output.prompt_id_logprobs or [], output.output_id_logprobs or []
             meta = replace(
                 meta,
@@ -154,8 +163,7 @@ class _Logprobs:
         return None if row is None else self._encoded(row)
 
     def _named(self, row: list[float] | None) -> msgspec.Raw | None:
-        ids = self._request.logprob_token_ids
-        return None if row is None else self._encoded(zip(row, ids, strict=True))
+        return None if row is None else self._encoded(zip(row, self._scoring.ids, strict=True))
 
     def _encoded(self, pairs: Iterable[tuple[float, int]]) -> msgspec.Raw:
         return msgspec.Raw(_encode([self._entry(*pair) for pair in pairs]))

@@ -3,12 +3,12 @@
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from srt.client.generation import Request
+from srt.client.generation import Request, scoring_of
 from srt.gateway.batch import check_size, renamed
 from srt.gateway.context import GatewayInfo
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.wire.errors import RequestError
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 T = TypeVar("T")
 
@@ -17,8 +17,6 @@ _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
 _BODY_NAMES = {
     "rid": "rid",
     "cache_salt": "cache_salt",
-    "return_logprob": "return_logprob",
-    "logprob_start_len": "logprob_start_len",
     "top_logprobs": "top_logprobs_num",
     "logprob_token_ids": "token_ids_logprob",
 }
@@ -64,18 +62,19 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
     samplings = _per_prompt(body.sampling_params, count, "sampling_params")
     samples = _samples(samplings)
     check_size(count, samples, info.max_requests, name)
-    shared = _per_prompt_fields(body, samplings)
+    scorings, salts = _scorings(body, samplings), _salts(body, count)
     rids = _rids(body.rid, count, is_list)
     requests = [
         Request(
             stream=body.stream,
             sampling=_params(samplings[i], body, i),
+            scoring=scorings[i],
+            cache_salt=salts[i],
             text=value if name == "text" else None,
             input_ids=value if name == "input_ids" else None,
             rid=rids[i],
             timeout_ms=body.timeout_ms,
             literal_spans=tuple(body.literal_spans),
-            **{field: values_of[i] for field, values_of in shared.items()},
         )
         for i, value in enumerate(values)
     ]
@@ -91,23 +90,20 @@ def _check_spans(body: NativeRequest) -> None:
         raise RequestError(f"{name} and return_prompt_token_ids exclude each other", param=name)
 
 
-def _per_prompt_fields(
-    body: NativeRequest, samplings: list[NativeSampling]
-) -> dict[str, list[Any]]:
-    """By the ring's name, the values of each prompt."""
+def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scoring | None]:
+    """What each prompt's answer has of log-probabilities."""
     count = len(samplings)
-    return_logprob = _per_prompt(body.return_logprob, count, "return_logprob")
     starts: list[Any] = _per_prompt(body.logprob_start_len, count, "logprob_start_len")
-    return {
-        "return_logprob": return_logprob,
-        "logprob_start_len": [
-            _default_start(sampling) if start is None else start
-            for start, sampling in zip(starts, samplings, strict=True)
-        ],
-        "top_logprobs": _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
-        "logprob_token_ids": _named_ids(body.token_ids_logprob, count),
-        "cache_salt": _salts(body, count),
-    }
+    columns = (
+        _per_prompt(body.return_logprob, count, "return_logprob"),
+        [_default_start(s) if i is None else i for i, s in zip(starts, samplings, strict=True)],
+        _per_prompt(body.top_logprobs_num, count, "top_logprobs_num"),
+        _named_ids(body.token_ids_logprob, count),
+    )
+    try:
+        return [scoring_of(*row) for row in zip(*columns, strict=True)]
+    except RequestError as exc:
+        raise renamed(exc, partial(rename_param, body, False), 0) from exc
 
 
 def _default_start(sampling: NativeSampling) -> int:

@@ -29,6 +29,7 @@ from srt.gateway.wire.tokens import TokenizeBody
 from srt.wire.constraint import ConstraintKind
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
+from srt.wire.sampling import Scoring
 
 _THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
 _TOOLS = "tools"
@@ -84,7 +85,10 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     reasoned = _end_of_reasoning(tags, plan) if reasons_first else ""
     after = reasoned if body.constraint_after is None else body.constraint_after
     limit, names = _limit(body)
-    wants_prompt = body.prompt_logprobs is not None
+    scoring = None
+    if body.logprobs or body.prompt_logprobs is not None:
+        start = -1 if body.prompt_logprobs is None else 0
+        scoring = Scoring(start, max(body.top_logprobs, body.prompt_logprobs or 0))
     reads_tools = plan is not None and body.parse_tool_calls
     request = Request(
         stream=body.stream,
@@ -95,9 +99,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         timeout_ms=body.timeout_ms,
         tools=shown,
         chat=chat_options(body, vocab.chat_template or ""),
-        return_logprob=body.logprobs or wants_prompt,
-        logprob_start_len=0 if wants_prompt else -1,
-        top_logprobs=max(body.top_logprobs, body.prompt_logprobs or 0),
+        scoring=scoring,
     )
     reading = Reading(
         form=form,

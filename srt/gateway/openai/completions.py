@@ -27,6 +27,7 @@ from srt.gateway.wire.openai import (
     CompletionRequest,
 )
 from srt.wire.errors import RequestError
+from srt.wire.sampling import Scoring
 
 
 def completion_requests(
@@ -46,7 +47,11 @@ def completion_requests(
     check_size(len(values), sampling.n, info.max_requests, "prompt")
     if len({type(value) for value in values}) > 1:
         raise RequestError("prompt must not mix texts and token ids", param="prompt")
+    scoring = None
     wants_prompt = _scores_echo(body) or body.prompt_logprobs is not None
+    if body.logprobs is not None or wants_prompt or _has_losers(body):
+        start = 0 if wants_prompt else -1
+        scoring = Scoring(start, max(body.logprobs or 0, body.prompt_logprobs or 0))
     return [
         Request(
             stream=body.stream,
@@ -56,9 +61,7 @@ def completion_requests(
             rid=f"{body.rid}_{i}" if body.rid and many else body.rid,
             cache_salt=body.cache_salt,
             timeout_ms=body.timeout_ms,
-            return_logprob=body.logprobs is not None or wants_prompt or _has_losers(body),
-            logprob_start_len=0 if wants_prompt else -1,
-            top_logprobs=max(body.logprobs or 0, body.prompt_logprobs or 0),
+            scoring=scoring,
         )
         for i, value in enumerate(values)
     ]

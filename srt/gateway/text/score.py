@@ -30,7 +30,7 @@ from srt.gateway.wire.score import (
     score_response,
 )
 from srt.wire.errors import CONFLICT, RequestError
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 MAX_ITEMS = 1024
 MAX_JOINED_CHARS = 2**24  # of queries before all items
@@ -123,8 +123,7 @@ async def _last_positions(
             text=prompt if is_text else None,
             input_ids=None if is_text else prompt,
             sampling=_NEXT_TOKEN,
-            return_logprob=True,
-            logprob_token_ids=body.label_token_ids,
+            scoring=Scoring(ids=body.label_token_ids),
             rid=body.rid and f"{body.rid}_{index}",
             cache_salt=body.cache_salt,
         )

@@ -12,7 +12,7 @@ from srt.client.generation import Client, Request, TokenizeRequest
 from srt.client.http_client import HttpClient
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, RequestError, RingError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolCall, ToolSpec
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
@@ -27,9 +27,7 @@ async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     async with served(fake) as server, HttpClient(server.url) as http:
         client: Client = http
         generation = await client.submit(
-            Request(
-                text="a b", sampling=sampling, return_logprob=True, logprob_start_len=0, rid="q"
-            )
+            Request(text="a b", sampling=sampling, scoring=Scoring(start=0), rid="q")
         )
         assert (generation.rid, generation.prompt_tokens) == ("q", 2)
         snapshots = [output async for output in generation]
@@ -51,15 +49,11 @@ async def test_a_whole_answer_is_what_a_stream_ends_with() -> None:
     asked = Request(
         text="a b",
         sampling=SamplingParams(max_new_tokens=3, seed=4),
-        return_logprob=True,
-        logprob_start_len=0,
-        top_logprobs=2,
-        logprob_token_ids=[7],
+        scoring=Scoring(start=0, top=2, ids=[7]),
         rid="q",
     )
     several = replace(asked, sampling=replace(asked.sampling, n=3))
-    chat = replace(asked, text=None, messages=[ChatMessage("user", "hi")], return_logprob=False)
-    chat = replace(chat, top_logprobs=0, logprob_token_ids=())
+    chat = replace(asked, text=None, messages=[ChatMessage("user", "hi")], scoring=None)
     async with served(fake) as server, HttpClient(server.url) as client:
         unbounded = replace(asked, sampling=SamplingParams(max_new_tokens=None))
         for request in (asked, several, chat, unbounded):
@@ -146,10 +140,7 @@ async def test_log_probabilities_with_all_details() -> None:
     fake = FakeClient()
     asked = Request(
         text="a b",
-        return_logprob=True,
-        logprob_start_len=0,
-        top_logprobs=2,
-        logprob_token_ids=[7, 9],
+        scoring=Scoring(start=0, top=2, ids=[7, 9]),
         sampling=SamplingParams(max_new_tokens=2),
     )
     chat = msgspec.structs.replace(asked, text=None, messages=[ChatMessage("user", "hi")])
@@ -162,7 +153,7 @@ async def test_log_probabilities_with_all_details() -> None:
             assert output.prompt_top_logprobs == [None, top]
             assert output.output_id_logprobs == [[-7.0, -9.0]] * 2
             assert output.prompt_id_logprobs == [None, [-7.0, -9.0]]
-        plain = await (await client.submit(Request(text="a", return_logprob=True))).result()
+        plain = await (await client.submit(Request(text="a", scoring=Scoring()))).result()
     assert fake.requests[1].input_ids == [2]
     assert (plain.output_top_logprobs, plain.prompt_id_logprobs) == (None, None)
 

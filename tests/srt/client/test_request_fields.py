@@ -9,7 +9,7 @@ from srt.client.generation import TokenizeRequest
 from srt.client.request_fields import checked_request, checked_tokenize
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, ToolCall, ToolSpec
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 SCHEMA = {"type": "object", "properties": {"é": {"type": "null"}}}
 MESSAGE = {"role": "user", "content": "hi"}
@@ -60,9 +60,22 @@ def test_how_a_chat_is_written() -> None:
 
 def test_tokens_may_be_named_as_json_does() -> None:
     checked = checked_request(
-        {"text": "a", "sampling": {"logit_bias": {"5": 1, 6: 2.5}}, "logprob_token_ids": (7,)}
+        {
+            "text": "a",
+            "sampling": {"logit_bias": {"5": 1, 6: 2.5}},
+            "return_logprob": True,
+            "logprob_token_ids": (7,),
+        }
     )
-    assert checked.sampling.logit_bias == {5: 1.0, 6: 2.5} and checked.logprob_token_ids == [7]
+    assert checked.sampling.logit_bias == {5: 1.0, 6: 2.5} and checked.scoring == Scoring(ids=[7])
+
+
+def test_log_probabilities_are_asked_for_in_four_arguments() -> None:
+    assert checked_request({"text": "a", "logprob_start_len": 99}).scoring is None
+    assert checked_request({"text": "a", "return_logprob": True}).scoring == Scoring()
+    asked = {"logprob_start_len": 2, "top_logprobs": 3}
+    checked = checked_request({"text": "a", "return_logprob": True, **asked})
+    assert checked.scoring == Scoring(2, 3)
 
 
 def test_what_is_to_be_tokenized() -> None:
@@ -92,6 +105,10 @@ def test_what_is_to_be_tokenized() -> None:
         ({"sampling": {"n": "2"}}, "n"),
         ({"sampling": {"stop_regex": "a"}}, "stop_regex"),
         ({"top_logprobs": "2"}, "top_logprobs"),
+        ({"top_logprobs": 1}, "top_logprobs"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"return_logprob": "yes"}, "return_logprob"),
+        ({"scoring": {"top": 1}}, "scoring"),
         ({"logprob_token_ids": "ab"}, "logprob_token_ids"),
         ({"chat": 5}, "chat"),
         ({"chat": {"continue_final": 1}}, "chat.continue_final"),

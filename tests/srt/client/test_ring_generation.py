@@ -19,7 +19,7 @@ from srt.wire.messages import (
     pack_floats,
     pack_ids,
 )
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 
 LENGTH = Finish("length")
 NAN = math.nan
@@ -116,9 +116,7 @@ async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
 
 async def test_details_follow_the_ids() -> None:
     """Also those that a jump replaces."""
-    reader = Reader(
-        return_logprob=True, logprob_start_len=0, top_logprobs=2, logprob_token_ids=[5, 6, 7]
-    )
+    reader = Reader(scoring=Scoring(start=0, top=2, ids=[5, 6, 7]))
     (generation,) = reader.generations
     a, b, c = [(1, -0.5), (2, -1.0)], [(3, -0.25), (4, -2.0)], [(8, -0.125), (9, -4.0)]
     prompt = {
@@ -143,7 +141,7 @@ async def test_details_follow_the_ids() -> None:
 
 
 async def test_what_was_not_asked_for_is_none() -> None:
-    plain, scored = Reader(), Reader(return_logprob=True, top_logprobs=1)
+    plain, scored = Reader(), Reader(scoring=Scoring(top=1))
     for reader in (plain, scored):
         reader.generations[0].take(output(finish=LENGTH))
     last = await plain.generations[0].result()
@@ -158,7 +156,7 @@ PROMPT = {"prompt_logprob_ids": pack_ids([1]), "prompt_logprobs": pack_floats([-
 
 async def test_the_prompts_log_probabilities_are_for_all_samples() -> None:
     """A sample that ends before the first one has told them waits for them."""
-    reader = Reader(3, return_logprob=True, logprob_start_len=1)
+    reader = Reader(3, scoring=Scoring(start=1))
     first, second, third = reader.generations
     second.take(output("x", (1,)))
     iterator = aiter(second)
@@ -175,7 +173,7 @@ async def test_the_prompts_log_probabilities_are_for_all_samples() -> None:
 
 @pytest.mark.parametrize("how", ["closed", "failed", "aborted"])
 async def test_nobody_waits_for_a_first_sample_that_is_gone(how: str) -> None:
-    reader = Reader(2, return_logprob=True, logprob_start_len=1)
+    reader = Reader(2, scoring=Scoring(start=1))
     first, second = reader.generations
     second.take(output("x", finish=LENGTH))
     end = asyncio.ensure_future(second.result())
@@ -190,7 +188,7 @@ async def test_nobody_waits_for_a_first_sample_that_is_gone(how: str) -> None:
 
 
 async def test_samples_that_were_aborted_before_they_began() -> None:
-    reader = Reader(3, return_logprob=True, logprob_start_len=0)
+    reader = Reader(3, scoring=Scoring(start=0))
     reader.samples.admit(Admitted("7", 1, 5, aborted=[0, 2]))
     first, second, third = reader.generations
     for generation in (first, third):

@@ -26,6 +26,7 @@ from srt.wire.messages import (
     pack_ids,
 )
 from srt.wire.parcels import output_batches, token_batches
+from srt.wire.sampling import Scoring
 
 
 def detail_of(first: int, count: int, top: int, named: int) -> LogprobDetail:
@@ -54,10 +55,7 @@ def output_of(prompt: int, count: int, top: int = 3, named: int = 2, **fields: A
 def generation() -> RingGeneration:
     asked = Request(
         text="a",
-        return_logprob=True,
-        logprob_start_len=0,
-        top_logprobs=3,
-        logprob_token_ids=[1, 2],
+        scoring=Scoring(start=0, top=3, ids=[1, 2]),
     )
 
     async def no_captures(*_: Any) -> None:
@@ -111,8 +109,7 @@ def test_every_detail_of_43000_positions_can_be_sent() -> None:
     table = bytes(count * 64 * 4)
     detail = LogprobDetail(table, table, bytes(count * 256 * 4))
     ids = bytes(4 * count)
-    start = ReqStart(1, b"c", "7", count, 0, return_logprob=True, top_logprobs=64)
-    start = replace(start, logprob_token_ids=[1] * 256)
+    start = ReqStart(1, b"c", "7", count, 0, scoring=Scoring(top=64, ids=[1] * 256))
     chunk = PromptLogprobs(1, 0, ids, ids, detail)
     told = list(token_batches(TokenBatch(1, starts=[start], prompt_logprobs=[chunk])))
     assert max(len(encode(batch)) for batch in told) < MAX_MESSAGE_BYTES / 2

@@ -11,7 +11,7 @@ from srt.gateway.batch import MAX_REFUSAL_S
 from srt.gateway.native.answers import NativeAnswers
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
 from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, sse_payloads
 
@@ -205,10 +205,7 @@ def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
     request = Request(
         text="a",
         sampling=SamplingParams(regex="a*"),
-        return_logprob=True,
-        logprob_start_len=0,
-        top_logprobs=1,
-        logprob_token_ids=[7],
+        scoring=Scoring(0, 1, [7]),
     )
     texts, steps = Asked(), 40
     ids: list[int] = []
@@ -270,10 +267,11 @@ async def test_logprobs_per_prompt() -> None:
     }
     async with in_process(client) as http:
         answers = (await http.post("/generate", json=body)).json()
-    assert [
-        (r.return_logprob, r.logprob_start_len, r.top_logprobs, r.logprob_token_ids, r.cache_salt)
-        for r in client.requests
-    ] == [(True, 0, 1, [5], "x"), (False, -1, 0, [], ""), (True, 1, 2, [6, 7], "y")]
+    assert [(r.scoring, r.cache_salt) for r in client.requests] == [
+        (Scoring(0, 1, [5]), "x"),
+        (None, ""),
+        (Scoring(1, 2, [6, 7]), "y"),
+    ]
     assert ["output_top_logprobs" in a["meta_info"] for a in answers] == [True, False, True]
     assert answers[2]["meta_info"]["output_token_ids_logprobs"][0] == [
         [-6.0, 6, None],
@@ -296,7 +294,7 @@ async def test_where_prompt_logprobs_start(fields: dict[str, Any], start: int) -
     client = FakeClient()
     async with in_process(client) as http:
         await http.post("/generate", json={"text": "a", "return_logprob": True} | fields)
-    assert client.requests[0].logprob_start_len == start
+    assert client.requests[0].scoring == Scoring(start)
 
 
 async def test_prompt_ids_are_told_on_demand() -> None:

@@ -14,7 +14,7 @@ from srt.gateway.openai.answers import NewTokens
 from srt.gateway.openai.logprobs import CompletionScores, Position, TokenNames
 from srt.wire.constraint import Constraint
 from srt.wire.messages import JUMP_WINDOW_TOKENS, ChatMessage, Finish
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import SamplingParams, Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import in_process, sse_payloads
 
@@ -38,11 +38,7 @@ async def test_a_completions_logprobs() -> None:
     client = FakeClient()
     answer = await post("/v1/completions", {"prompt": "a", "logprobs": 2}, client)
     (request,) = client.requests
-    assert (request.return_logprob, request.top_logprobs, request.logprob_start_len) == (
-        True,
-        2,
-        -1,
-    )
+    assert request.scoring == Scoring(top=2)
     # The fake's likely tokens are "Hello" with -0.5 and ", " with -1.5.
     top = {"Hello": -0.5, ", ": -1.5}
     assert answer["choices"][0]["logprobs"] == {
@@ -74,10 +70,10 @@ async def test_echo() -> None:
     client = FakeClient()
     body = {"prompt": "a b", "echo": True, "max_tokens": 0}
     plain = await post("/v1/completions", body, client)
-    assert plain["choices"][0]["text"] == "a b" and not client.requests[0].return_logprob
+    assert plain["choices"][0]["text"] == "a b" and client.requests[0].scoring is None
     assert plain["usage"]["completion_tokens"] == 0
     scored = await post("/v1/completions", body | {"logprobs": 1}, client)
-    assert client.requests[1].logprob_start_len == 0
+    assert client.requests[1].scoring == Scoring(0, 1)
     assert scored["choices"][0]["text"] == "a b"
     assert scored["choices"][0]["logprobs"] == {
         "tokens": ["t0", "t1"],

@@ -20,6 +20,7 @@ from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.gateway.wire.responses import ResponsesRequest
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish
+from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads
 
@@ -262,8 +263,8 @@ async def test_the_best_samples_win() -> None:
     assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "good!"), (1, "best" * 9)]
     assert all(c["logprobs"] is None for c in answer["choices"])
     assert answer["usage"]["completion_tokens"] == 12
-    assert client.requests[0].sampling.n == 3 and client.requests[0].return_logprob
-    assert len(one["choices"]) == 1 and not client.requests[1].return_logprob
+    assert client.requests[0].sampling.n == 3 and client.requests[0].scoring == Scoring()
+    assert len(one["choices"]) == 1 and client.requests[1].scoring is None
 
 
 async def test_how_the_template_is_asked() -> None:

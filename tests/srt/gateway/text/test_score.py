@@ -13,6 +13,7 @@ from srt.client.http_client import HttpClient
 from srt.client.request_fields import checked_score
 from srt.gateway.app import create_app
 from srt.wire.errors import CONFLICT, OVERLOADED, RequestError, RingError
+from srt.wire.sampling import Scoring
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import INFO, VOCAB, error_of, in_process, served
 
@@ -137,7 +138,7 @@ async def test_labels_behind_each_item() -> None:
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == 5
     first = client.requests[0]
     assert (first.text, first.rid, first.cache_salt) == ("q a", "s_0", "x")
-    assert (first.return_logprob, first.logprob_token_ids) == (True, [2, 1, 3])
+    assert first.scoring == Scoring(ids=[2, 1, 3])
     assert first.sampling.max_new_tokens == 1 and first.sampling.ignore_eos
 
 
