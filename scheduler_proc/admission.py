@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scheduler_proc.radix_cache import PrefixCache
+from scheduler_proc.prefix_cache import PrefixCache
 from scheduler_proc.req import Req
 
 OUTPUT_CLIP = 4096  # expected outputs are not counted beyond this

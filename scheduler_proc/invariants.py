@@ -4,8 +4,8 @@ from collections import Counter
 
 import numpy as np
 
-from scheduler_proc.radix_cache import TreeNode
 from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.tree_node import TreeNode
 
 
 def check_invariants(core: Scheduler) -> None:

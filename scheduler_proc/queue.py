@@ -20,8 +20,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
+from scheduler_proc.prefix_cache import PrefixCache
 from scheduler_proc.queue_order import order_of
-from scheduler_proc.radix_cache import PrefixCache
 from scheduler_proc.req import Req
 from scheduler_proc.watchers import Watchers
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Protocol
 
-from scheduler_proc.radix_cache import TreeNode
 from scheduler_proc.req import Req
+from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Spot, Watchers
 
 MATCH_GRAIN = 16  # matches are told apart by so many parts of a prompt

@@ -25,136 +25,15 @@ arXiv 2312.07104, section 3.
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.watchers import NO_TOKEN, Spot, Watchers
+from scheduler_proc.prefix_cache import NO_SLOTS, Inserted, Match
+from scheduler_proc.tree_node import TreeNode
+from scheduler_proc.watchers import Cursor, Watchers
 
 USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue changes
-
-
-class TreeNode:
-    """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
-
-    `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
-    """
-
-    __slots__ = (
-        "children",
-        "end",
-        "in_heap",
-        "key",
-        "last_access",
-        "lock_ref",
-        "parent",
-        "slots",
-        "uid",
-    )
-
-    def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
-        self.uid = uid
-        self.parent = parent
-        self.key = key
-        self.slots = slots
-        self.end: int = len(key) + (0 if parent is None else parent.end)
-        self.children: dict[int, TreeNode] = {}
-        self.lock_ref = 0
-        self.last_access = 0
-        self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one
-
-    @property
-    def is_root(self) -> bool:
-        return self.parent is None
-
-    @property
-    def start(self) -> int:
-        return self.end - len(self.key)
-
-
-class Cursor:
-    """Where a waiting req's match ended, so that the next look at it costs O(1), not O(length).
-
-    Valid as long as its node is in the tree, whose tokens then begin with the match: an edge may be
-    split or grow, but one that loses its tail becomes another node. `track` checks that.
-    """
-
-    __slots__ = ("handle", "length", "next_token", "node", "spot")
-
-    def __init__(self, handle: int = -1) -> None:
-        """`handle` is that of its req."""
-        self.handle = handle
-        self.node: TreeNode | None = None
-        self.length = 0
-        self.spot: Spot | None = None  # among the watchers, if it is one
-        self.next_token = NO_TOKEN
-
-    def current(self) -> TreeNode | None:
-        """The node on whose edge the match ends now; None if the match has to begin anew."""
-        node = self.node
-        if node is None or node.parent is None:
-            return None
-        while self.length <= node.start and node.parent is not None:
-            node = node.parent  # split off since
-        return node
-
-    def path(self) -> Iterator[TreeNode]:
-        """The nodes of the match, from its end up to the root (excluded)."""
-        node = self.node
-        while node is not None and node.parent is not None:
-            yield node
-            node = node.parent
-
-
-class Match(NamedTuple):
-    """A cached prefix: the node where it ends and its slots, int32 [length]."""
-
-    node: TreeNode
-    slots: np.ndarray
-
-    @property
-    def length(self) -> int:
-        return len(self.slots)
-
-
-class Inserted(NamedTuple):
-    """What `insert` did: of the given tokens, the first `existing` were in the tree before.
-
-    `slots` are the tree's slots for all of them: equal to the caller's from `existing` on, and the
-    tree's own before. `owned` is how many of the slots now belong to the tree.
-    """
-
-    node: TreeNode
-    existing: int
-    owned: int
-    slots: np.ndarray
-
-
-class PrefixCache(Protocol):
-    """What the scheduler needs of a prefix cache. `match_len` and `track` change nothing."""
-
-    enabled: bool
-    evictable_size: int
-    protected_size: int
-    evicted_total: int
-    watchers: Watchers
-
-    def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
-    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
-    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
-    def want(self, cursors: Sequence[Cursor]) -> None: ...
-    def also_want(self, cursor: Cursor) -> None: ...
-    def insert(
-        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
-    ) -> Inserted: ...
-    def inc_lock_ref(self, node: TreeNode) -> None: ...
-    def dec_lock_ref(self, node: TreeNode) -> None: ...
-    def evict(self, n: int) -> int: ...
-    def nodes(self) -> Iterator[TreeNode]: ...
-
-
-_EMPTY = np.empty(0, np.int32)
 
 
 class RadixCache:
@@ -166,7 +45,7 @@ class RadixCache:
         self._pool = pool
         self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
         self._salts: dict[int, str] = {}  # a root's uid -> its salt
-        self._nowhere = TreeNode(0, None, _EMPTY, _EMPTY)  # where a match in an empty tree ends
+        self._nowhere = TreeNode(0, None, NO_SLOTS, NO_SLOTS)  # where a match in an empty tree ends
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
         self._last_wanted = 0  # the latest stamp that `want` has given
@@ -247,7 +126,7 @@ class RadixCache:
             matched += common
             if child is not node:
                 break
-        return Match(node, np.concatenate(parts) if parts else _EMPTY)
+        return Match(node, np.concatenate(parts) if parts else NO_SLOTS)
 
     def insert(
         self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
@@ -316,7 +195,7 @@ class RadixCache:
     def _root(self, salt: str) -> TreeNode:
         root = self._roots.get(salt)
         if root is None:
-            root = self._roots[salt] = self._new_node(None, _EMPTY, _EMPTY)
+            root = self._roots[salt] = self._new_node(None, NO_SLOTS, NO_SLOTS)
             self._salts[root.uid] = salt
         return root
 
@@ -385,51 +264,6 @@ class RadixCache:
             self._push_if_evictable(parent)
         elif not parent.children:
             del self._roots[self._salts.pop(parent.uid)]
-
-
-class NoCache:
-    """`--disable-radix-cache`: nothing is ever found or kept; reqs keep and free their slots."""
-
-    enabled = False
-
-    def __init__(self) -> None:
-        self.evictable_size = 0
-        self.protected_size = 0
-        self.evicted_total = 0
-        self.watchers = Watchers()
-        self._root = TreeNode(0, None, _EMPTY, _EMPTY)
-
-    def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
-        return 0
-
-    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
-        return 0
-
-    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
-        return Match(self._root, _EMPTY)
-
-    def want(self, cursors: Sequence[Cursor]) -> None:
-        pass
-
-    def also_want(self, cursor: Cursor) -> None:
-        pass
-
-    def insert(
-        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
-    ) -> Inserted:
-        return Inserted(self._root, 0, 0, slots)
-
-    def inc_lock_ref(self, node: TreeNode) -> None:
-        pass
-
-    def dec_lock_ref(self, node: TreeNode) -> None:
-        pass
-
-    def evict(self, n: int) -> int:
-        return 0
-
-    def nodes(self) -> Iterator[TreeNode]:
-        return iter(())
 
 
 def _common_len(a: np.ndarray, b: np.ndarray) -> int:

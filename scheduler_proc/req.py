@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
 from scheduler_proc.penalties import LogitChanges
-from scheduler_proc.radix_cache import Cursor, TreeNode
+from scheduler_proc.tree_node import TreeNode
+from scheduler_proc.watchers import Cursor
 from srt.wire.messages import Finish, TokenizedReq, unpack_ids
 from srt.wire.sampling import SamplingParams, Scoring
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
-from scheduler_proc.radix_cache import PrefixCache
+from scheduler_proc.prefix_cache import PrefixCache
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
 

@@ -42,8 +42,9 @@ from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.parts import part_of
 from scheduler_proc.plan import Plan
+from scheduler_proc.prefix_cache import NoCache, PrefixCache
 from scheduler_proc.queue import WaitingQueue
-from scheduler_proc.radix_cache import NoCache, PrefixCache, RadixCache
+from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
 from scheduler_proc.step import Row, Step

@@ -8,17 +8,49 @@ place where its match ends, by the token that would lengthen it, or among those 
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from scheduler_proc.radix_cache import Cursor, TreeNode
+from scheduler_proc.tree_node import TreeNode
 
 NO_TOKEN = -1  # follows a match that is the whole prompt
 
 # Of a node by its uid, or of matches of length 0 by their salt.
 Home = int | str
+
+
+class Cursor:
+    """Where a waiting req's match ended, so that the next look at it costs O(1), not O(length).
+
+    Valid as long as its node is in the tree, whose tokens then begin with the match: an edge may be
+    split or grow, but one that loses its tail becomes another node. `track` checks that.
+    """
+
+    __slots__ = ("handle", "length", "next_token", "node", "spot")
+
+    def __init__(self, handle: int = -1) -> None:
+        """`handle` is that of its req."""
+        self.handle = handle
+        self.node: TreeNode | None = None
+        self.length = 0
+        self.spot: Spot | None = None  # among the watchers, if it is one
+        self.next_token = NO_TOKEN
+
+    def current(self) -> TreeNode | None:
+        """The node on whose edge the match ends now; None if the match has to begin anew."""
+        node = self.node
+        if node is None or node.parent is None:
+            return None
+        while self.length <= node.start and node.parent is not None:
+            node = node.parent  # split off since
+        return node
+
+    def path(self) -> Iterator[TreeNode]:
+        """The nodes of the match, from its end up to the root (excluded)."""
+        node = self.node
+        while node is not None and node.parent is not None:
+            yield node
+            node = node.parent
 
 
 class Spot:
@@ -33,11 +65,11 @@ class Spot:
         self.groups: dict[int, dict[Cursor, None]] = {}
         self.handles: list[int] = []
 
-    def add(self, cursor: "Cursor") -> None:
+    def add(self, cursor: Cursor) -> None:
         self.groups.setdefault(cursor.next_token, {})[cursor] = None
         insort(self.handles, cursor.handle)
 
-    def remove(self, cursors: "list[Cursor]", token: int) -> None:
+    def remove(self, cursors: list[Cursor], token: int) -> None:
         """Of the group of `token`."""
         group = self.groups[token]
         for cursor in cursors:
@@ -46,7 +78,7 @@ class Spot:
         if not group:
             del self.groups[token]
 
-    def __iter__(self) -> "Iterator[Cursor]":
+    def __iter__(self) -> Iterator[Cursor]:
         for group in self.groups.values():
             yield from group
 
@@ -58,7 +90,7 @@ class Watchers:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
         self._moved: dict[Cursor, None] = {}
 
-    def add(self, cursor: "Cursor", tokens: np.ndarray, salt: str) -> None:
+    def add(self, cursor: Cursor, tokens: np.ndarray, salt: str) -> None:
         """From now on, `cursor` is told of if the match of `tokens` may have changed."""
         node, length = cursor.node, cursor.length
         home: Home = salt if node is None or node.parent is None else node.uid
@@ -69,7 +101,7 @@ class Watchers:
         cursor.next_token = int(tokens[length]) if length < len(tokens) else NO_TOKEN
         cursor.spot.add(cursor)
 
-    def remove(self, cursor: "Cursor") -> None:
+    def remove(self, cursor: Cursor) -> None:
         """It is told of no more."""
         self._moved.pop(cursor, None)
         spot = cursor.spot
@@ -79,7 +111,7 @@ class Watchers:
         spot.remove([cursor], cursor.next_token)
         self._drop_if_empty(spot)
 
-    def take_moved(self) -> "list[Cursor]":
+    def take_moved(self) -> list[Cursor]:
         """Those to be tracked and added again."""
         moved, self._moved = list(self._moved), {}
         return moved
@@ -100,7 +132,7 @@ class Watchers:
             self._move(group)
             self._drop_if_empty(spot)
 
-    def split(self, node: "TreeNode", upper: "TreeNode") -> None:
+    def split(self, node: TreeNode, upper: TreeNode) -> None:
         """The beginning of the edge to `node` is the edge to `upper` now."""
         spots = self._homes.get(node.uid)
         if spots is None:
@@ -114,12 +146,12 @@ class Watchers:
         if not spots:
             del self._homes[node.uid]
 
-    def removed(self, node: "TreeNode") -> None:
+    def removed(self, node: TreeNode) -> None:
         """The edge to `node` is gone."""
         for spot in self._homes.pop(node.uid, {}).values():
             self._move(list(spot))
 
-    def _move(self, cursors: "list[Cursor]") -> None:
+    def _move(self, cursors: list[Cursor]) -> None:
         for cursor in cursors:
             cursor.spot = None
         self._moved.update(dict.fromkeys(cursors))

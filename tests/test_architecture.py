@@ -101,7 +101,6 @@ KNOWN_CYCLES: tuple[frozenset[str], ...] = (
             "scheduler_proc.grammar.schema.normalise",
         }
     ),
-    frozenset({"scheduler_proc.radix_cache", "scheduler_proc.watchers"}),
 )
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"

@@ -10,7 +10,8 @@ from heapq import heappop, heappush
 
 from bench.hit_rate.families import Prompt
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import RadixCache, TreeNode
+from scheduler_proc.radix_cache import RadixCache
+from scheduler_proc.tree_node import TreeNode
 
 
 class PromptTree:

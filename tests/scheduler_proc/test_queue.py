@@ -14,8 +14,10 @@ from bench.hit_rate.simulator import Setting, simulate
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.queue_order import POLICIES
-from scheduler_proc.radix_cache import Cursor, RadixCache, TreeNode
+from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
+from scheduler_proc.tree_node import TreeNode
+from scheduler_proc.watchers import Cursor
 from srt.wire.messages import TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver

@@ -6,7 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_proc.memory import TokenPool
-from scheduler_proc.radix_cache import Cursor, Inserted, NoCache, RadixCache, TreeNode
+from scheduler_proc.prefix_cache import Inserted, NoCache
+from scheduler_proc.radix_cache import RadixCache
+from scheduler_proc.tree_node import TreeNode
+from scheduler_proc.watchers import Cursor
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 SALTS = st.sampled_from(["", "a"])

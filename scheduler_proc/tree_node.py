@@ -1,0 +1,33 @@
+"""A node of the radix tree, as all see it that work on the tree or look at its paths."""
+
+import numpy as np
+
+
+class TreeNode:
+    """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
+
+    `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
+    """
+
+    __slots__ = (
+        *("children", "end", "in_heap", "key", "last_access", "lock_ref", "parent", "slots", "uid"),
+    )
+
+    def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
+        self.uid = uid
+        self.parent = parent
+        self.key = key
+        self.slots = slots
+        self.end: int = len(key) + (0 if parent is None else parent.end)
+        self.children: dict[int, TreeNode] = {}
+        self.lock_ref = 0
+        self.last_access = 0
+        self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one
+
+    @property
+    def is_root(self) -> bool:
+        return self.parent is None
+
+    @property
+    def start(self) -> int:
+        return self.end - len(self.key)
