@@ -173,6 +173,15 @@ def test_free_text_ends_at_the_end_of_its_tag() -> None:
         ({"type": "json_schema", "json_schema": {"type": "x"}}, "#/type"),
         ({"type": "sequence", "elements": [{"type": "any_text"}, {"type": "regex",
           "pattern": "a"}]}, "/format/elements/0"),
+        ({"type": "star", "content": {"type": "any_text"}}, "/format/content"),
+        ({"type": "repeat", "content": AB, "min": 3, "max": 2}, "/format/max"),
+        ({"type": "tag", "begin": "a", "content": AB, "end": ["b", ""]}, "/format/end/1"),
+        (triggered(tags=[{"type": "or", "begin": "<f", "content": AB, "end": ""}]),
+         "/format/tags/0/type"),
+        ({"structures": [{"schema": {}, "end": "b"}], "triggers": ["a"]}, "/structures/0/begin"),
+        ({"structures": [{"begin": "a", "schema": "{", "end": "b"}], "triggers": ["a"]},
+         "/tags/0/content"),
+        ({}, "/structures"),
         ({"structures": [{"begin": "a", "schema": {}, "end": "b", "x": 1}], "triggers": ["a"]},
          "/structures/0/x"),
     ],
@@ -181,3 +190,10 @@ def test_every_field_is_read_or_refused_by_its_place(form: dict[str, Any], place
     with pytest.raises(GrammarError) as caught:
         matcher_of(form)
     assert place in str(caught.value)
+
+
+@pytest.mark.parametrize("levels", [33, 400, 30_000])
+def test_deep_nesting_is_refused(levels: int) -> None:
+    inner = '{"type": "or", "elements": [' * levels + json.dumps(AB) + "]}" * levels
+    with pytest.raises(GrammarError, match=r"nested|recursion"):
+        tags_grammar(f'{{"format": {{"type": "star", "content": {inner}}}}}', "compact")
