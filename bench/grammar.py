@@ -24,7 +24,7 @@ from bench.patterns import CHARACTER, CITY
 from bench.report import machine, now
 from scheduler_proc.grammar.base import CompiledGrammar, GrammarError
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
 
@@ -68,7 +68,7 @@ class Laboratory:
         return asyncio.run(self._ask(constraint))
 
     async def _ask(self, constraint: Constraint) -> float:
-        store = GrammarStore(lambda: self.vocabulary, self._directory / "grammars")
+        store = GrammarStore(lambda: Shared(self.vocabulary), self._directory / "grammars")
         store.warm()
         started = time.perf_counter()
         reply = self.worker.ask(constraint)

@@ -17,7 +17,8 @@ from bench.patterns import CHARACTER
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.grammar.compiler import GrammarCompiler
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from srt.wire.constraint import Constraint
 from srt.wire.messages import TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams

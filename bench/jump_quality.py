@@ -24,7 +24,8 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
@@ -64,7 +65,6 @@ class Laboratory:
     def generate(self, jobs: list[Job]) -> None:
         """Run them together; fills ids, jumps and finished."""
         core = self._core()
-        core.retokeniser = self._retokeniser
         for i, job in enumerate(jobs):
             job.ids, job.jumps = [], []
             wire = TokenizedReq(
@@ -75,7 +75,7 @@ class Laboratory:
                 sampling=job.sampling,
                 eos_ids=list(self.vocab.eos_ids),
             )
-            core.add(wire, 0.0, job.grammar.start())
+            core.add(wire, 0.0, job.grammar.start(), self._retokeniser)
         handles: dict[int, Job] = {}
         for batch in self._batches(core):
             handles.update((s.handle, jobs[int(s.rid)]) for s in batch.starts)

@@ -17,7 +17,9 @@ import numpy as np
 from bench.roofline import markdown
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.grammar.retokenise import Retokeniser
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from srt.wire.messages import TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
@@ -68,13 +70,14 @@ class Loop:
         outputs: int,
         presence_penalty: float = 0.0,
         grammar: Grammar | None = None,
+        retokeniser: Retokeniser | None = None,
     ) -> None:
         sampling = SamplingParams(
             max_new_tokens=outputs, temperature=0.0, presence_penalty=presence_penalty
         )
         wire = TokenizedReq(b"c", str(self._count), 0, pack_ids(prompt), sampling, stream=True)
         self._count += 1
-        self.core.add(wire, 0.0, grammar)
+        self.core.add(wire, 0.0, grammar, retokeniser)
 
     def step(self) -> StepCost:
         """Plans the next step, runs it and commits the one before."""

@@ -36,7 +36,6 @@ from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
-from scheduler_proc.trace import TraceRecorder
 from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
 
@@ -113,8 +112,7 @@ class LoopAlone(SchedulerActor):
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
-        self._trace = TraceRecorder("", core.config)
-        self._recovery = Recovery(core, self._trace)
+        self._recovery = Recovery(core)
         self._stats_log = StatsLog(core)
         self._wake = asyncio.Event()
         self._pending_flushes = {}
@@ -145,12 +143,12 @@ def waits_ms(rows: int, kind: str, count: int, step_s: float) -> list[float]:
         max_running_requests=rows,
         chunked_prefill_size=rows * CONTEXT,
     )
-    loop.core.retokeniser = Retokeniser(vocab(), Bytes())
+    retokeniser = Retokeniser(vocab(), Bytes())
     for i in range(rows):
         own = kind if i < count else ""
         outputs = 2 * OUTPUTS if own == "jumps" else OUTPUTS
         penalty = 0.5 if own == "penalty" else 0.0
-        loop.add(loop.tokens(CONTEXT), outputs, penalty, grammar(own))
+        loop.add(loop.tokens(CONTEXT), outputs, penalty, grammar(own), retokeniser)
     seconds = uvloop.run(LoopAlone(loop.core, step_s).waits())
     return [1e3 * each for each in seconds[FIRST_STEPS : OUTPUTS - 1]]
 

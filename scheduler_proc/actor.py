@@ -27,19 +27,20 @@ from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
 from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import Recovery
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.step_target import CostMeter
-from scheduler_proc.trace import TraceRecorder
+from scheduler_proc.trace import RecordedScheduler
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
@@ -87,16 +88,15 @@ class SchedulerActor(Actor):
         self._compute = ComputeThread(self._clock)
         self._executor = await self._compute.load(self._load)
         self._core_lock = threading.RLock()
-        self._core = Scheduler(core_config(self.args, self._executor), self.epoch)
-        self._trace = TraceRecorder(self._trace_path(), self._core.config)
-        self._recovery = Recovery(self._core, self._trace)
+        self._core = self._make_core(core_config(self.args, self._executor))
+        self._recovery = Recovery(self._core)
         self._stats_log = StatsLog(self._core)
         self._pace = PaceMeter(self._core)
         self._costs = CostMeter()
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._pending_flushes: dict[str, PendingFlush] = {}
-        self._grammars = GrammarStore(self._vocabulary, self.ring.grammars)
+        self._grammars = GrammarStore(self._shared, self.ring.grammars)
         self._grammars.warm()
         self._intake = GrammarIntake(self._grammars, self._enter, self._fail, self._recall)
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
@@ -110,7 +110,8 @@ class SchedulerActor(Actor):
 
     async def stop(self) -> None:
         with self._core_lock:
-            self._trace.close(self._core.counters)
+            if isinstance(self._core, RecordedScheduler):
+                self._core.close()
         self._intake.clear()
         self._grammars.close()
         self._compute.close()
@@ -123,13 +124,15 @@ class SchedulerActor(Actor):
         with self._core_lock:
             self._core.reset(epoch)
             self._pace.reset()
-            self._trace.reset(epoch)
 
-    def _trace_path(self) -> str:
-        """The file asked for; with the epoch appended after a restart, so that the trace of a
-        crash survives it."""
+    def _make_core(self, config: SchedulerConfig) -> Scheduler:
+        """Recorded if a trace is asked for; after a restart the epoch is appended to its file, so
+        that the trace of a crash survives it."""
         path = self.args.record_trace
-        return f"{path}.{self.epoch}" if path and self.epoch > 1 else path
+        if not path:
+            return Scheduler(config, self.epoch)
+        path = f"{path}.{self.epoch}" if self.epoch > 1 else path
+        return RecordedScheduler(config, self.epoch, path)
 
     @property
     def in_flight(self) -> int:
@@ -176,14 +179,15 @@ class SchedulerActor(Actor):
         self._wake.set()  # even if it does not enter yet: the front hears that nobody waits for it
 
     def _enter(
-        self, message: TokenizedReq | Abort | ClientGone, grammar: Grammar | None = None
+        self,
+        message: TokenizedReq | Abort | ClientGone,
+        grammar: Grammar | None = None,
+        retokeniser: Retokeniser | None = None,
     ) -> None:
         """Give a message to the core."""
         with self._core_lock:
-            now = time.monotonic()
-            self._trace.message(message, now)
             if isinstance(message, TokenizedReq):
-                self._core.add(message, now, grammar)
+                self._core.add(message, time.monotonic(), grammar, retokeniser)
             elif isinstance(message, Abort):
                 self._core.abort(message)
             else:
@@ -197,25 +201,23 @@ class SchedulerActor(Actor):
 
     def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
         """End a request whose grammar cannot be had."""
-        now, abort = time.monotonic(), Abort(req.client, req.rid, req.epoch)
         with self._core_lock:
-            for message in (_without_grammar(req), abort):
-                self._trace.message(message, now)
-            self._core.add(_without_grammar(req), now)
-            self._core.abort(abort, error)
+            self._core.add(_without_grammar(req), time.monotonic())
+            self._core.abort(Abort(req.client, req.rid, req.epoch), error)
             self._tell()
 
-    def _vocabulary(self) -> TokenVocabulary:
-        """In the grammars' thread, before the first of them is loaded: what they all need."""
+    def _shared(self) -> Shared:
+        """In the grammars' thread, before the first of them is loaded."""
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
+        retokeniser = None
         if not self.args.disable_jump_forward:
             encoder = load_plain_tokenizer(files)
             if encoder.cuts_words:
-                self._core.retokeniser = Retokeniser(vocab, encoder)
+                retokeniser = Retokeniser(vocab, encoder)
             else:
                 log.warning("jump-forward is off: the tokenizer does not encode word by word")
-        return TokenVocabulary.from_vocab(vocab)
+        return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
 
     def _on_control(self, control: Control) -> None:
         """Answered at once, except a flush that has time to wait."""
@@ -233,7 +235,6 @@ class SchedulerActor(Actor):
 
     def _flush(self, control: Control) -> None:
         self._core.flush_cache()
-        self._trace.flushed()
         self._reply(control)
 
     def _flush_pending(self) -> None:
@@ -268,8 +269,7 @@ class SchedulerActor(Actor):
             self._costs.add(decodes, tokens - decodes, seconds)
         costs = self._costs.news()
         if costs is not None:
-            self._core.costs = costs
-            self._trace.measured(costs)
+            self._core.measure(costs)
         pace = self._pace.report(time.monotonic(), at_once=at_once)
         if pace is not None:
             send_now(self._front, pace)
@@ -314,14 +314,8 @@ class SchedulerActor(Actor):
     def _prepare(self) -> Plan | None:
         now = time.monotonic()
         plan = self._core.prepare(now)
-        self._trace.prepared(plan, now)
         self._stats_log.tick(now)
         return plan
-
-    def _seal(self, plan: Plan) -> Step | None:
-        step = self._core.seal(plan)
-        self._trace.sealed(step)
-        return step
 
     async def _launch(self, plan: Plan | None, before: Launched | None) -> Launched | None:
         """Have the plan's step run, after the one `before`, whose tokens it needs. If the plan
@@ -330,18 +324,17 @@ class SchedulerActor(Actor):
             return None
         if plan.deferred and before is not None:
             self._core.seal_ahead(plan, before.step)
-            self._trace.sealed_ahead()
             make = partial(self._seal_deferred, plan, before.step)
             return await self._compute.launch_made(make, before)
-        step = self._seal(plan)
+        step = self._core.seal(plan)
         return None if step is None else self._compute.launch(step, before)
 
     def _seal_deferred(self, plan: Plan, step: Step, result: StepResult) -> Step | None:
         """In the compute thread, when the step that ran has a result: take over what the plan
         needs of it. The loop is in `_launch`; only its handlers may come between."""
         with self._core_lock:
-            self._recovery.commit_deferred(plan, step, result)
-            return self._seal(plan)
+            self._core.commit_deferred(plan, step, result)
+            return self._core.seal(plan)
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it raised: then its parts have been
@@ -376,11 +369,9 @@ class SchedulerActor(Actor):
         running."""
         if launched is None:
             self._core.cancel_ahead(plan)
-            self._trace.cancelled_ahead()
             return
         await launched.ended
         self._core.cancel(launched.step)
-        self._trace.cancelled()
 
 
 def _without_grammar(req: TokenizedReq) -> TokenizedReq:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
@@ -33,14 +34,14 @@ class _Waiting:
 
 
 class GrammarIntake:
-    """Loads grammars from `store`. `enter(req, grammar)` puts a request into the core,
-    `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
+    """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
+    core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
     `made`."""
 
     def __init__(
         self,
         store: GrammarStore,
-        enter: Callable[[TokenizedReq, Grammar], None],
+        enter: Callable[[TokenizedReq, Grammar, Retokeniser | None], None],
         fail: Callable[[TokenizedReq, ErrorInfo], None],
         recall: Callable[[str], None],
     ) -> None:
@@ -145,7 +146,7 @@ class GrammarIntake:
         except GrammarError as error:
             self._fail(req, ErrorInfo(INTERNAL, str(error)))
         else:
-            self._enter(req, grammar)
+            self._enter(req, grammar, self._store.retokeniser)
 
 
 def _is_meant(req: TokenizedReq, message: Abort | ClientGone) -> bool:

@@ -10,10 +10,8 @@ are no longer split until one succeeds.
 from collections.abc import Generator
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.plan import Plan
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step import Step
-from scheduler_proc.trace import TraceRecorder
 
 MAX_SPLITS = 32
 MAX_HOPELESS = 3
@@ -21,23 +19,16 @@ _REASON = "the model failed on this request's step"
 
 
 class Recovery:
-    """Commits, fails and splits steps of `core`, and records it in `trace`."""
+    """Commits, fails and splits steps of `core`."""
 
-    def __init__(self, core: Scheduler, trace: TraceRecorder) -> None:
+    def __init__(self, core: Scheduler) -> None:
         self._core = core
-        self._trace = trace
         self._hopeless = 0  # steps of several rows in a row that raised, as did all their parts
 
     def commit(self, step: Step, result: StepResult) -> None:
         """A step, or a part of one, was computed."""
         self._hopeless = 0
-        self._trace.committed(result)
         self._core.commit(step, result)
-
-    def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
-        """Of a step that was computed, what the plan waits for. The rest is committed later."""
-        self._trace.committed_deferred(result)
-        self._core.commit_deferred(plan, step, result)
 
     def parts(self, step: Step) -> Generator[Step, StepResult | None, None]:
         """The parts of a step that raised, each to be run at once; send its result back, or None
@@ -57,8 +48,6 @@ class Recovery:
     def _halves(self, step: Step, splits_left: int) -> list[Step]:
         """Of a step that raised; none if its rows have ended with it."""
         if splits_left > 0 and len(step.rows) > 1:
-            self._trace.split()
             return self._core.split(step)
-        self._trace.failed()
         self._core.fail(step, _REASON)
         return []

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.tree_node import TreeNode
@@ -26,7 +27,7 @@ class Req:
         *("handle", "client", "rid", "salt", "seed", "arrival_s", "deadline_s", "sampling"),
         *("max_new_tokens", "eos_ids", "stop_ids", "stream", "is_watched", "healed_tokens"),
         *("healed_bytes", "scoring", "logprob_ids"),
-        *("wants_details", "grammar", "jumps", "is_limited", "logit_changes"),
+        *("wants_details", "grammar", "retokeniser", "is_limited", "logit_changes"),
         *("_rules", "_stop_id_array", "_penalties", "_is_restricted", "_buffer"),
         *("prompt_len", "num_tokens", "row", "residency", "node", "cursor", "num_spare"),
         *("shared_len", "computed_len", "kv_len", "prefill_len", "pending", "pending_sample"),
@@ -42,6 +43,7 @@ class Req:
         now: float,
         vocab_size: int,
         grammar: Grammar | None = None,
+        retokeniser: Retokeniser | None = None,
     ) -> None:
         """`grammar`, at the beginning of the output, belongs to the req from now on."""
         self.handle = handle
@@ -57,7 +59,8 @@ class Req:
         self._stop_id_array = np.array(sorted(self.stop_ids), np.int32)
         self._rules = TokenRules(wire, vocab_size)
         # Not where the tokens that the tokenizer makes of forced text may be ruled out.
-        self.jumps = wire.sampling.jump_forward != "off" and not self._rules.forbid_something
+        jumps = wire.sampling.jump_forward != "off" and not self._rules.forbid_something
+        self.retokeniser = retokeniser if jumps else None
         self.stream = wire.stream
         self.healed_tokens = len(wire.healed_ids) // 4
         self.healed_bytes = wire.healed_bytes
@@ -191,6 +194,11 @@ class Req:
     def kind_of_limits(self) -> Limits:
         """What `limits` will give, as far as it does not depend on the newest token."""
         return self._rules.kind(self.grammar)
+
+    def is_stop(self, token: int, num_tokens: int) -> bool:
+        """Whether `token`, as the last of `num_tokens`, is a stop id that counts."""
+        num_outputs = num_tokens - self.prompt_len
+        return token in self.stop_ids and num_outputs > self.sampling.min_new_tokens
 
     def drop_free_grammar(self) -> None:
         """Let go of a grammar that has nothing left to say: the req is as if it never had one."""

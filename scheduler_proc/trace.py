@@ -1,105 +1,211 @@
 """Records everything that enters the scheduler core, so that a run can be replayed exactly.
 
-The core is deterministic: the same messages, times and results give the same plans. A trace file
-is a sequence of msgpack records; `replay` feeds them to a fresh core and checks every plan.
+The core is deterministic: the same messages, times and results give the same plans. What a grammar
+does may depend on the CPU time that it took (`MeteredGrammar`), so its failures enter as data too.
+A trace file is a sequence of msgpack records; `replay` feeds them to a fresh core and checks every
+plan.
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, TypeVar, TypeVarTuple
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
-from scheduler_proc.scheduler import Counters, Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
+from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
-    """One event: "config", "message", "costs", "prepare", "ahead", "seal", "deferred", "commit",
-    "fail", "split", "cancel", "cancel-ahead", "flush", "reset" or "end". A commit, fail, split or
-    cancel is of the oldest step or part of one that has had none yet, "deferred" of the oldest; a
-    split puts the parts in its place."""
+    """One event: "config", "message", "grammar", "costs", "prepare", "ahead", "seal", "deferred",
+    "commit", "fail", "split", "cancel", "cancel-ahead", "flush", "reset" or "end". A commit, fail,
+    split or cancel is of the oldest step or part of one that has had none yet, "deferred" of the
+    oldest; a split puts the parts in its place. A "grammar" says which call of which request's
+    grammar has failed, and why."""
 
     kind: str
     now: float = 0.0
     data: Any = None
 
 
-class TraceRecorder:
-    """Writes records to `path`; does nothing if it is empty."""
+class RecordedScheduler(Scheduler):
+    """A core that writes what enters it into a trace file."""
 
-    def __init__(self, path: str, config: SchedulerConfig) -> None:
-        self._file: BinaryIO | None = open(path, "wb") if path else None  # noqa: SIM115
-        self._write(Record("config", data=msgspec.to_builtins(config)))
+    def __init__(self, config: SchedulerConfig, epoch: int, path: str) -> None:
+        super().__init__(config, epoch)
+        self._file = open(path, "wb")  # noqa: SIM115
+        self._num_added = 0
+        self._now = 0.0  # as last heard
+        self._record("config", msgspec.to_builtins(config))
 
-    def message(self, message: SchedulerMessage, now: float) -> None:
-        self._write(Record("message", now, msgspec.msgpack.encode(message)))
+    def close(self) -> None:
+        """End the trace: a replay checks that it ends with the same counters."""
+        if not self._file.closed:
+            self._record("end", msgspec.to_builtins(self.counters))
+            self._file.close()
 
-    def prepared(self, plan: Plan | None, now: float) -> None:
-        self._write(Record("prepare", now, plan is not None))
+    def add(
+        self,
+        wire: TokenizedReq,
+        now: float,
+        grammar: Grammar | None = None,
+        retokeniser: Retokeniser | None = None,
+    ) -> None:
+        self._now = now
+        self._record("message", msgspec.msgpack.encode(wire))
+        number, self._num_added = self._num_added, self._num_added + 1
+        if grammar is not None:
+            grammar = _RecordedGrammar(
+                grammar, lambda *call: self._record("grammar", [number, *call])
+            )
+        super().add(wire, now, grammar, retokeniser)
 
-    def measured(self, costs: StepCosts) -> None:
-        self._write(Record("costs", data=list(costs)))
+    def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
+        self._record("message", msgspec.msgpack.encode(message))
+        super().abort(message, error)
 
-    def sealed(self, step: Step | None) -> None:
-        if self._file is not None:
-            self._write(Record("seal", data=None if step is None else digest(step.batch)))
-
-    def sealed_ahead(self) -> None:
-        self._write(Record("ahead"))
-
-    def committed(self, result: StepResult) -> None:
-        self._result("commit", result)
-
-    def committed_deferred(self, result: StepResult) -> None:
-        self._result("deferred", result)
-
-    def cancelled_ahead(self) -> None:
-        self._write(Record("cancel-ahead"))
-
-    def failed(self) -> None:
-        self._write(Record("fail"))
-
-    def cancelled(self) -> None:
-        self._write(Record("cancel"))
-
-    def split(self) -> None:
-        self._write(Record("split"))
-
-    def flushed(self) -> None:
-        self._write(Record("flush"))
+    def drop_client(self, client: bytes) -> None:
+        self._record("message", msgspec.msgpack.encode(ClientGone(client, self.epoch)))
+        super().drop_client(client)
 
     def reset(self, epoch: int) -> None:
-        self._write(Record("reset", data=epoch))
+        self._record("reset", epoch)
+        super().reset(epoch)
 
-    def close(self, counters: Counters | None = None) -> None:
-        """End the trace; with `counters`, replay checks that it ends with the same."""
-        if counters is not None:
-            self._write(Record("end", data=msgspec.to_builtins(counters)))
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+    def flush_cache(self) -> bool:
+        flushed = super().flush_cache()
+        self._record("flush", flushed)
+        return flushed
 
-    def _result(self, kind: str, result: StepResult) -> None:
-        if self._file is not None:
-            columns = [None if column is None else column.tobytes() for column in result]
-            self._write(Record(kind, data=columns))
+    def measure(self, costs: StepCosts) -> None:
+        self._record("costs", list(costs))
+        super().measure(costs)
 
-    def _write(self, record: Record) -> None:
-        if self._file is not None:
-            data = msgspec.msgpack.encode(record)
-            self._file.write(len(data).to_bytes(_LEN_BYTES, "little") + data)
+    def prepare(self, now: float) -> Plan | None:
+        self._now = now
+        plan = super().prepare(now)
+        self._record("prepare", plan is not None)
+        return plan
+
+    def seal_ahead(self, plan: Plan, running: Step) -> None:
+        self._record("ahead")
+        super().seal_ahead(plan, running)
+
+    def seal(self, plan: Plan) -> Step | None:
+        step = super().seal(plan)
+        self._record("seal", None if step is None else digest(step.batch))
+        return step
+
+    def commit_deferred(self, plan: Plan, step: Step, result: StepResult) -> None:
+        self._record("deferred", _columns(result))
+        super().commit_deferred(plan, step, result)
+
+    def commit(self, step: Step, result: StepResult) -> None:
+        self._record("commit", _columns(result))
+        super().commit(step, result)
+
+    def cancel(self, step: Step) -> None:
+        self._record("cancel")
+        super().cancel(step)
+
+    def cancel_ahead(self, plan: Plan) -> None:
+        self._record("cancel-ahead")
+        super().cancel_ahead(plan)
+
+    def split(self, step: Step) -> list[Step]:
+        self._record("split")
+        return super().split(step)
+
+    def fail(self, step: Step, message: str) -> None:
+        self._record("fail")
+        super().fail(step, message)
+
+    def _record(self, kind: str, data: Any = None) -> None:
+        encoded = msgspec.msgpack.encode(Record(kind, self._now, data))
+        self._file.write(len(encoded).to_bytes(_LEN_BYTES, "little") + encoded)
+
+
+class _WrappedGrammar:
+    """A `Grammar` that has each call that may fail made by `_call`."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._num_calls = 0
+
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        raise NotImplementedError
+
+    def fill(self, row: np.ndarray) -> None:
+        self._call(self._grammar.fill, row)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self._call(self._grammar.accept, tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        self._call(self._grammar.rollback, num_tokens)
+
+    def forced_bytes(self) -> bytes:
+        return self._call(self._grammar.forced_bytes)
+
+    def is_accepting(self) -> bool:
+        return self._grammar.is_accepting()
+
+    def is_terminated(self) -> bool:
+        return self._grammar.is_terminated()
+
+    def is_free(self) -> bool:
+        return self._grammar.is_free()
+
+    def fork(self) -> Grammar:
+        """A copy, whose calls are its own affair."""
+        return self._grammar.fork()
+
+
+class _RecordedGrammar(_WrappedGrammar):
+    """`has_failed(number, reason)` hears of each call that raises GrammarError."""
+
+    def __init__(self, grammar: Grammar, has_failed: Callable[[int, str], None]) -> None:
+        super().__init__(grammar)
+        self._has_failed = has_failed
+
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        self._num_calls += 1
+        try:
+            return call(*arguments)
+        except GrammarError as error:
+            self._has_failed(self._num_calls, str(error))
+            raise
+
+
+class _ReplayedGrammar(_WrappedGrammar):
+    """Raises GrammarError in the place of the calls that failed, for `reasons` by their number."""
+
+    def __init__(self, grammar: Grammar, reasons: dict[int, str]) -> None:
+        super().__init__(grammar)
+        self._reasons = reasons
+
+    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        self._num_calls += 1
+        if self._num_calls in self._reasons:
+            raise GrammarError(self._reasons[self._num_calls])
+        return call(*arguments)
 
 
 def digest(batch: ForwardBatch) -> int:
@@ -123,85 +229,112 @@ def replay(
     """Run a trace on a fresh core. `grammars` gives a new grammar for a request that had one; the
     `retokeniser` is needed where the recorded core had one, for its jumps.
 
-    Raises AssertionError at the first plan that differs, ValueError at a request with a grammar
-    if there are no `grammars`.
+    Raises AssertionError at the first plan that differs, ValueError at a record of an unknown kind,
+    and at a request with a grammar if there are no `grammars`.
     """
-    records = _read(path)
-    core = Scheduler(msgspec.convert(next(records).data, SchedulerConfig))
-    core.retokeniser = retokeniser
-    decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
-    plan: Plan | None = None
-    planned: list[Step] = []
-    for index, record in enumerate(records):
-        if record.kind == "message":
-            _enter(core, decode(record.data), record.now, grammars)
-        elif record.kind == "costs":
-            core.costs = StepCosts(*record.data)
-        elif record.kind == "prepare":
-            plan = core.prepare(record.now)
-            assert (plan is not None) == record.data, f"record {index}: planned or not"
-        elif record.kind == "seal":
-            assert plan is not None, f"record {index}: no plan to seal"
-            step = core.seal(plan)
-            got = None if step is None else digest(step.batch)
-            assert got == record.data, f"record {index}: another plan than the recorded one"
-            planned += [] if step is None else [step]
-        elif record.kind == "ahead":
-            assert plan is not None, f"record {index}: no plan to seal"
-            core.seal_ahead(plan, planned[0])
-        elif record.kind == "deferred":
-            assert plan is not None, f"record {index}: no plan that waits"
-            core.commit_deferred(plan, planned[0], _result(record.data))
-        elif record.kind == "cancel-ahead":
-            assert plan is not None, f"record {index}: nothing ahead"
-            core.cancel_ahead(plan)
-        elif record.kind == "commit":
-            core.commit(planned.pop(0), _result(record.data))
-        elif record.kind == "fail":
-            core.fail(planned.pop(0), "recorded failure")
-        elif record.kind == "split":
-            planned[:1] = core.split(planned[0])
-        elif record.kind == "cancel":
-            core.cancel(planned.pop(0))
-        elif record.kind == "end":
-            assert record.data == msgspec.to_builtins(core.counters), "another end than recorded"
-        elif record.kind == "flush":
-            assert core.flush_cache(), f"record {index}: not idle, as it was when recorded"
-        elif record.kind == "reset":
-            core.reset(record.data)
-        core.take_output()
-    return core
+    first, *records = _read(path)
+    return _Replay(msgspec.convert(first.data, SchedulerConfig), grammars, retokeniser).run(records)
 
 
-def _enter(
-    core: Scheduler,
-    message: SchedulerMessage,
-    now: float,
-    grammars: Callable[[TokenizedReq], Grammar] | None,
-) -> None:
-    if isinstance(message, TokenizedReq):
-        core.add(message, now, _grammar(message, grammars))
-    elif isinstance(message, Abort):
-        core.abort(message)
-    elif isinstance(message, ClientGone):
-        core.drop_client(message.client)
+class _Replay:
+    """A core, and the steps that were planned and not yet committed."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        grammars: Callable[[TokenizedReq], Grammar] | None,
+        retokeniser: Retokeniser | None,
+    ) -> None:
+        self._core = Scheduler(config)
+        self._grammars, self._retokeniser = grammars, retokeniser
+        self._decode = msgspec.msgpack.Decoder(SchedulerMessage).decode
+        self._failures: dict[int, dict[int, str]] = defaultdict(dict)
+        self._num_added = 0
+        self._plan: Plan | None = None
+        self._planned: list[Step] = []
+
+    def run(self, records: list[Record]) -> Scheduler:
+        """All records; they are read to the end first, for which calls of grammars will fail."""
+        for record in records:
+            if record.kind == "grammar":
+                number, call, reason = record.data
+                self._failures[number][call] = reason
+        for index, record in enumerate(records):
+            try:
+                self._apply(record)
+            except AssertionError as error:
+                raise AssertionError(f"record {index}, {record.kind}: {error}") from None
+            self._core.take_output()
+        return self._core
+
+    def _apply(self, record: Record) -> None:
+        core, planned, data = self._core, self._planned, record.data
+        match record.kind:
+            case "message":
+                self._enter(self._decode(data), record.now)
+            case "costs":
+                core.measure(StepCosts(*data))
+            case "prepare":
+                self._plan = core.prepare(record.now)
+                assert (self._plan is not None) == data, "planned or not"
+            case "seal":
+                step = core.seal(self._present_plan())
+                got = None if step is None else digest(step.batch)
+                assert got == data, "another plan than the recorded one"
+                planned += [] if step is None else [step]
+            case "ahead":
+                core.seal_ahead(self._present_plan(), planned[0])
+            case "deferred":
+                core.commit_deferred(self._present_plan(), planned[0], _result(data))
+            case "cancel-ahead":
+                core.cancel_ahead(self._present_plan())
+            case "commit":
+                core.commit(planned.pop(0), _result(data))
+            case "fail":
+                core.fail(planned.pop(0), "recorded failure")
+            case "split":
+                planned[:1] = core.split(planned[0])
+            case "cancel":
+                core.cancel(planned.pop(0))
+            case "flush":
+                assert core.flush_cache() == data, "flushed or not"
+            case "reset":
+                core.reset(data)
+            case "end":
+                assert data == msgspec.to_builtins(core.counters), "another end than recorded"
+            case "grammar":
+                pass  # known from the beginning
+            case unknown:
+                raise ValueError(f"the trace has a record of an unknown kind: {unknown!r}")
+
+    def _present_plan(self) -> Plan:
+        assert self._plan is not None, "there is no plan"
+        return self._plan
+
+    def _enter(self, message: SchedulerMessage, now: float) -> None:
+        if isinstance(message, TokenizedReq):
+            grammar = self._grammar(message)
+            self._core.add(message, now, grammar, self._retokeniser)
+            self._num_added += 1
+        elif isinstance(message, Abort):
+            self._core.abort(message)
+        elif isinstance(message, ClientGone):
+            self._core.drop_client(message.client)
+
+    def _grammar(self, req: TokenizedReq) -> Grammar | None:
+        if not req.grammar:
+            return None
+        if self._grammars is None:
+            raise ValueError("the trace has requests with grammars: say where these are")
+        return _ReplayedGrammar(self._grammars(req), self._failures[self._num_added])
 
 
-def _grammar(
-    req: TokenizedReq, grammars: Callable[[TokenizedReq], Grammar] | None
-) -> Grammar | None:
-    if not req.grammar:
-        return None
-    if grammars is None:
-        raise ValueError("the trace has requests with grammars: say where these are")
-    return grammars(req)
-
-
-_RESULT_TYPES = (np.int32, np.float32, np.float32, np.int32, np.float32, np.float32)
+def _columns(result: StepResult) -> list[bytes | None]:
+    return [None if column is None else column.tobytes() for column in result]
 
 
 def _result(columns: list[bytes | None]) -> StepResult:
-    """The result that `committed` has written down."""
+    """The result that `_columns` has written down."""
     next_ids, logprobs, prompt_logprobs, top_ids, top_logprobs, id_logprobs = columns
     return StepResult(
         np.frombuffer(next_ids or b"", np.int32),

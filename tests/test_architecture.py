@@ -84,7 +84,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "llg": "base ll_grammar regex schema vocabulary",
         "xgrammar_backend": "base schema vocabulary",
         "compiler": "base regex schema vocabulary fsm llg xgrammar_backend",
-        "store": "base artefact regex vocabulary fsm healed llg xgrammar_backend",
+        "store": "base artefact regex vocabulary fsm healed llg retokenise xgrammar_backend",
         "worker": "base allowance artefact vocabulary cache compiler",
     },
 }

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from scheduler_proc.grammar.artefact import Artefact, read_artefact
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_free
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import free_key_text
 
@@ -28,20 +29,27 @@ STORE_BYTES = 512 * 2**20
 STORE_GRAMMARS = 4096  # the books of each take a kilobyte or two beyond that
 
 
+class Shared(NamedTuple):
+    """What all grammars of one model need; without a retokeniser there are no jumps."""
+
+    vocabulary: TokenVocabulary
+    retokeniser: Retokeniser | None = None
+
+
 class GrammarStore:
     """Compiled grammars by key. The bound holds for what the store keeps: one that a request
     follows lives on until that ends."""
 
     def __init__(
         self,
-        make_vocabulary: Callable[[], TokenVocabulary],
+        make_shared: Callable[[], Shared],
         directory: Path,
         max_bytes: int = STORE_BYTES,
         loader: "Loader | None" = None,
     ) -> None:
-        """`make_vocabulary` is called once, in the store's thread, before the first load."""
-        self._make_vocabulary = make_vocabulary
-        self._vocabulary: TokenVocabulary | None = None
+        """`make_shared` is called once, in the store's thread, before the first load."""
+        self._make_shared = make_shared
+        self._shared: Shared | None = None
         self._directory = directory
         self._max_bytes = max_bytes
         self._loader = load_compiled if loader is None else loader
@@ -86,8 +94,13 @@ class GrammarStore:
 
     def healed(self, grammar: Grammar, given: Sequence[int]) -> Grammar:
         """`grammar` for an output that writes the tokens `given` of its prompt again first."""
-        assert self._vocabulary is not None  # `grammar` was made with it
-        return HealedGrammar(grammar, given, self._vocabulary)
+        assert self._shared is not None  # `grammar` was made with it
+        return HealedGrammar(grammar, given, self._shared.vocabulary)
+
+    @property
+    def retokeniser(self) -> Retokeniser | None:
+        """What makes tokens of the bytes that a grammar of the store forces; None: nothing does."""
+        return None if self._shared is None else self._shared.retokeniser
 
     def close(self) -> None:
         """Load nothing more."""
@@ -106,10 +119,11 @@ class GrammarStore:
     # ---- in the thread -------------------------------------------------------------------------
 
     def _prepared(self) -> TokenVocabulary:
-        if self._vocabulary is None:
-            self._vocabulary = self._make_vocabulary()
-            _ = self._vocabulary.sorted_tokens  # not in the loop, which would wait for it
-        return self._vocabulary
+        if self._shared is None:
+            shared = self._make_shared()
+            _ = shared.vocabulary.sorted_tokens  # not in the loop, which would wait for it
+            self._shared = shared
+        return self._shared.vocabulary
 
     def _read(self, key: str) -> CompiledGrammar:
         before = free_key_text(key)

@@ -19,14 +19,12 @@ import pytest
 
 from bench.hit_rate.__main__ import parse_args as parse_hit_rate_args
 from bench.serving import parse_args as parse_bench_args
-from scheduler_proc.trace import TraceRecorder
 from srt.args import _LATER, _parser, parse_args
 from srt.chat import parse_args as parse_chat_args
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.test_scheduler import record
 
 OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.hit_rate": parse_hit_rate_args,
@@ -79,13 +77,11 @@ def test_python_blocks_run(block: Block, server: Server, tmp_path: Path) -> None
 
 
 def write_trace(path: Path) -> None:
-    driver = Driver(lag=1, max_total_tokens=256)
-    recorder = TraceRecorder(str(path), driver.config)
-    record(driver, recorder)
+    driver = Driver(lag=1, max_total_tokens=256, trace=path)
     for i in range(4):
         driver.add(f"r{i}", [*range(40), 50 + i], max_new=8)
     driver.run()
-    recorder.close()
+    driver.close()
 
 
 @pytest.mark.parametrize("block", CURL, ids=where)

@@ -61,7 +61,6 @@ class Lab:
             vocab_size=self.vocab.vocab_size,
             max_running_requests=AT_ONCE,
         )
-        driver.core.retokeniser = self.retokeniser
         for i, constraint in enumerate(constraints):
             sampling = SamplingParams(
                 max_new_tokens=60,
@@ -77,7 +76,8 @@ class Lab:
                 sampling=sampling,
                 eos_ids=list(self.vocab.eos_ids),
             )
-            driver.core.add(wire, 0.0, self.compiler.compile(constraint).start())
+            grammar = self.compiler.compile(constraint).start()
+            driver.core.add(wire, 0.0, grammar, self.retokeniser)
         driver.run()
         texts: list[str | None] = []
         for i in range(len(constraints)):

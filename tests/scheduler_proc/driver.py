@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,12 +12,14 @@ import numpy as np
 from scheduler_proc.batch import StepResult
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import Recovery
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
-from scheduler_proc.trace import TraceRecorder
+from scheduler_proc.trace import RecordedScheduler
 from srt.wire.messages import (
     Abort,
     Finish,
@@ -44,12 +47,19 @@ class Driver:
         lag: int = 0,
         check: bool = True,
         executor: Executor | None = None,
+        trace: Path | None = None,
+        retokeniser: Retokeniser | None = None,
         **config: object,
     ) -> None:
         defaults = {"context_len": 4096, "vocab_size": VOCAB}
         self.config = SchedulerConfig(**{**defaults, **config})  # type: ignore[arg-type]
-        self.core = Scheduler(self.config)
-        self.recovery = Recovery(self.core, TraceRecorder("", self.config))
+        self.core = (
+            Scheduler(self.config)
+            if trace is None
+            else RecordedScheduler(self.config, 0, str(trace))
+        )
+        self.retokeniser = retokeniser
+        self.recovery = Recovery(self.core)
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
         self.executor = fake if executor is None else executor
         self.lag = lag
@@ -83,6 +93,7 @@ class Driver:
         top_logprobs: int = 0,
         logprob_ids: Sequence[int] = (),
         healed: Sequence[int] = (),
+        grammar_key: str = "",
         deadline: float = 0.0,
     ) -> None:
         """Of `sampling` the fields that are not given here."""
@@ -101,9 +112,15 @@ class Driver:
             cache_salt=salt,
             bad_ids=[list(ids) for ids in bad_ids],
             healed_ids=pack_ids(list(healed)),
+            grammar=grammar_key,
             deadline_s=deadline,
         )
-        self.core.add(wire, self.now, grammar)
+        self.core.add(wire, self.now, grammar, self.retokeniser)
+
+    def close(self) -> None:
+        """End the trace."""
+        assert isinstance(self.core, RecordedScheduler)
+        self.core.close()
 
     def abort(self, rid: str, client: bytes = b"c") -> None:
         self.core.abort(Abort(client, rid, 0))
@@ -140,7 +157,7 @@ class Driver:
         self.core.seal_ahead(plan, step)
         self.between()
         if result is not None:
-            self.recovery.commit_deferred(plan, step, result)
+            self.core.commit_deferred(plan, step, result)
             return plan
         self._settle(running)
         self.core.cancel_ahead(plan)

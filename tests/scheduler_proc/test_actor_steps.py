@@ -15,7 +15,6 @@ from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
-from scheduler_proc.trace import TraceRecorder
 from srt.wire.messages import Abort, TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
@@ -48,8 +47,7 @@ class LoopOnly(SchedulerActor):
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = driver.executor
-        self._trace = TraceRecorder("", driver.config)
-        self._recovery = Recovery(driver.core, self._trace)
+        self._recovery = Recovery(driver.core)
         self._stats_log = StatsLog(driver.core)
         self.paces = 0
         self._wake = asyncio.Event()

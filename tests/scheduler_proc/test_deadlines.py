@@ -5,10 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scheduler_proc.trace import TraceRecorder, replay
+from scheduler_proc.trace import replay
 from srt.wire.errors import TIMED_OUT
-from srt.wire.messages import Finish, TokenizedReq, pack_ids
-from srt.wire.sampling import SamplingParams
+from srt.wire.messages import Finish
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
 
@@ -56,27 +55,11 @@ def test_in_time_nothing_happens() -> None:
 
 
 def test_a_trace_with_deadlines_replays(tmp_path: Path) -> None:
-    driver = Driver(max_total_tokens=500, max_running_requests=1)
-    trace = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    params = SamplingParams(max_new_tokens=50, temperature=0, seed=1)
+    driver = Driver(max_total_tokens=500, max_running_requests=1, trace=tmp_path / "trace")
     for rid, deadline in (("a", 0.2), ("b", 0.1)):
-        wire = TokenizedReq(b"c", rid, 0, pack_ids([1, 2, 3]), params, deadline_s=deadline)
-        trace.message(wire, 0.0)
-        driver.core.add(wire, 0.0)
-    now = 0.0
-    while driver.core.has_work:
-        now += 0.01
-        plan = driver.core.prepare(now)
-        trace.prepared(plan, now)
-        if plan is None:
-            continue
-        step = driver.core.seal(plan)
-        trace.sealed(step)
-        assert step is not None
-        result = driver.executor.run(step.batch)
-        trace.committed(result)
-        driver.core.commit(step, result)
-    trace.close(driver.core.counters)
+        driver.add(rid, [1, 2, 3], 50, deadline=deadline)
+    driver.run()
+    driver.close()
     replayed = replay(tmp_path / "trace").counters
     assert msgspec.to_builtins(replayed) == msgspec.to_builtins(driver.core.counters)
     assert replayed.aborted == 1

@@ -57,13 +57,13 @@ def test_those_with_fewest_outputs_give_up_their_memory(lag: int) -> None:
     driver = Driver(lag, max_total_tokens=60)
     driver.core.new_token_ratio.value = 0.0  # admits all at once
     driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
-    retracted, retract = [], driver.core._retract
+    retracted, retract = [], driver.core._state.retract
 
     def note(req: object) -> None:
         retracted.append(req.rid)  # type: ignore[attr-defined]
         retract(req)  # type: ignore[arg-type]
 
-    driver.core._decodes._retract = note  # type: ignore[assignment]
+    driver.core._planner._decodes._retract = note  # type: ignore[assignment]
     for i in range(5):
         driver.add(f"r{i}", [i, 1, 2, 3], 40)
     driver.run()

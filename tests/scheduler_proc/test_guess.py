@@ -91,7 +91,7 @@ def test_a_jump_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     guesses = Checked(monkeypatch)
     for lag in (0, 1):
         driver = Driver(lag=lag, max_total_tokens=2000)
-        driver.core.retokeniser = retokeniser()
+        driver.retokeniser = retokeniser()
         for i in range(6):
             driver.add(str(i), [i, 1, 2], 40, eos=[EOS], grammar=grammar_of(pattern).start())
         driver.run()

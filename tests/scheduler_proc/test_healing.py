@@ -10,7 +10,8 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.store import free_grammar
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from srt.wire.messages import Abort, TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser, text_of, token_vocabulary
@@ -29,7 +30,7 @@ def make(lag: int = 0, pool: int = 4000) -> Driver:
         chunked_prefill_size=24,
         context_len=128,
     )
-    driver.core.retokeniser = retokeniser()
+    driver.retokeniser = retokeniser()
     return driver
 
 
@@ -78,7 +79,7 @@ def test_the_eos_may_follow_at_once_but_not_before(before: bytes) -> None:
 @pytest.mark.parametrize("scored", [False, True])
 def test_a_constraint_follows_the_bytes(jumps: bool, scored: bool) -> None:
     driver = make(lag=1)
-    driver.core.retokeniser = retokeniser() if jumps else None
+    driver.retokeniser = retokeniser() if jumps else None
     start = 2 if scored else None
     grammar = grammar_for(b"ab:", r"::\{[abc]\}")
     driver.add("r", [1, 2, 3], 60, eos=[EOS], logprob_start=start, grammar=grammar)

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import MAX_RECALLS, GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
-from scheduler_proc.trace import TraceRecorder, replay
+from scheduler_proc.trace import replay
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Abort, ClientGone, Finish, GrammarMade, TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
@@ -47,16 +47,14 @@ class Compiled:
 class Intake(LoopOnly):
     """The scheduler's actor, without sockets, over a store whose loads wait for `gate`."""
 
-    def __init__(self, directory: Path, trace: str = "") -> None:
-        super().__init__(Driver(max_total_tokens=500), overlap=True)
+    def __init__(self, directory: Path, trace: Path | None = None) -> None:
+        super().__init__(Driver(max_total_tokens=500, trace=trace), overlap=True)
         self.epoch = 0
         self.gate = threading.Event()
-        self._trace = TraceRecorder(trace, self.driver.config)
         self._pace = PaceMeter(self.driver.core)
-        self._recovery = Recovery(self._core, self._trace)
-        self._grammars = GrammarStore(
-            lambda: TokenVocabulary.from_tokens([b"a"], [], []), directory, loader=self._read
-        )
+        self._recovery = Recovery(self._core)
+        shared = Shared(TokenVocabulary.from_tokens([b"a"], [], []))
+        self._grammars = GrammarStore(lambda: shared, directory, loader=self._read)
         self.recalled: list[str] = []
         self._intake = GrammarIntake(self._grammars, self._enter, self._fail, self.recalled.append)
         for length in (9, 5):
@@ -266,7 +264,7 @@ async def test_a_defect_of_the_core_is_not_swallowed(
 
 async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    actor = Intake(tmp_path, str(trace))
+    actor = Intake(tmp_path, trace)
     for rid, key in (("1", "g9"), ("2", "g5"), ("3", "missing"), ("4", "g9"), ("5", "")):
         actor._on_message(request(rid, key))
     actor._on_message(Abort(b"c", "4", 0))
@@ -275,7 +273,7 @@ async def test_a_trace_with_grammars_replays(tmp_path: Path) -> None:
     actor._on_message(GrammarMade("missing", 0, ErrorInfo(UNAVAILABLE, "no compiler")))
     await actor.until_entered()
     await actor.serve()
-    actor._trace.close(actor._core.counters)
+    actor.driver.close()
     assert actor.driver.outputs["1"] == bound(9) and set(actor.driver.finishes) == set("12345")
     lengths = {"g9": 9, "g5": 5}
     again = replay(trace, lambda req: FakeGrammar(lengths[req.grammar]))

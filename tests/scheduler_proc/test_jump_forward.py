@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
@@ -23,8 +22,8 @@ from scheduler_proc.grammar.retokenise import MAX_HELD_TOKENS, Jump, Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.req import Req
 from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.trace import TraceRecorder, replay
-from srt.wire.messages import Finish, TokenizedReq, pack_ids
+from scheduler_proc.trace import replay
+from srt.wire.messages import Finish, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import (
     Longest,
@@ -36,7 +35,6 @@ from tests.scheduler_proc.byte_language import (
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB, detail_at, hash_of, ids_of
 from tests.scheduler_proc.fake_grammar import EOS
-from tests.scheduler_proc.test_scheduler import record
 
 PATTERNS = (
     r'\{"name": "[abc]{1,6}", "can": (ban|can|cab)\}',
@@ -55,8 +53,8 @@ PENALTIES = SamplingParams(
 
 def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: object) -> Driver:
     defaults = {"max_running_requests": 8, "chunked_prefill_size": 24, "context_len": 512}
-    driver = Driver(lag=lag, max_total_tokens=pool, **{**defaults, **config})
-    driver.core.retokeniser = retokeniser() if jumps else None
+    driver = Driver(lag=lag, max_total_tokens=pool, **{**defaults, **config})  # type: ignore[arg-type]
+    driver.retokeniser = retokeniser() if jumps else None
     return driver
 
 
@@ -162,18 +160,15 @@ def test_what_is_forced_at_once_does_not_hide_the_cached_tokens(pattern: str) ->
 
 
 def test_a_trace_with_jumps_replays(tmp_path: Path) -> None:
-    driver = make(lag=1)
-    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    record(driver, recorder)
+    driver = make(lag=1, trace=tmp_path / "trace")
     for i in range(12):
-        sampling = SamplingParams(max_new_tokens=40, temperature=0)
-        wire = TokenizedReq(b"c", f"{i}", 0, pack_ids([i % 3] * 9), sampling, [EOS])
         pattern = PATTERNS[i % len(PATTERNS)]
-        driver.core.add(replace(wire, grammar=pattern), driver.now, started(pattern))
+        wishes = {"grammar": started(pattern), "grammar_key": pattern}
+        driver.add(f"{i}", [i % 3] * 9, 40, eos=[EOS], **wishes)
         driver.step()
     driver.run()
+    driver.close()
     counters = driver.core.counters
-    recorder.close(counters)
     assert counters.jump_forward_tokens > 0
 
     def grammars(req: TokenizedReq) -> Grammar:
@@ -225,7 +220,7 @@ def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
     (req,) = driver.core.waiting
     while req.num_outputs < 5:
         driver.step()
-    driver.core._retract(req)
+    driver.core._state.retract(req)
     cache, before = driver.core.cache, req.num_tokens
     assert cache.track(req.cursor, req.tokens, req.salt) == before - 1
     driver.step()
@@ -238,7 +233,7 @@ def test_counters_only_grow() -> None:
     shrunk = False
     for prompt in range(20):
         driver = make()
-        driver.core.retokeniser = checked = CheckedRetokeniser()
+        driver.retokeniser = checked = CheckedRetokeniser()
         driver.add("r", [prompt], 50, eos=[EOS], grammar=started("[abc]{2,3}b(abc|x)"))
         counted = [(0, 0)]
         while driver.step():
@@ -425,7 +420,7 @@ def language(pattern: str) -> set[bytes]:
 def test_what_is_jumped_is_canonical_and_starves_no_longer_token(pattern: str) -> None:
     for seed in range(20):
         driver = make()
-        driver.core.retokeniser = checked = CheckedRetokeniser()
+        driver.retokeniser = checked = CheckedRetokeniser()
         driver.add("r", [seed], 200, eos=[EOS], grammar=started(pattern))
         driver.run()
         assert checked.jumps > 0 or pattern == PATTERNS[4]
@@ -471,7 +466,7 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
         driver.core.new_token_ratio.value = 0.0  # admits all at once
         driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]
         rooms: list[int] = []
-        retract = driver.core._retract
+        retract = driver.core._state.retract
 
         def note(
             req: Req,
@@ -482,8 +477,8 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
             rooms.append(core.memory.room)
             retract(req)
 
-        driver.core._retract = note  # type: ignore[method-assign]
-        driver.core._decodes._retract = note
+        driver.core._state.retract = note  # type: ignore[method-assign]
+        driver.core._planner._decodes._retract = note
         pattern = r"[abc]{3}(:n:n:n:n:n:n:n:n:n:n:n:n:n)[abc]{5}"
         driver.add("jumps", [1, 2, 3], 100, eos=[EOS], grammar=started(pattern))
         for i in range(3):

@@ -143,7 +143,7 @@ def test_only_what_depends_on_the_newest_token_waits_for_it(
 def test_no_jump_where_its_tokens_may_be_ruled_out(fields: dict[str, Any]) -> None:
     """What is forced is sampled then, in the tokens that are left."""
     driver = make()
-    driver.core.retokeniser = retokeniser()
+    driver.retokeniser = retokeniser()
     grammar = grammar_of(r"abc: nab, (a|b)").start()
     driver.add("r", PROMPT, 60, eos=[EOS], grammar=grammar, **fields)
     driver.run()
@@ -159,7 +159,7 @@ def test_no_jump_where_its_tokens_may_be_ruled_out(fields: dict[str, Any]) -> No
 def test_what_the_prompt_had_may_be_written_again_by_token_healing(fields: dict[str, Any]) -> None:
     before = list(b"abc")
     driver = make()
-    driver.core.retokeniser = retokeniser()
+    driver.retokeniser = retokeniser()
     driver.add("r", PROMPT, 8, grammar=grammar_for(b"abc"), healed=before, **fields)
     driver.run()
     output = driver.outputs["r"]

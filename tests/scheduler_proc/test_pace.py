@@ -4,7 +4,8 @@ import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step_cost import MAX_SURPRISE, StepCost
 from srt.wire.messages import Abort, Pace, TokenizedReq, pack_ids
 from srt.wire.sampling import SamplingParams
@@ -171,7 +172,7 @@ def test_a_retracted_request_needs_no_less_than_nothing() -> None:
     meter = meter_of(driver, [4], max_new=80)
     for _ in range(40):
         driver.step()
-    driver.core._retract(*driver.core.running.values())
+    driver.core._state.retract(*driver.core.running.values())
     driver.core.waiting.ordered()
     pace = meter.report(0.0)
     assert pace is not None

@@ -122,14 +122,14 @@ def test_the_bound_holds_for_admissions_in_any_traffic(
 @pytest.mark.parametrize("lag", [0, 1])
 def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
     driver = Driver(lag, max_total_tokens=80, check=False)
-    rng, start = random.Random(1), driver.core._start_running
+    rng, start = random.Random(1), driver.core._state.start
 
     def start_in_order(req: Req) -> None:
         waiting = list(driver.core.waiting)
         assert req.residency > 0 or all(other.residency == 0 for other in waiting)
         start(req)
 
-    driver.core._start_running = start_in_order  # type: ignore[method-assign]
+    driver.core._state.start = start_in_order  # type: ignore[method-assign]
     for i in range(300):
         driver.add(str(i), [i, 1], max_new=rng.choice([1, 1, 1, 40]))
         driver.step()

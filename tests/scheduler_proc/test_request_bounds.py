@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
-from scheduler_proc.scheduler import Scheduler, SchedulerConfig
+from scheduler_proc.scheduler import Scheduler
+from scheduler_proc.state import SchedulerConfig
 from srt.wire.errors import RequestError
 from srt.wire.messages import TokenizedReq, pack_ids
 from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams, Scoring

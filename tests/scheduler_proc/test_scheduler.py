@@ -1,17 +1,14 @@
 """Single rules of the scheduler core, each in a small scene on the fake executor."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scheduler_proc.batch import StepResult
 from scheduler_proc.decodes import DECODE_RUN
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.step import Step
-from scheduler_proc.trace import TraceRecorder, replay
-from srt.wire.messages import ClientGone, Finish
+from srt.wire.messages import Finish
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import detail_at, hash_of, reference_output
@@ -282,120 +279,6 @@ def test_a_new_epoch_forgets_requests_and_keeps_the_cache() -> None:
     assert not driver.core.has_work and driver.core.take_output() is None
     check_invariants(driver.core)
     assert driver.core.cache.match_len(np.arange(60, dtype=np.int32)) >= 30
-
-
-def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
-    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends
-    alike."""
-    driver = small(lag=1, schedule_policy="random", max_total_tokens=150, random_seed=3)
-    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    record(driver, recorder)
-    rng = np.random.default_rng(0)
-    for i in range(40):
-        client, sampling = b"c%d" % (i % 3), SamplingParams(frequency_penalty=i % 2)
-        asked = {"sampling": sampling, "logprob_start": 3, "top_logprobs": i % 3}
-        prompt = rng.integers(0, 3, 20).tolist()
-        driver.add(f"r{i}", prompt, max_new=40, client=client, **asked)
-        for _ in range(rng.integers(0, 4)):
-            driver.step()
-        if i == 20:
-            driver.core.drop_client(b"c1")
-        if i % 9 == 0:
-            driver.abort(f"r{i}", client)
-    driver.run()
-    assert driver.core.flush_cache()
-    recorder.flushed()
-    driver.generate([0, 1, 2], max_new=3)
-    recorder.close(driver.core.counters)
-    assert driver.core.counters.retracted > 0
-    again = replay(tmp_path / "trace")
-    assert again.counters == driver.core.counters
-    assert again.cache.evicted_total == driver.core.cache.evicted_total
-
-
-@pytest.mark.parametrize("lag", [0, 1])
-def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
-    """Steps that fail once and rows that always do; at lag 1 the step planned behind a failed one
-    is cancelled: the replay knows it all."""
-    driver = small(lag=lag, max_total_tokens=400)
-    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    record(driver, recorder)
-    steps = iter(range(10_000))
-    driver.fails = lambda: next(steps) in (4, 15)
-    driver.executor.poison = frozenset([77])  # type: ignore[attr-defined]
-    for i in range(12):
-        driver.add(f"r{i}", [i, 1, 2, 77 if i in (3, 4, 9) else 3], max_new=9)
-        driver.step()
-        driver.step()
-    driver.run()
-    recorder.close(driver.core.counters)
-    failed = {rid for rid, finish in driver.finishes.items() if finish.error is not None}
-    assert failed >= {"r3", "r4", "r9"}
-    assert replay(tmp_path / "trace").counters == driver.core.counters
-
-
-def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
-    driver = small()
-    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    record(driver, recorder)
-    driver.add("r", [1, 2, 3], max_new=2)
-    driver.run()
-    recorder.close()
-    data = (tmp_path / "trace").read_bytes()
-    (tmp_path / "trace").write_bytes(data.replace(b"lpm", b"lpn"))
-    with pytest.raises(KeyError):
-        replay(tmp_path / "trace")
-    at = data.index(b"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00")
-    (tmp_path / "trace").write_bytes(data[: at + 8] + b"\xff" + data[at + 9 :])
-    replay(tmp_path / "trace")  # other tokens, same shapes: the same plans
-    (tmp_path / "trace").write_bytes(data.replace(b"prepare", b"prepar_", 1))
-    with pytest.raises((AssertionError, IndexError)):
-        replay(tmp_path / "trace")
-
-
-def record(driver: Driver, recorder: TraceRecorder) -> None:
-    """Tap the core's inputs, as the actor does."""
-    core = driver.core
-    add, abort, drop, prepare = core.add, core.abort, core.drop_client, core.prepare
-    commit, seal = core.commit, core.seal
-
-    fail, cancel = core.fail, core.cancel
-    split = core.split
-    ahead, first, cancel_ahead = core.seal_ahead, core.commit_deferred, core.cancel_ahead
-    core.seal_ahead = lambda *args: (recorder.sealed_ahead(), ahead(*args))[1]  # type: ignore[method-assign]
-    core.commit_deferred = lambda plan, step, result: (  # type: ignore[method-assign]
-        recorder.committed_deferred(result),
-        first(plan, step, result),
-    )[1]
-    core.cancel_ahead = lambda plan: (recorder.cancelled_ahead(), cancel_ahead(plan))[1]  # type: ignore[method-assign]
-    core.split = lambda step: (recorder.split(), split(step))[1]  # type: ignore[method-assign]
-    core.fail = lambda step, why: (recorder.failed(), fail(step, why))[1]  # type: ignore[method-assign]
-    core.cancel = lambda step: (recorder.cancelled(), cancel(step))[1]  # type: ignore[method-assign]
-
-    def tapped_drop(client: bytes) -> None:
-        recorder.message(ClientGone(client, 0), driver.now)
-        drop(client)
-
-    def tapped_prepare(now: float):  # type: ignore[no-untyped-def]
-        plan = prepare(now)
-        recorder.prepared(plan, now)
-        return plan
-
-    def tapped_seal(plan):  # type: ignore[no-untyped-def]
-        step = seal(plan)
-        recorder.sealed(step)
-        return step
-
-    def tapped_commit(step, result: StepResult) -> None:  # type: ignore[no-untyped-def]
-        recorder.committed(result)
-        commit(step, result)
-
-    core.add = lambda m, now, grammar=None: (recorder.message(m, now), add(m, now, grammar))[1]  # type: ignore[method-assign]
-    core.abort = lambda m: (recorder.message(m, driver.now), abort(m))[1]  # type: ignore[method-assign]
-    core.drop_client = tapped_drop  # type: ignore[method-assign]
-    core.prepare = tapped_prepare  # type: ignore[method-assign]
-    core.seal = tapped_seal  # type: ignore[method-assign]
-    core.commit = tapped_commit  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -10,11 +10,10 @@ import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.step_target import AUTO_STEPS, MIN_SHARE, CostMeter, StepCosts, tokens_beside
-from scheduler_proc.trace import TraceRecorder, replay
+from scheduler_proc.trace import replay
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor
-from tests.scheduler_proc.test_scheduler import record
 
 COSTS = StepCosts(base_s=0.004, row_s=0.001, token_s=0.002)
 STREAMS, PROMPTS, PROMPT = 8, 12, 300
@@ -119,7 +118,8 @@ def serve(seed: int, *, bounded: bool, target_s: float = 0.0) -> Served:
     sent = 0
     while driver.core.has_work:
         costs = executor.meter.news() if bounded and executor.meter is not None else None
-        driver.core.costs = costs or driver.core.costs
+        if costs is not None:
+            driver.core.measure(costs)
         counts = {rid: len(ids) for rid, ids in driver.outputs.items()}
         driver.step()
         for rid in driver.outputs:
@@ -151,22 +151,19 @@ def test_a_target_of_ones_own() -> None:
 def test_where_nobody_decodes_the_whole_budget_is_used() -> None:
     executor = FakeExecutor(4000, 4096)
     driver = Driver(executor=executor, max_total_tokens=4000, chunked_prefill_size=100)
-    driver.core.costs = COSTS
+    driver.core.measure(COSTS)
     driver.generate(range(300), 1)
     assert executor.steps == 3
 
 
 def test_costs_are_part_of_a_trace(tmp_path: Path) -> None:
-    driver = Driver(max_total_tokens=4000, chunked_prefill_size=100)
-    recorder = TraceRecorder(str(tmp_path / "trace"), driver.config)
-    record(driver, recorder)
+    driver = Driver(max_total_tokens=4000, chunked_prefill_size=100, trace=tmp_path / "trace")
     driver.add("stream", [1, 2, 3], 60)
     for _ in range(3):
         driver.step()
-    driver.core.costs = COSTS
-    recorder.measured(COSTS)
+    driver.core.measure(COSTS)
     driver.add("prompt", range(300), 1)
     driver.run()
-    recorder.close(driver.core.counters)
+    driver.close()
     assert driver.core.counters.forward_steps > 30
     assert replay(tmp_path / "trace").counters == driver.core.counters

@@ -10,7 +10,7 @@ import pytest
 
 from scheduler_proc.grammar.artefact import Artefact, write_artefact
 from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.store import GrammarStore, load_compiled
+from scheduler_proc.grammar.store import GrammarStore, Shared, load_compiled
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 
 
@@ -36,14 +36,14 @@ class Bench:
         self.vocabularies = 0
         self.gate = threading.Event()
         self.gate.set()
-        self.store = GrammarStore(self._vocabulary, directory, max_bytes, self._load)
+        self.store = GrammarStore(self._shared, directory, max_bytes, self._load)
         for key in "abcde":
             facts = {"key": key}
             write_artefact(directory / key, Artefact("fake", facts, {"a": np.arange(3)}))
 
-    def _vocabulary(self) -> TokenVocabulary:
+    def _shared(self) -> Shared:
         self.vocabularies += 1
-        return TokenVocabulary.from_tokens([b"a", b"b", b""], [2], [2])
+        return Shared(TokenVocabulary.from_tokens([b"a", b"b", b""], [2], [2]))
 
     def _load(self, artefact: Artefact, vocabulary: TokenVocabulary) -> Any:
         assert self.gate.wait(10)

@@ -1,0 +1,86 @@
+"""Jump-forward within the scheduler core: appends what a grammar forces, and ends reqs that can do
+nothing but end.
+
+Called after each accepted token of a req with a grammar. The tokens are the req's `retokeniser`'s;
+see `scheduler_proc.grammar.retokenise`.
+"""
+
+import math
+
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.retokenise import WINDOW_TOKENS, Jump, Retokeniser
+from scheduler_proc.req import Req
+from scheduler_proc.state import SchedulerState
+from srt.wire.errors import INTERNAL
+from srt.wire.messages import Finish
+
+
+class Jumps:
+    """The jumps of the reqs of one core."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+
+    def take(self, req: Req) -> None:
+        """Append what the grammar forces, and end the req if it forces the end."""
+        retokeniser = req.retokeniser
+        if req.grammar is None or retokeniser is None:
+            return
+        try:
+            tail = req.output_tail(WINDOW_TOKENS)
+            is_whole = len(tail) == req.num_outputs
+            jump = retokeniser.jump(tail, is_whole, req.grammar, req.remaining)
+            if jump is not None:
+                self._append(req, jump)
+                req.drop_free_grammar()
+            if req.finish is None and req.ending is None:
+                self._end_if_forced(req, retokeniser)
+        except GrammarError as error:
+            fail_grammar(self._state, req, error)
+
+    def _append(self, req: Req, jump: Jump) -> None:
+        first = req.num_tokens - jump.drop
+        tokens, finish = jump.tokens, None
+        for i, token in enumerate(jump.tokens):
+            # Text that has been sent before cannot end the req: it would be taken back.
+            if i >= jump.num_old and req.is_stop(token, first + i + 1):
+                tokens, finish = jump.tokens[: i + 1], Finish("stop", matched=token)
+                break
+        req.replace_tail(jump.drop, tokens)
+        self._count(max(0, len(tokens) - jump.drop))  # totals never shrink
+        assert req.grammar is not None
+        if finish is None and req.grammar.is_terminated():
+            finish = Finish("stop")
+        if finish is None and req.remaining == 0:
+            finish = Finish("length")
+        if req.scoring is not None:  # sent when their log-probabilities are known
+            req.unsent_jump = (jump.drop, jump.skip)
+            req.next_logprob = first if not req.wants_logprobs else req.next_logprob
+            req.logprob_stop, req.ending = req.num_tokens, finish
+            self._state.memory.truncate(req, first - 1)
+            return
+        self._state.memory.truncate(req, first)
+        self._state.outputs.jump(req, jump.drop, jump.skip, tokens, [math.nan] * len(tokens))
+        if finish is not None:
+            self._state.finish(req, finish)
+
+    def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
+        """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
+        eos = retokeniser.eos_id
+        if eos is None or req.grammar is None or req.scoring is not None:
+            return
+        if not retokeniser.only_eos(req.grammar):
+            return
+        req.append(eos)
+        self._count(1)
+        self._state.outputs.jump(req, 0, 0, [eos], [math.nan])
+        self._state.finish(req, Finish("stop", matched=eos))
+
+    def _count(self, num_tokens: int) -> None:
+        self._state.counters.generation_tokens += num_tokens
+        self._state.counters.jump_forward_tokens += num_tokens
+
+
+def fail_grammar(state: SchedulerState, req: Req, error: GrammarError) -> None:
+    """A grammar that cannot go on ends its own req, and nothing else."""
+    state.abort(req, INTERNAL, f"the constraint cannot be followed any further: {error}")

@@ -1,0 +1,176 @@
+"""Plans the rows of each step of the scheduler core: decodes, chunks of prompts, and admissions.
+
+Takes memory, and reads no token values but those that limit a row (`Req.limits`). What fails while
+a row is planned ends its own req.
+"""
+
+import math
+
+from scheduler_proc.admission import is_being_computed, prefix_need
+from scheduler_proc.decodes import DecodePlanner, retraction_key
+from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.jumps import fail_grammar
+from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
+from scheduler_proc.plan import Plan
+from scheduler_proc.req import Req
+from scheduler_proc.state import SchedulerState
+from scheduler_proc.step_target import StepCosts, tokens_beside
+from srt.wire.errors import BAD_REQUEST
+
+ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
+
+
+class StepPlanner:
+    """Chooses what the reqs of `state` do in the next step."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self.costs: StepCosts | None = None  # as measured; None: not known yet
+        self._decodes = DecodePlanner(
+            state.running,
+            state.memory,
+            state.config.chunked_prefill_size,
+            state.retract,
+            self._limits,
+        )
+        self._admission_refused_at: int | None = None  # the forward step at which memory was short
+        self._places_in_memory = 0  # reqs that ran then; 0 once all that waited were admitted
+
+    @property
+    def places(self) -> int:
+        """Reqs that can run at once: as many as did when memory last stopped the next one."""
+        if self._places_in_memory == 0:
+            return self._state.config.max_running_requests
+        return max(self._places_in_memory, len(self._state.running))
+
+    def plan(self) -> Plan | None:
+        """A step, or None if nothing can run now."""
+        state = self._state
+        plan = Plan(state.table, state.memory.sampling)
+        self._decodes.plan(plan)
+        prefill_budget = self._prefill_budget(plan)
+        prefill_budget -= self._plan_prefills(plan, prefill_budget)
+        if len(state.waiting) == 0:
+            self._places_in_memory = 0
+            state.cache.want(())
+        elif prefill_budget > 0 and self._may_admit():
+            self._admit(plan, prefill_budget)
+        if plan.rows or plan.deferred or self._unblock(plan, prefill_budget):
+            return plan
+        return None
+
+    def plan_deferred(self, plan: Plan) -> None:
+        """The rows that had to wait for tokens, which are known now."""
+        self._decodes.plan_deferred(plan)
+
+    def _prefill_budget(self, plan: Plan) -> int:
+        """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
+        budget = whole = self._state.config.chunked_prefill_size
+        num_decodes = plan.num_tokens + len(plan.deferred)
+        if num_decodes > 0 and self.costs is not None:
+            budget = tokens_beside(self.costs, num_decodes, whole, self._state.config.step_target_s)
+        return min(budget, max(whole - num_decodes, whole // 8, 1))
+
+    def _plan_prefills(self, plan: Plan, budget: int) -> int:
+        """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
+        planned = 0
+        for req in [req for req in self._state.running.values() if req.kv_len < req.prefill_len]:
+            if planned < budget and req.is_resident:
+                planned += self._extend(plan, req, budget - planned)
+        return planned
+
+    def _extend(self, plan: Plan, req: Req, budget: int) -> int:
+        """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
+        state = self._state
+        length = min(req.extend_left, budget, state.memory.room)
+        if length == 0:
+            return 0
+        limits = self._limits(req, length)
+        if limits is None:
+            return 0
+        slots = state.memory.alloc(length)
+        assert slots is not None
+        state.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
+        plan.add(req, length, is_decode=False, limits=limits)
+        return length
+
+    def _limits(self, req: Req, length: int) -> Limits | None:
+        """What the req may sample if `length` more of its tokens are extended. None if there is
+        nothing, which has ended it."""
+        if length < req.extend_left or req.remaining == 0:
+            return NO_LIMITS
+        try:
+            return req.limits()
+        except GrammarError as error:
+            fail_grammar(self._state, req, error)
+        except NoTokenLeft as error:
+            self._state.abort(req, BAD_REQUEST, str(error))
+        return None
+
+    def _may_admit(self) -> bool:
+        """Whether it is worth looking at the queue: sorting it for nothing, step after step, is
+        what a long queue behind a full pool would cost."""
+        state = self._state
+        if state.table.num_free_rows == 0:
+            return False
+        if state.memory_changed:
+            state.memory_changed, self._admission_refused_at = False, None
+        since = self._admission_refused_at
+        recently = (
+            since is not None and state.counters.forward_steps < since + ADMISSION_RETRY_STEPS
+        )
+        return not recently or not state.running
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        """Move waiting reqs into the batch, in the policy's order, while memory lasts.
+
+        `available` shrinks by everything a taken req will need: tokens to compute, expected
+        output, and the part of its prefix that its lock makes unevictable.
+        """
+        state = self._state
+        available = self._available()
+        prefilling = [req for req in state.running.values() if req.is_prefilling]
+        latest = math.inf  # the arrival after which nobody may overtake those that stand aside
+        for req in state.waiting.ordered():
+            if budget <= 0 or state.table.num_free_rows == 0 or req.arrival_s > latest:
+                return
+            if req.pending > 0:
+                return  # retracted just now: nobody takes its place before its last token is known
+            if is_being_computed(req, prefilling, state.cache):
+                latest = min(latest, req.arrival_s + state.config.max_wait_s)
+                continue  # soon: when the prefix that it needs is in the tree
+            need = prefix_need(req, state.cache) + state.new_token_ratio.expected_outputs(req)
+            if need > available and state.running:
+                self._admission_refused_at = state.counters.forward_steps
+                state.memory_changed = False
+                self._places_in_memory = len(state.running)
+                return
+            available -= need
+            state.start(req)
+            budget -= self._extend(plan, req, budget)
+            prefilling.append(req)
+        self._places_in_memory = 0
+
+    def _unblock(self, plan: Plan, budget: int) -> bool:
+        """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
+        retract until one of them can go on. False if there is simply nothing to do now."""
+        state = self._state
+        while True:
+            stuck = [r for r in state.running.values() if r.kv_len < r.prefill_len]
+            in_flight = any(r.computed_len < r.kv_len for r in state.running.values())
+            if len(stuck) == 0 or in_flight:
+                return False
+            if self._plan_prefills(plan, max(budget, 1)) > 0:
+                return True
+            if len(state.running) < 2:
+                return False
+            state.retract(min(state.running.values(), key=retraction_key))
+
+    def _available(self) -> int:
+        """Slots that a new req could count on, the running reqs' future needs set aside."""
+        state = self._state
+        reserved = sum(
+            max(0, req.extend_left) + state.new_token_ratio.expected_outputs(req)
+            for req in state.running.values()
+        )
+        return state.memory.room - reserved

@@ -1,0 +1,130 @@
+"""What the parts of the scheduler core share: every req, where it is, and the memory it holds.
+
+The core moves reqs from the queue into the batch, back (retracted), and to their end, by the
+methods here only. Invariant: a req that has not ended is in `waiting` or in `running`, not in both.
+"""
+
+import random
+from dataclasses import dataclass
+
+from scheduler_proc.admission import NewTokenRatio
+from scheduler_proc.memory import ReqToTokenPool, TokenPool
+from scheduler_proc.outputs import OutputBuffer
+from scheduler_proc.prefix_cache import NoCache, PrefixCache
+from scheduler_proc.queue import WaitingQueue
+from scheduler_proc.radix_cache import RadixCache
+from scheduler_proc.req import Req
+from scheduler_proc.req_memory import ReqMemory
+from srt.wire.errors import ErrorInfo
+from srt.wire.messages import Finish
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and policies. `chunked_prefill_size` is the token budget of one step, `step_target_s`
+    how long one may last while others decode (0: see `step_target`)."""
+
+    max_total_tokens: int
+    context_len: int
+    vocab_size: int
+    max_running_requests: int = 64
+    chunked_prefill_size: int = 512
+    step_target_s: float = 0.0
+    schedule_policy: str = "lpm"
+    max_wait_s: float = 30.0
+    disable_radix_cache: bool = False
+    random_seed: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start, in requests, tokens and steps."""
+
+    requests: int = 0
+    admitted: int = 0  # into the batch, for the first time
+    ended: int = 0  # of those, and the outputs that they had
+    ended_outputs: int = 0
+    aborted: int = 0
+    retracted: int = 0
+    prompt_tokens: int = 0  # of admitted reqs
+    cached_tokens: int = 0  # of those, found in the tree
+    computed_prompt_tokens: int = 0  # run through the model, retracted reqs' again
+    generation_tokens: int = 0
+    jump_forward_tokens: int = 0  # of those, forced by a grammar
+    forward_steps: int = 0
+
+
+class SchedulerState:
+    """The reqs of one core. `memory_changed` says whether one has left the batch or come into the
+    queue since it was last cleared: then admission is worth another look."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.rng = random.Random(config.random_seed)
+        self.pool = TokenPool(config.max_total_tokens)
+        self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
+        self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
+        self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self.rng, self.cache)
+        self.running: dict[int, Req] = {}  # by handle, in order of admission
+        self.memory = ReqMemory(self.pool, self.table, self.cache, self.running)
+        self.counters = Counters()
+        self.new_token_ratio = NewTokenRatio()
+        self.outputs = OutputBuffer()
+        self.by_key: dict[tuple[bytes, str], Req] = {}
+        self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
+        self.memory_changed = False
+
+    def add(self, req: Req) -> None:
+        """Queue a new req."""
+        self.by_key[req.key] = req
+        if req.deadline_s:
+            self._timed[req.handle] = req
+        self.waiting.add(req)
+        self.memory_changed = True
+
+    def start(self, req: Req) -> None:
+        """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
+        prefix_len = self.memory.enter(req)
+        if req.cached_tokens < 0:
+            req.cached_tokens = min(prefix_len, req.prompt_len)
+            self.counters.admitted += 1
+            self.counters.prompt_tokens += req.prompt_len
+            self.counters.cached_tokens += req.cached_tokens
+            self.outputs.admitted(req)
+        self.waiting.remove(req)
+        self.running[req.handle] = req
+
+    def retract(self, req: Req) -> None:
+        """Send a running req back to the queue; it will be extended again from what is cached."""
+        self._release(req)
+        req.retractions += 1
+        self.counters.retracted += 1
+        self.new_token_ratio.raise_after_retraction(self.running.values())
+        self.waiting.add(req)
+
+    def finish(self, req: Req, finish: Finish) -> None:
+        """End a req, wherever it is, and report it."""
+        req.finish = finish
+        if req.is_resident:
+            self._release(req)
+        else:
+            self.waiting.remove(req)
+        del self.by_key[req.key]
+        self._timed.pop(req.handle, None)
+        self.counters.aborted += finish.type == "abort"
+        if req.cached_tokens >= 0:
+            self.counters.ended += 1
+            self.counters.ended_outputs += req.num_tokens - req.prompt_len
+        self.outputs.end(req, finish)
+
+    def abort(self, req: Req, code: str, reason: str) -> None:
+        """End a req as failed."""
+        self.finish(req, Finish("abort", error=ErrorInfo(code, reason)))
+
+    def late(self, now: float) -> list[Req]:
+        """The reqs whose time is over."""
+        return [req for req in self._timed.values() if req.deadline_s <= now]
+
+    def _release(self, req: Req) -> None:
+        self.memory.release(req)
+        self.memory_changed = True

@@ -1,0 +1,112 @@
+"""A recorded run replays exactly: with failed steps, and with grammars that were too slow."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler_proc.grammar import allowance
+from scheduler_proc.grammar.allowance import MeteredGrammar
+from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.trace import replay
+from srt.wire.messages import TokenizedReq
+from srt.wire.sampling import SamplingParams
+from tests.scheduler_proc.byte_language import retokeniser
+from tests.scheduler_proc.driver import Driver
+from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+
+
+def make(trace: Path, **config: object) -> Driver:
+    defaults = {"max_total_tokens": 200, "max_running_requests": 8, "chunked_prefill_size": 32}
+    return Driver(trace=trace, **{**defaults, **config})  # type: ignore[arg-type]
+
+
+def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
+    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends
+    alike."""
+    config = {"schedule_policy": "random", "max_total_tokens": 150, "random_seed": 3}
+    driver = make(tmp_path / "trace", lag=1, **config)
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        client, sampling = b"c%d" % (i % 3), SamplingParams(frequency_penalty=i % 2)
+        asked = {"sampling": sampling, "logprob_start": 3, "top_logprobs": i % 3}
+        prompt = rng.integers(0, 3, 20).tolist()
+        driver.add(f"r{i}", prompt, max_new=40, client=client, **asked)
+        for _ in range(rng.integers(0, 4)):
+            driver.step()
+        if i == 20:
+            driver.core.drop_client(b"c1")
+        if i % 9 == 0:
+            driver.abort(f"r{i}", client)
+    driver.run()
+    assert driver.core.flush_cache()
+    driver.generate([0, 1, 2], max_new=3)
+    driver.close()
+    assert driver.core.counters.retracted > 0
+    again = replay(tmp_path / "trace")
+    assert again.counters == driver.core.counters
+    assert again.cache.evicted_total == driver.core.cache.evicted_total
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
+    """Steps that fail once and rows that always do; at lag 1 the step planned behind a failed one
+    is cancelled: the replay knows it all."""
+    driver = make(tmp_path / "trace", lag=lag, max_total_tokens=400)
+    steps = iter(range(10_000))
+    driver.fails = lambda: next(steps) in (4, 15)
+    driver.executor.poison = frozenset([77])  # type: ignore[attr-defined]
+    for i in range(12):
+        driver.add(f"r{i}", [i, 1, 2, 77 if i in (3, 4, 9) else 3], max_new=9)
+        driver.step()
+        driver.step()
+    driver.run()
+    driver.close()
+    failed = {rid for rid, finish in driver.finishes.items() if finish.error is not None}
+    assert failed >= {"r3", "r4", "r9"}
+    assert replay(tmp_path / "trace").counters == driver.core.counters
+
+
+def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
+    driver = make(tmp_path / "trace")
+    driver.add("r", [1, 2, 3], max_new=2)
+    driver.run()
+    driver.close()
+    data = (tmp_path / "trace").read_bytes()
+    (tmp_path / "trace").write_bytes(data.replace(b"lpm", b"lpn"))
+    with pytest.raises(KeyError):
+        replay(tmp_path / "trace")
+    at = data.index(b"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00")
+    (tmp_path / "trace").write_bytes(data[: at + 8] + b"\xff" + data[at + 9 :])
+    replay(tmp_path / "trace")  # other tokens, same shapes: the same plans
+    (tmp_path / "trace").write_bytes(data.replace(b"prepare", b"prepar_", 1))
+    with pytest.raises(ValueError, match="prepar_"):
+        replay(tmp_path / "trace")
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("jumps", [False, True])
+def test_a_trace_of_grammars_that_took_too_long_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int, jumps: bool
+) -> None:
+    """The machine was slow when it was recorded, and is not when it is replayed."""
+    driver = make(tmp_path / "trace", lag=lag, retokeniser=retokeniser() if jumps else None)
+    ticks = iter(np.arange(0.0, 1e6, 0.009).tolist())
+    with monkeypatch.context() as slow:
+        slow.setattr(allowance, "thread_time", lambda: next(ticks))
+        for i in range(6):
+            is_bound = i % 2 == 0
+            grammar = MeteredGrammar(FakeGrammar(3 * i + 3)) if is_bound else None
+            key = str(i) if is_bound else ""
+            driver.add(f"r{i}", [i, 1], 30, eos=[EOS], grammar=grammar, grammar_key=key)
+            driver.step()
+        driver.run()
+    driver.close()
+    errors = [finish.error.message for finish in driver.finishes.values() if finish.error]
+    assert len(errors) == 2 and all("takes too long" in error for error in errors)
+
+    def grammars(req: TokenizedReq) -> Grammar:
+        return MeteredGrammar(FakeGrammar(3 * int(req.grammar) + 3))
+
+    again = replay(tmp_path / "trace", grammars, driver.retokeniser)
+    assert again.counters == driver.core.counters
