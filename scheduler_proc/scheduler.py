@@ -264,7 +264,7 @@ class Scheduler:
         req.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, logprob, detail)
-        if req.is_stop(token, req.num_tokens):
+        if token in req.stop_ids and req.is_stop(token, req.num_tokens):
             self._state.finish(req, Finish("stop", matched=token))
         elif req.grammar is not None and req.grammar.is_terminated():
             # Without an EOS it is text that has ended the output, and not to be hidden.
