@@ -19,6 +19,7 @@ from scheduler_proc.grammar.worker.maker import ArtefactMaker
 from scheduler_proc.grammar.worker.service import CompileService, Rules
 from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
+from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint, artefact_key
 from srt.wire.messages import CompileReply, CompileReq
 
@@ -89,7 +90,8 @@ async def _answer(
 ) -> None:
     """Until the other end of the pipe is closed."""
     children = Children(maker, _LIMITS, grammars.remove_temporary)
-    over = asyncio.Event()
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tasks = TaskSet(over.set_exception)
 
     async def run(key: str, constraint: Constraint) -> Outcome:
         return await children.run(maker.job(key, constraint))
@@ -98,7 +100,7 @@ async def _answer(
         try:
             service.ask(CompileReq(0, 0, pipe.recv()))
         except EOFError:
-            over.set()
+            over.set_result(None)
 
     rules = Rules(
         workers=1,
@@ -109,15 +111,16 @@ async def _answer(
         quantum_s=_LIMITS.seconds,
     )
     service = CompileService(
-        grammars, lambda constraint: _key(constraint, vocabulary), run, pipe.send, rules
+        grammars, lambda constraint: _key(constraint, vocabulary), run, pipe.send, rules, tasks
     )
     children.prepare()
     loop = asyncio.get_running_loop()
     loop.add_reader(pipe.fileno(), on_question)
     pipe.send("warm")
     try:
-        await over.wait()
+        await over
     finally:
         loop.remove_reader(pipe.fileno())
-        await service.close()
+        await tasks.close()
+        service.close()
         await children.close()

@@ -98,7 +98,9 @@ class SchedulerActor(Actor):
         self._pending_flushes: dict[str, PendingFlush] = {}
         self._grammars = GrammarStore(self._shared, self.ring.grammars)
         self._grammars.warm()
-        self._intake = GrammarIntake(self._grammars, self._enter, self._fail, self._recall)
+        self._intake = GrammarIntake(
+            self._grammars, self._enter, self._fail, self._recall, self.tasks
+        )
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._front = self.connect(zmq.PUSH, self.ring.credits)
@@ -106,7 +108,6 @@ class SchedulerActor(Actor):
         self.receive(self._inbox, SchedulerMessage, self._on_message)
         self.background(self._serve())
         self.background(self._keep_pace())
-        self.background(self._intake.watch())
 
     async def stop(self) -> None:
         with self._core_lock:

@@ -17,6 +17,7 @@ from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
+from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
 
@@ -36,7 +37,7 @@ class _Waiting:
 class GrammarIntake:
     """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
     core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
-    `made`."""
+    `made`. What `enter` or `fail` raises is a failure of `tasks`."""
 
     def __init__(
         self,
@@ -44,11 +45,12 @@ class GrammarIntake:
         enter: Callable[[TokenizedReq, Grammar, Retokeniser | None], None],
         fail: Callable[[TokenizedReq, ErrorInfo], None],
         recall: Callable[[str], None],
+        tasks: TaskSet,
     ) -> None:
         self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
+        self._tasks = tasks
         self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
         self._waiting: list[_Waiting] = []
-        self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -61,8 +63,7 @@ class GrammarIntake:
             return
         waiting = _Waiting(req)
         self._waiting.append(waiting)
-        waiting.task = asyncio.get_running_loop().create_task(self._load(waiting))
-        waiting.task.add_done_callback(self._on_done)
+        waiting.task = self._tasks.start(self._load(waiting))
 
     def take(self, message: Abort | ClientGone) -> list[TokenizedReq]:
         """Remove the requests that a message ends."""
@@ -82,15 +83,6 @@ class GrammarIntake:
         self._recalled.clear()
         for waiting in list(self._waiting):
             self._remove(waiting)
-
-    async def watch(self) -> None:
-        """Raises what `enter` or `fail` raised: a defect, which must end the process."""
-        raise await self._crashes.get()
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._crashes.put_nowait(error)
 
     def _remove(self, waiting: _Waiting) -> None:
         self._waiting.remove(waiting)

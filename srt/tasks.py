@@ -1,11 +1,11 @@
-"""Several calls at once, as one: none outlives another's failure, or the end of their caller.
+"""Several calls at once: none outlives its owner, and no failure is lost.
 
 A call that is ended closes its request in what is left of it. So it is cancelled once, and waited
 for: a second cancel would break the close off, and leave the request at work on the server.
 """
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -21,3 +21,41 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     else:
         return [task.result() for task in tasks]
     raise first
+
+
+class TaskSet:
+    """Tasks that are started one by one, for as long as their owner lives.
+
+    `on_failure` gets what each of them raises: a defect of the owner.
+    """
+
+    def __init__(self, on_failure: Callable[[BaseException], object]) -> None:
+        self._on_failure = on_failure
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `call` beside the others. It may be cancelled alone."""
+        task = asyncio.get_running_loop().create_task(call)
+        self._running.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    async def one_ends(self) -> None:
+        """Wait until one of those that run now has ended."""
+        await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def close(self) -> None:
+        """End all of them, and those that they start meanwhile."""
+        while self._running:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running)
+
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._on_failure(error)

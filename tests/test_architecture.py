@@ -38,7 +38,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "answers": "wire patterns",
         "files": "wire answers",
         "args": "wire files",
-        "ring": "wire args",
+        "ring": "tasks wire args",
         "client": "tasks wire answers ring",
         "launch": "wire files args ring",
         "chat": "wire client",

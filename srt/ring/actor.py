@@ -26,6 +26,7 @@ from srt.ring.inbox import Dropped, Inbox
 from srt.ring.log import set_up_logging
 from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
 from srt.ring.socket import RingContext, RingSocket
+from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
 from srt.wire.messages import Heartbeat, Message, RingEvent
 
@@ -55,7 +56,9 @@ class Actor:
         self.info: dict[str, Any] = {}
         self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
-        self._tasks: list[Coroutine[Any, Any, None]] = []
+        self.tasks = TaskSet(self._on_failure)  # of `start` and what comes after it
+        self._loops: list[Coroutine[Any, Any, None]] = []
+        self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
@@ -96,7 +99,7 @@ class Actor:
                 if message is not None:
                     handler(message)
 
-        self._tasks.append(loop())
+        self._loops.append(loop())
 
     def receive_from_clients(self, socket: RingSocket, union: Any, handler: PeerHandler) -> None:
         """Call `handler(client, message)`, alike."""
@@ -109,11 +112,11 @@ class Actor:
                 if message is not None:
                     handler(client, message)
 
-        self._tasks.append(loop())
+        self._loops.append(loop())
 
     def background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run `coroutine` beside the handlers, for as long as the actor lives."""
-        self._tasks.append(coroutine)
+        """Run `coroutine` beside the handlers, once the actor has started."""
+        self._loops.append(coroutine)
 
     def send(self, socket: RingSocket, message: Message) -> None:
         """Send to the next part. Its queue holds thousands of messages: a full one means that it
@@ -136,19 +139,21 @@ class Actor:
         try:
             await self.start()
         except BaseException:
-            for coroutine in self._tasks:
+            for coroutine in self._loops:
                 coroutine.close()
             raise
-        tasks = [asyncio.ensure_future(task) for task in (*self._tasks, self._beat(ctl))]
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
-        pending: list[asyncio.Future[Any]] = [*tasks, stopping]
-        for task in pending:
-            task.cancel()
+        for coroutine in (*self._loops, self._beat(ctl)):
+            self.tasks.start(coroutine)
+        await self._stopping.wait()
+        await self.tasks.close()
         await self.stop()
         self.context.destroy()
-        for task in done - {stopping}:
-            task.result()  # re-raise what ended it
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        self._stopping.set()
 
     def _on_event(self, event: RingEvent, ctl: RingSocket) -> None:
         if event.epoch > self.epoch:

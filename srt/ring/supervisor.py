@@ -35,6 +35,7 @@ from srt.ring.places import (
     send_now,
 )
 from srt.ring.socket import RingContext, RingSocket
+from srt.tasks import TaskSet
 from srt.wire.messages import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Supervisor:
         self._forced = asyncio.Event()
         self._dropped = Dropped()
         self._context = RingContext()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(self._on_failure)
 
     @property
     def ready(self) -> bool:
@@ -117,9 +118,8 @@ class Supervisor:
         events = bind(self._context, zmq.XPUB, self.ring.events)
         events.set(zmq.XPUB_VERBOSE, 1)
         ctl = bind(self._context, zmq.PULL, self.ring.ctl)
-        self._spawn(self._publish(events))
-        self._spawn(self._greet(events))
-        self._spawn(self._listen(ctl))
+        for loop in (self._publish(events), self._greet(events), self._listen(ctl)):
+            self._tasks.start(loop)
         try:
             for child in self._children.values():
                 self._start(child)
@@ -185,7 +185,7 @@ class Supervisor:
         if child.part in RING_PARTS:
             self._epoch += 1
         self._changed.set()
-        self._spawn(self._restart(child))
+        self._tasks.start(self._restart(child))
 
     async def _restart(self, child: Child) -> None:
         if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
@@ -288,8 +288,7 @@ class Supervisor:
         ring = [child for child in self._children.values() if child.part != "gateway"]
         await self._terminate(gateway)
         await self._terminate(ring)
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.close()
         self._context.destroy()
         if self._listener is not None:
             self._listener.close()
@@ -316,16 +315,9 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.request_stop)
 
-    def _spawn(self, coroutine: Any) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-
-    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("the supervisor failed", exc_info=task.exception())
-            self._fail("the supervisor failed")
+    def _on_failure(self, error: BaseException) -> None:
+        log.error("the supervisor failed", exc_info=error)
+        self._fail("the supervisor failed")
 
 
 def _ignore_ctrl_c() -> None:

@@ -84,17 +84,18 @@ class CompilerActor(Actor):
             max_wait_s=limit_s * COMPILE_QUEUE_FACTOR,
             quantum_s=limit_s * QUANTUM,
         )
-        self._service = CompileService(self._folder, self._key, self._run, self._reply, rules)
+        self._service = CompileService(
+            self._folder, self._key, self._run, self._reply, rules, self.tasks
+        )
         self._told: Counters | None = None
         self._front = self.connect(zmq.PUSH, self.ring.compiled)
         self._inbox = self.bind(zmq.PULL, self.ring.compiler)
         self.receive(self._inbox, CompilerRequest, self._on_request)
-        self.background(self._service.watch())
         self.background(self._warm_up())
         self.background(self._tell_counters())
 
     async def stop(self) -> None:
-        await self._service.close()
+        self._service.close()
         await self._children.close()
 
     def new_epoch(self, epoch: int) -> None:
@@ -129,7 +130,6 @@ class CompilerActor(Actor):
         os.nice(NICENESS)
         self._children.prepare()
         send_now(self._front, CompilerStarted())
-        await asyncio.Event().wait()
 
     async def _tell_counters(self) -> None:
         """To the front soon after they have changed, and while it waits, which shows that this

@@ -26,6 +26,7 @@ from scheduler_proc.grammar.worker.job import (
     Work,
     live,
 )
+from srt.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Children:
         ended badly, or was killed."""
         self._work, self._limits, self._clean_up = work, limits, clean_up
         self._spare: _Child | None = None
-        self._finishing: set[asyncio.Task[None]] = set()
+        self._finishing = TaskSet(lambda error: log.error("nobody saw a child end: %s", error))
         self._closed = False
 
     def prepare(self) -> None:
@@ -84,7 +85,7 @@ class Children:
         Cancelling kills the child. Raises OSError if none can be forked.
         """
         while len(self._finishing) >= MAX_FINISHING:
-            await asyncio.wait(self._finishing, return_when=asyncio.FIRST_COMPLETED)
+            await self._finishing.one_ends()
         child = self._take() or self._fork(ahead=False)
         report, overrun, has_ended = b"", None, False
         limits = self._limits
@@ -110,9 +111,7 @@ class Children:
         if self._spare is not None:
             self._end(self._spare)
             self._spare = None
-        for task in self._finishing:
-            task.cancel()
-        await asyncio.gather(*self._finishing, return_exceptions=True)
+        await self._finishing.close()
 
     def _take(self) -> _Child | None:
         """The child that waits, if it lives."""
@@ -145,12 +144,10 @@ class Children:
         takes a child of low priority long on a busy machine."""
         if kill:
             os.kill(child.pid, signal.SIGKILL)
-        task = asyncio.get_running_loop().create_task(_ended(child, FINISH_S))
-        self._finishing.add(task)
+        task = self._finishing.start(_ended(child, FINISH_S))
         task.add_done_callback(lambda task: self._finished(task, child, kill))
 
     def _finished(self, task: "asyncio.Task[None]", child: _Child, killed: bool) -> None:
-        self._finishing.discard(task)
         status, errors = self._end(child)
         if status and not killed and not task.cancelled():
             log.warning("a child did not finish: %s", _judge(status, errors))

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from scheduler_proc.grammar.cache import ArtefactFolder
 from scheduler_proc.grammar.worker.job import Outcome
 from scheduler_proc.grammar.worker.lanes import Lanes
+from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
 from srt.wire.messages import CompileCancel, CompileReply, CompileReq
@@ -103,16 +104,16 @@ class CompileService:
         run: Run,
         answer: Callable[[CompileReply], None],
         rules: Rules,
+        tasks: TaskSet,
     ) -> None:
-        """`run(key, constraint)` puts an artefact into `folder`, or says why not."""
+        """`run(key, constraint)` puts an artefact into `folder`, or says why not. It runs in
+        `tasks`, whose owner ends them; a defect of the service is a failure of theirs."""
         self._folder, self._key_of, self._run, self._answer = folder, key_of, run, answer
-        self._rules = rules
+        self._rules, self._tasks = rules, tasks
         self._pending: dict[str, _Pending] = {}
         self._lanes: Lanes[_Pending] = Lanes(rules.workers, rules.quantum_s)
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._failures: OrderedDict[str, tuple[float, ErrorInfo]] = OrderedDict()
-        self._crashes: asyncio.Queue[BaseException] = asyncio.Queue()
         self.counters = Counters()
 
     @property
@@ -161,17 +162,10 @@ class CompileService:
             if pending.epoch < epoch:
                 self._drop(pending)
 
-    async def watch(self) -> None:
-        """Raises what a defect of the service itself raised: it must end the process."""
-        raise await self._crashes.get()
-
-    async def close(self) -> None:
-        """Kill what is being compiled."""
+    def close(self) -> None:
+        """Start nothing more."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # ---- the queue -----------------------------------------------------------------------------
 
@@ -213,9 +207,7 @@ class CompileService:
             self._stop(pending)
             pending.since = now
         for pending in changes.start:
-            pending.task = asyncio.get_running_loop().create_task(self._work(pending))
-            self._tasks.add(pending.task)
-            pending.task.add_done_callback(self._on_done)
+            pending.task = self._tasks.start(self._work(pending))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -247,16 +239,6 @@ class CompileService:
             pending.task.cancel()
             pending.task = None
 
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            self._crashes.put_nowait(error)
-        else:
-            self._schedule()
-
     async def _work(self, pending: _Pending) -> None:
         started = monotonic()
         try:
@@ -269,6 +251,7 @@ class CompileService:
             return  # stopped, and something failed on the way out: it is not waited for any more
         self._lanes.remove(pending)
         self._settle(pending, self._conclude(pending, outcome, seconds))
+        self._schedule()
 
     def _settle(self, pending: _Pending, error: ErrorInfo | None) -> None:
         """Answer everyone who asked."""

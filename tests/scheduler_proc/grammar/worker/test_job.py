@@ -287,8 +287,8 @@ async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
             (waiting,) = children_of_this_process() - before
             assert await children.run(JOB) == Outcome("ok", f"{waiting} 1")
             seen.add(waiting)
-            await asyncio.gather(*children._finishing)
-            await asyncio.sleep(0)
+            while len(children._finishing):
+                await children._finishing.one_ends()
         assert len(seen) == 3 and children_of_this_process() - before
     finally:
         await children.close()
@@ -384,7 +384,8 @@ async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyP
             assert (await children.run(JOB)).status == "ok"
             assert len(children._finishing) <= module.MAX_FINISHING
         assert len(cleaned) >= 2  # killed
-        await asyncio.gather(*children._finishing)
+        while len(children._finishing):
+            await children._finishing.one_ends()
         assert len(cleaned) == module.MAX_FINISHING + 2
     finally:
         await children.close()
