@@ -14,7 +14,6 @@ import msgspec
 
 from srt.client.generation import (
     GenerateOutput,
-    Generation,
     Request,
     ScoreOutput,
     ScoreRequest,
@@ -89,20 +88,16 @@ class HttpClient:
 
     async def submit(self, request: Request) -> HttpGeneration:
         require_single(request)
-        request, rid = _named(request)
-        response, parse = await self._admitted(request)
-        return HttpGeneration(response, rid, parse)
+        return (await self.submit_samples(request))[0]
 
-    async def submit_samples(self, request: Request) -> list[Generation]:
-        count = request.sampling.n
-        if count == 1:
-            return [await self.submit(request)]
+    async def submit_samples(self, request: Request) -> list[HttpGeneration]:
         request.sampling.check_count()
-        request, rid = _named(request)
+        rid = uuid.uuid4().hex if request.rid is None else request.rid  # so that an abort names it
+        request = msgspec.structs.replace(request, rid=rid)
         response, parse = await self._admitted(request)
-        samples = HttpSamples(response, rid, count, parse, self.abort)
-        self._samples = [s for s in self._samples if s.is_running] + [samples]
-        return list[Generation](samples.generations)
+        samples = HttpSamples(response, rid, request.sampling.n, parse, self.abort)
+        self._samples = [s for s in (*self._samples, samples) if s.is_running]
+        return samples.generations
 
     async def complete(self, request: Request) -> list[GenerateOutput]:
         """The finished samples of a request. A cancelled call ends them on the server."""
@@ -182,9 +177,3 @@ class HttpClient:
 
 def _timeout(read_s: float) -> httpx.Timeout:
     return httpx.Timeout(None, connect=CONNECT_TIMEOUT_S, write=WRITE_TIMEOUT_S, read=read_s)
-
-
-def _named(request: Request) -> tuple[Request, str]:
-    """The request with an id, its own or a new one, so that an abort can name it at once."""
-    rid = uuid.uuid4().hex if request.rid is None else request.rid
-    return msgspec.structs.replace(request, rid=rid), rid

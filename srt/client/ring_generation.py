@@ -1,15 +1,15 @@
 """What a RingClient holds of a request in flight: its samples, and what has come of each.
 
-The client hands every Output to the sample that it is for. Outputs are accumulated, so a slow
-reader costs no memory: it sees fewer, larger snapshots.
+The client hands every Output to the sample that it is for.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from srt.client.generation import GenerateOutput, Request
 from srt.client.ring_score import packed
+from srt.client.snapshots import Snapshots
 from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import (
@@ -94,21 +94,19 @@ class RingSamples:
             self.generations[index].take(Output(rid="", finish=_ABORTED))
 
 
-class RingGeneration:
+class RingGeneration(Snapshots):
     """One admitted sample of a request of a RingClient."""
 
     def __init__(
         self, samples: RingSamples, rid: str, wire_id: str, request: Request, forget: Forget
     ) -> None:
+        super().__init__(rid)
         self.group = samples
         self.wire_id = wire_id
         self.tenant = request.tenant
-        self._rid = rid
         self._forget = forget
         self._prompt = samples.prompt
-        self._prompt_tokens = self._healed_tokens = 0
-        self._opens_reasoning = self._closes_reasoning = False
-        self._text = ""
+        self._healed_tokens = 0
         self._ids: list[int] = []
         self._logprobs: list[float] | None = None
         self._tops: list[list[tuple[float, int]]] | None = None
@@ -120,90 +118,31 @@ class RingGeneration:
         self._cached_tokens = 0
         self._jump_tokens = 0
         self._forward_passes = 0
-        self._finish: Finish | None = None
-        self._error: RequestError | None = None
-        self._changed = asyncio.Event()
-        self._read_chars = 0
-
-    @property
-    def rid(self) -> str:
-        return self._rid
+        self._captures: list[Capture] | None = None
 
     @property
     def wire_ids(self) -> list[str]:
         """What an abort must name."""
         return [self.wire_id]
 
-    @property
-    def prompt_tokens(self) -> int:
-        return self._prompt_tokens
+    async def complete(self) -> None:
+        """What the first sample tells of the prompt, and what its text has captures of."""
+        await self._prompt.is_known.wait()
+        self._captures = await self.group.captures(self.text)
 
-    @property
-    def opens_reasoning(self) -> bool:
-        return self._opens_reasoning
-
-    @property
-    def closes_reasoning(self) -> bool:
-        return self._closes_reasoning
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will come."""
-        return self._finish is not None or self._error is not None
-
-    async def __aiter__(self) -> AsyncIterator[GenerateOutput]:
-        try:
-            while True:
-                if not self.has_ended:
-                    await self._changed.wait()
-                self._changed.clear()
-                if self.has_ended:
-                    yield await self._last()
-                    return
-                yield self._snapshot()
-        finally:
-            await self.aclose()
-
-    async def result(self) -> GenerateOutput:
-        try:
-            while not self.has_ended:
-                await self._changed.wait()
-                self._changed.clear()
-            return await self._last()
-        finally:
-            await self.aclose()
-
-    async def _last(self) -> GenerateOutput:
-        """The final snapshot, which waits for what the first sample tells of the prompt, and for
-        what its text has captures of."""
-        if self._error is None:
-            await self._prompt.is_known.wait()
-        if self._error is not None:
-            raise self._error.copy()
-        return self._snapshot(await self.group.captures(self._text))
-
-    async def aclose(self) -> None:
-        """Abort it unless it has ended. Its snapshots are not readable afterwards."""
-        if not self.has_ended:
-            self._forget(self)
-            self.fail(RequestError("the request was closed by its reader"))
+    async def leave(self) -> None:
+        self._forget(self)
 
     def admit(self, reply: Admitted) -> None:
         """The front has taken the request."""
-        self._prompt_tokens = reply.prompt_tokens
+        self.prompt_tokens = reply.prompt_tokens
         self._healed_tokens = reply.healed_tokens
-        self._opens_reasoning = reply.opens_reasoning
-        self._closes_reasoning = reply.closes_reasoning
-
-    def fail(self, error: RequestError) -> None:
-        """No more output will come."""
-        if not self.has_ended:
-            self._error = error
-            self._on_change()
+        self.opens_reasoning = reply.opens_reasoning
+        self.closes_reasoning = reply.closes_reasoning
 
     def take(self, output: Output) -> None:
         """Add what is new."""
-        self._text += output.text
+        self.text += output.text
         _take(self._ids, output.dropped, id_list(output.ids))
         self._cached_tokens = output.cached_tokens
         self._jump_tokens = output.jump_tokens
@@ -216,35 +155,30 @@ class RingGeneration:
         if self._named is not None:
             _take(self._named, output.dropped, _id_rows(output.detail, count))
         self._prompt.take(output)
-        if output.finish is not None:
-            self._end(output.finish)
+        if output.finish is not None and output.finish.error is not None:
+            self.error = RequestError.from_info(output.finish.error)
+        else:
+            self.finish = output.finish
         if not output.more:
-            self._on_change()
+            self.wake()
 
-    def _on_change(self) -> None:
-        self._changed.set()
+    def wake(self) -> None:
+        super().wake()
         # The first sample's first output brings what is known of the prompt, if anything ever does.
         if self.group.generations[0] is self:
             self._prompt.is_known.set()
 
-    def _end(self, finish: Finish) -> None:
-        if finish.error is not None:
-            self._error = RequestError.from_info(finish.error)
-        else:
-            self._finish = finish
-
-    def _snapshot(self, captures: list[Capture] | None = None) -> GenerateOutput:
-        delta, self._read_chars = self._text[self._read_chars :], len(self._text)
+    def known(self, delta: str) -> GenerateOutput:
         prompt = self._prompt
         return GenerateOutput(
-            rid=self._rid,
-            text=self._text,
+            rid=self.rid,
+            text=self.text,
             delta=delta,
             output_ids=list(self._ids),
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=self.prompt_tokens,
             cached_tokens=self._cached_tokens,
             completion_tokens=len(self._ids),
-            finish=self._finish,
+            finish=self.finish,
             output_logprobs=_copy(self._logprobs),
             prompt_logprobs=_copy(prompt.chosen),
             jump_forward_tokens=self._jump_tokens,
@@ -254,7 +188,7 @@ class RingGeneration:
             prompt_top_logprobs=_copy(prompt.tops),
             output_id_logprobs=_copy(self._named),
             prompt_id_logprobs=_copy(prompt.named),
-            captures=captures,
+            captures=self._captures,
         )
 
 
