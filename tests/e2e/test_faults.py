@@ -128,12 +128,10 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
     async with asyncio.timeout(120):
         await asyncio.gather(*(stream.started.wait() for stream in streams))
     for client in clients:  # as a killed process would: no goodbye, no abort
-        transport = client._transport
-        for task in (*transport._tasks, *transport._readers):
-            task.cancel()
-        transport._context.destroy()
-        transport._tasks = []
-        transport._event = None
+        link = client._transport._link
+        await link._tasks.close()
+        link._context.destroy()
+        link._event = None
     for task in tasks[:10]:
         task.cancel()
     vanished_at = time.monotonic()
@@ -155,7 +153,7 @@ async def test_a_client_that_slept_through_its_lease_starts_afresh(fragile: Serv
         generation = await client.submit(text="Hello", sampling=LONG, stream=True)
         with pytest.raises(RingError, match="gave it up"):
             async for _ in generation:
-                send_now(client._transport._back, Goodbye())  # what the end of the lease does
+                send_now(client._transport._link._back, Goodbye())  # what the end of the lease does
         await client._transport.wait_ready(10)
         output = await client.generate("Hello", sampling=TWO)
         assert output.completion_tokens == 2

@@ -79,7 +79,7 @@ async def test_an_output_in_parts_is_the_same_to_its_reader(
     assert [part.rid for part in parts] == sorted(part.rid for part in parts)
     mine = [part for part in parts if part.rid == "7"]
     for part in mine:
-        assert not cut.has_ended and not cut._changed.is_set()
+        assert not cut.has_ended and not cut.changed.is_set()
         cut.take(part)
     assert [part.more for part in mine] == [True] * (len(mine) - 1) + [False]
     assert repr(await cut.result()) == repr(await whole.result())

@@ -1,0 +1,281 @@
+"""A client's link to a ring: its sockets, its identity, its lease, and the epoch it is welcome in.
+
+The only file that knows the clients' sockets. A client has a random identity for its life. It says
+Hello on the back socket and sends nothing before the Welcome of the present epoch; Hellos go on as
+its lease. When a RingEvent brings a new epoch, or none comes any more, everything in flight is
+lost: `on_lost` is told, which needs no working ring.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from srt.client.patience import within
+from srt.ring.places import (
+    LEASE_INTERVAL_S,
+    LEASE_S,
+    RING_LOST_S,
+    connect,
+    open_socket,
+    ring_at,
+    send_now,
+)
+from srt.ring.socket import RingContext, RingSocket
+from srt.tasks import TaskSet
+from srt.wire.errors import RequestError, RingError, check_process
+from srt.wire.messages import (
+    AbortReq,
+    BackReply,
+    CaptureReq,
+    ControlReq,
+    ControlResult,
+    Expired,
+    FrontReply,
+    GenerateReq,
+    Goodbye,
+    Hello,
+    Output,
+    OutputBatch,
+    Refused,
+    RingEvent,
+    ScoreReq,
+    TokenizeReq,
+    Welcome,
+    decoder,
+)
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 30.0  # of the front
+GRAMMAR_TIMEOUT_S = 180.0  # of the front, if it has to wait for a grammar
+CONTROL_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 60.0
+WELCOME_TIMEOUT_S = 2.0
+Question = GenerateReq | ScoreReq | TokenizeReq | CaptureReq | ControlReq
+_GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, and gave it up"
+
+
+class RingLink:
+    """The link to the ring at `url` (ipc://DIRECTORY). Use within one event loop.
+
+    `on_outputs` gets what comes of admitted requests, `on_lost` why nothing more comes of any.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        on_outputs: Callable[[list[Output]], None],
+        on_lost: Callable[[RingError], None],
+    ) -> None:
+        self.epoch = 0  # of the last Welcome
+        self._places = ring_at(url)
+        self._on_outputs, self._on_lost = on_outputs, on_lost
+        self._context = RingContext()
+        self._answers: dict[str, asyncio.Future[Any]] = {}  # by the questions' ids
+        self._event: RingEvent | None = None
+        self._hello_at = time.monotonic()
+        self._pid = os.getpid()
+        self._usable = asyncio.Event()
+        self._tasks = TaskSet(self._on_failure)
+
+    @property
+    def ring(self) -> RingEvent | None:
+        """The ring as last heard; None when the supervisor has gone silent. It is ready only once
+        this client is welcome in its epoch."""
+        if self._event is None or self.is_ready == self._event.ready:
+            return self._event
+        return msgspec.structs.replace(self._event, ready=False)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request has a chance: ring ready, and this client welcome in its epoch."""
+        return self._event is not None and self._event.ready and self.epoch == self._event.epoch
+
+    async def start(self) -> None:
+        """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
+        self._events = connect(self._context, zmq.SUB, self._places.events)
+        self._incarnate()
+        for loop in (self._read_events(), self._keep_lease()):
+            self._tasks.start(loop)
+
+    async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until requests can be sent. Raises RingError when that takes too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._usable.wait()
+        except TimeoutError:
+            raise RingError(f"the server was not ready within {timeout_s:.0f} s") from None
+
+    async def close(self) -> None:
+        """Say goodbye, which ends everything this client still has on the server."""
+        if not len(self._tasks) or os.getpid() != self._pid:
+            return
+        send_now(self._back, Goodbye())
+        await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
+        await self._tasks.close()
+        self._event = None  # later calls find no server
+        self._lose(RingError("the client was closed"))
+        self._context.destroy()
+
+    async def until_usable(self) -> None:
+        """Raise RingError unless requests can be sent now, or as soon as the Welcome is here."""
+        check_process(self._pid, "client")
+        if time.monotonic() > self._hello_at + LEASE_S:  # our lease may be over: ask
+            self._usable.clear()
+            self._say_hello()
+        if self._event is not None and self._event.ready and not self._usable.is_set():
+            with contextlib.suppress(TimeoutError):
+                await within(WELCOME_TIMEOUT_S, self._usable.wait())
+        if self._event is None:
+            raise RingError("the server cannot be reached")
+        if not self.is_ready:
+            raise RingError(self._event.reason or "the server is starting")
+
+    async def ask(self, question: Question, given_up: Sequence[str] = ()) -> Any:
+        """The answer. RequestError if it is refused, RingError if there is none in time.
+
+        A caller who does not wait for it has the requests `given_up` ended.
+        """
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[question.rid] = answer
+        try:
+            if not send_now(self._front, question):
+                raise RingError("the server does not take requests")
+            return await within(_patience_s(question), answer)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self.abort(given_up)
+            if isinstance(error, TimeoutError):
+                raise RingError("the server did not answer in time") from None
+            raise
+        finally:
+            self._answers.pop(question.rid, None)
+
+    def abort(self, wire_ids: Iterable[str]) -> None:
+        """End these requests, as far as the server has them."""
+        if self.is_ready:
+            for wire_id in wire_ids:
+                send_now(self._front, AbortReq(wire_id, self.epoch))
+
+    # ---- the life of an identity ---------------------------------------------------------------
+
+    def _incarnate(self) -> None:
+        """Open both sockets under a fresh identity."""
+        identity = os.urandom(16)
+        self._front = self._dealer(self._places.front, identity)
+        self._back = self._dealer(self._places.back, identity)
+        loops = (self._read_front(self._front), self._read_back(self._back))
+        self._readers = [self._tasks.start(loop) for loop in loops]
+
+    def _dealer(self, address: str, identity: bytes) -> RingSocket:
+        socket = open_socket(self._context, zmq.DEALER)
+        socket.set(zmq.IDENTITY, identity)
+        socket.connect(address)
+        return socket
+
+    def _reincarnate(self, reason: str) -> None:
+        """What this client had in flight is lost: fail it and start afresh."""
+        self.epoch = 0
+        self._set_usable()
+        self._lose(RingError(reason))
+        readers, sockets = self._readers, (self._front, self._back)
+        self._incarnate()
+        for reader in readers:
+            reader.cancel()
+        for socket in sockets:
+            socket.close()
+        self._say_hello()
+
+    def _on_failure(self, error: BaseException) -> None:
+        log.error("the client failed", exc_info=error)
+        self._event = None
+        self._usable.clear()
+        self._lose(RingError("the client failed (its log says why)"))
+
+    def _lose(self, error: RingError) -> None:
+        self._on_lost(error)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error.copy())
+
+    def _set_usable(self) -> None:
+        if self.is_ready:
+            self._usable.set()
+        else:
+            self._usable.clear()
+
+    async def _keep_lease(self) -> None:
+        while True:
+            self._say_hello()
+            await asyncio.sleep(LEASE_INTERVAL_S)
+
+    def _say_hello(self) -> None:
+        self._hello_at = time.monotonic()
+        send_now(self._back, Hello())
+
+    # ---- what the ring says --------------------------------------------------------------------
+
+    async def _read_events(self) -> None:
+        decode = decoder(RingEvent).decode
+        while True:
+            try:
+                (data,) = await within(RING_LOST_S, self._events.receive())
+            except TimeoutError:
+                self._event = None
+                send_now(self._back, Goodbye())  # if it only stalled, our requests end there too
+                self._reincarnate("the server cannot be reached")
+                continue
+            self._on_event(decode(data))
+
+    def _on_event(self, event: RingEvent) -> None:
+        lost = self._event is not None and event.epoch != self._event.epoch
+        self._event = event
+        if lost:
+            self._lose(RingError(event.reason or "a part of the server died"))
+        if event.ready and self.epoch != event.epoch:
+            self._say_hello()
+        self._set_usable()
+
+    async def _read_front(self, front: RingSocket) -> None:
+        decode = decoder(FrontReply).decode
+        while True:
+            (data,) = await front.receive()
+            self._on_answer(decode(data))
+
+    async def _read_back(self, back: RingSocket) -> None:
+        decode = decoder(BackReply).decode
+        while True:
+            (data,) = await back.receive()
+            reply = decode(data)
+            if isinstance(reply, Welcome):
+                self.epoch = reply.epoch
+                self._set_usable()
+            elif isinstance(reply, Expired):
+                self._reincarnate(_GIVEN_UP)
+                return  # a new reader has taken over
+            elif isinstance(reply, OutputBatch) and reply.epoch == self.epoch:
+                self._on_outputs(reply.outputs)
+            elif isinstance(reply, ControlResult):
+                self._on_answer(reply)
+
+    def _on_answer(self, reply: Any) -> None:
+        answer = self._answers.get(reply.rid)
+        if answer is None or answer.done():
+            return
+        if isinstance(reply, Refused | ControlResult) and reply.error is not None:
+            answer.set_exception(RequestError.from_info(reply.error))
+        else:
+            answer.set_result(reply)
+
+
+def _patience_s(question: Question) -> float:
+    if isinstance(question, ControlReq):
+        return question.timeout_s + CONTROL_TIMEOUT_S
+    is_constrained = isinstance(question, GenerateReq) and question.sampling.constraint is not None
+    return GRAMMAR_TIMEOUT_S if is_constrained else ANSWER_TIMEOUT_S
