@@ -115,7 +115,6 @@ class LoopAlone(SchedulerActor):
         self._recovery = Recovery(core)
         self._stats_log = StatsLog(core)
         self._wake = asyncio.Event()
-        self._pending_flushes = {}
 
     async def _sleep(self) -> None:
         raise NothingToDo

@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.compute import ComputeThread, Launched
+from scheduler_proc.controls import Controls
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
@@ -47,7 +48,7 @@ from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
-from srt.wire.errors import CONFLICT, ErrorInfo
+from srt.wire.errors import ErrorInfo
 from srt.wire.messages import (
     Abort,
     ClientGone,
@@ -62,18 +63,9 @@ from srt.wire.parcels import token_batches
 
 log = logging.getLogger(__name__)
 
-MAX_FLUSH_WAIT_S = 300.0
-MAX_PENDING_FLUSHES = 8
 BLOCKED_RETRY_S = 0.05
 # How long the compute thread may wait for the interpreter while the loop is in Python code.
 SWITCH_INTERVAL_S = 0.0005
-
-
-class PendingFlush(NamedTuple):
-    """A flush_cache that waits for the scheduler to be idle, and the timer that gives it up."""
-
-    control: Control
-    timer: asyncio.TimerHandle
 
 
 class SchedulerActor(Actor):
@@ -95,7 +87,7 @@ class SchedulerActor(Actor):
         self._costs = CostMeter()
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
-        self._pending_flushes: dict[str, PendingFlush] = {}
+        self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(self._shared, self.ring.grammars)
         self._grammars.warm()
         self._intake = GrammarIntake(
@@ -118,9 +110,7 @@ class SchedulerActor(Actor):
         self._compute.close()
 
     def new_epoch(self, epoch: int) -> None:
-        for pending in self._pending_flushes.values():
-            pending.timer.cancel()
-        self._pending_flushes.clear()
+        self._controls.clear()
         self._intake.clear()
         with self._core_lock:
             self._core.reset(epoch)
@@ -161,7 +151,7 @@ class SchedulerActor(Actor):
             return
         with self._core_lock:
             if isinstance(message, Control):
-                self._on_control(message)
+                self._controls.take(message)
             elif isinstance(message, GrammarMade):
                 self._intake.made(message)
             elif isinstance(message, TokenizedReq):
@@ -220,40 +210,10 @@ class SchedulerActor(Actor):
                 log.warning("jump-forward is off: the tokenizer does not encode word by word")
         return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
 
-    def _on_control(self, control: Control) -> None:
-        """Answered at once, except a flush that has time to wait."""
-        if control.op == "stats":
-            stats = stats_of(self._core, self._executor, self._clock) | control.counts
-            self._reply(control, msgspec.json.encode(stats))
-        elif not self._core.has_work:
-            self._flush(control)
-        elif control.timeout_s <= 0 or len(self._pending_flushes) >= MAX_PENDING_FLUSHES:
-            self._refuse_flush(control)
-        else:
-            wait_s = min(control.timeout_s, MAX_FLUSH_WAIT_S)
-            timer = asyncio.get_running_loop().call_later(wait_s, self._give_up_flush, control)
-            self._pending_flushes[_key(control)] = PendingFlush(control, timer)
+    def _stats(self) -> dict[str, Any]:
+        return stats_of(self._core, self._executor, self._clock)
 
-    def _flush(self, control: Control) -> None:
-        self._core.flush_cache()
-        self._reply(control)
-
-    def _flush_pending(self) -> None:
-        for pending in self._pending_flushes.values():
-            pending.timer.cancel()
-            self._flush(pending.control)
-        self._pending_flushes.clear()
-
-    def _give_up_flush(self, control: Control) -> None:
-        del self._pending_flushes[_key(control)]
-        self._refuse_flush(control)
-
-    def _refuse_flush(self, control: Control) -> None:
-        error = ErrorInfo(CONFLICT, "the cache is in use: requests are running or waiting")
-        self._reply(control, error=error)
-
-    def _reply(self, control: Control, data: bytes = b"{}", error: ErrorInfo | None = None) -> None:
-        reply = ControlReply(control.client, control.rid, control.epoch, data, error)
+    def _reply(self, reply: ControlReply) -> None:
         self.send(self._detokenizer, reply)
 
     def _tell(self) -> None:
@@ -307,7 +267,7 @@ class SchedulerActor(Actor):
         self._wake.clear()
         self._tell_pace(at_once=not self._core.has_work)
         if not self._core.has_work:
-            self._flush_pending()
+            self._controls.flush_pending()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
@@ -378,10 +338,6 @@ class SchedulerActor(Actor):
 def _without_grammar(req: TokenizedReq) -> TokenizedReq:
     """A request that will be ended before its first step."""
     return msgspec.structs.replace(req, grammar="")
-
-
-def _key(control: Control) -> str:
-    return f"{control.client.hex()}/{control.rid}"
 
 
 def facts_of(executor: Executor) -> dict[str, Any]:

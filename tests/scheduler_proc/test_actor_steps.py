@@ -10,6 +10,7 @@ import pytest
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.compute import ComputeThread
+from scheduler_proc.controls import Controls
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
@@ -51,7 +52,7 @@ class LoopOnly(SchedulerActor):
         self._stats_log = StatsLog(driver.core)
         self.paces = 0
         self._wake = asyncio.Event()
-        self._pending_flushes = {}
+        self._controls = Controls(driver.core, dict, lambda reply: None)
 
     def _tell(self) -> None:
         self.driver._collect()
