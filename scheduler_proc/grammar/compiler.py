@@ -20,12 +20,13 @@ from scheduler_proc.grammar.regex import (
     StateLimitError,
     compile_choices,
     compile_regex,
-    parse,
-    to_rust,
 )
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.patterns.groups import GroupPattern
+from srt.patterns.read_re import parse
+from srt.patterns.tree import whole
+from srt.patterns.write import regex
 from srt.wire.constraint import Constraint, may_capture
 from srt.wire.errors import ConfigError
 
@@ -103,5 +104,5 @@ class GrammarCompiler:
 
     def _llguidance(self, constraint: Constraint) -> CompiledGrammar:
         if constraint.kind == "regex":  # in one syntax, and with one meaning, on every back end
-            constraint = replace(constraint, source=to_rust(parse(constraint.source)))
+            constraint = replace(constraint, source=regex(whole(parse(constraint.source))))
         return compile_llguidance(constraint, self._vocabulary)

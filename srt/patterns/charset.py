@@ -39,7 +39,7 @@ def parse_set(source: Source, *, unicode: bool, ignore_case: bool) -> Ranges:
     source.take()
     folded = fold(union(chars), unicode) if ignore_case else tuple(chars)
     ranges = union((*folded, *classes))
-    return without_surrogates(complement(ranges) if negated else ranges)
+    return complement(ranges) if negated else without_surrogates(ranges)
 
 
 def _range_end(source: Source, opened: int, low: int, start: int, unicode: bool) -> int:

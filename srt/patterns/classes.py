@@ -9,6 +9,7 @@ ranges that reach beyond U+FFFF (it folds them as Unicode); we do not follow it 
 """
 
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from srt.patterns.ranges import (
     Ranges,
     complement,
     union,
+    without_surrogates,
 )
 
 _ASCII: dict[str, Ranges] = {
@@ -29,6 +31,10 @@ _ASCII: dict[str, Ranges] = {
     "s": ((0x09, 0x0D), (0x20, 0x20)),
     "w": ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)),
 }
+_GENERAL_CATEGORIES = frozenset(
+    """L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp
+    C Cc Cf Co Cn""".split()  # noqa: SIM905 - a list of 38 strings reads worse
+)
 _BLOCK = 256
 
 
@@ -37,6 +43,16 @@ def category(letter: str, unicode: bool) -> Ranges:
     lower = letter.lower()
     ranges = _unicode_category(lower) if unicode else _ASCII[lower]
     return ranges if letter == lower else complement(ranges)
+
+
+@cache
+def general_category(name: str) -> Ranges | None:
+    """The characters of a Unicode category, such as L or Lu; None if there is none such."""
+    if name not in _GENERAL_CATEGORIES:
+        return None
+    points = range(MAX_CODE_POINT + 1)
+    found = (p for p in points if unicodedata.category(chr(p)).startswith(name))
+    return without_surrogates(union((point, point) for point in found))
 
 
 def load_tables() -> None:

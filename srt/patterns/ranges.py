@@ -16,7 +16,6 @@ FIRST_SURROGATE = 0xD800
 LAST_SURROGATE = 0xDFFF
 
 ANY: Ranges = ((0, FIRST_SURROGATE - 1), (LAST_SURROGATE + 1, MAX_CODE_POINT))
-SURROGATES: Ranges = ((FIRST_SURROGATE, LAST_SURROGATE),)
 
 
 def contains(ranges: Ranges, point: int) -> bool:
@@ -38,10 +37,10 @@ def union(ranges: Iterable[Range]) -> Ranges:
 
 
 def complement(ranges: Ranges) -> Ranges:
-    """All code points that are not in the set, surrogates among them."""
+    """The characters that are not in the set; surrogates are in neither."""
     gaps: list[Range] = []
     start = 0
-    for low, high in ranges:
+    for low, high in union((*ranges, (FIRST_SURROGATE, LAST_SURROGATE))):
         if start < low:
             gaps.append((start, low - 1))
         start = high + 1
@@ -52,11 +51,21 @@ def complement(ranges: Ranges) -> Ranges:
 
 def subtract(ranges: Ranges, removed: Ranges) -> Ranges:
     """The characters of `ranges` that are not in `removed`."""
-    return complement(union(complement(ranges) + removed))
+    return complement(complement(ranges) + removed)
+
+
+def intersection(ranges: Ranges, other: Ranges) -> Ranges:
+    """The characters that are in both."""
+    return complement(complement(ranges) + complement(other))
+
+
+def characters(text: str) -> Ranges:
+    """The set of the characters of `text`."""
+    return union((ord(char), ord(char)) for char in text)
 
 
 def without_surrogates(ranges: Ranges) -> Ranges:
     """The characters of the set that UTF-8 can encode."""
     if not ranges or ranges[-1][1] < FIRST_SURROGATE:
         return ranges
-    return subtract(ranges, SURROGATES)
+    return complement(complement(ranges))

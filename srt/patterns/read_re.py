@@ -1,6 +1,6 @@
 r"""The parser: a pattern in the syntax of Python's `re` becomes an AST.
 
-`compile_regex` and the Rust printer call `parse`. Everything is read as by
+Whoever takes patterns of `re` calls `parse`. Everything is read as by
 `re.compile(pattern, re.ASCII)` of Python 3.11, but for what needs more than a finite automaton
 (look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is
 refused, and so are `\b` and `\B` outside sets for callers that do not know them. `(?u)` at the
@@ -12,7 +12,7 @@ from srt.patterns.charset import parse_set
 from srt.patterns.classes import category, fold
 from srt.patterns.errors import PatternError, StateLimitError
 from srt.patterns.flags import Flags, parse_flags
-from srt.patterns.ranges import ANY, subtract, without_surrogates
+from srt.patterns.ranges import ANY, subtract
 from srt.patterns.source import DIGITS, OCTAL_DIGITS, Source, is_surrogate
 from srt.patterns.tree import (
     MAX_DEPTH,
@@ -49,7 +49,7 @@ def parse(pattern: str, *, boundaries: bool = False, groups: bool = False) -> No
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
     than MAX_RANGES ranges in all.
     """
-    return _Parser(pattern, boundaries, groups).parse()
+    return _ReParser(pattern, boundaries, groups).parse()
 
 
 class _Group:
@@ -83,7 +83,7 @@ class _Group:
         return concat([next(ends), node, next(ends)])
 
 
-class _Parser:
+class _ReParser:
     def __init__(self, pattern: str, boundaries: bool, groups: bool) -> None:
         self._source = Source(pattern)
         self._boundaries = boundaries
@@ -158,7 +158,7 @@ class _Parser:
         letter = source.take()
         if letter and letter in "dDsSwW":
             ranges = category(letter, group.flags.unicode)
-            group.add(character(without_surrogates(ranges)))
+            group.add(character(ranges))
         elif letter and letter in "AZ":
             kind = AnchorKind.START if letter == "A" else AnchorKind.END
             group.add(Anchor(kind), anchored=True)

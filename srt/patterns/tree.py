@@ -1,17 +1,18 @@
 """The abstract syntax of patterns, after flags, escapes and names are resolved.
 
-The parser builds it, the NFA builder and the Rust printer read it. Groups leave no trace and lazy
-quantifiers equal greedy ones, since only the language matters; but who asks the parser for `groups`
-finds where those with a name begin and end, and what is lazy. The constructors
-`concat`, `choice` and `repeat` keep trees small; trees are at most MAX_DEPTH groups deep, so that
-functions over them may recurse.
+The readers build it, the automata's builders and the writers read it. Groups leave no trace and
+lazy quantifiers equal greedy ones, since only the language matters; but who asks the reader of
+`re` for `groups` finds where those with a name begin and end, and what is lazy. The constructors
+`concat`, `choice` and `repeat` keep trees small; those of `re` are at most MAX_DEPTH groups deep,
+so that functions over them may recurse.
 """
 
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from srt.patterns.ranges import Ranges
+from srt.patterns.ranges import ANY, Ranges
+from srt.wire.constraint import GrammarError
 
 MAX_DEPTH = 200  # groups within groups; each costs up to three levels of recursion
 
@@ -45,10 +46,12 @@ class AnchorKind(Enum):
 
 
 class Anchor(NamedTuple):
-    """The empty text, in the right place. `group` is the name of the group that has an end here."""
+    """The empty text, in the right place. `group` is the name of the group that has an end here.
+    `position` counts the pattern's characters, where the reader keeps that."""
 
     kind: AnchorKind
     group: str = ""
+    position: int = 0
 
 
 class Concat(NamedTuple):
@@ -76,6 +79,16 @@ class Repeat(NamedTuple):
 Node = Literal | Chars | Anchor | Concat | Choice | Repeat
 
 EMPTY = Literal("")
+ANY_TEXT = Repeat(Chars(ANY), 0, None)
+_STARTS = (AnchorKind.START, AnchorKind.LINE_START)
+
+
+class Reference(NamedTuple):
+    """A use of a grammar's rule, and where it is in the source. Rules are trees that may have
+    these as leaves; patterns have none."""
+
+    name: str
+    position: int
 
 
 def character(ranges: Ranges) -> Node:
@@ -109,8 +122,8 @@ def _flush(text: list[str], into: list[Node]) -> None:
 
 
 def choice(items: Iterable[Node]) -> Node:
-    """One of the items, of which there is at least one."""
-    alternatives = tuple(items)
+    """One of the items; a set without characters, which nothing matches, if there are none."""
+    alternatives = tuple(items) or (Chars(()),)
     return alternatives[0] if len(alternatives) == 1 else Choice(alternatives)
 
 
@@ -121,3 +134,56 @@ def repeat(item: Node, low: int, high: int | None, lazy: bool = False) -> Node:
     if (low, high) == (1, 1):
         return item
     return Repeat(item, low, high, lazy)
+
+
+def whole(node: Node) -> Node:
+    """`node` without the assertions that hold anyway where the whole text must match.
+
+    Raises GrammarError for any other assertion: anywhere but at an end of the pattern or of one of
+    its alternatives.
+    """
+    node = _trimmed(node, at_start=True, at_end=True)
+    _refuse_anchors(node)
+    return node
+
+
+def _refuse_anchors(node: Node) -> None:
+    match node:
+        case Anchor(kind):
+            raise GrammarError(f"{kind.value} inside a pattern has no equal without assertions")
+        case Concat(items) | Choice(items):
+            for item in items:
+                _refuse_anchors(item)
+        case Repeat(item):
+            _refuse_anchors(item)
+
+
+def _trimmed(node: Node, *, at_start: bool, at_end: bool) -> Node:
+    match node:
+        case Anchor(kind) if at_start if kind in _STARTS else at_end:
+            return EMPTY
+        case Choice(items):
+            return choice(_trimmed(i, at_start=at_start, at_end=at_end) for i in items)
+        case Concat(items):
+            return _trim_items(list(items), at_start=at_start, at_end=at_end)
+        case _:
+            return node
+
+
+def _trim_items(items: list[Node], *, at_start: bool, at_end: bool) -> Node:
+    """The same for a sequence: what is empty at an end makes its neighbour the end."""
+    first = 0
+    while first < len(items):
+        is_last = first == len(items) - 1
+        items[first] = _trimmed(items[first], at_start=at_start, at_end=at_end and is_last)
+        if items[first] != EMPTY or is_last:
+            break
+        first += 1
+    while first < len(items) - 1 and at_end:
+        items[-1] = _trimmed(items[-1], at_start=False, at_end=True)
+        if items[-1] != EMPTY:
+            break
+        items.pop()
+        if first == len(items) - 1:  # now also at the end
+            items[first] = _trimmed(items[first], at_start=at_start, at_end=True)
+    return concat(items[first:])

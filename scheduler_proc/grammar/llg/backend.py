@@ -253,7 +253,7 @@ def _choices(source: str) -> list[str]:
 def compile_llguidance(constraint: Constraint, vocabulary: TokenVocabulary) -> LlguidanceGrammar:
     """Compile any kind of constraint. Raises GrammarError with a reason for the user.
 
-    A `regex` is expected in the syntax of Rust's regex crate, as `to_rust` prints it.
+    A `regex` is expected in the syntax of Rust's regex crate, as `srt.patterns.write` has it.
     """
     grammar = _GRAMMARS[constraint.kind](constraint)
     if constraint.after:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.ll_grammar import FREE_TEXT, LarkBuilder, LLGrammar, rust_literal
 from scheduler_proc.grammar.llg.ebnf import lark_of, regular_grammar
-from scheduler_proc.grammar.llg.regular import ends_itself, regular_of, spelled, terminal
+from scheduler_proc.grammar.llg.regular import ends_itself, spelled, terminal
 from scheduler_proc.grammar.llg.tag_formats import (
     AnyTextFormat,
     ConstStringFormat,
@@ -34,8 +34,10 @@ from scheduler_proc.grammar.llg.tag_formats import (
     read_tag,
     refuse_tag,
 )
-from scheduler_proc.grammar.schema import pattern as trees
 from scheduler_proc.grammar.schema import prepare
+from srt.patterns.read_re import parse
+from srt.patterns.tree import Literal, Node, choice, concat, repeat, whole
+from srt.patterns.write import regex
 from srt.wire.constraint import Whitespace
 
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class Compiled(NamedTuple):
 
     lark: str = ""
     ends: bool = False
-    tree: trees.Node | None = None
+    tree: Node | None = None
 
     def spelled(self) -> str:
         """It as Lark."""
@@ -62,7 +64,7 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
     compiler = _TagCompiler(whitespace)
     start = compiler.compiled(given, place, [], 0)
     if start.tree is not None:
-        return LLGrammar.regex(trees.pattern_of(start.tree).regex)
+        return LLGrammar.regex(regex(start.tree))
     return compiler.builder.build(start.lark)
 
 
@@ -80,9 +82,9 @@ class _TagCompiler:
             raise refuse_tag(place, f"is nested deeper than {MAX_NESTING} formats")
         match given:
             case ConstStringFormat(value):
-                return Compiled(tree=trees.literal(value))
+                return Compiled(tree=Literal(value))
             case RegexFormat(pattern):
-                return Compiled(tree=_placed(lambda: regular_of(pattern), place))
+                return Compiled(tree=_placed(lambda: whole(parse(pattern)), place))
             case GrammarFormat(source):
                 tree = _placed(lambda: regular_grammar(source), place)
                 if tree is not None:
@@ -185,7 +187,7 @@ class _TagCompiler:
         # Several times faster than spelled; without a beginning it could hide what begins alike.
         if given.begin and inner.tree is not None and ends_itself(inner.tree):
             inner = inner._replace(lark=terminal(inner.tree))
-        begin = Compiled(tree=trees.literal(given.begin[len(taken) :]))
+        begin = Compiled(tree=Literal(given.begin[len(taken) :]))
         return _in_a_row([begin, inner._replace(ends=False)])
 
     def _tags(self, tags: list[TagFormat], taken: str, place: str, depth: int) -> list[Compiled]:
@@ -241,7 +243,7 @@ class _TagCompiler:
             tag = Compiled(self.builder.rule("tag", tag.lark))
         whole = tag
         if not given.stop_after_first:
-            more = _in_a_row([Compiled(tree=trees.literal(given.separator)), tag])
+            more = _in_a_row([Compiled(tree=Literal(given.separator)), tag])
             whole = _in_a_row([tag, _times(more, 0, None)])
         return whole if given.at_least_one else _times(whole, 0, 1)
 
@@ -299,21 +301,21 @@ def _is_free(given: Format) -> bool:
 
 def _in_a_row(parts: list[Compiled]) -> Compiled:
     found = [part.tree for part in parts if part.tree is not None]
-    tree = trees.Sequence(tuple(found)) if len(found) == len(parts) else None
+    tree = concat(found) if len(found) == len(parts) else None
     return Compiled(_lark(" ", parts), parts[-1].ends, tree)
 
 
 def _either(parts: list[Compiled]) -> Compiled:
     found = [part.tree for part in parts if part.tree is not None]
-    tree = trees.Choice(tuple(found)) if len(found) == len(parts) else None
+    tree = choice(found) if len(found) == len(parts) else None
     lark = _lark(" | ", parts)
     return Compiled(f"({lark})" if lark else "", tree=tree)
 
 
 def _times(part: Compiled, least: int, most: int | None) -> Compiled:
     if most == 0:
-        return Compiled(tree=trees.EMPTY)
-    tree = None if part.tree is None else trees.Repeat(part.tree, least, most)
+        return Compiled(tree=Literal(""))
+    tree = None if part.tree is None else repeat(part.tree, least, most)
     lark = f"({part.lark}){{{least},{'' if most is None else most}}}" if part.lark else ""
     return Compiled(lark, tree=tree)
 
@@ -323,8 +325,8 @@ def _lark(separator: str, parts: list[Compiled]) -> str:
     return separator.join(part.spelled() for part in parts) if any(p.lark for p in parts) else ""
 
 
-def _one_of(texts: list[str]) -> trees.Node:
-    return trees.Choice(tuple(map(trees.literal, texts)))
+def _one_of(texts: list[str]) -> Node:
+    return choice(map(Literal, texts))
 
 
 def _any_of(texts: list[str]) -> str:

@@ -3,7 +3,6 @@ back end needed: numpy only. The names below are the public ones."""
 
 from scheduler_proc.grammar.regex.compile import compile_choices, compile_free, compile_regex
 from scheduler_proc.grammar.regex.dfa import DEAD, ByteDFA
-from scheduler_proc.grammar.regex.rust import to_rust
 from srt.patterns.errors import PatternError, StateLimitError
 from srt.patterns.read_re import parse
 
@@ -16,5 +15,4 @@ __all__ = [
     "compile_free",
     "compile_regex",
     "parse",
-    "to_rust",
 ]

@@ -9,16 +9,8 @@ import json
 import re
 from typing import Any
 
-from scheduler_proc.grammar.schema import charset
 from scheduler_proc.grammar.schema.numbers import choice, integer_regex, takes_regex
-from scheduler_proc.grammar.schema.pattern import (
-    Chars,
-    Pattern,
-    Repeat,
-    none_of,
-    one_of,
-    pattern_of,
-)
+from scheduler_proc.grammar.schema.pattern import Pattern, none_of, one_of, pattern_of
 from scheduler_proc.grammar.schema.plan import Plan
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
@@ -30,6 +22,8 @@ from scheduler_proc.grammar.schema.shapes import (
     Strings,
     Values,
 )
+from srt.patterns.ranges import ANY
+from srt.patterns.tree import Chars, repeat
 
 MAX_REGEX_CHARS = 24_000
 MAX_STRING_CHARS = 200  # a longer counted string makes too many states
@@ -181,7 +175,7 @@ def _strings(shape: Strings) -> Pattern:
     if shape.least or shape.most is not None or not patterns:
         if max(shape.least, shape.most or 0) > MAX_STRING_CHARS:
             raise _NotFlatError
-        patterns.append(pattern_of(Repeat(Chars(charset.ANY), shape.least, shape.most)))
+        patterns.append(pattern_of(repeat(Chars(ANY), shape.least, shape.most)))
     if len(patterns) > 1 or shape.without:
         raise _NotFlatError
     return patterns[0]

@@ -9,8 +9,9 @@ regular expressions without named groups and back-references, and with up to thr
 from collections.abc import Iterator
 from functools import cache
 
-from scheduler_proc.grammar.schema.ecma import parse_ecma
+from scheduler_proc.grammar.schema.pattern import pattern_of
 from scheduler_proc.grammar.schema.shapes import Strings
+from srt.patterns.read_ecma import read_ecma
 
 # RFC 3339. The years with a 29 February: multiples of 4 but not of 100, or of 400.
 _LEAP_YEAR = "(?:[0-9][0-9](?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
@@ -180,4 +181,5 @@ def format_strings(name: str) -> Strings | None:
     pattern = _PATTERNS.get(name)
     if pattern is None:
         return None
-    return Strings(most=_MAX_LENGTHS.get(name), patterns=(parse_ecma(f"^(?:{pattern})$"),))
+    (tree,), _ = read_ecma(f"^(?:{pattern})$")
+    return Strings(most=_MAX_LENGTHS.get(name), patterns=(pattern_of(tree),))

@@ -13,8 +13,8 @@ from typing import Any
 
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.document import NEWEST, Document, refuse
-from scheduler_proc.grammar.schema.ecma import ecma_strings
 from scheduler_proc.grammar.schema.formats import format_strings
+from scheduler_proc.grammar.schema.pattern import pattern_of
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,
@@ -29,6 +29,7 @@ from scheduler_proc.grammar.schema.shapes import (
     both,
     unmatched,
 )
+from srt.patterns.read_ecma import read_ecma
 
 DEPENDENCIES = ("dependentRequired", "dependentSchemas", "dependencies")
 _MAX_COUNT = 2**31
@@ -110,9 +111,12 @@ class Keywords:
         if not isinstance(source, str):
             raise self.fail(keyword, "must be a string")
         try:
-            return ecma_strings(source)
+            wanted, without = read_ecma(source)
         except GrammarError as error:
             raise self.fail(keyword, f"{source[:60]!r}: {error}") from None
+        return Strings(
+            patterns=tuple(map(pattern_of, wanted)), without=tuple(map(pattern_of, without))
+        )
 
     def dependencies(self) -> Iterator[tuple[str, Need, Need]]:
         """Names, that they are there, and what depends on it."""

@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from scheduler_proc.grammar.ll_grammar import LLGrammar, regex_terminal
-from scheduler_proc.grammar.schema import charset
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
-from scheduler_proc.grammar.schema.pattern import Chars, Repeat, one_of, pattern_of
+from scheduler_proc.grammar.schema.pattern import one_of, pattern_of
 from scheduler_proc.grammar.schema.shapes import Strings
+from srt.patterns.ranges import ANY
+from srt.patterns.tree import Chars, repeat
 
 _END = 1 << 256  # the only token left in a mask where nothing can follow
 
@@ -22,7 +23,7 @@ def terminal(strings: Strings) -> str:
     without = [*strings.without, *([one_of(strings.excluded)] if strings.excluded else [])]
     conditions = [_quoted(pattern.json_regex()) for pattern in strings.patterns]
     if strings.least or strings.most is not None or not conditions:
-        length = Repeat(Chars(charset.ANY), strings.least, strings.most)
+        length = repeat(Chars(ANY), strings.least, strings.most)
         conditions.append(_quoted(pattern_of(length).json_regex()))
     conditions += [f"~{_quoted(pattern.json_regex(exact=True))}" for pattern in without]
     return " & ".join(conditions)

@@ -1,99 +1,114 @@
-"""Parse the patterns of JSON Schema, which are ECMA-262 regular expressions (Unicode mode).
+"""Reads the patterns of JSON Schema, which are ECMA-262 regular expressions (Unicode mode).
 
-Called for `pattern` and `patternProperties`. The result matches whole strings: free text is added
-where the pattern is not anchored. What a finite automaton cannot do, or where ECMA's meaning
-differs and cannot be kept, is refused with its position; nothing is passed through unread.
+The result matches whole strings: free text is added where the pattern is not anchored. What a
+finite automaton cannot do, or where ECMA's meaning differs and cannot be kept, is refused with its
+position; nothing is passed through unread.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
-from scheduler_proc.grammar.base import GrammarError
-from scheduler_proc.grammar.schema import charset
-from scheduler_proc.grammar.schema.charset import CharSet
-from scheduler_proc.grammar.schema.pattern import (
-    ANY_TEXT,
-    Chars,
-    Choice,
-    Node,
-    Pattern,
-    Repeat,
-    Sequence,
-    pattern_of,
+from srt.patterns.classes import general_category
+from srt.patterns.ranges import (
+    MAX_CODE_POINT,
+    Range,
+    Ranges,
+    characters,
+    complement,
+    union,
+    without_surrogates,
 )
-from scheduler_proc.grammar.schema.shapes import Strings
+from srt.patterns.tree import (
+    ANY_TEXT,
+    EMPTY,
+    Anchor,
+    AnchorKind,
+    Choice,
+    Concat,
+    Node,
+    Repeat,
+    character,
+    choice,
+    concat,
+    repeat,
+)
+from srt.wire.constraint import GrammarError
 
 MAX_PATTERN_CHARS = 32_768
 MAX_NESTING = 64
 MAX_COUNT = 10_000
 MAX_BRANCHES = 4096
 
-_CLASSES = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
+# ECMA-262's WhiteSpace and LineTerminator.
+_LINE_END = characters("\n\r\u2028\u2029")
+_SPACE = union(
+    (*characters("\t\v\f \u00a0\u1680\u202f\u205f\u3000\ufeff"), *_LINE_END, (0x2000, 0x200A))
+)
+_CLASSES: dict[str, Ranges] = {
+    "d": ((0x30, 0x39),),
+    "w": ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)),
+    "s": _SPACE,
+}
+_CATEGORIES = {
+    "Letter": "L", "Uppercase_Letter": "Lu", "Lowercase_Letter": "Ll", "Titlecase_Letter": "Lt",
+    "Modifier_Letter": "Lm", "Other_Letter": "Lo", "Mark": "M", "Number": "N",
+    "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P", "punct": "P", "Symbol": "S",
+    "Separator": "Z", "Space_Separator": "Zs", "Other": "C", "Control": "Cc",
+}  # fmt: skip
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/-")
+_START = Anchor(AnchorKind.START)
 
 
-@dataclass(frozen=True)
-class _Anchor:
-    """`^` or `$`, with the position where it stands."""
+class EcmaConditions(NamedTuple):
+    """What a string must meet: it matches all of `wanted` and none of `without`."""
 
-    start: bool
-    position: int
-
-
-_START: Any = _Anchor(start=True, position=0)
+    wanted: tuple[Node, ...]
+    without: tuple[Node, ...] = ()
 
 
 @lru_cache(1024)
-def parse_ecma(source: str) -> Pattern:
-    """The pattern of an ECMA-262 regex. Raises GrammarError with the position."""
-    return _whole(_Parser(source).rest())
-
-
-@lru_cache(1024)
-def ecma_strings(source: str) -> Strings:
-    """What a regex matches, with look-aheads behind `^` as conditions of their own: `^(?!a)b` is
-    `^b` and not `^a`. Raises GrammarError as `parse_ecma` does."""
-    parser = _Parser(source)
-    found: dict[str, list[Pattern]] = {"(?=": [], "(?!": []}
+def read_ecma(source: str) -> EcmaConditions:
+    """The trees of an ECMA-262 regular expression, with look-aheads after `^` as conditions of
+    their own: `^(?!a)b` is `^b` and not `^a`. Raises GrammarError with the position."""
+    parser = _EcmaParser(source)
+    found: dict[str, list[Node]] = {"(?=": [], "(?!": []}
     parser.take("^")
     while (mark := source[parser.at : parser.at + 3]) in found and source[0] == "^":
         start, parser.at = parser.at, parser.at + 3
         inner = parser.choice(1)
         if not parser.take(")"):
             raise parser.error("unterminated group", start)
-        found[mark].append(_whole(Sequence((_START, inner))))
+        found[mark].append(_whole(concat([_START, inner])))
     if not any(found.values()):
-        return Strings(patterns=(parse_ecma(source),))
-    tree = parser.rest()
-    if isinstance(tree, Choice):
+        return EcmaConditions((_whole(_EcmaParser(source).whole()),))
+    tree = parser.sequence(0)
+    if parser.peek("|"):
         raise parser.error("look-ahead is not supported beside '|'", 1)
-    wanted = (_whole(Sequence((_START, tree))), *found["(?="])
-    return Strings(patterns=wanted, without=tuple(found["(?!"]))
+    parser.check_end()
+    wanted = (_whole(concat([_START, tree])), *found["(?="])
+    return EcmaConditions(wanted, tuple(found["(?!"]))
 
 
-def _whole(tree: Node) -> Pattern:
-    return pattern_of(Choice(tuple(_unanchored(branch) for branch in _branches(tree))))
+def _whole(tree: Node) -> Node:
+    return choice(_unanchored(branch) for branch in _branches(tree))
 
 
 # ---- Anchors ---------------------------------------------------------------------------------
 
 
-def _branches(tree: object) -> "list[list[object]]":
+def _branches(tree: Node) -> list[list[Node]]:
     """The alternatives of a tree, each a list of items, with those groups spread out that begin
     or end an alternative and hold anchors."""
-    found: list[list[object]] = []
+    found: list[list[Node]] = []
     for branch in tree.items if isinstance(tree, Choice) else (tree,):
-        items: list[object] = list(branch.items) if isinstance(branch, Sequence) else [branch]
-        for at in sorted({0, len(items) - 1} & set(range(len(items)))):
-            if isinstance(items[at], Choice | Sequence) and _first_anchor(items[at]):
+        items: list[Node] = [*branch.items] if isinstance(branch, Concat) else [branch]
+        for at in sorted({0, len(items) - 1}):
+            if isinstance(items[at], Choice | Concat) and _first_anchor(items[at]):
                 inner = _branches(items[at])
-                spread: list[Node] = [
-                    Sequence((*items[:at], *option, *items[at + 1 :]))  # type: ignore[arg-type]
-                    for option in inner
-                ]
-                found += _branches(Choice(tuple(spread)))
+                found += _branches(
+                    choice(concat([*items[:at], *option, *items[at + 1 :]]) for option in inner)
+                )
                 break
         else:
             found.append(items)
@@ -102,42 +117,40 @@ def _branches(tree: object) -> "list[list[object]]":
     return found
 
 
-def _first_anchor(node: object) -> _Anchor | None:
+def _first_anchor(node: Node) -> Anchor | None:
     match node:
-        case _Anchor():
+        case Anchor():
             return node
-        case Sequence(items) | Choice(items):
+        case Concat(items) | Choice(items):
             return next((found for item in items if (found := _first_anchor(item))), None)
-        case Repeat(item, _, _):
+        case Repeat(item):
             return _first_anchor(item)
         case _:
             return None
 
 
-def _unanchored(items: "list[object]") -> Node:
+def _unanchored(items: list[Node]) -> Node:
     """An alternative as one that matches the whole string."""
-    anchored_start = anchored_end = False
-    while items and isinstance(items[0], _Anchor) and items[0].start:
-        anchored_start, items = True, items[1:]
-    while items and isinstance(items[-1], _Anchor) and not items[-1].start:
-        anchored_end, items = True, items[:-1]
-    inner = [item for item in items if isinstance(item, Chars | Choice | Repeat | Sequence)]
+    head: Node = ANY_TEXT
+    tail: Node = ANY_TEXT
+    while items and isinstance(items[0], Anchor) and items[0].kind is AnchorKind.START:
+        head, items = EMPTY, items[1:]
+    while items and isinstance(items[-1], Anchor) and items[-1].kind is AnchorKind.END:
+        tail, items = EMPTY, items[:-1]
     for item in items:
         anchor = _first_anchor(item)
         if anchor is not None:
-            name = "^" if anchor.start else "$"
+            name = "^" if anchor.kind is AnchorKind.START else "$"
             raise GrammarError(
                 f"{name!r} in the middle is not supported at position {anchor.position}"
             )
-    head: list[Node] = [] if anchored_start else [ANY_TEXT]
-    tail: list[Node] = [] if anchored_end else [ANY_TEXT]
-    return Sequence((*head, *inner, *tail))
+    return concat([head, *items, tail])
 
 
 # ---- Parser ----------------------------------------------------------------------------------
 
 
-class _Parser:
+class _EcmaParser:
     """Recursive descent over one pattern; `at` is the next character."""
 
     def __init__(self, source: str) -> None:
@@ -146,11 +159,14 @@ class _Parser:
         self.source = source
         self.at = 0
 
-    def rest(self) -> Node:
+    def whole(self) -> Node:
         tree = self.choice(0)
+        self.check_end()
+        return tree
+
+    def check_end(self) -> None:
         if self.at < len(self.source):
             raise self.error("unmatched ')'")
-        return tree
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
         return GrammarError(f"{what} at position {self.at if at is None else at}")
@@ -175,26 +191,26 @@ class _Parser:
         options = [self.sequence(depth)]
         while self.take("|"):
             options.append(self.sequence(depth))
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return choice(options)
 
     def sequence(self, depth: int) -> Node:
-        items: list[object] = []
+        items: list[Node] = []
         while self.at < len(self.source) and self.source[self.at] not in "|)":
             items.append(self.repeated(depth))
-        return Sequence(tuple(items))  # type: ignore[arg-type]
+        return concat(items)
 
-    def repeated(self, depth: int) -> object:
+    def repeated(self, depth: int) -> Node:
         start = self.at
         item = self.atom(depth)
         count = self.count()
         if count is None:
             return item
-        if not isinstance(item, Chars | Choice | Repeat | Sequence):
+        if isinstance(item, Anchor):
             raise self.error("nothing to repeat", start)
         self.take("?")  # lazy or greedy: the same strings match
         if self.at < len(self.source) and self.source[self.at] in "*+?":
             raise self.error("multiple repeat")
-        return Repeat(item, *count)
+        return repeat(item, *count)
 
     def count(self) -> tuple[int, int | None] | None:
         for sign, count in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -214,22 +230,23 @@ class _Parser:
             raise self.error(f"a repetition must be ordered and at most {MAX_COUNT}", start)
         return low, high
 
-    def atom(self, depth: int) -> object:
+    def atom(self, depth: int) -> Node:
         start = self.at
         char = self.next_char()
         if char in "^$":
-            return _Anchor(char == "^", start)
+            kind = AnchorKind.START if char == "^" else AnchorKind.END
+            return Anchor(kind, position=start)
         if char == ".":
-            return Chars(charset.complement(charset.LINE_END))
+            return character(complement(_LINE_END))
         if char == "(":
             return self.group(depth, start)
         if char == "[":
-            return Chars(self.char_class(start))
+            return character(self.char_class(start))
         if char == "\\":
-            return Chars(self.escape(start, in_class=False))
+            return character(self.escape(start, in_class=False))
         if char in "*+?":
             raise self.error("nothing to repeat", start)
-        return Chars(charset.chars(char))
+        return character(characters(char))
 
     def group(self, depth: int, start: int) -> Node:
         if self.take("?"):
@@ -246,19 +263,19 @@ class _Parser:
         inner = self.choice(depth + 1)
         if not self.take(")"):
             raise self.error("unterminated group", start)
-        return Choice((inner,)) if not isinstance(inner, Choice) else inner
+        return inner
 
-    def char_class(self, start: int) -> CharSet:
+    def char_class(self, start: int) -> Ranges:
         negated = self.take("^")
-        found: list[CharSet] = []
+        found: list[Range] = []
         while not self.take("]"):
             if self.at >= len(self.source):
                 raise self.error("unterminated character class", start)
-            found.append(self.class_range())
-        ranges = charset.union(*found)
-        return charset.complement(ranges) if negated else ranges
+            found += self.class_range()
+        ranges = union(found)
+        return complement(ranges) if negated else without_surrogates(ranges)
 
-    def class_range(self) -> CharSet:
+    def class_range(self) -> Ranges:
         start = self.at
         low = self.class_char()
         if not self.peek("-") or self.source[self.at + 1 : self.at + 2] in ("]", ""):
@@ -266,26 +283,26 @@ class _Parser:
         self.take("-")
         high = self.class_char()
         if len(low) != 1 or len(high) != 1 or low[0][0] != low[0][1] or high[0][0] != high[0][1]:
-            return charset.union(low, charset.chars("-"), high)
+            return union((*low, *characters("-"), *high))
         if high[0][0] < low[0][0]:
             raise self.error("a range of characters is out of order", start)
-        return charset.union(((low[0][0], high[0][0]),))
+        return ((low[0][0], high[0][0]),)
 
-    def class_char(self) -> CharSet:
+    def class_char(self) -> Ranges:
         start = self.at
         char = self.next_char()
-        return self.escape(start, in_class=True) if char == "\\" else charset.chars(char)
+        return self.escape(start, in_class=True) if char == "\\" else characters(char)
 
-    def escape(self, start: int, in_class: bool) -> CharSet:
+    def escape(self, start: int, in_class: bool) -> Ranges:
         char = self.next_char()
         if char in "dws":
             return _CLASSES[char]
         if char in "DWS":
-            return charset.complement(_CLASSES[char.lower()])
+            return complement(_CLASSES[char.lower()])
         if char in "pP":
             return self.property(start, negated=char == "P")
         if char == "b" and in_class:
-            return charset.chars("\b")
+            return characters("\b")
         if char in "bB" or (char.isdigit() and char != "0") or char == "k":
             name = "a word boundary" if char in "bB" else "a back-reference"
             raise self.error(f"{name} is not supported", start)
@@ -297,18 +314,18 @@ class _Parser:
             letter = self.next_char()
             if not (letter.isascii() and letter.isalpha()):
                 raise self.error("a control escape needs a letter", start)
-            return charset.chars(chr(ord(letter) % 32))
+            return characters(chr(ord(letter) % 32))
         if char in _SYNTAX or not char.isalnum():
-            return charset.chars(char)
+            return characters(char)
         raise self.error(f"the escape '\\{char}' is not known", start)
 
-    def hexadecimal(self, kind: str, start: int) -> CharSet:
+    def hexadecimal(self, kind: str, start: int) -> Ranges:
         point = self.hex_digits(2 if kind == "x" else 4, start)
         if 0xD800 <= point <= 0xDBFF and self.take("\\u"):
             low = self.hex_digits(4, start)
             if 0xDC00 <= low <= 0xDFFF:
                 point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00)
-        if point > charset.MAX_CODE_POINT or 0xD800 <= point <= 0xDFFF:
+        if point > MAX_CODE_POINT or 0xD800 <= point <= 0xDFFF:
             raise self.error("this is not a character", start)
         return ((point, point),)
 
@@ -325,16 +342,17 @@ class _Parser:
             raise self.error("hexadecimal digits expected", start)
         return int(digits, 16)
 
-    def property(self, start: int, negated: bool) -> CharSet:
+    def property(self, start: int, negated: bool) -> Ranges:
         end = self.source.find("}", self.at)
         if not self.take("{") or end < 0:
             raise self.error("a property escape needs braces", start)
         name = self.source[self.at : end]
         self.at = end + 1
-        found = charset.category(name.removeprefix("General_Category=").removeprefix("gc="))
+        name_of = name.removeprefix("General_Category=").removeprefix("gc=")
+        found = general_category(_CATEGORIES.get(name_of, name_of))
         if found is None:
             raise self.error(f"the Unicode property {name!r} is not supported", start)
-        return charset.complement(found) if negated else found
+        return complement(found) if negated else found
 
 
 def _is_number(text: str) -> bool:
