@@ -9,7 +9,7 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from detokenizer_proc.stop_search import Found, PatternSearch, StopSearch, StringSearch
+from srt.patterns.stop_search import Found, PatternSearch, StopSearch, StringSearch
 
 
 class Stops(NamedTuple):

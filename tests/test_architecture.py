@@ -94,13 +94,6 @@ KNOWN_CYCLES: tuple[frozenset[str], ...] = (
     frozenset({"lang.calls", "lang.interpreter", "lang.program", "lang.work"}),
     frozenset({"lang.group", "lang.state"}),
     frozenset({"lang.ir", "lang.marks"}),
-    frozenset(
-        {
-            "scheduler_proc.grammar.schema.complement",
-            "scheduler_proc.grammar.schema.judge",
-            "scheduler_proc.grammar.schema.normalise",
-        }
-    ),
 )
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"

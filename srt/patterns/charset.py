@@ -13,7 +13,7 @@ from srt.patterns.ranges import (
     union,
     without_surrogates,
 )
-from srt.patterns.source import OCTAL_DIGITS, Source
+from srt.patterns.source import OCTAL_DIGITS, PatternSource
 
 _BACKSPACE = 8
 _CATEGORIES = "dDsSwW"
@@ -21,7 +21,7 @@ _CATEGORIES = "dDsSwW"
 _Member = int | Ranges  # a character, or a class such as \d
 
 
-def parse_set(source: Source, *, unicode: bool, ignore_case: bool) -> Ranges:
+def parse_set(source: PatternSource, *, unicode: bool, ignore_case: bool) -> Ranges:
     """The characters of the set whose `[` has just been read; reads up to its `]`."""
     opened = source.pos - 1
     negated = source.skip("^")
@@ -42,7 +42,7 @@ def parse_set(source: Source, *, unicode: bool, ignore_case: bool) -> Ranges:
     return complement(ranges) if negated else without_surrogates(ranges)
 
 
-def _range_end(source: Source, opened: int, low: int, start: int, unicode: bool) -> int:
+def _range_end(source: PatternSource, opened: int, low: int, start: int, unicode: bool) -> int:
     """The last character of the range that starts with `low`, or `low` if it is none."""
     if not source.text.startswith("-", source.pos) or source.text.startswith("-]", source.pos):
         return low
@@ -53,14 +53,14 @@ def _range_end(source: Source, opened: int, low: int, start: int, unicode: bool)
     return high
 
 
-def _no_range_from_class(source: Source, start: int) -> None:
+def _no_range_from_class(source: PatternSource, start: int) -> None:
     if source.peek() == "-" and not source.text.startswith("-]", source.pos):
         # To the end of what would be the range, for the message.
         end = source.pos + (3 if source.text.startswith("-\\", source.pos) else 2)
         raise PatternError(f"bad character range {source.text[start:end]}", start)
 
 
-def _member(source: Source, opened: int, unicode: bool) -> _Member:
+def _member(source: PatternSource, opened: int, unicode: bool) -> _Member:
     start = source.pos
     char = source.take()
     if char == "":

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from srt.patterns.errors import PatternError
-from srt.patterns.source import Source
+from srt.patterns.source import PatternSource
 
 
 class Flags(NamedTuple):
@@ -28,7 +28,7 @@ _TYPES = {"a": False, "u": True}
 _LETTERS = "aiLmsux"
 
 
-def parse_flags(source: Source, current: Flags) -> FlagGroup:
+def parse_flags(source: PatternSource, current: Flags) -> FlagGroup:
     """Read flags after `(?`, up to and including the `)` or `:` behind them."""
     on = _letters(source, allow_none=source.peek() == "-")
     types = sorted(set(on) & set(_TYPES))
@@ -49,7 +49,7 @@ def parse_flags(source: Source, current: Flags) -> FlagGroup:
     return FlagGroup(current._replace(**changes), scoped)
 
 
-def _letters(source: Source, *, allow_none: bool) -> str:
+def _letters(source: PatternSource, *, allow_none: bool) -> str:
     start = source.pos
     letters = source.take_while(_LETTERS, len(source.text))
     if "L" in letters:
@@ -62,7 +62,7 @@ def _letters(source: Source, *, allow_none: bool) -> str:
     return letters
 
 
-def _end_of_flags(source: Source, *, must_be_scoped: bool) -> bool:
+def _end_of_flags(source: PatternSource, *, must_be_scoped: bool) -> bool:
     """Whether the flags hold for a group only."""
     if source.skip(":"):
         return True

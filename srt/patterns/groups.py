@@ -36,7 +36,7 @@ class _Step(NamedTuple):
     anchor: Anchor | None = None
 
 
-class _Edges:
+class _NodeEdges:
     """Where nodes lead to, to be followed back. Sets of nodes are bits: nearly all nodes lead to
     the one that was made before them, which is a shift."""
 
@@ -69,7 +69,10 @@ class GroupPattern:
         """Raises GrammarError for a bad pattern or one of more than MAX_GROUP_NODES nodes."""
         self._steps = [_Step()]
         self._start = self._build(parse(pattern, groups=True), _END)
-        self._reading, self._free = _Edges(), _Edges()  # those that read a character, the others
+        self._reading, self._free = (
+            _NodeEdges(),
+            _NodeEdges(),
+        )  # those that read a character, the others
         self._readers: dict[Ranges, int] = {}
         self._held: dict[AnchorKind, int] = {}  # which nodes need an assertion
         for node, (targets, ranges, anchor) in enumerate(self._steps):

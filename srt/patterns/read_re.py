@@ -13,7 +13,7 @@ from srt.patterns.classes import category, fold
 from srt.patterns.errors import PatternError, StateLimitError
 from srt.patterns.flags import Flags, parse_flags
 from srt.patterns.ranges import ANY, subtract
-from srt.patterns.source import DIGITS, OCTAL_DIGITS, Source, is_surrogate
+from srt.patterns.source import DIGITS, OCTAL_DIGITS, PatternSource, is_surrogate
 from srt.patterns.tree import (
     MAX_DEPTH,
     Anchor,
@@ -85,7 +85,7 @@ class _Group:
 
 class _ReParser:
     def __init__(self, pattern: str, boundaries: bool, groups: bool) -> None:
-        self._source = Source(pattern)
+        self._source = PatternSource(pattern)
         self._boundaries = boundaries
         self._tells_groups = groups
         self._name = ""  # of the group that is being opened, if it is to be told

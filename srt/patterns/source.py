@@ -21,7 +21,7 @@ _SIMPLE_ESCAPES = {"a": 7, "f": 12, "n": 10, "r": 13, "t": 9, "v": 11, "\\": 92}
 _HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
 
 
-class Source:
+class PatternSource:
     """The text of a pattern and how far it is read."""
 
     def __init__(self, text: str) -> None:

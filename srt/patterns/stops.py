@@ -188,7 +188,7 @@ def build_stops(patterns: Sequence[str]) -> StopNFA:
 def _add(nfa: StopNFA, number: int, pattern: str) -> None:
     end = nfa.node()
     nfa.accepts |= {end + MAX_STOP_NODES * ends: number for ends in (ANYTHING, NEWLINE_OR_END, END)}
-    nfa.starts.append(_Builder(nfa).build(parse(pattern, boundaries=True), end))
+    nfa.starts.append(_StopBuilder(nfa).build(parse(pattern, boundaries=True), end))
 
 
 def _check_reads(nfa: StopNFA, number: int, pattern: str) -> None:
@@ -214,7 +214,7 @@ def _holds(kind: AnchorKind, before: int, after: int | None) -> bool | None:
     return (bool(before & word) != bool(after & word)) is differs
 
 
-class _Builder:
+class _StopBuilder:
     """Builds from the end: each node is made with the place where it continues."""
 
     def __init__(self, nfa: StopNFA) -> None:

@@ -50,7 +50,7 @@ def build_nfa(node: Node) -> NFA:
             f"states, and the limit is {MAX_NODES:,}"
         )
     nfa = NFA()
-    nfa.start = _Builder(nfa).build(node, ACCEPT)
+    nfa.start = _NfaBuilder(nfa).build(node, ACCEPT)
     return nfa
 
 
@@ -69,7 +69,7 @@ def estimate(node: Node) -> int:
             return (1 + estimate(item)) * (low + 1 if high is None else high)
 
 
-class _Builder:
+class _NfaBuilder:
     def __init__(self, nfa: NFA) -> None:
         self._nfa = nfa
 

@@ -38,7 +38,7 @@ def byte_mask(low: int, high: int) -> int:
 @lru_cache(maxsize=256)
 def byte_form(ranges: Ranges) -> ByteForm:
     """The automaton of the characters in `ranges`, which are free of surrogates."""
-    builder = _Builder()
+    builder = _FormBuilder()
     edges: dict[int, int] = {}
     for tail, (first, last, lead) in enumerate(_LENGTHS):
         part = tuple(_within(ranges, first, last))
@@ -48,7 +48,7 @@ def byte_form(ranges: Ranges) -> ByteForm:
     return ByteForm(tuple(builder.nodes))
 
 
-class _Builder:
+class _FormBuilder:
     def __init__(self) -> None:
         self.nodes: list[tuple[Edge, ...]] = []
         self._tails: dict[tuple[Ranges, int], int] = {}

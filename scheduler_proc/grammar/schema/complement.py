@@ -1,6 +1,6 @@
 """The complement of a subschema: `not`, and whatever else needs to know where a schema fails.
 
-Made by the normaliser. What fails a schema fails one of its keywords, so a complement is a union
+Made by the unions. What fails a schema fails one of its keywords, so a complement is a union
 over them. It is total: what no shape can say is a shape with a `Refusal`.
 """
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler_proc.grammar.schema.judge import is_number
 from scheduler_proc.grammar.schema.keywords import DEPENDENCIES, Keywords
@@ -28,23 +28,21 @@ from scheduler_proc.grammar.schema.shapes import (
     both,
     texts_of,
 )
-
-if TYPE_CHECKING:
-    from scheduler_proc.grammar.schema.normalise import Normaliser
+from scheduler_proc.grammar.schema.unions import Unions
 
 
 class Complement:
     """The shapes that fail one subschema."""
 
-    def __init__(self, normaliser: "Normaliser", keywords: Keywords) -> None:
-        self._normaliser = normaliser
+    def __init__(self, unions: Unions, keywords: Keywords) -> None:
+        self._unions = unions
         self._keywords = keywords
 
     def failures(self) -> Iterator[Shape]:
         """Shapes of which each fails one of the keywords; together all that fail any."""
         keywords, schema = self._keywords, self._keywords.schema
         yield from self._not_types()
-        types = self._normaliser.types(keywords)
+        types = keywords.types()
         for kind, failures in (
             (Numbers, keywords.not_numbers),
             (Strings, keywords.not_strings),
@@ -64,7 +62,7 @@ class Complement:
 
     def _not_values(self) -> Iterator[Shape]:
         """All values but those of a `const` or `enum`."""
-        shapes = self._normaliser.values(self._keywords)
+        shapes = self._keywords.values()
         literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
         values = [literal.value for literal in literals]
         for shape in (NULL, BOOLEANS):
@@ -78,13 +76,13 @@ class Complement:
             if given:
                 only = self._keywords.made({"type": name})
                 others = both(only, *map(opposite, given))
-                yield from self._normaliser.conjunction(others, self._keywords.number)
+                yield from self._unions.conjunction(others, self._keywords.number)
             else:
                 yield kind()
 
     def _not_types(self) -> Iterator[Shape]:
         keywords = self._keywords
-        types = self._normaliser.types(keywords)
+        types = keywords.types()
         for shape in UNIVERSE:
             if isinstance(shape, Numbers) and Numbers(integer=True) in types:
                 yield Numbers(fractional=f"{keywords.pointer}/type")
@@ -92,14 +90,14 @@ class Complement:
                 yield shape
 
     def _opposites(self) -> dict[str, Callable[[], Shapes]]:
-        normaliser, keywords = self._normaliser, self._keywords
+        unions, keywords = self._unions, self._keywords
         return {
-            "$ref": lambda: normaliser.atom((normaliser.target(keywords), False)),
-            "$dynamicRef": lambda: normaliser.atom((normaliser.dynamic_target(keywords), False)),
+            "$ref": lambda: unions.atom((keywords.target(), False)),
+            "$dynamicRef": lambda: unions.atom((keywords.dynamic_target(), False)),
             "allOf": self._not_all_of,
             "anyOf": self._not_any_of,
             "oneOf": self._not_one_of,
-            "not": lambda: normaliser.conjunction(
+            "not": lambda: unions.conjunction(
                 keywords.need(keywords.schema["not"], "not"), keywords.number
             ),
             "if": self._not_conditional,
@@ -110,30 +108,30 @@ class Complement:
     def _not_names(self) -> Shapes:
         keywords = self._keywords
         number = keywords.need(keywords.schema["propertyNames"], "propertyNames", holds=False)
-        texts, sets = texts_of(self._normaliser.shapes(number))
+        texts, sets = texts_of(self._unions.shapes(number))
         sets += [Strings(patterns=(one_of(texts),))] if texts else []
         return tuple(
             Objects(some=((names, f"{keywords.pointer}/propertyNames"),)) for names in sets
         )
 
     def _not_all_of(self) -> Shapes:
-        branches = self._normaliser.branches(self._keywords, "allOf")
+        branches = self._keywords.branches("allOf")
         opposites = [opposite(need) for need in branches if need]
-        return self._normaliser.union(opposites, self._keywords.number)
+        return self._unions.union(opposites, self._keywords.number)
 
     def _not_any_of(self) -> Shapes:
         keywords = self._keywords
-        branches = self._normaliser.branches(keywords, "anyOf")
+        branches = keywords.branches("anyOf")
         if not all(branches):  # one of them is always met
             return ()
-        return self._normaliser.conjunction(both(*map(opposite, branches)), keywords.number)
+        return self._unions.conjunction(both(*map(opposite, branches)), keywords.number)
 
     def _not_one_of(self) -> Shapes:
         keywords = self._keywords
-        branches = self._normaliser.branches(keywords, "oneOf")
+        branches = keywords.branches("oneOf")
         pairs = [both(a, b) for a, b in combinations(branches, 2)]
         none = both(*map(opposite, branches)) if all(branches) else keywords.made(False)
-        return self._normaliser.union([none, *pairs], keywords.number)
+        return self._unions.union([none, *pairs], keywords.number)
 
     def _not_conditional(self) -> Shapes:
         keywords, schema = self._keywords, self._keywords.schema
@@ -142,12 +140,12 @@ class Complement:
         other = keywords.need(schema.get("else", True), "else")
         needs = [both(condition, opposite(then))] if then else []
         needs += [both(opposite(condition), opposite(other))] if condition and other else []
-        return self._normaliser.union(needs, keywords.number)
+        return self._unions.union(needs, keywords.number)
 
     def _not_dependencies(self) -> Shapes:
         found = self._keywords.dependencies()
         needs = [both(present, opposite(need)) for _, present, need in found if need]
-        return self._normaliser.union(needs, self._keywords.number)
+        return self._unions.union(needs, self._keywords.number)
 
 
 def opposite(need: Need) -> Need:

@@ -4,41 +4,38 @@ Called to filter the values of `const` and `enum` by everything that stands besi
 cannot be printed as a grammar, such as a negated pattern, can still be judged here.
 """
 
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.shapes import (
     Arrays,
-    Literal,
+    JsonLiteral,
     Need,
     Numbers,
     Objects,
     Refusal,
     Shape,
+    Shapes,
     Strings,
     Values,
     literal_of,
 )
 
-if TYPE_CHECKING:
-    from scheduler_proc.grammar.schema.normalise import Normaliser
-
 
 class Judge:
-    """Judges values by the shapes of one normaliser."""
+    """Judges values; `shapes` are those that a need stands for."""
 
-    def __init__(self, normaliser: "Normaliser") -> None:
-        self._normaliser = normaliser
+    def __init__(self, shapes: Callable[[Need], Shapes]) -> None:
+        self._shapes = shapes
 
-    def accepts(self, need: Need, literal: Literal) -> bool:
+    def accepts(self, need: Need, literal: JsonLiteral) -> bool:
         """Whether a value meets a need."""
-        return not need or any(
-            self.accepts_shape(shape, literal) for shape in self._normaliser.shapes(need)
-        )
+        return not need or any(self.accepts_shape(shape, literal) for shape in self._shapes(need))
 
-    def accepts_shape(self, shape: Shape, literal: Literal) -> bool:
+    def accepts_shape(self, shape: Shape, literal: JsonLiteral) -> bool:
         """Whether a value lies in a shape."""
         value = literal.value
         match shape:

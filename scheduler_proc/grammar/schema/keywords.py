@@ -17,6 +17,9 @@ from scheduler_proc.grammar.schema.formats import format_strings
 from scheduler_proc.grammar.schema.pattern import pattern_of
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
+    BOOLEANS,
+    NULL,
+    UNIVERSE,
     Arrays,
     Contains,
     Need,
@@ -24,9 +27,12 @@ from scheduler_proc.grammar.schema.shapes import (
     Objects,
     Refusal,
     Shape,
+    Shapes,
     Strings,
+    Values,
     at_most,
     both,
+    literal_of,
     unmatched,
 )
 from srt.patterns.read_ecma import read_ecma
@@ -36,6 +42,17 @@ _MAX_COUNT = 2**31
 # Of the known keywords, those that are refused wherever they stand; the second set is draft 3's.
 _UNSUPPORTED = frozenset({"$recursiveRef"})
 _UNSUPPORTED_3 = frozenset({"disallow", "divisibleBy", "extends"})
+
+
+TYPES: dict[str, Shape] = {
+    "null": NULL,
+    "boolean": BOOLEANS,
+    "number": Numbers(),
+    "integer": Numbers(integer=True),
+    "string": Strings(),
+    "array": Arrays(),
+    "object": Objects(),
+}
 
 
 class Keywords:
@@ -127,6 +144,56 @@ class Keywords:
                     yield name, present, self.made({"required": self.names(keyword, wanted)})
                 else:
                     yield name, present, self.need(wanted, keyword, name)
+
+    # ---- Types, values and references ----
+
+    def types(self) -> Shapes:
+        """Of what types its values are, one shape for each."""
+        given = self.schema.get("type")
+        if "type" not in self.schema:
+            return UNIVERSE
+        names = given if isinstance(given, list) else [given]
+        for name in names:
+            if not isinstance(name, str) or name not in TYPES:
+                raise self.fail("type", f"{name!r} is not a JSON type")
+        if "number" in names:
+            names = [name for name in names if name != "integer"]
+        return tuple(TYPES[name] for name in dict.fromkeys(names))
+
+    def values(self) -> Shapes:
+        """What `const` and `enum` allow."""
+        schema = self.schema
+        values = schema.get("enum")
+        if "enum" in schema and not isinstance(values, list):
+            raise self.fail("enum", "must be an array")
+        for keyword in schema.keys() & {"const", "enum"}:
+            self.check_text(keyword, schema[keyword])
+        literals = tuple(dict.fromkeys(literal_of(value) for value in values or []))
+        if "const" in schema:
+            const = literal_of(schema["const"])
+            literals = (const,) if "enum" not in schema or const in literals else ()
+        return (Values(literals),) if literals else ()
+
+    def target(self) -> int:
+        """The number of the schema that `$ref` leads to."""
+        return self.document.resolve(self.schema["$ref"], self.number)
+
+    def dynamic_target(self) -> int:
+        """`$dynamicRef` is `$ref` where only one schema has the dynamic anchor."""
+        ref = self.schema["$dynamicRef"]
+        number = self.document.resolve(ref, self.number, "$dynamicRef")
+        name = ref.partition("#")[2]
+        anchored = self.document.dynamic_anchors(name)
+        if number in anchored and len(anchored) > 1:
+            raise self.fail("$dynamicRef", f"{ref!r} has several dynamic anchors to choose from")
+        return number
+
+    def branches(self, keyword: str) -> list[Need]:
+        """The needs of a keyword that lists schemas."""
+        branches = self.schema[keyword]
+        if not isinstance(branches, list) or not branches:
+            raise self.fail(keyword, "must be an array of schemas, not empty")
+        return [self.need(sub, keyword, i) for i, sub in enumerate(branches)]
 
     # ---- Numbers ----
 

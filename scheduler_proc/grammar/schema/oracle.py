@@ -12,7 +12,7 @@ from scheduler_proc.grammar.base import GrammarError
 _END = 256
 
 
-class _Bytes:
+class _ByteVocabulary:
     """A vocabulary of the 256 bytes, in the shape that llguidance asks of a tokenizer."""
 
     eos_token_id = _END
@@ -32,7 +32,7 @@ def byte_tokenizer() -> Any:
     """An llguidance tokenizer whose tokens are the bytes and, at 256, the end."""
     import llguidance
 
-    wrapper: Any = _Bytes()  # of the right shape, though not of its class
+    wrapper: Any = _ByteVocabulary()  # of the right shape, though not of its class
     return llguidance.LLTokenizer(wrapper, slices=[])
 
 

@@ -26,7 +26,7 @@ def both(*needs: Need) -> Need:
 
 
 @dataclass(frozen=True)
-class Literal:
+class JsonLiteral:
     """A JSON value, compared as JSON Schema does: 1 equals 1.0, objects have no order."""
 
     key: str
@@ -37,11 +37,11 @@ class Literal:
         return json.loads(self.text)
 
 
-def literal_of(value: Any) -> Literal:
+def literal_of(value: Any) -> JsonLiteral:
     """The literal of a parsed value. Numbers without a fraction are written as integers."""
     plain = _integral(value)
     dump = {"separators": (",", ":"), "ensure_ascii": False}
-    return Literal(json.dumps(plain, sort_keys=True, **dump), json.dumps(plain, **dump))  # type: ignore[arg-type]
+    return JsonLiteral(json.dumps(plain, sort_keys=True, **dump), json.dumps(plain, **dump))  # type: ignore[arg-type]
 
 
 def _integral(value: Any) -> Any:
@@ -58,7 +58,7 @@ def _integral(value: Any) -> Any:
 class Values:
     """Finitely many values, of any type. null and booleans are always given so."""
 
-    literals: tuple[Literal, ...]
+    literals: tuple[JsonLiteral, ...]
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Distinct:
     are in `slots`, behind them in `rest`. Of the first `counted` there must be as many as in
     `share`. Made for printing."""
 
-    literals: tuple[Literal, ...]
+    literals: tuple[JsonLiteral, ...]
     slots: tuple[tuple[int, ...], ...]
     rest: tuple[int, ...]
     least: int

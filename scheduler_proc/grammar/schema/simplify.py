@@ -18,7 +18,7 @@ from scheduler_proc.grammar.schema.shapes import (
     Arrays,
     Distinct,
     ItemPaths,
-    Literal,
+    JsonLiteral,
     Need,
     Numbers,
     Objects,
@@ -195,9 +195,9 @@ class Simplifier:
         pairs = combinations([shape.item(i) for i in range(slots)], 2)
         return all(self._normaliser.is_empty(both(a, b)) for a, b in pairs)
 
-    def _finite(self, shape: Arrays) -> list[Literal] | None:
+    def _finite(self, shape: Arrays) -> list[JsonLiteral] | None:
         """All values that an item can have, if they are few."""
-        literals: dict[Literal, None] = {}
+        literals: dict[JsonLiteral, None] = {}
         for need in (*shape.prefix, shape.rest):
             for part in self._normaliser.shapes(need):
                 values = _few(part)
@@ -206,7 +206,7 @@ class Simplifier:
                 literals.update(dict.fromkeys(values))
         return list(literals) if len(literals) <= _MAX_UNIQUE else None
 
-    def _arrangements(self, shape: Arrays, literals: list[Literal]) -> Iterator[Literal]:
+    def _arrangements(self, shape: Arrays, literals: list[JsonLiteral]) -> Iterator[JsonLiteral]:
         most = len(literals) if shape.most is None else min(shape.most, len(literals))
         found = 0
         for size in range(shape.least, most + 1):
@@ -308,7 +308,7 @@ def _are_apart(strings: Strings) -> bool:
     return any(not b.startswith(a) for a, b in pairwise(heads))
 
 
-def _few(shape: Shape) -> tuple[Literal, ...] | None:
+def _few(shape: Shape) -> tuple[JsonLiteral, ...] | None:
     """The values of a shape, if they are few."""
     if isinstance(shape, Values):
         return shape.literals

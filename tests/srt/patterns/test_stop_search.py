@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detokenizer_proc import stop_automaton, stop_search
-from detokenizer_proc.stop_search import Found, PatternSearch
+from srt.patterns import stop_automaton, stop_search
 from srt.patterns.ranges import contains
 from srt.patterns.read_re import parse
+from srt.patterns.stop_search import Found, PatternSearch
 from srt.patterns.stops import MAX_STOP_NODES, StopNFA, build_stops
 from srt.patterns.tree import (
     Anchor,

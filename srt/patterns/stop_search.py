@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from detokenizer_proc.stop_automaton import Accepted, StopAutomaton
+from srt.patterns.stop_automaton import Accepted, StopAutomaton
 
 # What a match has before its last so many characters is not taken back.
 MAX_MATCH_CHARS = 1024
