@@ -15,7 +15,7 @@ from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.healed import HealedGrammar
 from scheduler_proc.grammar.regex import compile_choices, compile_free, compile_regex
-from scheduler_proc.grammar.store import GrammarStore, free_grammar, load_compiled
+from scheduler_proc.grammar.store import GrammarStore, Shared, free_grammar, load_compiled
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint, free_key
 from tests.scheduler_proc.fake_executor import ids_of
@@ -147,7 +147,7 @@ def test_free_without_all_bytes_in_the_vocabulary() -> None:
 
 
 async def test_the_store_makes_them_of_their_keys(tmp_path: Path) -> None:
-    store = GrammarStore(lambda: VOCABULARY, tmp_path)
+    store = GrammarStore(lambda: Shared(VOCABULARY), tmp_path)
     try:
         loaded = await store.load(free_key("p:"))
         assert store.get(free_key("p:")) is loaded and list(tmp_path.iterdir()) == []
@@ -159,7 +159,7 @@ async def test_the_store_makes_them_of_their_keys(tmp_path: Path) -> None:
 
 async def test_the_store_keeps_only_so_many(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("scheduler_proc.grammar.store.STORE_GRAMMARS", 3)
-    store = GrammarStore(lambda: VOCABULARY, tmp_path)
+    store = GrammarStore(lambda: Shared(VOCABULARY), tmp_path)
     try:
         for text in ("a", "b", "c", "a", "d"):
             await store.load(free_key(text))
