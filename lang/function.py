@@ -23,13 +23,8 @@ from lang.tracer import constant_prefix, text_of
 # parameter of the function of that name.
 _DEFAULTS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"} | {
     name: name
-    for name in (
-        *("n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p"),
-        *("frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob"),
-        *("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"),
-        *("max_tokens", "min_tokens", "seed", "repetition_penalty", "logit_bias"),
-        "token_healing",
-    )
+    for name in Sampling.__struct_fields__
+    if name not in ("regex", "json_schema", "ebnf", "timeout_s")
 }
 
 

@@ -14,7 +14,7 @@ from lang import marks
 from lang.backends.base import Image
 from lang.choices import ChoicesSamplingMethod, token_length_normalized
 from lang.ir import Expr, Gen, Media, Score, Select, SeparateReasoning
-from lang.sampling import PLAIN
+from lang.sampling import PLAIN, Sampling
 from lang.structured import is_plain, named_groups_of, schema_of, text_schema_of
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
@@ -54,6 +54,7 @@ def gen(
     repetition_penalty: float | None = None,
     token_healing: bool | None = None,
     timeout_s: float | None = None,
+    **others: Any,
 ) -> Expr:
     """Let the model write, into the variable `name`.
 
@@ -61,15 +62,17 @@ def gen(
     and `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
     text. `dtype` is int, float, bool, str, or a type whose values are written as JSON; the text has
     it as `value`. With `schema` (a dict, or a type) the value takes the text's place. `n` above 1
-    gives a list; the text goes on with its first. `timeout_s` limits this gen. Raises re.error for
-    a wrong pattern, TypeError for what is no type or has an expression in it, ValueError for
-    arguments that contradict each other.
+    gives a list; the text goes on with its first. `timeout_s` limits this gen; `others` are more
+    fields of `lang.sampling.Sampling`. Raises re.error for a wrong pattern, TypeError for what is
+    no type or has an expression in it, ValueError for arguments that contradict each other.
     """
     given = {
         key: value
-        for key, value in locals().items()
-        if key not in ("name", "dtype", "choices", "choices_method", "schema") and value is not None
+        for key, value in (locals() | others).items()
+        if key in Sampling.__struct_fields__ and value is not None
     }
+    if unknown := sorted(others.keys() - Sampling.__struct_fields__):
+        raise TypeError(f"gen() has no argument {unknown[0]!r}")
     marks.refuse(name=name, schema=schema, **given)
     if choices is not None:
         return _choice(name, choices, choices_method, given | _given(dtype=dtype, schema=schema))
@@ -99,7 +102,7 @@ def _choice(
 
 def _is_neutral(key: str, value: Any) -> bool:
     plain = getattr(PLAIN, key, None)
-    return bool(value == plain or (plain == () and not value))
+    return bool(value == plain or (not plain and not value))
 
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:

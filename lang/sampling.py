@@ -9,12 +9,13 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import field
 
 from lang.errors import UnsupportedError
+from srt.wire.sampling import CommonSampling
 
 
-class Sampling(Struct, frozen=True, kw_only=True):
+class Sampling(CommonSampling, frozen=True, kw_only=True):
     """Everything a back end may be asked for in one completion.
 
     `stop_regex` ends the text before the first match of one of its patterns. `json_schema` is the
@@ -25,22 +26,12 @@ class Sampling(Struct, frozen=True, kw_only=True):
     min_tokens: int = 0
     n: int = 1
     stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
     stop_regex: tuple[str, ...] = ()
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    ignore_eos: bool = False
+    # By the texts of ids, as OpenAI has it.
+    logit_bias: dict[str, float] = field(default_factory=dict)  # type: ignore[assignment]
     regex: str | None = None
     json_schema: str | None = None
     ebnf: str | None = None
-    token_healing: bool = False
     return_logprob: bool = False
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
@@ -73,14 +64,12 @@ def derived_seed(seed: int | None, *address: int | str) -> int | None:
     return int.from_bytes(digest, "big") >> 1
 
 
-_LISTS = ("stop", "stop_token_ids", "stop_regex")
-
-
 def _value(name: str, value: Any) -> Any:
-    """One stop or several, as a tuple."""
-    if name not in _LISTS:
+    """One or several of something as a list or tuple, where the default is one."""
+    kind = type(getattr(PLAIN, name))
+    if kind not in (list, tuple):
         return value
-    return (value,) if isinstance(value, str | int) else tuple(value)
+    return kind((value,) if isinstance(value, str | int) else value)
 
 
 PLAIN = Sampling()

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, field
 
-import srt.wire.sampling
 from srt.client.generation import GenerateOutput, Request
 from srt.client.many import Job, key_of, run_jobs
 from srt.client.request_fields import checked_request
@@ -25,6 +24,7 @@ from srt.offline.progress import ProgressBar
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatOptions
+from srt.wire.sampling import CommonSampling
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
@@ -54,34 +54,22 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
         return {names.get(name, name): value}
 
 
-class SamplingParams(Struct, frozen=True, kw_only=True):
-    """vLLM's sampling parameters and defaults; see `srt.SamplingParams` for what they do.
+class SamplingParams(CommonSampling, frozen=True, kw_only=True):
+    """vLLM's sampling parameters and defaults, and all that `CommonSampling` has; see
+    `srt.SamplingParams` for what they do. None is the default of each.
 
     `logprobs` k asks for the k most likely tokens and the chosen one at each place of the output,
     `prompt_logprobs` at each of the prompt. `top_k` 0 and -1 are off.
     """
 
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
     top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
+    n: int = 1
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
-    skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
     structured_outputs: StructuredOutputsParams | None = None
 
     def request(self) -> dict[str, Any]:
@@ -89,27 +77,14 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) < 0:
                 raise RequestError(f"{name} must be 0 or more", param=name)
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop
-        sampling = {
-            "n": self.n,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+        given = {name: value for name, value in self.shared().items() if value is not None}
+        sampling = given | {
             "top_k": self.top_k or -1,
-            "min_p": self.min_p,
-            "seed": self.seed,
-            "stop": stop or [],
-            "stop_token_ids": self.stop_token_ids or [],
-            "ignore_eos": self.ignore_eos,
+            "n": self.n,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop or [],
             "max_new_tokens": self.max_tokens,
             "min_new_tokens": self.min_tokens,
-            "skip_special_tokens": self.skip_special_tokens,
             "no_stop_trim": self.include_stop_str_in_output,
-            "logit_bias": self.logit_bias or {},
-            "allowed_token_ids": self.allowed_token_ids,
-            "bad_words": self.bad_words or [],
         }
         if self.structured_outputs is not None:
             sampling |= self.structured_outputs.fields()
@@ -367,10 +342,10 @@ def _each(
     """The parameters of each of `count` prompts. Raises ValueError, TypeError."""
     if given is None:
         given = SamplingParams()
-    if isinstance(given, srt.wire.sampling.SamplingParams):
-        raise TypeError("LLM takes srt.llm.SamplingParams, which has vLLM's names")
     if isinstance(given, SamplingParams):
         return [given] * count
+    if isinstance(given, CommonSampling):
+        raise TypeError("LLM takes srt.llm.SamplingParams, which has vLLM's names")
     if len(given) != count:
         raise ValueError(f"{len(given)} sampling_params for {count} prompts")
     return given

@@ -14,19 +14,21 @@ from lang.backends.base import Image, Prompt
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
+from srt.wire.sampling import CommonSampling
 
 # Whose fields a server takes: OpenAI's own only; SGLang's, which are srt's too; or vLLM's.
 Dialect = Literal["openai", "sglang", "vllm"]
 DIALECTS = get_args(Dialect)
 
-_NOWHERE = ("n", "token_healing", "logprob_start_len", "stop_regex")
-_EXTRA = ("min_tokens", "stop_token_ids", "top_k", "min_p", "repetition_penalty", "ignore_eos")
-_PLAIN = ("frequency_penalty", "presence_penalty", "logit_bias", "seed")
-_UNKNOWN_TO: dict[Dialect, tuple[str, ...]] = {
-    "openai": (*_EXTRA, "regex", "ebnf"),
-    "sglang": (),
-    "vllm": (),
+_NOWHERE = ("n", "token_healing", "jump_forward", "logprob_start_len", "stop_regex")
+_AS_THEY_ARE = {*CommonSampling.__struct_fields__, "min_tokens"}
+_OPENAI = {"temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed"}
+_UNKNOWN_TO: dict[Dialect, set[str]] = {
+    "openai": _AS_THEY_ARE - _OPENAI | {"regex", "ebnf"},
+    "sglang": set(),
+    "vllm": set(),
 }
+_CONFIGURED = {"temperature", "top_p", "top_k", "min_p"}  # models have defaults of their own
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -43,21 +45,14 @@ def sampling_fields(sampling: Sampling, dialect: Dialect, is_chat: bool) -> dict
         sampling.refuse(("json_schema",), "the completions route")
     is_new = dialect == "openai" and is_chat
     body: dict[str, Any] = {
-        "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
+        "max_completion_tokens" if is_new else "max_tokens": sampling.max_tokens
     }
-    if dialect != "openai":  # whose defaults come from the model's own configuration
-        body |= {"top_p": sampling.top_p, "top_k": sampling.top_k, "min_p": sampling.min_p}
-    given = sampling.set_fields()
-    body |= {name: getattr(sampling, name) for name in _given(given)}
+    always = {"temperature"} if dialect == "openai" else _CONFIGURED
+    sent = sampling.set_fields() & _AS_THEY_ARE | always
+    body |= {name: getattr(sampling, name) for name in sorted(sent)}
     if sampling.stop:
         body["stop"] = list(sampling.stop)
     return body | _logprob_fields(sampling, is_chat) | _constraint_fields(sampling, dialect)
-
-
-def _given(given: set[str]) -> list[str]:
-    """The names of set fields that travel as they are, sorted."""
-    return sorted(given.intersection((*_PLAIN, *_EXTRA, "top_p")))
 
 
 def _logprob_fields(sampling: Sampling, is_chat: bool) -> dict[str, Any]:

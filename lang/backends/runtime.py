@@ -258,7 +258,7 @@ def _params(sampling: Sampling) -> dict[str, Any]:
     sampling.refuse(unknown - _NOT_SENT, "the runtime")
     sent = [name for name in fields if name not in unknown | _NOT_SENT]
     values = {fields[name]: getattr(sampling, name) for name in sent}
-    values["logit_bias"] = _token_biases(sampling.logit_bias or {})
+    values["logit_bias"] = _token_biases(sampling.logit_bias)
     return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 

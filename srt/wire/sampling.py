@@ -1,10 +1,14 @@
-"""Sampling parameters as they travel on the wire, and the only place that checks their values."""
+"""Sampling parameters as they travel on the wire, and the only place that checks their values.
 
-import math
-from typing import Any, Literal
+A parameter is one annotated field: its type, what it means, and the rule for its values. Each API's
+body inherits `CommonSampling`, so that a new one of its fields is known to all routes and clients.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, ConstraintKind, Whitespace
 from srt.wire.errors import RequestError
@@ -28,7 +32,36 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 GREEDY_TEMPERATURE = 1e-6
 
+
 JumpForward = Literal["canonical", "off"]
+Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a message can carry
+
+
+class Rule(NamedTuple):
+    """What the value of a field must be, unless it is None, and these words for it. Decoders know
+    nothing of rules: a wrong value arrives, and is refused by its field's name."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def _between(low: float, high: float) -> Rule:
+    return Rule(lambda value: low <= value <= high, f"must be between {low:g} and {high:g}")
+
+
+def _texts(count: int, chars: int) -> Rule:
+    return Rule(
+        lambda texts: len(texts) <= count and all(0 < len(text) <= chars for text in texts),
+        f"takes at most {count} texts of 1 to {chars} characters each",
+    )
+
+
+def _at_most(count: int) -> Rule:
+    return Rule(lambda values: len(values) <= count, f"takes at most {count}")
+
+
+_COUNT = _between(1, MAX_SAMPLES)
+_NOT_NEGATIVE = Rule(lambda value: value >= 0, "must be 0 or more")
 
 
 class Scoring(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -46,66 +79,129 @@ class Scoring(Struct, frozen=True, array_like=True, omit_defaults=True):
         return self.top > 0 or len(self.ids) > 0
 
 
-class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """How to sample one request.
+class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The parameters that have one name and type on all APIs.
 
-    `max_new_tokens` None means: until the context (or the token pool) is full. Temperatures up
-    to 1e-6 are greedy. `top_k` -1 is off. `min_new_tokens` blocks EOS, stop ids and stop strings
-    until that many tokens were generated. `stop` never appears in the returned text. Of
-    `stop_token_ids`, those that the vocabulary does not have stop nothing.
-
-    At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
-    `choices` constrains the output; see `Constraint` for `json_whitespace` and
-    `constraint_after`. `jump_forward` says whether what a constraint forces is appended at once,
-    as the tokens that the tokenizer makes of it, or sampled token by token.
-
-    `token_healing` takes the prompt's last tokens back if a longer token begins with their text,
-    and lets the model write that text again, in these or other tokens; it is not returned.
+    Temperatures up to 1e-6 are greedy. Of `stop_token_ids`, those that the vocabulary does not have
+    stop nothing. `jump_forward` says whether what a constraint forces is appended at once, as the
+    tokens that the tokenizer makes of it, or sampled token by token. `token_healing` takes the
+    prompt's last tokens back if a longer token begins with their text, and lets the model write
+    that text again, in these or other tokens; it is not returned.
 
     Logits are changed in this order, before the temperature: `repetition_penalty` divides the
     positive ones, and multiplies the negative ones, of every token that the prompt or the output
-    has (1 is off); `frequency_penalty` is subtracted once for each time the output has the token,
+    has; `frequency_penalty` is subtracted once for each time the output has the token,
     `presence_penalty` once if it has it at all; `logit_bias` is added. Then only
     `allowed_token_ids` are left (None: all; the end too must be among them), and no token that
     would complete one of `bad_words` within the output; a request to which nothing is left ends
     with an error. Log-probabilities are those of the logits before all this.
+    """
+
+    temperature: Annotated[float, _between(0, 100), Meta(description="0 is greedy.")] = 1.0
+    top_p: Annotated[
+        float, Rule(lambda p: 0.0 < p <= 1.0, "must be in (0, 1]"), Meta(description="In (0, 1].")
+    ] = 1.0
+    top_k: Annotated[
+        Int,
+        Rule(
+            lambda k: k == -1 or 1 <= k <= MAX_TOP_K, "must be -1 (off) or between 1 and 2**31 - 1"
+        ),
+        Meta(description="-1 is off."),
+    ] = -1
+    min_p: Annotated[
+        float, Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"), Meta(description="In [0, 1].")
+    ] = 0.0
+    frequency_penalty: Annotated[
+        float,
+        _between(-2, 2),
+        Meta(description="Taken from a token's logit for each time it was generated."),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float,
+        _between(-2, 2),
+        Meta(description="Taken once from the logit of each generated token."),
+    ] = 0.0
+    repetition_penalty: Annotated[
+        float,
+        _between(MIN_REPETITION_PENALTY, 2),
+        Meta(description="Divides positive logits of all tokens so far; 1 is off."),
+    ] = 1.0
+    logit_bias: Annotated[
+        dict[Int, float],
+        _at_most(MAX_BIASED_TOKENS),
+        Rule(
+            lambda biases: all(abs(bias) <= MAX_LOGIT_BIAS for bias in biases.values()),
+            f"values must be between -{MAX_LOGIT_BIAS:g} and {MAX_LOGIT_BIAS:g}",
+        ),
+        Meta(description="Token ids, and what is added to their logits."),
+    ] = {}
+    allowed_token_ids: Annotated[
+        list[Int] | None,
+        Rule(len, "must not be empty"),
+        Meta(description="The only ids that may be generated."),
+    ] = None
+    bad_words: Annotated[
+        list[str],
+        _texts(MAX_BAD_WORDS, MAX_BAD_WORD_CHARS),
+        Meta(description="Texts that must not be generated."),
+    ] = []
+    seed: Annotated[
+        Int | None,
+        Rule(lambda seed: 0 <= seed <= MAX_SEED, "must be in [0, 2**63)"),
+        Meta(description="Repeatable sampling."),
+    ] = None
+    stop_token_ids: Annotated[
+        list[Int], _at_most(MAX_STOP_TOKEN_IDS), Meta(description="Ids that end the text.")
+    ] = []
+    ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
+    skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
+    jump_forward: Annotated[
+        JumpForward, Meta(description='"off" samples forced text token by token.')
+    ] = "canonical"
+    token_healing: Annotated[
+        bool, Meta(description="The prompt's end may become part of a longer token.")
+    ] = False
+
+    def shared(self) -> dict[str, Any]:
+        """These parameters, for a body of another API."""
+        return {name: getattr(self, name) for name in CommonSampling.__struct_fields__}
+
+
+class SamplingParams(CommonSampling, frozen=True, kw_only=True):
+    """How to sample one request.
+
+    `max_new_tokens` None means: until the context (or the token pool) is full. `min_new_tokens`
+    blocks EOS, stop ids and stop strings until that many tokens were generated. `stop` never
+    appears in the returned text. `stop_regex` are patterns of which the first match ends the
+    output, as a stop string does; with `no_stop_trim` the stop string or match stays in the text.
+
+    At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
+    `choices` constrains the output; see `Constraint` for `json_whitespace` and
+    `constraint_after`.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
     request with a seed draws as a request with `sub_seed(seed, i)` would.
-
-    `stop_regex` are patterns of which the first match ends the output, as a stop string does;
-    with `no_stop_trim` the stop string or match stays in the text.
     """
 
-    max_new_tokens: int | None = 128
-    min_new_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: list[str] = []
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
+    n: Annotated[Int, _COUNT] = 1
+    max_new_tokens: Annotated[Int | None, _NOT_NEGATIVE] = 128
+    min_new_tokens: Annotated[Int, _NOT_NEGATIVE] = 0
+    stop: Annotated[list[str], _texts(MAX_STOP_STRINGS, MAX_STOP_STRING_CHARS)] = []
+    stop_regex: Annotated[list[str], _texts(MAX_STOP_REGEXES, MAX_STOP_REGEX_CHARS)] = []
+    no_stop_trim: bool = False
     regex: str | None = None
     json_schema: str | None = None
     ebnf: str | None = None
     structural_tag: str | None = None
     choices: list[str] | None = None
     json_whitespace: Whitespace = "compact"
-    constraint_after: str = ""
-    jump_forward: JumpForward = "canonical"
-    token_healing: bool = False
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = {}
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] = []
-    n: int = 1
-    stop_regex: list[str] = []
-    no_stop_trim: bool = False
+    constraint_after: Annotated[
+        str,
+        Rule(
+            lambda text: len(text) <= MAX_STOP_STRING_CHARS,
+            f"is limited to {MAX_STOP_STRING_CHARS} characters",
+        ),
+    ] = ""
 
     @property
     def has_penalties(self) -> bool:
@@ -131,103 +227,37 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         return self.temperature <= GREEDY_TEMPERATURE
 
     def check(self, vocab_size: int) -> None:
-        """Raise RequestError naming the first field whose value is out of range."""
-        _check(
-            self.max_new_tokens is None or self.max_new_tokens >= 0,
-            "max_new_tokens",
-            "must be 0 or more",
-        )
-        _check(self.min_new_tokens >= 0, "min_new_tokens", "must be 0 or more")
-        if self.max_new_tokens is not None:
-            _check(
-                self.min_new_tokens <= self.max_new_tokens,
-                "min_new_tokens",
-                f"must not exceed max_new_tokens ({self.max_new_tokens})",
-            )
-        _check(
-            math.isfinite(self.temperature) and 0.0 <= self.temperature <= 100.0,
-            "temperature",
-            "must be between 0 and 100",
-        )
-        _check(0.0 < self.top_p <= 1.0, "top_p", "must be in (0, 1]")
-        _check(
-            self.top_k == -1 or 1 <= self.top_k <= MAX_TOP_K,
-            "top_k",
-            "must be -1 (off) or between 1 and 2**31 - 1",
-        )
-        _check(0.0 <= self.min_p <= 1.0, "min_p", "must be in [0, 1]")
-        _check(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", "must be in [0, 2**63)")
-        self.check_count()
-        self._check_penalties()
+        """Raise RequestError naming the first field whose value is wrong for this vocabulary."""
+        self.check_values()
+        least, most = self.min_new_tokens, self.max_new_tokens
+        fits = most is None or least <= most
+        _check(fits, "min_new_tokens", f"must not exceed max_new_tokens ({most})")
         self._check_tokens(vocab_size)
-        self._check_stops()
-        self._check_stop_regexes()
         self._check_constraint()
 
-    def check_count(self) -> None:
-        """Raise RequestError unless `n` is in range."""
-        _check(1 <= self.n <= MAX_SAMPLES, "n", f"must be between 1 and {MAX_SAMPLES}")
+    def check_values(self) -> None:
+        """Raise RequestError naming the first field whose value breaks its own rule."""
+        for name, (holds, words) in _RULES:
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise RequestError(f"{name} {words}", param=name)
 
-    def _check_penalties(self) -> None:
-        for name in ("frequency_penalty", "presence_penalty"):
-            _check(-2.0 <= getattr(self, name) <= 2.0, name, "must be between -2 and 2")
-        _check(
-            MIN_REPETITION_PENALTY <= self.repetition_penalty <= 2.0,
-            "repetition_penalty",
-            f"must be between {MIN_REPETITION_PENALTY:g} and 2",
-        )
+    def check_count(self) -> None:
+        """Raise RequestError unless `n` keeps its rule."""
+        _check(_COUNT.holds(self.n), "n", _COUNT.words)
 
     def _check_tokens(self, vocab_size: int) -> None:
         """Of the fields that change single tokens' logits."""
-        _check(
-            len(self.logit_bias) <= MAX_BIASED_TOKENS,
-            "logit_bias",
-            f"takes at most {MAX_BIASED_TOKENS} tokens",
-        )
-        for token, bias in self.logit_bias.items():
-            _check(0 <= token < vocab_size, "logit_bias", f"tokens must be in [0, {vocab_size})")
-            _check(
-                abs(bias) <= MAX_LOGIT_BIAS,  # NaN is not
-                "logit_bias",
-                f"values must be between -{MAX_LOGIT_BIAS:g} and {MAX_LOGIT_BIAS:g}",
-            )
-        if self.allowed_token_ids is not None:
-            _check(len(self.allowed_token_ids) > 0, "allowed_token_ids", "must not be empty")
-            _check(
-                len(self.allowed_token_ids) <= vocab_size,
-                "allowed_token_ids",
-                f"takes at most {vocab_size} ids",
-            )
-            _check(
-                self.n * len(self.allowed_token_ids) <= MAX_ALLOWED_IDS,
-                "allowed_token_ids",
-                f"times n takes at most {MAX_ALLOWED_IDS} ids",
-            )
-            _check(
-                all(0 <= i < vocab_size for i in self.allowed_token_ids),
-                "allowed_token_ids",
-                f"must be in [0, {vocab_size})",
-            )
-        _check(len(self.bad_words) <= MAX_BAD_WORDS, "bad_words", f"takes at most {MAX_BAD_WORDS}")
-        for word in self.bad_words:
-            _check(
-                0 < len(word) <= MAX_BAD_WORD_CHARS,
-                "bad_words",
-                f"must have 1 to {MAX_BAD_WORD_CHARS} characters each",
-            )
-
-    def _check_stop_regexes(self) -> None:
-        _check(
-            len(self.stop_regex) <= MAX_STOP_REGEXES,
-            "stop_regex",
-            f"takes at most {MAX_STOP_REGEXES}",
-        )
-        for pattern in self.stop_regex:
-            _check(
-                0 < len(pattern) <= MAX_STOP_REGEX_CHARS,
-                "stop_regex",
-                f"patterns must have 1 to {MAX_STOP_REGEX_CHARS} characters",
-            )
+        known = range(vocab_size)
+        are_known = all(token in known for token in self.logit_bias)
+        _check(are_known, "logit_bias", f"tokens must be in [0, {vocab_size})")
+        ids, name = self.allowed_token_ids, "allowed_token_ids"
+        if ids is None:
+            return
+        _check(len(ids) <= vocab_size, name, f"takes at most {vocab_size} ids")
+        limit = f"times n takes at most {MAX_ALLOWED_IDS} ids"
+        _check(self.n * len(ids) <= MAX_ALLOWED_IDS, name, limit)
+        _check(all(i in known for i in ids), name, f"must be in [0, {vocab_size})")
 
     def _check_constraint(self) -> None:
         given: list[tuple[ConstraintKind, Any]] = [
@@ -243,31 +273,19 @@ class SamplingParams(Struct, frozen=True, array_like=True, omit_defaults=True):
         _check(len(given) == 1, kind, f"cannot be combined with {given[0][0]}")
         _check(len(value) > 0, kind, "must not be empty")
         size = sum(map(len, value)) if kind == "choices" else len(value)
-        _check(
-            size <= MAX_CONSTRAINT_CHARS,
-            kind,
-            f"is limited to {MAX_CONSTRAINT_CHARS} characters, not {size}",
-        )
-        _check(
-            len(self.constraint_after) <= MAX_STOP_STRING_CHARS,
-            "constraint_after",
-            f"is limited to {MAX_STOP_STRING_CHARS} characters",
-        )
+        limit = f"is limited to {MAX_CONSTRAINT_CHARS} characters, not {size}"
+        _check(size <= MAX_CONSTRAINT_CHARS, kind, limit)
 
-    def _check_stops(self) -> None:
-        _check(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"takes at most {MAX_STOP_STRINGS}")
-        for text in self.stop:
-            _check(text != "", "stop", "must not contain an empty string")
-            _check(
-                len(text) <= MAX_STOP_STRING_CHARS,
-                "stop",
-                f"strings are limited to {MAX_STOP_STRING_CHARS} characters",
-            )
-        _check(
-            len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS,
-            "stop_token_ids",
-            f"takes at most {MAX_STOP_TOKEN_IDS}",
-        )
+
+def _rules() -> Iterator[tuple[str, Rule]]:
+    """The rules of all fields, by their names."""
+    for name, hint in get_type_hints(SamplingParams, include_extras=True).items():
+        for note in getattr(hint, "__metadata__", ()):
+            if isinstance(note, Rule):
+                yield name, note
+
+
+_RULES = tuple(_rules())
 
 
 def _check(ok: bool, param: str, rule: str) -> None:

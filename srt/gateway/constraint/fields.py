@@ -1,4 +1,4 @@
-"""One constraint out of all the fields that may ask for one.
+"""Sampling parameters, with one constraint out of all the fields that may ask for one.
 
 Called for every request of /generate and the OpenAI routes. Two constraints, or a rule about
 blanks that JSON cannot be held to, are a RequestError that names the client's fields.
@@ -10,12 +10,12 @@ import msgspec
 from msgspec import UNSET
 
 from srt.gateway.constraint.wire import (
-    ConstraintFields,
     JsonObjectFormat,
     JsonSchemaFormat,
     JsonText,
-    OpenAIConstraintFields,
+    OpenAISamplingFields,
     ResponseFormat,
+    SamplingFields,
     StructuralTagFormat,
     StructuredOutputs,
 )
@@ -36,12 +36,12 @@ class Given(NamedTuple):
     path: str
 
 
-def native_constraint(fields: ConstraintFields) -> Given | None:
+def native_constraint(fields: SamplingFields) -> Given | None:
     """The constraint of a `sampling_params`."""
     return _only(_own(fields))
 
 
-def openai_constraint(fields: OpenAIConstraintFields) -> Given | None:
+def openai_constraint(fields: OpenAISamplingFields) -> Given | None:
     """The constraint of an OpenAI request."""
     given = _own(fields)
     if fields.response_format is not None:
@@ -57,24 +57,31 @@ def openai_constraint(fields: OpenAIConstraintFields) -> Given | None:
     return _only(given)
 
 
-def constrained(
-    params: SamplingParams, fields: ConstraintFields, given: Given | None, after: str
+def sampling_of(
+    fields: SamplingFields, given: Given | None, after: str, **others: Any
 ) -> SamplingParams:
-    """`params` with a constraint that holds behind the text `after`."""
-    held = {} if given is None else {given.kind: given.value}
-    return msgspec.structs.replace(
-        params,
-        json_whitespace=_whitespace(fields, given),
-        constraint_after=after,
-        jump_forward=fields.jump_forward,
-        token_healing=fields.token_healing,
-        **held,
-    )
+    """The ring's parameters: those of `fields`, the constraint, which holds behind the text
+    `after`, and `others`, which the body has under names of its own."""
+    held: dict[str, Any] = {} if given is None else {given.kind: given.value}
+    values = fields.shared() | {
+        "n": fields.n,
+        "stop": _as_list(fields.stop),
+        "stop_regex": _as_list(fields.stop_regex),
+        "no_stop_trim": fields.no_stop_trim,
+        "json_whitespace": _whitespace(fields, given),
+        "constraint_after": after,
+    }
+    return SamplingParams(**values | held | others)
 
 
-def _whitespace(fields: ConstraintFields, given: Given | None) -> Whitespace:
+def _as_list(value: str | list[str]) -> list[str]:
+    """One or several strings; "" is none."""
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def _whitespace(fields: SamplingFields, given: Given | None) -> Whitespace:
     """The rule about blanks in JSON; RequestError if the fields disagree or want it of no JSON."""
-    if not isinstance(fields, OpenAIConstraintFields):
+    if not isinstance(fields, OpenAISamplingFields):
         return fields.json_whitespace
     wanted: dict[str, Whitespace] = {}
     if fields.json_whitespace == "free":
@@ -106,7 +113,7 @@ def _pattern(pattern: str, path: str) -> Whitespace:
     raise RequestError(f"{path} {reason}", param=path)
 
 
-def _own(fields: ConstraintFields) -> list[Given]:
+def _own(fields: SamplingFields) -> list[Given]:
     return [
         *_text("regex", fields.regex, "regex"),
         *_json(fields.json_schema, "json_schema"),

@@ -1,20 +1,32 @@
-"""The request fields that constrain an answer, as each family of clients names them.
+"""The request fields that say how to sample, and what an answer must match, as each family of
+clients names them.
 
-`constraint.fields` makes one constraint out of them.
+`constraint.fields` makes sampling parameters of them.
 """
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.wire.constraint import Whitespace
-from srt.wire.sampling import JumpForward
+from srt.wire.sampling import CommonSampling, Int
 
 JsonText = str | dict[str, Any]
 
 
-class ConstraintFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class SamplingFields(CommonSampling, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """SGLang's names, and our own for what it has none for. Empty is not given."""
+
+    n: Annotated[Int, Meta(description="Completions of each prompt, which is computed once.")] = 1
+    stop: Annotated[
+        str | list[str], Meta(description="Texts that end the output, and are cut off.")
+    ] = field(default_factory=list)
+    stop_regex: Annotated[
+        str | list[str], Meta(description="Patterns whose first match ends the output.")
+    ] = field(default_factory=list)
+    no_stop_trim: Annotated[
+        bool, Meta(description="Keep the stop string, or what the pattern matched.")
+    ] = False
 
     regex: Annotated[str, Meta(description="The answer matches this pattern.")] = ""
     json_schema: Annotated[
@@ -33,12 +45,6 @@ class ConstraintFields(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     constraint_after: Annotated[
         str | None, Meta(description="The answer is free up to and including this text.")
     ] = None
-    jump_forward: Annotated[
-        JumpForward, Meta(description='"off" samples forced text token by token.')
-    ] = "canonical"
-    token_healing: Annotated[
-        bool, Meta(description="The prompt's end may become part of a longer token.")
-    ] = False
 
 
 class TextFormat(Struct, forbid_unknown_fields=True, frozen=True, tag="text"):
@@ -91,7 +97,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True, kw_only=True, frozen
     ] = None
 
 
-class OpenAIConstraintFields(ConstraintFields, kw_only=True, frozen=True):
+class OpenAISamplingFields(SamplingFields, kw_only=True, frozen=True):
     """What the OpenAI routes take on top: OpenAI's own field, and vLLM's newer and older ones."""
 
     response_format: Annotated[

@@ -18,7 +18,6 @@ from srt.client.generation import Generation, Request
 from srt.files.vocab import Vocab
 from srt.gateway.constraint.fields import (
     Given,
-    constrained,
     json_text,
     openai_constraint,
 )
@@ -92,7 +91,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     reads_tools = plan is not None and body.parse_tool_calls
     request = Request(
         stream=body.stream,
-        sampling=constrained(body.sampling(limit), body, given, after),
+        sampling=body.to_params(given, after, limit),
         messages=messages,
         rid=body.rid,
         cache_salt=body.cache_salt,

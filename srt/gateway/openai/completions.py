@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.batch import check_size
-from srt.gateway.constraint.fields import Given, constrained
+from srt.gateway.constraint.fields import Given
 from srt.gateway.context import GatewayInfo
 from srt.gateway.openai.answers import NewTokens, captures_in, ended, finish_word, matched
 from srt.gateway.openai.logprobs import (
@@ -38,7 +38,7 @@ def completion_requests(
     _check(body)
     if isinstance(body.prompt, list):
         info.check_entries(body.prompt, "prompt")
-    sampling = constrained(body.sampling(body.max_tokens), body, given, body.constraint_after or "")
+    sampling = body.to_params(given, body.constraint_after or "", body.max_tokens)
     sampling = msgspec.structs.replace(sampling, n=body.best_of or body.n)
     many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]

@@ -8,68 +8,28 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.constraint.fields import constrained, native_constraint
-from srt.gateway.constraint.wire import ConstraintFields
+from srt.gateway.constraint.fields import native_constraint, sampling_of
+from srt.gateway.constraint.wire import SamplingFields
 from srt.gateway.wire.fields import NATIVE, Kind
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.sampling import MAX_SEED, SamplingParams
+from srt.wire.sampling import Int, SamplingParams
 
-Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rid = Annotated[str, Meta(min_length=1, max_length=256)]
-Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 LogprobEntry = tuple[float | None, int, str | None]
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
+class NativeSampling(SamplingFields, kw_only=True, frozen=True):
     """The `sampling_params` of /generate."""
 
     max_new_tokens: Annotated[
-        Count | None, Meta(description="0 computes the prompt only; null is all the room.")
+        Int | None, Meta(description="0 computes the prompt only; null is all the room.")
     ] = 128
-    min_new_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
-    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
-    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
-    top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
-    min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
-    n: Annotated[Int, Meta(description="Completions of each prompt, which is computed once.")] = 1
-    frequency_penalty: Annotated[
-        float, Meta(description="Taken from a token's logit for each time it was generated.")
-    ] = 0.0
-    presence_penalty: Annotated[
-        float, Meta(description="Taken once from the logit of each generated token.")
-    ] = 0.0
-    repetition_penalty: Annotated[
-        float, Meta(description="Divides positive logits of all tokens so far; 1 is off.")
-    ] = 1.0
-    logit_bias: Annotated[
-        dict[TokenId, float], Meta(description="Token ids, and what is added to their logits.")
-    ] = field(default_factory=dict)
-    allowed_token_ids: Annotated[
-        list[TokenId] | None, Meta(description="The only ids that may be generated.")
-    ] = None
-    bad_words: Annotated[list[str], Meta(description="Texts that must not be generated.")] = field(
-        default_factory=list
-    )
-    stop: Annotated[
-        str | list[str], Meta(description="Texts that end the output, and are cut off.")
-    ] = field(default_factory=list)
-    stop_token_ids: Annotated[list[Int], Meta(description="Ids that end the text.")] = field(
-        default_factory=list
-    )
-    stop_regex: Annotated[
-        str | list[str], Meta(description="Patterns whose first match ends the output.")
-    ] = field(default_factory=list)
-    no_stop_trim: Annotated[
-        bool, Meta(description="Keep the stop string, or what the pattern matched.")
-    ] = False
-    ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
-    sampling_seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
-    seed: Annotated[Seed | None, Meta(description="Another name of sampling_seed.")] = None
-    skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
+    min_new_tokens: Annotated[Int, Meta(description="No stop before so many tokens.")] = 0
+    sampling_seed: Annotated[Int | None, Meta(description="Another name of seed.")] = None
     stream_interval: Annotated[
         Interval | None, Meta(description="Tokens between two events of a stream.")
     ] = None
@@ -78,29 +38,14 @@ class NativeSampling(ConstraintFields, kw_only=True, frozen=True):
         """The same as the ring's own type. RequestError if there are two constraints or seeds."""
         if None not in (self.seed, self.sampling_seed) and self.seed != self.sampling_seed:
             raise RequestError("seed and sampling_seed are one field: give one", param="seed")
-        params = SamplingParams(
+        return sampling_of(
+            self,
+            native_constraint(self),
+            self.constraint_after or "",
             max_new_tokens=self.max_new_tokens,
             min_new_tokens=self.min_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
             seed=self.seed if self.sampling_seed is None else self.sampling_seed,
-            n=self.n,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            allowed_token_ids=self.allowed_token_ids,
-            bad_words=self.bad_words,
-            stop=as_list(self.stop),
-            stop_token_ids=self.stop_token_ids,
-            stop_regex=as_list(self.stop_regex),
-            no_stop_trim=self.no_stop_trim,
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
         )
-        return constrained(params, self, native_constraint(self), self.constraint_after or "")
 
 
 class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -203,10 +148,3 @@ class NativeResponse(Struct, frozen=True, kw_only=True):
 
 
 REQUEST_KIND: Kind = NATIVE
-
-
-def as_list(value: str | list[str]) -> list[str]:
-    """The one or several strings of a field as a list; "" is none."""
-    if isinstance(value, str):
-        return [value] if value else []
-    return value

@@ -4,11 +4,12 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.constraint.wire import OpenAIConstraintFields
-from srt.gateway.wire.native import Count, Int, Rid, Seed, TokenId, as_list
+from srt.gateway.constraint.fields import Given, sampling_of
+from srt.gateway.constraint.wire import OpenAISamplingFields
+from srt.gateway.wire.native import Count, Rid, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
 from srt.wire.constraint import Capture
-from srt.wire.sampling import SamplingParams
+from srt.wire.sampling import Int, SamplingParams
 
 FinishWord = Literal["stop", "length", "abort", "tool_calls"]
 Verbosity = Literal["low", "medium", "high"]
@@ -25,46 +26,14 @@ class StreamOptions(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     ] = False
 
 
-class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
+class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
-    n: Annotated[Count, Meta(description="Choices for each prompt, which is computed once.")] = 1
-    temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
-    top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
-    top_k: Annotated[Int, Meta(description="-1 is off.")] = -1
-    min_p: Annotated[float, Meta(description="In [0, 1].")] = 0.0
-    frequency_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
-    presence_penalty: Annotated[float, Meta(description="-2 to 2; 0 is off.")] = 0.0
-    repetition_penalty: Annotated[float, Meta(description="From 1e-6 to 2; 1 is off.")] = 1.0
-    logit_bias: Annotated[
-        dict[TokenId, float], Meta(description="Added to the logits of tokens, by their ids.")
-    ] = field(default_factory=dict)
-    allowed_token_ids: Annotated[
-        list[TokenId] | None, Meta(description="No other tokens are generated.")
-    ] = None
-    bad_words: Annotated[list[str], Meta(description="Texts that are not generated.")] = field(
-        default_factory=list
-    )
-    min_tokens: Annotated[Count, Meta(description="No stop before so many tokens.")] = 0
-    seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
-    stop: Annotated[str | list[str], Meta(description="Texts that end the answer.")] = field(
-        default_factory=list
-    )
-    stop_token_ids: Annotated[list[Int], Meta(description="Ids that end the text.")] = field(
-        default_factory=list
-    )
-    stop_regex: Annotated[
-        str | list[str], Meta(description="Patterns whose first match ends the answer.")
-    ] = field(default_factory=list)
-    no_stop_trim: Annotated[
-        bool, Meta(description="The stop string or match stays in the text.")
-    ] = False
+    min_tokens: Annotated[Int, Meta(description="No stop before so many tokens.")] = 0
     include_stop_str_in_output: Annotated[
         bool, Meta(description="vLLM's name of no_stop_trim.")
     ] = False
-    ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
-    skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
     stream_options: Annotated[StreamOptions | None, Meta(description="What to add to it.")] = None
     prompt_logprobs: Annotated[
@@ -83,28 +52,16 @@ class OpenAIRequest(OpenAIConstraintFields, kw_only=True, frozen=True):
     ] = 0
     rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
 
-    def sampling(self, max_new_tokens: int | None) -> SamplingParams:
-        """The ring's own type, without the constraint; `max_new_tokens` None is all the room."""
-        return SamplingParams(
+    def to_params(
+        self, given: Given | None, after: str, max_new_tokens: int | None
+    ) -> SamplingParams:
+        """The ring's own type; `max_new_tokens` None is all the room."""
+        return sampling_of(
+            self,
+            given,
+            after,
             max_new_tokens=max_new_tokens,
             min_new_tokens=self.min_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            seed=self.seed,
-            stop=as_list(self.stop),
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias=self.logit_bias,
-            allowed_token_ids=self.allowed_token_ids,
-            bad_words=self.bad_words,
-            n=self.n,
-            stop_regex=as_list(self.stop_regex),
             no_stop_trim=self.no_stop_trim or self.include_stop_str_in_output,
         )
 

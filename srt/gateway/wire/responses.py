@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.native import Count, Rid, Seed
+from srt.gateway.wire.native import Count, Rid
 from srt.gateway.wire.openai import Verbosity
+from srt.wire.sampling import Int
 
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
@@ -94,7 +95,7 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     ] = None
     temperature: Annotated[float, Meta(description="0 is greedy.")] = 1.0
     top_p: Annotated[float, Meta(description="In (0, 1].")] = 1.0
-    seed: Annotated[Seed | None, Meta(description="Repeatable sampling.")] = None
+    seed: Annotated[Int | None, Meta(description="Repeatable sampling.")] = None
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
     text: Annotated[TextIn, Meta(description="`format`: text, json_object or json_schema.")] = (
         TextIn()

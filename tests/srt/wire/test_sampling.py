@@ -1,0 +1,104 @@
+"""A field of `CommonSampling` is a parameter of every API; wrong values are refused by its name."""
+
+import inspect
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+import lang as sgl
+from lang.backends.runtime import _params
+from lang.sampling import PLAIN
+from srt.client.request_fields import checked_request
+from srt.gateway.wire.native import NativeSampling
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest
+from srt.llm import SamplingParams as VllmParams
+from srt.wire.errors import RequestError
+from srt.wire.messages import FrontMessage, GenerateReq, decoder, encode
+from srt.wire.sampling import _RULES, CommonSampling, SamplingParams
+
+VOCAB = 100
+# Of every field that has a rule, values that break it.
+WRONG: dict[str, list[Any]] = {
+    "temperature": [-1.0, 101.0, math.nan, math.inf],
+    "top_p": [0.0, 1.5, math.nan],
+    "top_k": [0, -2, 2**31],
+    "min_p": [-0.5, 1.5, math.nan],
+    "frequency_penalty": [-2.5, 2.5, math.nan],
+    "presence_penalty": [-2.5, 2.5, math.nan],
+    "repetition_penalty": [0.0, 2.5, math.nan],
+    "logit_bias": [{5: 1e5}, {5: math.nan}, dict.fromkeys(range(5000), 0.0)],
+    "allowed_token_ids": [[]],
+    "bad_words": [["a"] * 257, [""], ["a" * 257]],
+    "seed": [-1],
+    "stop_token_ids": [[1] * 257],
+    "n": [0, 129],
+    "max_new_tokens": [-1],
+    "min_new_tokens": [-1],
+    "stop": [["a"] * 33, [""], ["a" * 1025]],
+    "stop_regex": [["a"] * 33, [""], ["a" * 257]],
+    "constraint_after": ["a" * 1025],
+}
+# Of every common field, a value that is not its default.
+OTHER: dict[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "min_p": 0.5,
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "repetition_penalty": 1.5,
+    "logit_bias": {5: 1.5},
+    "allowed_token_ids": [5, 6],
+    "bad_words": ["no"],
+    "seed": 5,
+    "stop_token_ids": [5],
+    "ignore_eos": True,
+    "skip_special_tokens": False,
+    "jump_forward": "off",
+    "token_healing": True,
+}
+
+
+def test_every_rule_and_every_common_field_is_tried() -> None:
+    assert set(WRONG) == {name for name, _ in _RULES}
+    assert set(OTHER) == set(CommonSampling.__struct_fields__)
+
+
+def test_the_defaults_keep_the_rules() -> None:
+    SamplingParams().check(VOCAB)
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in WRONG.items() for v in values])
+def test_a_wrong_value_arrives_and_is_refused_by_name(name: str, value: Any) -> None:
+    """A part of the ring drops what it cannot decode: whoever sent that would wait for ever."""
+    sent = GenerateReq("r", 1, SamplingParams(**{name: value}), text="a")
+    arrived: GenerateReq = decoder(FrontMessage).decode(encode(sent))
+    assert repr(arrived) == repr(sent)
+    with pytest.raises(RequestError, match=f"^{name} ") as caught:
+        arrived.sampling.check(VOCAB)
+    assert caught.value.info.param == name
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_common_field_is_known_to_every_api(name: str) -> None:
+    value = OTHER[name]
+    want = SamplingParams(**{name: value})
+    asked = {name: msgspec.json.decode(msgspec.json.encode(value))}  # whose keys are texts
+    assert msgspec.convert(asked, NativeSampling, str_keys=True).to_params() == want
+    for kind, prompt in ((CompletionRequest, {"prompt": "a"}), (ChatRequest, {"messages": []})):
+        body: Any = msgspec.convert(prompt | asked, kind, str_keys=True)
+        assert body.to_params(None, "", 128) == want
+    assert checked_request({"text": "a", "sampling": asked}).sampling == want
+    given = VllmParams(**{name: value}, max_tokens=128).request()
+    assert checked_request({"text": "a", **given}).sampling == want
+    gen: Any = sgl.gen("x", **asked)
+    sampling = PLAIN.merged(gen.given)
+    assert checked_request({"text": "a", "sampling": _params(sampling)}).sampling == want
+
+
+def test_gen_refuses_what_nobody_knows() -> None:
+    with pytest.raises(TypeError, match="temprature"):
+        sgl.gen("x", temprature=0.5)
+    assert "min_p" in inspect.signature(sgl.gen).parameters
