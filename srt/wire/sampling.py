@@ -97,9 +97,9 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     with an error. Log-probabilities are those of the logits before all this.
     """
 
-    temperature: Annotated[float, _between(0, 100), Meta(description="0 is greedy.")] = 1.0
+    temperature: Annotated[float, _between(0, 100), Meta(description="Up to 1e-6 is greedy.")] = 1.0
     top_p: Annotated[
-        float, Rule(lambda p: 0.0 < p <= 1.0, "must be in (0, 1]"), Meta(description="In (0, 1].")
+        float, Rule(lambda p: 0.0 < p <= 1.0, "must be in (0, 1]"), Meta(description="1 is off.")
     ] = 1.0
     top_k: Annotated[
         Int,
@@ -109,7 +109,7 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Meta(description="-1 is off."),
     ] = -1
     min_p: Annotated[
-        float, Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"), Meta(description="In [0, 1].")
+        float, Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"), Meta(description="0 is off.")
     ] = 0.0
     frequency_penalty: Annotated[
         float,
@@ -124,7 +124,7 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     repetition_penalty: Annotated[
         float,
         _between(MIN_REPETITION_PENALTY, 2),
-        Meta(description="Divides positive logits of all tokens so far; 1 is off."),
+        Meta(description="Divides positive logits of all tokens, multiplies negative ones."),
     ] = 1.0
     logit_bias: Annotated[
         dict[Int, float],
@@ -138,7 +138,7 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     allowed_token_ids: Annotated[
         list[Int] | None,
         Rule(len, "must not be empty"),
-        Meta(description="The only ids that may be generated."),
+        Meta(description="The only ids that may be generated; null: all."),
     ] = None
     bad_words: Annotated[
         list[str],
@@ -148,7 +148,7 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: Annotated[
         Int | None,
         Rule(lambda seed: 0 <= seed <= MAX_SEED, "must be in [0, 2**63)"),
-        Meta(description="Repeatable sampling."),
+        Meta(description="The same seed draws the same numbers, whatever else is in the batch."),
     ] = None
     stop_token_ids: Annotated[
         list[Int], _at_most(MAX_STOP_TOKEN_IDS), Meta(description="Ids that end the text.")
@@ -156,10 +156,12 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: Annotated[bool, Meta(description="Go on after the end token.")] = False
     skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
     jump_forward: Annotated[
-        JumpForward, Meta(description='"off" samples forced text token by token.')
+        JumpForward,
+        Meta(description='"off" samples forced text token by token, else it is appended.'),
     ] = "canonical"
     token_healing: Annotated[
-        bool, Meta(description="The prompt's end may become part of a longer token.")
+        bool,
+        Meta(description="The prompt's last tokens are written anew if a longer one begins so."),
     ] = False
 
     def shared(self) -> dict[str, Any]:
@@ -277,15 +279,15 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         _check(size <= MAX_CONSTRAINT_CHARS, kind, limit)
 
 
-def _rules() -> Iterator[tuple[str, Rule]]:
+def rules_of(struct: type[Struct]) -> Iterator[tuple[str, Rule]]:
     """The rules of all fields, by their names."""
-    for name, hint in get_type_hints(SamplingParams, include_extras=True).items():
+    for name, hint in get_type_hints(struct, include_extras=True).items():
         for note in getattr(hint, "__metadata__", ()):
             if isinstance(note, Rule):
                 yield name, note
 
 
-_RULES = tuple(_rules())
+_RULES = tuple(rules_of(SamplingParams))
 
 
 def _check(ok: bool, param: str, rule: str) -> None:

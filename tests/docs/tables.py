@@ -41,13 +41,11 @@ from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.wire import messages
 from srt.wire.sampling import (
-    MAX_BAD_WORDS,
-    MAX_BIASED_TOKENS,
     MAX_SAMPLES,
     MAX_STOP_REGEXES,
     MAX_STOP_STRING_CHARS,
     MAX_STOP_STRINGS,
-    MAX_STOP_TOKEN_IDS,
+    CommonSampling,
     SamplingParams,
 )
 from tests.test_architecture import ROOMS
@@ -77,33 +75,15 @@ _MEANINGS = {
 _SAMPLING_NOTES = {
     "max_new_tokens": "tokens to generate at most; `None`: all the room there is",
     "min_new_tokens": "no end token, stop id or stop string counts before so many tokens",
-    "temperature": "0 to 100; up to 1e-6 is greedy",
-    "top_p": "in (0, 1]; 1 is off",
-    "top_k": "at least 1; -1 is off",
-    "min_p": "in [0, 1]; 0 is off",
-    "seed": "0 to 2**63 - 1; the same seed draws the same numbers, whatever else is in the batch",
     "stop": f"up to {MAX_STOP_STRINGS} strings of up to {MAX_STOP_STRING_CHARS} characters; "
     "part of the text with `no_stop_trim` only",
-    "stop_token_ids": f"up to {MAX_STOP_TOKEN_IDS} ids that end the text",
-    "ignore_eos": "go on after the model's end token",
-    "skip_special_tokens": "leave special tokens out of the text",
     "regex": "the text matches this pattern; this and the next four: one at most",
     "json_schema": "the text is JSON that this schema (text or dict) allows",
     "ebnf": "the text matches this grammar",
     "structural_tag": "parts of the text match (text or dict)",
     "choices": "the text is one of these strings",
     "json_whitespace": "`compact` JSON has no blanks between its tokens, `free` has what it likes",
-    "jump_forward": "`off` samples text that the constraint forces token by token, `canonical` "
-    "appends it at once",
-    "token_healing": "the prompt's last tokens are written anew if a longer one begins with them",
     "constraint_after": "the text is free up to and including the first occurrence of this",
-    "frequency_penalty": "-2 to 2; taken from a token's logit for each time it was generated",
-    "presence_penalty": "-2 to 2; taken once from the logit of each generated token",
-    "repetition_penalty": "1e-6 to 2; divides positive logits, multiplies negative ones, of "
-    "all tokens of prompt and output; 1 is off",
-    "logit_bias": f"by id, what is added to the logit; up to {MAX_BIASED_TOKENS} ids",
-    "allowed_token_ids": "the only ids that may be generated; `None`: all",
-    "bad_words": f"up to {MAX_BAD_WORDS} texts that must not be generated",
     "n": f"completions of the prompt, which is computed once; up to {MAX_SAMPLES}",
     "stop_regex": f"up to {MAX_STOP_REGEXES} patterns whose first match ends the output",
     "no_stop_trim": "what stopped the output, a string or a match, stays in the text",
@@ -197,7 +177,9 @@ def ring_messages() -> str:
 def sampling_params() -> str:
     """Every field of SamplingParams with its default."""
     defaults = msgspec.structs.asdict(SamplingParams())
-    rows = [(f"`{n}`", f"`{value}`", _SAMPLING_NOTES[n]) for n, value in defaults.items()]
+    common = {row.name: row.note for row in describe(CommonSampling, NO_EXTRAS)}
+    notes = common | _SAMPLING_NOTES
+    rows = [(f"`{n}`", f"`{value}`", notes[n]) for n, value in defaults.items()]
     return _table(("field", "default", "meaning"), rows)
 
 

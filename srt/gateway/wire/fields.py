@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from srt.wire.errors import RequestError
+from srt.wire.sampling import rules_of
 
 
 class Ignored(NamedTuple):
@@ -275,8 +276,11 @@ def _same(a: Any, b: Any) -> bool:
 def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
     """Every field of a kind of request: honoured ones from `struct`, then the others by class."""
     _, components = msgspec.json.schema_components([struct])
+    rules: dict[str, str] = {}
+    for name, rule in rules_of(struct):
+        rules[name] = f"{rules.get(name, '')} {rule.words[0].upper()}{rule.words[1:]}."
     for name, schema in components[struct.__name__]["properties"].items():
-        yield FieldRow(name, "honoured", schema.get("description", ""))
+        yield FieldRow(name, "honoured", schema.get("description", "") + rules.get(name, ""))
     for name, field in sorted(kind.fields.items()):
         if isinstance(field, Ignored):
             yield FieldRow(name, "accepted", field.why)
