@@ -17,19 +17,32 @@ from srt.wire.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolS
 from srt.wire.sampling import SamplingParams, Scoring
 
 
-class Request(Struct, frozen=True, kw_only=True):
-    """What a client asks for: `sampling.n` completions of one prompt. Exactly one of text,
-    input_ids, messages is set; `chat` says how the template writes messages.
+class PromptRequest(Struct, frozen=True, kw_only=True):
+    """What requests have in common that are about a prompt.
 
-    Without `scoring` no log-probabilities are returned. Prompts share KV under the same
-    `cache_salt` only. `rid` None takes a fresh one. `tools` go with messages: the prompt describes
-    them, and the text holds the calls as the model wrote them.
+    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one.
 
     In the parts `literal_spans` of the text, [start, stop) in characters and one after the other,
     control tokens are text: what others wrote in a prompt makes no turns.
 
     A program that asks for several others names each of them in `tenant`: they get the server's
     attention in turns. The HTTP server does this for its own callers.
+    """
+
+    text: str | None = None
+    input_ids: Sequence[int] | None = None
+    cache_salt: str = ""
+    rid: str | None = None
+    tenant: str = ""
+    literal_spans: Sequence[tuple[int, int]] = ()
+
+
+class Request(PromptRequest, frozen=True, kw_only=True):
+    """What a client asks for: `sampling.n` completions of one prompt. Exactly one of text,
+    input_ids, messages is set; `chat` says how the template writes messages.
+
+    Without `scoring` no log-probabilities are returned. `tools` go with messages: the prompt
+    describes them, and the text holds the calls as the model wrote them.
 
     `timeout_ms` (0: none) after it came to the server, a request that has no token yet fails with
     the code TIMED_OUT, and one that runs ends with what it has, its finish being "timeout".
@@ -38,20 +51,14 @@ class Request(Struct, frozen=True, kw_only=True):
     these are before it.
     """
 
-    text: str | None = None
-    input_ids: Sequence[int] | None = None
     messages: list[ChatMessage] | None = None
     sampling: SamplingParams = SamplingParams()
     stream: bool = False
     scoring: Scoring | None = None
-    cache_salt: str = ""
-    rid: str | None = None
     tools: Sequence[ToolSpec] = ()
     chat: ChatOptions = ChatOptions()
-    tenant: str = ""
     joined: bool = False
     timeout_ms: int = 0
-    literal_spans: Sequence[tuple[int, int]] = ()
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -99,21 +106,15 @@ class GenerateOutput(Struct, frozen=True):
     captures: list[Capture] | None = None
 
 
-class ScoreRequest(Struct, frozen=True, kw_only=True):
-    """What a score is asked for: how likely each continuation is behind one prefix.
+class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
+    """What a score is asked for: how likely each continuation is after one prefix.
 
     Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
-    at least one, and none of them empty. `cache_salt`, `rid`, `tenant` and `literal_spans` are
-    those of a `Request`; a span that ends with the prefix goes on in the text behind it.
+    at least one, and none of them empty. A literal span that ends with the prefix goes on in the
+    text after it.
     """
 
     continuations: Sequence[str | Sequence[int]]
-    text: str | None = None
-    input_ids: Sequence[int] | None = None
-    cache_salt: str = ""
-    rid: str | None = None
-    tenant: str = ""
-    literal_spans: Sequence[tuple[int, int]] = ()
 
 
 class ChoiceScore(Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from srt.client.generation import GenerateOutput, Request
-from srt.client.ring_score import packed
+from srt.client.ring_score import prompt_fields
 from srt.client.snapshots import Snapshots
 from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
@@ -60,23 +60,16 @@ class RingSamples:
     def message(self, epoch: int) -> GenerateReq:
         """What the front gets. RequestError if the ids are not int32."""
         request = self._request
-        ids = request.input_ids
         return GenerateReq(
-            rid=self.wire_id,
-            epoch=epoch,
+            **prompt_fields(request, self.wire_id, epoch),
             sampling=request.sampling,
-            text=request.text,
-            input_ids=None if ids is None else packed(ids, "input_ids"),
             messages=request.messages,
             stream=request.stream,
             scoring=request.scoring,
-            cache_salt=request.cache_salt,
             tools=list(request.tools),
             chat=request.chat,
-            tenant=request.tenant,
             joined=request.joined,
             timeout_ms=request.timeout_ms,
-            literal_spans=list(request.literal_spans),
         )
 
     async def captures(self, text: str) -> list[Capture] | None:

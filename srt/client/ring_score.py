@@ -6,8 +6,9 @@ failures and the loss of the server reach it as they reach any other request.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
-from srt.client.generation import ChoiceScore, ScoreOutput, ScoreRequest
+from srt.client.generation import ChoiceScore, PromptRequest, ScoreOutput, ScoreRequest
 from srt.wire.errors import CONFLICT, RequestError
 from srt.wire.messages import (
     Admitted,
@@ -63,21 +64,14 @@ class RingScore:
 
     def message(self, request: ScoreRequest, epoch: int) -> ScoreReq:
         """What the front gets."""
-        ids = request.input_ids
         return ScoreReq(
-            rid=self.wire_id,
-            epoch=epoch,
+            **prompt_fields(request, self.wire_id, epoch),
             continuations=[
                 Continuation(c)
                 if isinstance(c, str)
                 else Continuation(None, packed(c, f"continuations[{i}]"))
                 for i, c in enumerate(request.continuations)
             ],
-            text=request.text,
-            input_ids=None if ids is None else packed(ids, "input_ids"),
-            cache_salt=request.cache_salt,
-            tenant=request.tenant,
-            literal_spans=list(request.literal_spans),
         )
 
     def on_part(self) -> None:
@@ -106,6 +100,14 @@ class RingScore:
             cached_tokens=min(output.cached_tokens for output in outputs),
             computed_tokens=sum(output.prompt_tokens - output.cached_tokens for output in outputs),
         )
+
+
+def prompt_fields(request: PromptRequest, wire_id: str, epoch: int) -> dict[str, Any]:
+    """Of a PromptMessage. RequestError if the ids are not int32."""
+    ids, spans = request.input_ids, list(request.literal_spans)
+    shared = {name: getattr(request, name) for name in PromptRequest.__struct_fields__}
+    own = {"rid": wire_id, "epoch": epoch, "literal_spans": spans}
+    return shared | own | {"input_ids": None if ids is None else packed(ids, "input_ids")}
 
 
 def packed(ids: Sequence[int], param: str) -> bytes:

@@ -34,35 +34,41 @@ class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
 
 
-class GenerateReq(Message, frozen=True):
+class PromptMessage(Message, frozen=True):
+    """What requests have in common that are about a prompt, which is text or packed ids.
+
+    Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
+    `tenant` is for whom a client asks that serves several: the front gives turns to each of them.
+    """
+
+    rid: str
+    epoch: int
+    text: str | None = None
+    input_ids: bytes | None = None
+    cache_salt: str = ""
+    tenant: str = ""
+    literal_spans: list[tuple[int, int]] = []
+
+
+class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     """A request for `sampling.n` completions. Exactly one of text, input_ids, messages is set;
     `tools` and `chat` go with messages only. Without `scoring` there are no log-probabilities.
 
     With n > 1 each sample is a request of its own from the front on, of rid
     `sample_rid(rid, index)`; they are admitted together, and an abort may name each.
 
-    Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
-    `tenant` is for whom a client asks that serves several: the front gives turns to each of them.
-
     `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
     wait does not apply to them, or a large batch could never come in. `timeout_ms` 0 is none.
     """
 
-    rid: str
-    epoch: int
     sampling: SamplingParams
-    text: str | None = None
-    input_ids: bytes | None = None
     messages: list[ChatMessage] | None = None
     stream: bool = False
     scoring: Scoring | None = None
-    cache_salt: str = ""
     tools: list[ToolSpec] = []
     chat: ChatOptions = ChatOptions()
-    tenant: str = ""
     joined: bool = False
     timeout_ms: int = 0
-    literal_spans: list[tuple[int, int]] = []
 
 
 class AbortReq(Message, frozen=True):
@@ -88,19 +94,12 @@ class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):
     ids: bytes = b""
 
 
-class ScoreReq(Message, frozen=True):
+class ScoreReq(PromptMessage, frozen=True, kw_only=True):
     """How likely each continuation is behind a prefix, which is one of text and input_ids. Each is
     then a request of its own, whose rid is `score_rid(rid, index)`. If one of `literal_spans` ends
     with the prefix, it goes on in each text behind that."""
 
-    rid: str
-    epoch: int
     continuations: list[Continuation]
-    text: str | None = None
-    input_ids: bytes | None = None
-    cache_salt: str = ""
-    tenant: str = ""
-    literal_spans: list[tuple[int, int]] = []
 
 
 def score_rid(rid: str, index: int) -> str:

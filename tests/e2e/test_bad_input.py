@@ -241,7 +241,7 @@ def garbage() -> list[list[bytes]]:
     """Multipart messages that are no message of ours, or just not quite."""
     deep = msgspec.msgpack.encode(["Hello", 1, 0])[:-1] + b"\x91" * 5000 + b"\x01"
     abort = msgspec.msgpack.encode(["AbortReq", "r", 1, 0])[:-1] + b"\x91" * 5000 + b"\x01"
-    request = encode(GenerateReq("r", 1, SamplingParams(), text="Hi"))
+    request = encode(GenerateReq("r", 1, sampling=SamplingParams(), text="Hi"))
     return [
         [b""],
         [b"\xc1"],
@@ -281,7 +281,9 @@ def test_garbage_on_a_socket_disturbs_nobody(server: Server, http: httpx.Client,
             socket.send(encode(Hello()))
             assert b"Welcome" in socket.recv()
         else:
-            socket.send(encode(GenerateReq("last", epoch, SamplingParams(top_p=0.0), text="Hi")))
+            socket.send(
+                encode(GenerateReq("last", epoch, sampling=SamplingParams(top_p=0.0), text="Hi"))
+            )
             assert _refused_param(socket) == "top_p"
         assert '"error"' not in next(lines)
     assert http.get("/health").json()["ring"]["epoch"] == epoch
@@ -302,7 +304,7 @@ def test_a_client_without_a_back_socket_costs_nothing(server: Server, http: http
     epoch = http.get("/health").json()["ring"]["epoch"]
     sampling = SamplingParams(max_new_tokens=2000, ignore_eos=True)
     with raw_dealer(server, "front") as socket:
-        socket.send(encode(GenerateReq("deaf", epoch, sampling, text="Hi", stream=True)))
+        socket.send(encode(GenerateReq("deaf", epoch, sampling=sampling, text="Hi", stream=True)))
         assert b"Admitted" in socket.recv()
         steps = server.stats()["forward_steps_total"]
         stats = server.wait_idle()

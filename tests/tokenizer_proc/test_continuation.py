@@ -85,4 +85,4 @@ _READER = PromptReader(load_tokenizer(_FILES), _TEMPLATE, _VOCAB.vocab_size, 409
 def _request(content: str) -> GenerateReq:
     messages = [USER, ChatMessage("assistant", content)]
     chat = ChatOptions(continue_final=True)
-    return GenerateReq("r", 1, SamplingParams(), messages=messages, chat=chat)
+    return GenerateReq("r", 1, sampling=SamplingParams(), messages=messages, chat=chat)

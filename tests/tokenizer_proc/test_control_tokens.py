@@ -406,7 +406,7 @@ def test_scores_of_what_goes_on_in_a_part(tmp_path: Path) -> None:
     for parts, count in ((["<|im_start|>", ""], 1), (["<|im_start|>", "a", "b"], 2)):
         text, spans = literal(family, *parts)
         choices = [Continuation("<|im_end|>")]
-        req = ScoreReq("r", 1, choices, text, literal_spans=spans)
+        req = ScoreReq("r", 1, text, continuations=choices, literal_spans=spans)
         (sequence,) = scores.read(req).sequences
         assert len(family.control_ids(sequence.tolist())) == count
 
@@ -415,7 +415,7 @@ def test_scores_of_what_goes_on_in_a_part(tmp_path: Path) -> None:
 def test_parts_that_are_none(tmp_path: Path, spans: list[tuple[int, int]]) -> None:
     family = Family("chatml", tmp_path)
     reader = PromptReader(family.tokenizer, family.template, family.size, 1000)
-    req = GenerateReq("r", 1, SamplingParams(), text="four", literal_spans=spans)
+    req = GenerateReq("r", 1, sampling=SamplingParams(), text="four", literal_spans=spans)
     with pytest.raises(RequestError, match="literal_spans") as caught:
         reader.read(req)
     assert (caught.value.info.param or "").startswith("literal_spans[")
@@ -425,6 +425,6 @@ def test_parts_that_are_none(tmp_path: Path, spans: list[tuple[int, int]]) -> No
 def test_parts_of_no_text(tmp_path: Path, given: dict[str, Any]) -> None:
     family = Family("chatml", tmp_path)
     reader = PromptReader(family.tokenizer, family.template, family.size, 1000)
-    req = GenerateReq("r", 1, SamplingParams(), literal_spans=[(0, 0)], **given)
+    req = GenerateReq("r", 1, sampling=SamplingParams(), literal_spans=[(0, 0)], **given)
     with pytest.raises(RequestError, match="literal_spans need text"):
         reader.read(req)

@@ -105,14 +105,14 @@ def test_the_rest_of_a_batch_is_taken() -> None:
 
 def test_scores_are_refused_too() -> None:
     front = busy_front(waiting=4)
-    answer = front.score(A, ScoreReq("s", EPOCH, [Continuation("b")], text="a"))
+    answer = front.score(A, ScoreReq("s", EPOCH, continuations=[Continuation("b")], text="a"))
     assert isinstance(answer, Refused)
     assert answer.error.code == OVERLOADED
 
 
 def test_a_score_counts_its_parts() -> None:
     front = busy_front(limit_s=5.0)
-    req = ScoreReq("s", EPOCH, [Continuation(c) for c in "abc"], text="x")
+    req = ScoreReq("s", EPOCH, continuations=[Continuation(c) for c in "abc"], text="x")
     assert isinstance(front.score(A, req), Admission)
     assert refused(front, request()).retry_after_s > 1.0  # 3 * (0.2 + 2.0) s
 

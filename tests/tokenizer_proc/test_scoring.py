@@ -270,7 +270,7 @@ def test_all_tokens_find_room_or_none() -> None:
 def test_a_score_and_requests_share_the_bounds() -> None:
     front = make_front(max_requests=2)
     admitted(front, score("a", "b"))
-    req = GenerateReq("r", EPOCH, SamplingParams(max_new_tokens=1), text="x")
+    req = GenerateReq("r", EPOCH, sampling=SamplingParams(max_new_tokens=1), text="x")
     answer = front.generate(CLIENT, req, now=0.0)
     assert isinstance(answer, Refused) and answer.error.code == OVERLOADED
 

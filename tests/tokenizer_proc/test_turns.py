@@ -219,7 +219,7 @@ def test_samples_are_aborted_one_by_one(regex: str | None) -> None:
 
 def test_an_abort_ends_a_score_or_a_tokenization() -> None:
     front = make_front()
-    score = ScoreReq("s", EPOCH, [Continuation("a"), Continuation("b")], text="x")
+    score = ScoreReq("s", EPOCH, continuations=[Continuation("a"), Continuation("b")], text="x")
     assert front.submit(A, score, 0.0) is None and front.submit(A, tokenize("t"), 0.0) is None
     ended = front.abort(A, AbortReq("s/1", EPOCH))
     assert isinstance(ended, Refused) and (ended.rid, ended.error.code) == ("s", CONFLICT)

@@ -62,7 +62,7 @@ def test_the_message() -> None:
         input_ids=[1, 2], continuations=["a", (3,)], cache_salt="s", rid="r", tenant="t"
     )
     parts = [Continuation("a"), Continuation(None, pack_ids([3]))]
-    message = ScoreReq("7", 1, parts, None, pack_ids([1, 2]), "s", "t")
+    message = ScoreReq("7", 1, None, pack_ids([1, 2]), "s", "t", continuations=parts)
     assert score.message(request, epoch=1) == message
     assert score.wire_ids == ["7/0", "7/1"]
     with pytest.raises(RequestError) as error:

@@ -32,7 +32,7 @@ UNIONS = {
     "events": RingEvent,
 }
 GOOD: list[Message] = [
-    messages.GenerateReq("r", 1, SamplingParams(stop=["x"]), text="hello"),
+    messages.GenerateReq("r", 1, sampling=SamplingParams(stop=["x"]), text="hello"),
     Heartbeat("scheduler", 7, 1, info={"a": [1, 2]}),
     RingEvent(1, True, False, {"scheduler": "ready"}),
     messages.TokenBatch(1, [1], [2], b"12345678"),

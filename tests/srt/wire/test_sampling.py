@@ -73,7 +73,7 @@ def test_the_defaults_keep_the_rules() -> None:
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in WRONG.items() for v in values])
 def test_a_wrong_value_arrives_and_is_refused_by_name(name: str, value: Any) -> None:
     """A part of the ring drops what it cannot decode: whoever sent that would wait for ever."""
-    sent = GenerateReq("r", 1, SamplingParams(**{name: value}), text="a")
+    sent = GenerateReq("r", 1, sampling=SamplingParams(**{name: value}), text="a")
     arrived: GenerateReq = decoder(FrontMessage).decode(encode(sent))
     assert repr(arrived) == repr(sent)
     with pytest.raises(RequestError, match=f"^{name} ") as caught:
