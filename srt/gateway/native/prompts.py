@@ -13,10 +13,7 @@ from srt.wire.sampling import SamplingParams, Scoring
 T = TypeVar("T")
 
 _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
-# The ring's names of fields that the body gives once for all prompts, or as a list.
-_BODY_NAMES = {
-    "rid": "rid",
-    "cache_salt": "cache_salt",
+_BODY_NAMES = {  # by the ring's, where they differ
     "top_logprobs": "top_logprobs_num",
     "logprob_token_ids": "token_ids_logprob",
 }
