@@ -51,7 +51,9 @@ def _between(low: float, high: float) -> Rule:
 
 def _texts(count: int, chars: int) -> Rule:
     return Rule(
-        lambda texts: len(texts) <= count and all(0 < len(text) <= chars for text in texts),
+        lambda texts: (
+            not texts or (len(texts) <= count and all(0 < len(text) <= chars for text in texts))
+        ),
         f"takes at most {count} texts of 1 to {chars} characters each",
     )
 
@@ -130,7 +132,9 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
         dict[Int, float],
         _at_most(MAX_BIASED_TOKENS),
         Rule(
-            lambda biases: all(abs(bias) <= MAX_LOGIT_BIAS for bias in biases.values()),
+            lambda biases: (
+                not biases or all(abs(bias) <= MAX_LOGIT_BIAS for bias in biases.values())
+            ),
             f"values must be between -{MAX_LOGIT_BIAS:g} and {MAX_LOGIT_BIAS:g}",
         ),
         Meta(description="Token ids, and what is added to their logits."),
@@ -232,16 +236,17 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         """Raise RequestError naming the first field whose value is wrong for this vocabulary."""
         self.check_values()
         least, most = self.min_new_tokens, self.max_new_tokens
-        fits = most is None or least <= most
-        _check(fits, "min_new_tokens", f"must not exceed max_new_tokens ({most})")
+        if most is not None and least > most:
+            reason = f"min_new_tokens must not exceed max_new_tokens ({most})"
+            raise RequestError(reason, param="min_new_tokens")
         self._check_tokens(vocab_size)
         self._check_constraint()
 
     def check_values(self) -> None:
         """Raise RequestError naming the first field whose value breaks its own rule."""
-        for name, (holds, words) in _RULES:
+        for name, default, (holds, words) in _RULES:
             value = getattr(self, name)
-            if value is not None and not holds(value):
+            if value is not default and value is not None and not holds(value):
                 raise RequestError(f"{name} {words}", param=name)
 
     def check_count(self) -> None:
@@ -251,8 +256,9 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     def _check_tokens(self, vocab_size: int) -> None:
         """Of the fields that change single tokens' logits."""
         known = range(vocab_size)
-        are_known = all(token in known for token in self.logit_bias)
-        _check(are_known, "logit_bias", f"tokens must be in [0, {vocab_size})")
+        if self.logit_bias:
+            are_known = all(token in known for token in self.logit_bias)
+            _check(are_known, "logit_bias", f"tokens must be in [0, {vocab_size})")
         ids, name = self.allowed_token_ids, "allowed_token_ids"
         if ids is None:
             return
@@ -287,7 +293,8 @@ def rules_of(struct: type[Struct]) -> Iterator[tuple[str, Rule]]:
                 yield name, note
 
 
-_RULES = tuple(rules_of(SamplingParams))
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
+_RULES = tuple((name, _DEFAULTS[name], rule) for name, rule in rules_of(SamplingParams))
 
 
 def _check(ok: bool, param: str, rule: str) -> None:

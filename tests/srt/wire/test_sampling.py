@@ -16,7 +16,7 @@ from srt.gateway.wire.openai import ChatRequest, CompletionRequest
 from srt.llm import SamplingParams as VllmParams
 from srt.wire.errors import RequestError
 from srt.wire.messages import FrontMessage, GenerateReq, decoder, encode
-from srt.wire.sampling import _RULES, CommonSampling, SamplingParams
+from srt.wire.sampling import CommonSampling, SamplingParams, rules_of
 
 VOCAB = 100
 # Of every field that has a rule, values that break it.
@@ -62,7 +62,7 @@ OTHER: dict[str, Any] = {
 
 
 def test_every_rule_and_every_common_field_is_tried() -> None:
-    assert set(WRONG) == {name for name, _ in _RULES}
+    assert set(WRONG) == {name for name, _ in rules_of(SamplingParams)}
     assert set(OTHER) == set(CommonSampling.__struct_fields__)
 
 
