@@ -51,7 +51,8 @@ async def _post(url: str, path: str, body: bytes, answers: Answers) -> None:
     data = _REQUEST.format(path, len(body)).encode() + body
     while True:
         reader, writer = await asyncio.open_connection(at.hostname, at.port)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        suppressed = contextlib.suppress(OSError, asyncio.IncompleteReadError)
+        with contextlib.closing(writer), suppressed:
             while True:
                 writer.write(data)
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -59,7 +60,6 @@ async def _post(url: str, path: str, body: bytes, answers: Answers) -> None:
                 fields = [line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:-2]]
                 length = next(int(value) for name, value in fields if name == b"content-length")
                 await reader.readexactly(length)
-        writer.close()
 
 
 def _bodies(name: str, count: int = IN_FLIGHT) -> Attack:
@@ -79,12 +79,12 @@ def _connections(first: bytes, more: bytes) -> Attack:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection(at.hostname, at.port)
                 answers["opened"] += 1
-                writer.write(first)
-                while not reader.at_eof():
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(reader.read(4096), 1.0)
-                    writer.write(more)
-                writer.close()
+                with contextlib.closing(writer):
+                    writer.write(first)
+                    while not reader.at_eof():
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(reader.read(4096), 1.0)
+                        writer.write(more)
             await asyncio.sleep(1.0)
 
     async def attack(url: str, answers: Answers) -> None:

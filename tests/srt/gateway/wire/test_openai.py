@@ -2,7 +2,6 @@
 types, and what each does is what the tables say.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -129,10 +128,12 @@ ASKING = {
 }
 
 
-def fields() -> Iterator[Any]:
-    for name, route in ROUTES.items():
-        for field in sorted(get_type_hints(route.theirs)):
-            yield pytest.param(name, field, id=f"{name}-{field}")
+def fields() -> list[Any]:
+    return [
+        pytest.param(name, field, id=f"{name}-{field}")
+        for name, route in ROUTES.items()
+        for field in sorted(get_type_hints(route.theirs))
+    ]
 
 
 def has_field(struct: type[msgspec.Struct], name: str) -> bool:

@@ -1,0 +1,83 @@
+"""What pytest's settings in pyproject.toml must fail, each tried on a test that does it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BAD = {
+    "a coroutine that is never awaited": """
+async def work(): ...
+
+def test_bad():
+    work()
+""",
+    "a socket that is never closed": """
+import socket
+
+def test_bad():
+    socket.socket()
+""",
+    "an exception that nobody can catch": """
+class Bad:
+    def __del__(self):
+        raise ValueError
+
+def test_bad():
+    Bad()
+""",
+    "a thread's exception": """
+import threading
+
+def test_bad():
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+""",
+    "what is deprecated": """
+import warnings
+
+def test_bad():
+    warnings.warn("old", DeprecationWarning)
+""",
+    "a hang": """
+import threading, pytest
+
+@pytest.mark.timeout(0.1)
+def test_bad():
+    threading.Event().wait()
+""",
+    "a hang of the event loop": """
+import asyncio, pytest
+
+@pytest.mark.timeout(0.1)
+async def test_bad():
+    await asyncio.Event().wait()
+""",
+}
+GOOD = """
+def test_good():
+    pass
+"""
+
+
+@pytest.mark.parametrize("code", BAD.values(), ids=BAD)
+def test_it_fails_its_test_and_the_run_goes_on(code: str, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(code + GOOD)
+    settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *settings, "-rA", "-p", "no:cacheprovider", "test_it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("FAILED test_it.py::test_bad") for line in lines), done.stdout
+    assert "PASSED test_it.py::test_good" in lines, done.stdout
+
+
+def test_every_test_has_a_bound(pytestconfig: pytest.Config) -> None:
+    assert 0 < float(pytestconfig.getini("timeout")) <= 300
