@@ -36,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A file's tests share its servers, so one process runs them; and those that need transformers'
     model too, which takes 20 s to load."""
 
-    class ByFile(LoadFileScheduling):
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             uses_reference = "tests.e2e.reference" in (config.rootpath / file).read_text()

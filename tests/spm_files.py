@@ -134,5 +134,6 @@ def add_spm_tokenizer(writer: gguf.GGUFWriter, **keys: Any) -> None:
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    add = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
-    add.get(type(value), writer.add_array)(key, value)
+    kinds = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}
+    add: Any = kinds.get(type(value), writer.add_array)
+    add(key, value)

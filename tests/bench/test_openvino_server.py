@@ -209,7 +209,8 @@ async def test_no_steps_without_work_and_a_failed_step_ends_the_engine() -> None
 
 async def test_the_load_generator_reads_it() -> None:
     engine = Engine(FakePipeline())
-    server = GatewayServer(App(engine, "m"), stream_grace_s=0.5)
+    app: Any = App(engine, "m")
+    server = GatewayServer(app, stream_grace_s=0.5)
     await server.start()
     steps = asyncio.ensure_future(engine.run())
     try:

@@ -59,7 +59,7 @@ def test_what_takes_too_long_in_all_orders() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}, "required": ["a"]}
     compiled = compile_ours(schema)
     few = OrderSearch(compiled.matcher, schema, compiled.orders)
-    value = {**{f"n{i}": i for i in range(9)}, "a": 0}
+    value: dict[str, object] = {**{f"n{i}": i for i in range(9)}, "a": 0}
     assert few.accepts(value) is True
     value["n8"] = "wrong"
     assert OrderSearch(compiled.matcher, schema, None).accepts(value) is None

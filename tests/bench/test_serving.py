@@ -157,7 +157,7 @@ async def test_a_tree_run_on_a_server(tmp_path: Path) -> None:
     assert "k" not in str(report["server"].get("api_key", ""))
     requests = client.requests[1:]
     assert all(r.sampling.ignore_eos and r.sampling.temperature == 0 for r in requests)
-    texts = [r.text for r in requests]
+    texts = [r.text or "" for r in requests]
     leaves = [t for t in texts if t.count("\nStep") == 3]
     assert len(leaves) == 27
     assert all(t.count("x y\nStep") == 2 for t in leaves)
@@ -180,7 +180,7 @@ async def test_refused_requests_are_counted() -> None:
 
 async def test_a_server_that_is_not_there() -> None:
     async with LoadGenerator("http://127.0.0.1:1", "m") as load:
-        record = await asyncio.wait_for(load.complete("a", SOON_S), SOON_S)
+        record = await asyncio.wait_for(load.complete("a", 4), SOON_S)
         assert record.error is not None and "ConnectionRefusedError" in record.error
         with pytest.raises(RuntimeError, match="probe"):
             await load.tokens_per_word(TextSource(0))

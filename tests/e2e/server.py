@@ -22,12 +22,13 @@ class Server:
 
     def __init__(self, tmp: Path, *args: str) -> None:
         self.directory = tmp / "ring"
-        self._log = open(tmp / "log", "w+")  # noqa: SIM115
+        self._log = tmp / "log"
         command = [sys.executable, "-m", "srt.launch", "--ring-dir", str(self.directory)]
         command += ["--grammar-cache-dir", str(tmp / "grammars")]
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", *args], stderr=self._log, start_new_session=True
-        )
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", "0", *args], stderr=log, start_new_session=True
+            )
         self.url = ""
 
     @property
@@ -35,8 +36,7 @@ class Server:
         return f"ipc://{self.directory}"
 
     def log(self) -> str:
-        self._log.flush()
-        return Path(self._log.name).read_text()
+        return self._log.read_text()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until /ready says 200 (the address comes from the start-up log)."""
@@ -110,8 +110,6 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise
-        finally:
-            self._log.close()
 
 
 @contextmanager

@@ -332,7 +332,8 @@ async def test_flushes_that_wait_do_not_hide_the_statistics(server: Server) -> N
             done = [task for task in flushes if task.done()]
             waiting = [task for task in flushes if not task.done()]
             assert len(done) == 12 and len(waiting) == 8
-            assert all(task.exception().info.code == "conflict" for task in done)
+            errors = [task.exception() for task in done]
+            assert all(isinstance(e, RequestError) and e.info.code == "conflict" for e in errors)
             assert (await client.stats())["num_running_reqs"] == 1
         await asyncio.gather(*waiting)
 

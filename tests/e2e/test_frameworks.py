@@ -151,7 +151,7 @@ def test_litellm(url: str, said: str) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
 
 
-TASKS = {
+TASKS: dict[str, dict[str, Any]] = {
     "choice.yaml": {
         "task": "choice",
         "output_type": "multiple_choice",

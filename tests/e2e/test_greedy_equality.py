@@ -183,7 +183,7 @@ def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
         max_total_tokens=18 * len(prompts),
         lag=1,
     )
-    driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0  # type: ignore[misc]
+    driver.core.new_token_ratio.MIN = driver.core.new_token_ratio.value = 0.0
     send(driver, serving)
     assert driver.core.counters.retracted > 0
     assert divergences(serving, texts(driver, serving), alone) <= 2

@@ -21,7 +21,7 @@ from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import ChatMessage
 from tests.waiting import SOON_S
 
-LONG = {"max_tokens": 4000, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.e2e.server import Server, gone, running_server
 from tests.lang.test_faults import within
 from tests.waiting import SOON_S
 
-LONG = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0.0}
+LONG: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "temperature": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_a_killed_scheduler_ends_programs_with_the_cause(server: Server, way: st
             error = within(state.error)
             assert isinstance(cause(error), RingError), error
             with pytest.raises(sgl.ProgramError):
-                within(lambda state=state: state["after"])
+                within(partial(state.__getitem__, "after"))
         server.wait_ready()
         server.wait_idle()
         after = within(lambda: short.run(backend=backend))

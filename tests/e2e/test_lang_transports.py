@@ -11,7 +11,7 @@ from srt.wire.errors import RequestError
 from tests.e2e.server import Server
 from tests.lang.test_faults import until, within
 
-LONG = {"max_tokens": 2000, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 2000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module", params=["ring", "http"])

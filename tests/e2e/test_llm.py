@@ -1,6 +1,7 @@
 """`srt.LLM`: offline batches with vLLM's names, on the real model."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,8 @@ def test_outputs_are_in_order_and_complete(llm: LLM, capfd: pytest.CaptureFixtur
         assert (completion.text, completion.token_ids) == (alone.text, alone.output_ids)
         assert len(output.prompt_token_ids) == alone.prompt_tokens
         assert (completion.finish_reason, completion.stop_reason) == ("length", None)
-        assert completion.logprobs is completion.cumulative_logprob is None and output.finished
+        assert completion.logprobs is None and completion.cumulative_logprob is None
+        assert output.finished
     assert "3/3 prompts" in capfd.readouterr().err
     assert llm.generate([], GREEDY) == []
     llm.generate(PROMPTS[0], GREEDY, use_tqdm=False)
@@ -39,7 +41,7 @@ def test_outputs_are_in_order_and_complete(llm: LLM, capfd: pytest.CaptureFixtur
 def test_prompts_of_every_kind(llm: LLM) -> None:
     text = PROMPTS[0]
     ids = llm.generate(text, GREEDY)[0].prompt_token_ids
-    kinds = [text, {"prompt": text}, {"prompt_token_ids": ids}, ids]
+    kinds: list[Any] = [text, {"prompt": text}, {"prompt_token_ids": ids}, ids]
     outputs = llm.generate(kinds, GREEDY)
     assert len({output.outputs[0].text for output in outputs}) == 1
     assert [output.prompt for output in outputs] == [text, text, None, None]
@@ -80,8 +82,8 @@ def test_logprobs(llm: LLM) -> None:
     total = sum(entry.logprob for entry in chosen)
     assert completion.cumulative_logprob == pytest.approx(total)
     assert output.prompt_logprobs[0] is None
-    for token, row in zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True):
-        assert row is not None and token in row and len(row) in (2, 3)
+    prompt = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    assert all(row is not None and token in row and len(row) in (2, 3) for token, row in prompt)
 
 
 def test_stops_and_constraints(llm: LLM) -> None:

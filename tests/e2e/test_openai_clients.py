@@ -2,6 +2,7 @@
 `httpx` for what those hide. Answers are compared with each other, never with recorded text.
 """
 
+import gc
 import json
 import math
 from collections.abc import AsyncIterator, Iterable
@@ -339,7 +340,7 @@ async def test_responses_with_a_schema_and_with_tools(oai: openai.AsyncOpenAI) -
     assert call.type == "function_call" and set(json.loads(call.arguments)) == {"city"}
     result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
     item = call.model_dump(include={"type", "id", "call_id", "name", "arguments", "status"})
-    history = [{"role": "user", "content": asked.pop("input")}, item, result]
+    history: list[Any] = [{"role": "user", "content": asked.pop("input")}, item, result]
     last = await oai.responses.create(
         **asked | {"tool_choice": "none"}, input=history, max_output_tokens=8
     )
@@ -428,10 +429,17 @@ def litellm() -> Any:
 
 
 @pytest.fixture
-def through(server: Server) -> dict[str, Any]:
-    return {"model": "openai/smollm2", "api_base": server.url + "/v1", "api_key": "any"}
+async def through(server: Server, litellm: Any) -> AsyncIterator[dict[str, Any]]:
+    """Arguments of its functions."""
+    yield {"model": "openai/smollm2", "api_base": server.url + "/v1", "api_key": "any"}
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    gc.collect()  # what it leaves open is lost here, where KEEPS_CONNECTIONS is in force
 
 
+KEEPS_CONNECTIONS = pytest.mark.filterwarnings("ignore:[Uu]nclosed:ResourceWarning")
+
+
+@KEEPS_CONNECTIONS
 async def test_litellm_chat(litellm: Any, through: dict[str, Any], oai: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 8}
     same = (await chat(oai)).choices[0].message.content
@@ -449,6 +457,7 @@ async def test_litellm_chat(litellm: Any, through: dict[str, Any], oai: openai.A
     assert (await litellm.acompletion(**asked, **bias, **through)).choices[0].finish_reason
 
 
+@KEEPS_CONNECTIONS
 async def test_litellm_tools_and_schemas(litellm: Any, through: dict[str, Any]) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1, 2]}}}
     schema |= {"required": ["a"], "additionalProperties": False}
@@ -462,6 +471,7 @@ async def test_litellm_tools_and_schemas(litellm: Any, through: dict[str, Any]) 
     assert json.loads(answer.choices[0].message.content)["a"] in (1, 2)
 
 
+@KEEPS_CONNECTIONS
 async def test_litellm_completions_and_responses(litellm: Any, through: dict[str, Any]) -> None:
     text = through | {"model": "text-completion-openai/smollm2"}
     asked: dict[str, Any] = {"prompt": PROMPT, "temperature": 0, "max_tokens": 4}
@@ -472,6 +482,7 @@ async def test_litellm_completions_and_responses(litellm: Any, through: dict[str
     assert response.output[0].content[0].text and response.usage.output_tokens == 4
 
 
+@KEEPS_CONNECTIONS
 async def test_litellm_errors(litellm: Any, through: dict[str, Any]) -> None:
     """It tells what is wrong by status and wording."""
     with pytest.raises(litellm.ContextWindowExceededError):

@@ -73,7 +73,7 @@ async def test_samples_are_those_of_their_seeds(server: Server, sampling: dict[s
 
 
 async def test_prompt_logprobs_are_computed_once(server: Server) -> None:
-    fields = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs": 2}
+    fields: dict[str, Any] = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs": 2}
     ids = PROMPT[::-1]
     async with AsyncClient(server.ring) as client:
         before = (await client.stats())["computed_prompt_tokens_total"]

@@ -62,15 +62,14 @@ def request_of(rng: random.Random) -> dict[str, Any]:
 def wrong_request_of(rng: random.Random) -> tuple[dict[str, Any], str]:
     """A request that must be refused, and the error's code."""
     text = "word " * rng.randint(POOL, 3 * POOL)
-    return rng.choice(
-        [
-            ({"text": text}, CONTEXT_LENGTH),
-            ({"text": "short", "sampling": {"max_new_tokens": POOL}}, CONTEXT_LENGTH),
-            ({"text": "a", "sampling": {"regex": "(unclosed"}}, "bad_request"),
-            ({"text": "a", "sampling": {"top_p": -1.0}}, "bad_request"),
-            ({"input_ids": [10**6]}, "bad_request"),
-        ]
-    )
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"text": text}, CONTEXT_LENGTH),
+        ({"text": "short", "sampling": {"max_new_tokens": POOL}}, CONTEXT_LENGTH),
+        ({"text": "a", "sampling": {"regex": "(unclosed"}}, "bad_request"),
+        ({"text": "a", "sampling": {"top_p": -1.0}}, "bad_request"),
+        ({"input_ids": [10**6]}, "bad_request"),
+    ]
+    return rng.choice(wrong)
 
 
 class Soak:

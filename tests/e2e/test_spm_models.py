@@ -13,6 +13,7 @@ import torch
 
 from srt import Engine
 from srt.client.generation import GenerateOutput
+from srt.files.gguf_tokens import SPM_SPACE
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
@@ -20,7 +21,7 @@ from srt.wire.messages import ChatMessage
 from tests.e2e.server import running_server
 from tests.scheduler_proc.models.families import random_family
 from tests.scheduler_proc.models.gguf_families import write_family
-from tests.spm_files import SPM_SPACE, add_spm_tokenizer, pieces_and_types, scores
+from tests.spm_files import add_spm_tokenizer, pieces_and_types, scores
 
 PATTERN = r'\{"name": "[a-z]{3}", "size": [0-9]{2}, "place": "(on|under) the mat"\}'
 ITEMS = {"enum": ["the cat", "größer", "これは猫です", 12]}

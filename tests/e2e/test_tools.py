@@ -38,8 +38,8 @@ async def oai(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
 
 
 async def ask(oai: openai.AsyncOpenAI, **fields: Any) -> Any:
-    asked = {"model": "smollm2", "messages": CHAT, "tools": [WEATHER, CLOCK], "temperature": 0}
-    asked |= {"max_tokens": 150, "parallel_tool_calls": False, **fields}
+    asked: dict[str, Any] = {"model": "smollm2", "messages": CHAT, "tools": [WEATHER, CLOCK]}
+    asked |= {"temperature": 0, "max_tokens": 150, "parallel_tool_calls": False, **fields}
     return await oai.chat.completions.create(**asked)
 
 

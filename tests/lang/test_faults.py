@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_an_error_is_kept_and_the_rest_is_skipped() -> None:
     assert state["one"] == "<1>" and within(state.text) == "a<1>BOOM"
     for name in ("two", "three", "four"):
         with pytest.raises(ProgramError, match="exploded") as caught:
-            within(lambda name=name: state[name])
+            within(partial(state.__getitem__, name))
         assert caught.value.__cause__ is backend.error
     with pytest.raises(ProgramError) as caught:
         within(state.sync)
@@ -310,7 +311,7 @@ def test_a_stream_that_fails_says_so() -> None:
     for function, cause in ((body, ValueError), (raising, LookupError)):
         pieces: list[str] = []
         with pytest.raises(ProgramError) as caught:
-            within(lambda f=function, p=pieces: p.extend(sgl.function(f).stream(backend=backend)))
+            within(partial(pieces.extend, sgl.function(function).stream(backend=backend)))
         assert isinstance(caught.value.__cause__, cause) and "ab" in "".join(pieces)
 
 
@@ -368,7 +369,7 @@ def test_random_programs_end(steps: list[str], asynchronous: bool) -> None:
     assert error in (None, backend.error)
     for owner, name in names:
         try:
-            assert isinstance(within(lambda o=owner, n=name: o[n]), str)
+            assert isinstance(within(partial(owner.__getitem__, name)), str)
         except ProgramError as failed:
             assert failed.__cause__ is backend.error
     until(lambda: backend.live == 0)

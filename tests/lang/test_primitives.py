@@ -19,6 +19,7 @@ import pytest
 import lang as sgl
 from lang import marks
 from lang.errors import LangError, ProgramError, UnsupportedError
+from lang.trace import Call
 from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
@@ -26,7 +27,7 @@ from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
 
 def run(body: Any, backend: FakeBackend | None = None, **kwargs: Any) -> sgl.ProgramState:
     """Run `body(s)` and wait for all of it."""
-    state = sgl.function(body).run(backend=backend or FakeBackend(), **kwargs)
+    state: sgl.ProgramState = sgl.function(body).run(backend=backend or FakeBackend(), **kwargs)
     state.error()
     return state
 
@@ -264,7 +265,8 @@ def test_images_are_refused_or_carried(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing"):
         sgl.image(tmp_path / "missing")
     video = run(lambda s: s.__iadd__(sgl.video(b"v", 4)))
-    assert isinstance(video.error(), UnsupportedError) and video.error().param == "video"
+    error = video.error()
+    assert isinstance(error, UnsupportedError) and error.param == "video"
 
 
 def test_separated_reasoning() -> None:
@@ -405,7 +407,7 @@ WRITTEN: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("kind", "text"), WRITTEN)
 def test_what_a_type_lets_the_model_write_is_a_value_of_it(kind: Any, text: str) -> None:
     class Inner(msgspec.Struct):
-        value: kind  # type: ignore[valid-type]
+        value: kind
 
     for schema, sample in ((kind, text), (Inner, f'{{"value":{text}}}')):
         asked = sgl.gen("p", schema=schema).given["json_schema"]  # type: ignore[attr-defined]
@@ -461,7 +463,8 @@ def test_a_value_that_was_cut_keeps_its_text_and_says_why() -> None:
     assert state.text() == 'A point: {"x": '
     meta = state.get_meta_info("p")
     assert meta is not None and meta["completion_tokens"] == 6
-    assert state.trace().steps[0].text == '{"x": '
+    (step,) = state.trace().steps
+    assert isinstance(step, Call) and step.text == '{"x": '
     context = run(lambda s: s.__iadd__(sgl.gen("p", schema=Point, max_tokens=9)), backend)
     assert "context" in str(context.error()) and "max_tokens" not in str(context.error())
     wrong = run(lambda s: s.__iadd__(sgl.gen("p", schema=Point)), answering('{"x": "a"}'))
@@ -478,9 +481,10 @@ def test_arguments_that_contradict_each_other() -> None:
 
 
 def test_what_a_choice_has_no_use_for_is_refused() -> None:
-    for name, value in (("regex", "a"), ("n", 2), ("max_tokens", 5), ("dtype", int), ("stop", "x")):
+    useless: dict[str, Any] = {"regex": "a", "n": 2, "max_tokens": 5, "dtype": int, "stop": "x"}
+    for name in useless:
         with pytest.raises(ValueError, match=f"choices and {name}"):
-            sgl.gen("a", choices=["x", "y"], **{name: value})
+            sgl.gen("a", choices=["x", "y"], **{name: useless[name]})
     with pytest.raises(ValueError, match="choices_method"):
         sgl.gen("a", choices_method=sgl.greedy_token_selection)
     hanging = run(lambda s: s.__iadd__(HANG + sgl.gen("a", choices=["x"], timeout_s=0.01, n=1)))
@@ -489,7 +493,8 @@ def test_what_a_choice_has_no_use_for_is_refused() -> None:
 
 def test_details_of_log_probabilities_need_these() -> None:
     for name in ("logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"):
-        state = run(lambda s, name=name: s.__iadd__(sgl.gen("a", **{name: 1})))
+        asked: dict[str, Any] = {name: 1}
+        state = run(lambda s, asked=asked: s.__iadd__(sgl.gen("a", **asked)))
         assert f"{name} needs return_logprob" in str(state.error())
     run(lambda s: s.__iadd__(sgl.gen("a", return_logprob=True, top_logprobs_num=2))).sync()
 
@@ -619,7 +624,8 @@ def test_an_expressions_repr_stands_for_it() -> None:
 @pytest.mark.parametrize("name", ["stop", "stop_regex", "regex", "ebnf", "json_schema", "name"])
 def test_no_argument_takes_an_expression(name: str) -> None:
     text = f"a{sgl.gen('q')}"
-    for value in (text, [text], ascii(text), sgl.gen("q")):
+    values: list[Any] = [text, [text], ascii(text), sgl.gen("q")]
+    for value in values:
         with pytest.raises(TypeError, match=f"^{name} must not have an expression"):
             sgl.gen(**{name: value})
     with pytest.raises(TypeError, match=r"^schema must not"):
@@ -631,7 +637,10 @@ def test_no_argument_takes_an_expression(name: str) -> None:
 
 
 def test_a_choice_takes_what_changes_nothing() -> None:
-    for given in ({"stop": []}, {"stop": ""}, {"seed": 0}, {"n": 1}, {"stop_token_ids": ()}):
+    useless: list[dict[str, Any]] = [
+        {"stop": []}, {"stop": ""}, {"seed": 0}, {"n": 1}, {"stop_token_ids": ()},
+    ]  # fmt: skip
+    for given in useless:
         state = run(lambda s, given=given: s.__iadd__("p" + sgl.gen("a", choices=["x"], **given)))
         assert state["a"] == "x"
 
@@ -654,11 +663,12 @@ def test_stop_patterns_end_the_text() -> None:
 
 
 def test_a_state_is_extended_by_text_and_expressions_only() -> None:
+    wrong: Any
     for wrong, error in ((None, ValueError), (3, TypeError)):
         with pytest.raises(error):
             run(lambda s, wrong=wrong: s.__iadd__(wrong))
     with pytest.raises(TypeError):
-        _ = sgl.gen("a") + 3
+        _ = sgl.gen("a") + wrong
 
 
 def test_the_trace_is_json_and_html() -> None:

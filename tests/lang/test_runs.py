@@ -354,7 +354,7 @@ def test_defaults_reach_the_runs_inside() -> None:
     assert sorted(each.max_tokens for each in backend.samplings) == [3] * 3 + [9] * 4
 
 
-def seeds_of(**arguments: Any) -> list[int | None]:
+def seeds_of(**arguments: Any) -> list[int]:
     """Of the calls of a batch of two rows with gens, forks, samples and runs inside."""
 
     def inner(s: Any) -> None:

@@ -49,10 +49,9 @@ class Driver:
         executor: Executor | None = None,
         trace: Path | None = None,
         retokeniser: Retokeniser | None = None,
-        **config: object,
+        **config: Any,
     ) -> None:
-        defaults = {"context_len": 4096, "vocab_size": VOCAB}
-        self.config = SchedulerConfig(**{**defaults, **config})  # type: ignore[arg-type]
+        self.config = SchedulerConfig(**{"context_len": 4096, "vocab_size": VOCAB} | config)
         self.core = (
             Scheduler(self.config)
             if trace is None
@@ -61,7 +60,7 @@ class Driver:
         self.retokeniser = retokeniser
         self.recovery = Recovery(self.core)
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
-        self.executor = fake if executor is None else executor
+        self.executor: Any = fake if executor is None else executor  # with what tests add to it
         self.lag = lag
         self.check = check
         self.now = 0.0

@@ -151,6 +151,8 @@ class FakeExecutor:
 
     name = "fake"
     vocab_size = VOCAB
+    dtype: object = None
+    weight_bytes = pool_bytes = 0
 
     def __init__(self, max_total_tokens: int, context_len: int) -> None:
         self.max_total_tokens = max_total_tokens

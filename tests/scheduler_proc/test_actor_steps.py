@@ -139,7 +139,7 @@ async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> Non
     """The loop is made to stand still from the fifth step on, until the sixth runs."""
     driver, loop = make(), asyncio.get_running_loop()
     stands_still, sixth, was_run = threading.Event(), threading.Event(), []
-    executor = driver.executor
+    executor: FakeExecutor = driver.executor
     run = executor.run
 
     def stand_still() -> None:
@@ -147,11 +147,11 @@ async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> Non
         was_run.append(sixth.wait(5.0))
 
     def watched(batch: ForwardBatch) -> StepResult:
-        if executor.steps == 4:  # type: ignore[union-attr]
+        if executor.steps == 4:
             time.sleep(0.05)  # until the plan of the sixth waits for this one
             loop.call_soon_threadsafe(stand_still)
             stands_still.wait(5.0)
-        elif executor.steps == 5:  # type: ignore[union-attr]
+        elif executor.steps == 5:
             sixth.set()
         return run(batch)
 
@@ -204,7 +204,7 @@ async def test_messages_come_while_steps_wait_for_tokens() -> None:
 @pytest.mark.parametrize("overlap", [False, True])
 async def test_a_poisoned_row_ends_alone(overlap: bool) -> None:
     driver = make()
-    driver.executor.poison = frozenset([999])  # type: ignore[attr-defined]
+    driver.executor.poison = frozenset([999])
     prompts = {f"r{i}": [i + 1, *range(i % 3, 20)] for i in range(9)}
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 12)
@@ -236,4 +236,4 @@ async def test_a_step_that_raises_is_not_measured() -> None:
         driver.add(str(i), [i, 1, 2], 3)
     await actor.serve()
     measured = len(actor._clock.steps)
-    assert measured == driver.executor.steps - 3  # type: ignore[attr-defined]
+    assert measured == driver.executor.steps - 3

@@ -23,8 +23,13 @@ def test_a_step_evicts_once_for_all_that_decode(lag: int, slots_each: int) -> No
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 8)
     driver.step()
-    evict, evictions = driver.core.cache.evict, []
-    driver.core.cache.evict = lambda n: evictions.append(n) or evict(n)  # type: ignore[method-assign]
+    evict, evictions = driver.core.cache.evict, list[int]()
+
+    def counted(n: int) -> int:
+        evictions.append(n)
+        return evict(n)
+
+    driver.core.cache.evict = counted  # type: ignore[method-assign]
     while driver.core.has_work:
         before = len(evictions)
         driver.step()

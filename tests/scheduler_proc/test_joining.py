@@ -50,10 +50,8 @@ def assert_same(got: ForwardBatch, expected: ForwardBatch) -> None:
                 (s.row, s.ids.tolist()) for s in theirs
             ]
         elif name == "masks" and theirs is not None:
-            used, meant = (
-                batch.masks[batch.mask_rows[batch.mask_rows >= 0]]  # type: ignore[index]
-                for batch in (got, expected)
-            )
+            batches: list[Any] = [got, expected]
+            used, meant = (batch.masks[batch.mask_rows[batch.mask_rows >= 0]] for batch in batches)
             assert np.array_equal(used, meant)
         elif name == "mask_rows" and theirs is not None:
             assert ((ours >= 0) == (theirs >= 0)).all()

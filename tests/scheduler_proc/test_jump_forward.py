@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -51,9 +51,9 @@ PENALTIES = SamplingParams(
 )
 
 
-def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: object) -> Driver:
-    defaults = {"max_running_requests": 8, "chunked_prefill_size": 24, "context_len": 512}
-    driver = Driver(lag=lag, max_total_tokens=pool, **{**defaults, **config})  # type: ignore[arg-type]
+def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: Any) -> Driver:
+    config = {"max_running_requests": 8, "chunked_prefill_size": 24, "context_len": 512} | config
+    driver = Driver(lag=lag, max_total_tokens=pool, **config)
     driver.retokeniser = retokeniser() if jumps else None
     return driver
 
@@ -69,7 +69,6 @@ class Asked(NamedTuple):
     sampling: SamplingParams = SamplingParams()
 
     def enter(self, driver: Driver, rid: str) -> None:
-        wishes = {"logprob_start": self.logprob_start, "top_logprobs": self.top_logprobs}
         grammar = started(self.pattern)
         driver.add(
             rid,
@@ -78,7 +77,8 @@ class Asked(NamedTuple):
             eos=[EOS],
             grammar=grammar,
             sampling=self.sampling,
-            **wishes,
+            logprob_start=self.logprob_start,
+            top_logprobs=self.top_logprobs,
         )
 
     def alone(self) -> list[int]:

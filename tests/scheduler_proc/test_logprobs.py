@@ -56,11 +56,8 @@ def test_detail_rows_in_parts(part: int) -> None:
         want["top_logprobs"] += every[row, best].tolist()
         want["id_logprobs"] += every[row, ids].tolist()
     assert top_ids is not None and top_logprobs is not None and id_logprobs is not None
-    assert (top_ids.dtype, top_logprobs.dtype, id_logprobs.dtype) == (
-        np.int32,
-        np.float32,
-        np.float32,
-    )
+    assert top_ids.dtype == np.int32
+    assert top_logprobs.dtype == id_logprobs.dtype == np.float32
     assert top_ids.tolist() == want["top"]
     np.testing.assert_allclose(top_logprobs, want["top_logprobs"], atol=1e-5)
     np.testing.assert_allclose(id_logprobs, want["id_logprobs"], atol=1e-5)

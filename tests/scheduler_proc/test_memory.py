@@ -34,19 +34,26 @@ def test_pool_against_a_set(calls: list[tuple[bool, int, int]]) -> None:
         assert pool.free_slots().tolist() == sorted(free)
 
 
+def taken(pool: TokenPool, n: int) -> np.ndarray:
+    """Slots of a pool that has them."""
+    slots = pool.alloc(n)
+    assert slots is not None
+    return slots
+
+
 def test_runs_are_contiguous_where_one_is_long_enough() -> None:
     pool = TokenPool(64)
-    blocks = [pool.alloc(16) for _ in range(4)]
+    blocks = [taken(pool, 16) for _ in range(4)]
     pool.free(blocks[0])
     pool.free(blocks[2])
-    assert pool.alloc(10).tolist() == list(range(10))  # best fit, then the rest of that run
-    assert pool.alloc(6).tolist() == list(range(10, 16))
-    assert pool.alloc(16).tolist() == list(range(32, 48))
+    assert taken(pool, 10).tolist() == list(range(10))  # best fit, then the rest of that run
+    assert taken(pool, 6).tolist() == list(range(10, 16))
+    assert taken(pool, 16).tolist() == list(range(32, 48))
 
 
 def test_a_double_free_is_caught() -> None:
     pool = TokenPool(8)
-    slots = pool.alloc(4)
+    slots = taken(pool, 4)
     pool.free(slots)
     with pytest.raises(AssertionError, match="freed twice"):
         pool.free(slots[:1])

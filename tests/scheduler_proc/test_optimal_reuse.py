@@ -5,6 +5,7 @@ sum of T's edge lengths, reached by a depth-first visit with a cache of the long
 """
 
 import random
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def sum_of_edges(prompts: list[Prompt]) -> int:
     return len({p[:i] for p in prompts for i in range(1, len(p) + 1)})
 
 
-def computed_with(prompts: list[Prompt], **config: object) -> Driver:
+def computed_with(prompts: list[Prompt], **config: Any) -> Driver:
     driver = Driver(check=False, **config)
     for i, prompt in enumerate(prompts):
         driver.add(f"r{i}", prompt, max_new=4)

@@ -10,6 +10,7 @@ from scheduler_proc.prefix_cache import Inserted, NoCache
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
+from tests.scheduler_proc.test_memory import taken
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 SALTS = st.sampled_from(["", "a"])
@@ -166,7 +167,7 @@ TestTree = TreeMachine.TestCase
 def filled(pool: TokenPool, *prompts: list[int]) -> RadixCache:
     cache = RadixCache(pool)
     for prompt in prompts:
-        slots = pool.alloc(len(prompt))
+        slots = taken(pool, len(prompt))
         done = cache.insert(ids(prompt), slots)
         pool.free(slots[: done.existing])
     return cache
@@ -229,10 +230,10 @@ def test_a_prompt_that_grows_is_one_edge() -> None:
     cache = filled(pool, [1, 2])
     own = cache.match_prefix(ids([1, 2])).node
     cache.inc_lock_ref(own)
-    done = cache.insert(ids([1, 2, 3]), pool.alloc(3), own=own)
+    done = cache.insert(ids([1, 2, 3]), taken(pool, 3), own=own)
     assert done.node is own and own.end == 3 and cache.protected_size == 3
     cache.inc_lock_ref(own)  # another's
-    done = cache.insert(ids([1, 2, 3, 4]), pool.alloc(4), own=own)
+    done = cache.insert(ids([1, 2, 3, 4]), taken(pool, 4), own=own)
     assert done.node.parent is own and done.node.start == 3 and cache.evictable_size == 1
 
 
@@ -242,7 +243,7 @@ def test_a_cursor_notices_that_its_edge_has_been_cut_and_has_grown_another_way()
     cursor = Cursor()
     assert cache.track(cursor, ids([1, 2, 3, 4])) == 4
     assert cache.evict(2) == 2
-    slots = pool.alloc(4)
+    slots = taken(pool, 4)
     cache.insert(ids([1, 2, 7, 8]), slots)
     pool.free(slots[:2])
     assert cache.track(cursor, ids([1, 2, 3, 4])) == 2
@@ -251,7 +252,7 @@ def test_a_cursor_notices_that_its_edge_has_been_cut_and_has_grown_another_way()
 def test_namespaces_do_not_see_each_other_but_share_memory() -> None:
     pool = TokenPool(10)
     cache = RadixCache(pool)
-    cache.insert(ids([1, 2]), pool.alloc(2), "tenant a")
+    cache.insert(ids([1, 2]), taken(pool, 2), "tenant a")
     assert cache.match_len(ids([1, 2]), "tenant b") == 0
     assert cache.match_len(ids([1, 2]), "tenant a") == 2
     assert cache.evict(2) == 2 and pool.free_size == 10

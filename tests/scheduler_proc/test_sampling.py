@@ -11,6 +11,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, SuppressedIds
+from scheduler_proc.logprobs import ranked
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.sampling import restricted, sample
 from srt.wire.sampling import SamplingParams
@@ -247,7 +248,6 @@ def test_common_settings_never_sort_the_vocabulary(
     monkeypatch: pytest.MonkeyPatch, fields: dict[str, float]
 ) -> None:
     counts: list[int] = []
-    ranked = sampling.ranked
 
     def recorded(weights: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         counts.append(count)

@@ -7,7 +7,7 @@ and retraction, each req yields `reference_output` of its own prompt, or ends by
 import math
 import random
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -179,7 +179,7 @@ class Traffic:
             else:
                 assert "failed on this request's step" in finish.error.message
                 self.num_failed += 1
-                if poison := self.driver.executor.poison:  # type: ignore[attr-defined]
+                if poison := self.driver.executor.poison:
                     assert poison & {*asked.prompt, *got}, "another's row ended this req"
 
     def check_details(self, rid: str, asked: Asked) -> None:
@@ -209,7 +209,7 @@ def drive(
     constrained: float = 0.0,
     wishing: float = 0.0,
     poison: frozenset[int] = frozenset(),
-    **config: object,
+    **config: Any,
 ) -> Traffic:
     """With `poison` only rows that read one of these tokens fail, else every row now and then."""
     driver = Driver(
@@ -226,7 +226,7 @@ def drive(
     traffic = Traffic(seed, driver, constrained, wishing)
     driver.between = traffic.meddle
     if poison:
-        driver.executor.poison = poison  # type: ignore[attr-defined]
+        driver.executor.poison = poison
     else:
         driver.fails = lambda: traffic.rng.random() < 0.01
     for _ in range(steps):

@@ -1,6 +1,6 @@
 """A front that reads texts at once, for tests of what it makes of them."""
 
-from srt.wire.messages import GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
+from srt.wire.messages import Captured, GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front, Word
 from tokenizer_proc.parking import Parked
@@ -21,7 +21,7 @@ class DirectFront(Front):
 
     def generate(self, client: bytes, req: GenerateReq, now: float) -> Admission | Parked | Refused:
         word = self._at_once(client, req, now)
-        assert not isinstance(word, Tokenized)
+        assert not isinstance(word, Tokenized | Captured)
         return word
 
     def score(self, client: bytes, req: ScoreReq) -> Admission | Refused:

@@ -139,7 +139,7 @@ FAMILIES: dict[str, tuple[Build, str, list[str], list[str]]] = {
     ),
 }
 # What other spellings of control tokens become these by, where they are found in normalized text.
-NORMALIZERS = (
+NORMALIZERS: tuple[normalizers.Normalizer, ...] = (
     normalizers.Replace("\u200b", ""),
     normalizers.NFKC(),
     normalizers.Lowercase(),
@@ -198,7 +198,8 @@ class Family:
 
     def today(self, messages: list[ChatMessage], tools: list[ToolSpec] = []) -> list[int]:  # noqa: B006
         text = self.template.render(messages, tools=tools)
-        return self.tokenizer.encode(text, add_special_tokens=False).tolist()
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).tolist()
+        return ids
 
     def control_ids(self, ids: list[int]) -> list[int]:
         return [i for i in ids if i in self.ids]

@@ -10,8 +10,9 @@ import tokenizers
 from msgspec.structs import replace
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
-from srt.files.vocab import Vocab, byte_level_alphabet
+from srt.files.vocab import Vocab
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
     Abort,
@@ -462,7 +463,7 @@ def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     counts["num_grammar_cache_hit_total"] = 0
     counts["expected_queue_wait_seconds"] = 0.0
     assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
-    totals = {"num_grammar_compiled_total": 2, "num_grammar_cache_hit_total": 3}
+    totals = {"num_grammar_compiled_total": 2.0, "num_grammar_cache_hit_total": 3.0}
     front.count(CompileCounts(totals))
     assert isinstance(front.generate(A, request(sampling={"regex": "a"}), now=0.0), Parked)
     counts |= {"num_grammar_queue_reqs": 1, **totals}

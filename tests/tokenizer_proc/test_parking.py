@@ -210,8 +210,8 @@ def test_a_lost_grammar_that_cannot_be_had() -> None:
     assert client == b"" and isinstance(expired, GrammarMade) and expired.error is not None
     assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
     other = front.unanswered()[0]
-    ((_, word),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # of other code
-    assert isinstance(word, GrammarMade) and word.error is not None and word.error.retryable
+    ((_, made),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # of other code
+    assert isinstance(made, GrammarMade) and made.error is not None and made.error.retryable
 
 
 # ---- the ways out ----------------------------------------------------------------------------

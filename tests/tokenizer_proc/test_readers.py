@@ -12,8 +12,8 @@ import tokenizers
 from tokenizers import Regex, models, pre_tokenizers
 
 import tokenizer_proc.readers
+from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
-from srt.files.vocab import byte_level_alphabet
 from srt.patterns import classes
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo

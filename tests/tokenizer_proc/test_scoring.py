@@ -10,8 +10,9 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
+from srt.files.gguf_tokens import byte_level_alphabet
 from srt.files.tokenizer import Tokenizer
-from srt.files.vocab import Vocab, byte_level_alphabet
+from srt.files.vocab import Vocab
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
     Abort,

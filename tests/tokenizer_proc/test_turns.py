@@ -161,9 +161,8 @@ def test_captures_are_found_where_texts_are_read() -> None:
 
 def test_all_that_may_be_long_takes_room() -> None:
     long = "x" * 1000
-    messages = [
-        ChatMessage("user", "hi", **{name: long}) for name in ("tool_call_id", "name", "reasoning")
-    ]
+    fields: list[dict[str, Any]] = [{"tool_call_id": long}, {"name": long}, {"reasoning": long}]
+    messages = [ChatMessage("user", "hi", **field) for field in fields]
     messages.append(ChatMessage("user", "hi", [ToolCall(long, long, long)]))
     chat = ChatOptions(template_args=long)
     req = TokenizeReq(rid="r", epoch=EPOCH, messages=messages, tools=[ToolSpec(long)], chat=chat)

@@ -158,8 +158,8 @@ def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any
     assert result.top_ids.tolist() == np.concatenate(best).tolist()
     want = np.concatenate([row[ids] for row, ids in zip(rows, best, strict=True)])
     np.testing.assert_allclose(result.top_logprobs, want, atol=1e-3)
-    want = [rows[0][5], rows[1][130], rows[1][0], rows[4][77]]
-    np.testing.assert_allclose(result.id_logprobs, want, atol=1e-3)
+    named = [rows[0][5], rows[1][130], rows[1][0], rows[4][77]]
+    np.testing.assert_allclose(result.id_logprobs, named, atol=1e-3)
     np.testing.assert_allclose(result.logprobs[0], rows[0][9], atol=1e-3)
 
 

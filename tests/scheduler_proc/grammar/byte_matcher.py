@@ -43,7 +43,7 @@ class ByteMatcher:
 
 
 def schema_matcher(schema: Any, whitespace: str = "compact") -> ByteMatcher:
-    return ByteMatcher(prepare(json.dumps(schema), whitespace).grammar)  # type: ignore[arg-type]
+    return ByteMatcher(prepare(json.dumps(schema), whitespace).grammar)
 
 
 def compact(value: Any) -> str:

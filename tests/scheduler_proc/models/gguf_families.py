@@ -157,4 +157,5 @@ def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         float: writer.add_float32,
         str: writer.add_string,
     }
-    kinds.get(type(value), writer.add_array)(key, value)
+    add: Any = kinds.get(type(value), writer.add_array)
+    add(key, value)

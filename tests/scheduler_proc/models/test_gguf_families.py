@@ -77,8 +77,8 @@ def test_the_model_is_the_same_as_that_of_a_directory(tmp_path: Path, name: str)
     assert torch.equal(weights[0].norm, weights[1].norm)
     for a, b in zip(weights[0].layers, weights[1].layers, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
-    for a, b in zip(weights[0].ropes, weights[1].ropes, strict=True):
-        torch.testing.assert_close(a.frequencies, b.frequencies, rtol=1e-6, atol=0)
+    for one, other in zip(weights[0].ropes, weights[1].ropes, strict=True):
+        torch.testing.assert_close(one.frequencies, other.frequencies, rtol=1e-6, atol=0)
 
 
 def comparable(config: DecoderConfig) -> dict[str, Any]:

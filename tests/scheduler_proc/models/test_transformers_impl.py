@@ -386,7 +386,11 @@ def test_the_scheduler_core_serves_it_with_the_radix_cache(
 ) -> None:
     model = random_model(family)
     executor = load(save(model, tmp_path))
-    sizes = {"vocab_size": VOCAB, "max_total_tokens": POOL, "chunked_prefill_size": 16}
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "max_total_tokens": POOL,
+        "chunked_prefill_size": 16,
+    }
     driver = Driver(lag, executor=executor, context_len=CONTEXT_LEN, **sizes)
     prompts = {"a": random_ids(50), "b": random_ids(30, seed=1)}
     prompts["c"] = np.append(prompts["a"][:40], prompts["b"][:5])

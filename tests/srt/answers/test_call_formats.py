@@ -49,7 +49,7 @@ def facts(form: ToolFormat, pieces: list[str], **options: bool) -> Facts:
             content += event.text
         elif isinstance(event, CallStart):
             calls.append([event.name, ""])
-        else:
+        elif isinstance(event, CallArguments):
             calls[event.call][1] += event.text
     return content, [(name, arguments) for name, arguments in calls]
 

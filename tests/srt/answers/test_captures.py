@@ -3,6 +3,7 @@
 import random
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher
 LIST = 'start: (item ",")* "."\nitem[capture]: /[0-9]+/'
 
 
-def of_lark(source: str, text: str, **fields: str) -> list[tuple[str, int, int]] | None:
+def of_lark(source: str, text: str, **fields: Any) -> list[tuple[str, int, int]] | None:
     found = captures_of(Constraint("ebnf", source, **fields), text)
     if found is None:
         return None
@@ -83,7 +84,8 @@ def test_random_lists_are_found_again() -> None:
         if not depth or rng.random() < 0.5:
             text = word()
             return text, [("value", at, at + len(text))]
-        text, inner = "[", []
+        text = "["
+        inner: list[tuple[str, int, int]] = []
         for i in range(rng.randrange(1, 4)):
             text += "," if i else ""
             part, found = value(depth - 1, at + len(text))

@@ -28,7 +28,7 @@ def pauses_of(monkeypatch: pytest.MonkeyPatch, errors: list[RequestError]) -> li
             raise errors.pop(0)
         return "done"
 
-    monkeypatch.setattr(many.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     assert asyncio.run(patiently(ask)) == "done"
     return pauses
 
@@ -97,7 +97,7 @@ async def test_batches_reuse_what_their_prompts_share() -> None:
     prompts = [[d, *range(100 + d, 200 + d), q] for d in range(64) for q in range(24)]
     rng.shuffle(prompts)
     requests = [Request(input_ids=ids) for ids in prompts]
-    results = await generate_many(ring, requests)  # type: ignore[arg-type]
+    results: list[Any] = await generate_many(ring, requests)  # type: ignore[arg-type]
     assert results == [[reference_output(ids, 1)] for ids in prompts]
     computed = ring.driver.core.counters.computed_prompt_tokens
     assert computed <= 1.05 * (64 * 101 + len(prompts))

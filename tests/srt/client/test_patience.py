@@ -38,7 +38,12 @@ async def test_the_loops_own_pauses_do_not_count(pauses: int) -> None:
     """What came during the pause is there to be read."""
     loop, (read_end, write_end) = asyncio.get_running_loop(), os.pipe()
     heard = loop.create_future()
-    loop.add_reader(read_end, lambda: heard.done() or heard.set_result(os.read(read_end, 1)))
+
+    def hear() -> None:
+        if not heard.done():
+            heard.set_result(os.read(read_end, 1))
+
+    loop.add_reader(read_end, hear)
     waiting = asyncio.ensure_future(within(0.3, heard, TICK_S))
     for i in range(pauses):
         await asyncio.sleep(0)
@@ -47,7 +52,8 @@ async def test_the_loops_own_pauses_do_not_count(pauses: int) -> None:
         time.sleep(0.5)
     assert await waiting == b"x"
     loop.remove_reader(read_end)
-    os.close(read_end), os.close(write_end)
+    os.close(read_end)
+    os.close(write_end)
 
 
 async def test_pauses_without_end_do_not_wait_for_ever() -> None:

@@ -151,7 +151,10 @@ async def test_what_was_not_asked_for_is_none() -> None:
     assert (last.prompt_logprobs, last.prompt_top_logprobs, last.output_id_logprobs) == (None,) * 3
 
 
-PROMPT = {"prompt_logprob_ids": pack_ids([1]), "prompt_logprobs": pack_floats([-1.0])}
+PROMPT: dict[str, Any] = {
+    "prompt_logprob_ids": pack_ids([1]),
+    "prompt_logprobs": pack_floats([-1.0]),
+}
 
 
 async def test_the_prompts_log_probabilities_are_for_all_samples() -> None:

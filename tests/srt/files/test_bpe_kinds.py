@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -235,7 +236,7 @@ def test_every_kind_is_tested_and_in_the_documents() -> None:
     ],
 )
 def test_bos_by_kind_unless_the_file_says(
-    tmp_path: Path, pre: str, keys: dict[str, bool], first: int | None
+    tmp_path: Path, pre: str, keys: dict[str, Any], first: int | None
 ) -> None:
     files = write_bpe(tmp_path / "m.gguf", pre, **keys)
     ids = load_tokenizer(files).encode("the").tolist()
@@ -245,7 +246,8 @@ def test_bos_by_kind_unless_the_file_says(
 
 def test_a_file_that_wants_bos_must_name_it(tmp_path: Path) -> None:
     assert load_vocab(write_bpe(tmp_path / "a.gguf", "qwen2", has_bos=False)).bos_id is None
-    for path, pre, keys in (("b", "tekken", {}), ("c", "qwen2", {"add_bos_token": True})):
+    cases: Any = (("b", "tekken", {}), ("c", "qwen2", {"add_bos_token": True}))
+    for path, pre, keys in cases:
         with pytest.raises(ConfigError, match="bos_token_id is missing"):
             load_vocab(write_bpe(tmp_path / f"{path}.gguf", pre, has_bos=False, **keys))
 

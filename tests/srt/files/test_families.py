@@ -13,14 +13,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tokenizers import pre_tokenizers as cuts
 from transformers import GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from srt.files.gguf_tokens import PRE_KINDS, TokenType, merges_by_score
+from srt.files.gguf_tokens import PRE_KINDS, SPM_SPACE, TokenType, merges_by_score
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from tests.model_files import write_json
 from tests.spm_files import (
     CORPUS,
-    SPM_SPACE,
     learned_pieces,
     pieces_and_types,
     scores,

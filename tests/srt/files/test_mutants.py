@@ -41,7 +41,7 @@ ODD: list[Any] = [
 ]  # fmt: skip
 
 
-def in_child(work: Callable[[], None], path: Path, tmp_path: Path) -> None:
+def in_child(work: Callable[[], object], path: Path, tmp_path: Path) -> None:
     """Fails with the child's traceback, or if it is ended by a signal or a limit."""
     log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     parent, pid = os.getpid(), os.fork()
@@ -187,7 +187,7 @@ def try_config(tmp_path: Path, rng: random.Random) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(mutated_json(json.dumps(HUB[hub]), rng))
     in_child(lambda: load(files), tmp_path, tmp_path)
-    in_child(lambda: config_from_json(path) and None, path, tmp_path)
+    in_child(lambda: config_from_json(path), path, tmp_path)
 
 
 def try_template(tmp_path: Path, rng: random.Random) -> None:

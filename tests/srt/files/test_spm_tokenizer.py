@@ -16,7 +16,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
     get_gguf_tokenizer,
 )
 
-from srt.files.gguf_tokens import merges_by_score
+from srt.files.gguf_tokens import SPM_SPACE, merges_by_score
 from srt.files.model_files import ModelFiles
 from srt.files.tokenizer import PlainTokenizer, Tokenizer, load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab
@@ -24,7 +24,6 @@ from srt.wire.errors import ConfigError
 from tests.spm_files import (
     BYTES,
     CORPUS,
-    SPM_SPACE,
     learned_pieces,
     pieces_and_types,
     scores,

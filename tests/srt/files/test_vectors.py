@@ -6,6 +6,7 @@ They are not copied: SRT_VOCABS names the folder of its `ggml-vocab-NAME.gguf`, 
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_ids_of_tiktokens_files(tmp_path: Path, name: str, model_type: str) -> N
         for i, text in enumerate(tokens.texts)
         if tokens.types[i] == TokenType.NORMAL
     }
-    config = {"added_tokens_decoder": {}}
+    config: dict[str, Any] = {"added_tokens_decoder": {}}
     rows = len(tokens.texts)
     files = write_directory(tmp_path, file_of(ranks), model_type, config=config, rows=rows)
     check_vectors(load_tokenizer(files), path)

@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -230,7 +231,7 @@ class CountingNFA:
         self._nfa = nfa
         self.num_visited = 0
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._nfa, name)
 
     def search(
@@ -256,7 +257,8 @@ def test_a_character_visits_each_spot_a_few_times(pattern: str, chars: str, num_
     """Once where an attempt begins, once for what has waited, once for what comes after it; three
     times the nodes with `$` and `\\Z`. Nothing is known before."""
     automaton = stop_automaton.StopAutomaton([pattern])
-    nfa = automaton._nfa = CountingNFA(automaton._nfa)
+    nfa = CountingNFA(automaton._nfa)
+    automaton._nfa = cast(StopNFA, nfa)
     rng, state = random.Random(0), automaton.start
     for _ in range(300):
         nfa.num_visited = 0

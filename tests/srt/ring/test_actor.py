@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +19,16 @@ async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
     """A beat that was lost is repaired by one that brings nothing new."""
     told: list[Message] = []
     monkeypatch.setattr(srt.ring.actor, "HEARTBEAT_INTERVAL_S", 0)
-    monkeypatch.setattr(srt.ring.actor, "send_now", lambda _, beat: told.append(beat) or True)
+
+    def send_now(to: None, beat: Message) -> bool:
+        told.append(beat)
+        return True
+
+    monkeypatch.setattr(srt.ring.actor, "send_now", send_now)
     monkeypatch.setattr(Ring, "read_args", lambda _: ServerArgs())
     actor = Actor(Ring(tmp_path), 1)
-    beating = asyncio.ensure_future(actor._beat(None))
+    supervisor: Any = None  # of which only send_now knows more
+    beating = asyncio.ensure_future(actor._beat(supervisor))
     for _ in range(srt.ring.actor._BEATS_TO_A_REPEAT):
         await asyncio.sleep(0)
     assert len(told) == 1

@@ -73,7 +73,7 @@ schemas = st.recursive(leaves, lambda inner: objects(inner) | arrays(inner), max
 
 
 def check_same_language(schema: Schema, whitespace: str, seed: int) -> None:
-    prepared = prepare(json.dumps(schema), whitespace)  # type: ignore[arg-type]
+    prepared = prepare(json.dumps(schema), whitespace)
     if prepared.regex is None:
         return
     regex, matcher = re.compile(prepared.regex, re.ASCII), ByteMatcher(prepared.grammar)

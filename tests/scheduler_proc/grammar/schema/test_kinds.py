@@ -85,7 +85,8 @@ def names(draw: Draw) -> dict[str, Any]:
         {"minLength": 2}, {"not": {"enum": draw.sample(WORDS, 3)}}, {"maxLength": 3},
         {"not": {"pattern": draw.choice(PATTERNS)}}, {"pattern": draw.choice(PATTERNS)},
     ]  # fmt: skip
-    schema = {"type": "object", "propertyNames": {"allOf": draw.sample(conditions, 2)}}
+    schema: dict[str, Any] = {"type": "object"}
+    schema |= {"propertyNames": {"allOf": draw.sample(conditions, 2)}}
     if draw.random() < 0.4:
         schema |= {"patternProperties": {"a": one_type(draw)}, "unevaluatedProperties": False}
     return schema

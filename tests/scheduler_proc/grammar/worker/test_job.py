@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -377,7 +377,7 @@ async def test_a_long_job_is_given_whole() -> None:
 async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a child still does is bounded in time, and so are the children that are at it."""
     monkeypatch.setattr(module, "FINISH_S", 0.5)
-    before, cleaned = children_of_this_process(), []
+    before, cleaned = children_of_this_process(), list[Any]()
     children = Children(Calls(tells_pid, finish=sleeps), ROOMY, cleaned.append)
     try:
         for _ in range(module.MAX_FINISHING + 2):

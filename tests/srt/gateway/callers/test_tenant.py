@@ -29,7 +29,7 @@ async def tenants(client: FakeClient, key: str | None, **info: Any) -> set[str]:
     async with in_process(client, **info) as http:
         for path, body in ASKED:
             assert (await http.post(path, json=body, headers=headers)).status_code == 200
-    asked = [*client.requests, *client.tokenized, *client.scores]
+    asked: list[Any] = [*client.requests, *client.tokenized, *client.scores]
     assert len(asked) == len(ASKED)
     return {request.tenant for request in asked}
 
@@ -73,7 +73,8 @@ async def salts(key: str, salt: str = "", **info: Any) -> set[str]:
                 given = {**body, "cache_salt": salt}
                 answer = await http.post(path, json=given, headers=bearer(key))
                 assert answer.status_code == 200
-    return {request.cache_salt for request in [*client.requests, *client.scores]}
+    asked: list[Any] = [*client.requests, *client.scores]
+    return {request.cache_salt for request in asked}
 
 
 async def test_each_key_has_a_part_of_the_cache() -> None:
@@ -182,7 +183,8 @@ def test_keys_of_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     files["admin_api_key_file"].write_text("root\n")
     for path in files.values():
         path.chmod(0o600)
-    args = ServerArgs(**{name: str(path) for name, path in files.items()})
+    given: dict[str, Any] = {name: str(path) for name, path in files.items()}
+    args = ServerArgs(**given)
     keys = Keys.of(args)
     assert [(c := keys.caller(key, "")) and c.is_admin for key in ("one", "root")] == [False, True]
     assert keys.caller("three", "") is None and not caplog.records

@@ -268,7 +268,7 @@ async def test_the_best_samples_win() -> None:
 
 
 async def test_how_the_template_is_asked() -> None:
-    bodies = [
+    bodies: list[dict[str, Any]] = [
         {},
         {"continue_final_message": True},
         {"add_generation_prompt": False},

@@ -16,7 +16,7 @@ from tests.fakes import FakeClient
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "description": "Tell it.", "parameters": PARAMETERS},
 }
@@ -94,7 +94,7 @@ async def test_the_constraint_of_each_choice() -> None:
 
 
 async def test_the_constraint_of_auto() -> None:
-    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}  # type: ignore[dict-item]
+    strict = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
     triggered = {
         "type": "triggered_tags",
         "triggers": ["<tool_call>"],
@@ -270,7 +270,7 @@ async def test_streams() -> None:
 
 
 async def test_the_openai_package_adds_a_stream_up() -> None:
-    function = {**WEATHER["function"], "strict": True}  # type: ignore[dict-item]
+    function = {**WEATHER["function"], "strict": True}
     tools: list[Any] = [{"type": "function", "function": function}]
     text = "".join(CALLS[1:3]) + 'ty": "Rome"}}\n</tool_call>'
     asked: dict[str, Any] = {"model": "tiny", "messages": CHAT_BODY["messages"]}

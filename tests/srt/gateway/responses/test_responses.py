@@ -387,9 +387,12 @@ async def test_what_is_too_large_to_be_stored_is_not_encoded(
 ) -> None:
     encoded: list[Any] = []
     encode = msgspec.json.encode
-    monkeypatch.setattr(
-        msgspec.json, "encode", lambda value: encoded.append(value) or encode(value)
-    )
+
+    def recorded(value: Any) -> bytes:
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(msgspec.json, "encode", recorded)
     async with in_process(FakeClient(), **KEPT) as http:
         parts = [{"type": "input_text", "text": "x" * 7_000}] * 3
         for given in ("x" * 20_000, [{"role": "user", "content": parts}]):
