@@ -68,7 +68,7 @@ def test_those_with_fewest_outputs_give_up_their_memory(lag: int) -> None:
         retracted.append(req.rid)  # type: ignore[attr-defined]
         retract(req)  # type: ignore[arg-type]
 
-    driver.core._planner._decodes._retract = note  # type: ignore[assignment]
+    driver.core._planner._decodes._retract = note
     for i in range(5):
         driver.add(f"r{i}", [i, 1, 2, 3], 40)
     driver.run()

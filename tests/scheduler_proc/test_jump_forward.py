@@ -163,8 +163,8 @@ def test_a_trace_with_jumps_replays(tmp_path: Path) -> None:
     driver = make(lag=1, trace=tmp_path / "trace")
     for i in range(12):
         pattern = PATTERNS[i % len(PATTERNS)]
-        wishes = {"grammar": started(pattern), "grammar_key": pattern}
-        driver.add(f"{i}", [i % 3] * 9, 40, eos=[EOS], **wishes)
+        grammar = started(pattern)
+        driver.add(f"{i}", [i % 3] * 9, 40, eos=[EOS], grammar=grammar, grammar_key=pattern)
         driver.step()
     driver.run()
     driver.close()

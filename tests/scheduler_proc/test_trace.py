@@ -29,9 +29,16 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for i in range(40):
         client, sampling = b"c%d" % (i % 3), SamplingParams(frequency_penalty=i % 2)
-        asked = {"sampling": sampling, "logprob_start": 3, "top_logprobs": i % 3}
         prompt = rng.integers(0, 3, 20).tolist()
-        driver.add(f"r{i}", prompt, max_new=40, client=client, **asked)
+        driver.add(
+            f"r{i}",
+            prompt,
+            max_new=40,
+            client=client,
+            sampling=sampling,
+            logprob_start=3,
+            top_logprobs=i % 3,
+        )
         for _ in range(rng.integers(0, 4)):
             driver.step()
         if i == 20:
@@ -55,7 +62,7 @@ def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
     driver = make(tmp_path / "trace", lag=lag, max_total_tokens=400)
     steps = iter(range(10_000))
     driver.fails = lambda: next(steps) in (4, 15)
-    driver.executor.poison = frozenset([77])  # type: ignore[attr-defined]
+    driver.executor.poison = frozenset([77])
     for i in range(12):
         driver.add(f"r{i}", [i, 1, 2, 77 if i in (3, 4, 9) else 3], max_new=9)
         driver.step()
