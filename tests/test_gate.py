@@ -45,14 +45,14 @@ def test_bad():
     "a hang": """
 import threading, pytest
 
-@pytest.mark.timeout(0.1)
+@pytest.mark.timeout(1, func_only=True)
 def test_bad():
     threading.Event().wait()
 """,
     "a hang of the event loop": """
 import asyncio, pytest
 
-@pytest.mark.timeout(0.1)
+@pytest.mark.timeout(1, func_only=True)
 async def test_bad():
     await asyncio.Event().wait()
 """,
