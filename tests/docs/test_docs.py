@@ -200,6 +200,23 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert linked >= {path.name for path in documents() if path != document}
 
 
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_paths_in_the_text_exist(document: Path) -> None:
+    assert missing_paths(document.read_text()) == []
+
+
+def missing_paths(text: str) -> list[str]:
+    """The files, folders and modules of ours that `text` names and that are not there."""
+    folders = "srt|lang|tokenizer_proc|scheduler_proc|detokenizer_proc|bench|tests|docs|examples"
+    named = re.findall(rf"`((?:{folders})/[\w./-]*)`", text.replace("NAME", "llama"))
+    there = ((ROOT / path).exists() or (ROOT / f"{path}.py").is_file() for path in named)
+    return [path for path, is_there in zip(named, there, strict=True) if not is_there]
+
+
+def test_a_missing_path_is_noticed() -> None:
+    assert missing_paths("`srt/args.py`, `lang/`, `a/b`, `srt/none.py`") == ["srt/none.py"]
+
+
 def test_missing_output_is_noticed() -> None:
     assert missing_lines("a ... c\nd\n", "a b c\nd\n") == []
     assert missing_lines("d\na\n", "a\nd\n") == ["a"]
