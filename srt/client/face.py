@@ -6,8 +6,9 @@ The gateway, `Engine` and user programs all go through a transport that implemen
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Unpack, cast
 
+from srt.client.arguments import GenerateArgs, ScoreArgs, StreamArgs, SubmitArgs, TokenizeArgs
 from srt.client.generation import Client, GenerateOutput, Generation, ScoreOutput
 from srt.client.request_fields import checked_request, checked_score, checked_tokenize
 from srt.client.ring_client import RingClient
@@ -52,7 +53,7 @@ class AsyncClient:
         ring: RingEvent | None = self._transport.ring
         return ring
 
-    async def submit(self, **request: Any) -> Generation:
+    async def submit(self, **request: Unpack[SubmitArgs]) -> Generation:
         """Hand in a request for one completion; returns once it is admitted.
 
         The arguments are the fields of `srt.client.generation.Request`; `sampling`, `chat` and
@@ -61,7 +62,7 @@ class AsyncClient:
         generation: Generation = await self._transport.submit(checked_request(request))
         return generation
 
-    async def submit_samples(self, **request: Any) -> list[Generation]:
+    async def submit_samples(self, **request: Unpack[SubmitArgs]) -> list[Generation]:
         """Hand in a request for `sampling.n` completions: one Generation each, in order.
 
         Takes the arguments of `submit`. All are admitted or refused together. To abort the
@@ -69,8 +70,11 @@ class AsyncClient:
         """
         return list(await self._transport.submit_samples(checked_request(request)))
 
-    async def generate(self, text: str | None = None, **request: Any) -> Any:
-        """One completion, whole (a GenerateOutput), or the list of all `sampling.n` if n > 1.
+    async def generate(
+        self, text: str | None = None, **request: Unpack[GenerateArgs]
+    ) -> GenerateOutput:
+        """One completion, whole; with `sampling.n` above 1, which has no type of its own, the list
+        of all.
 
         Takes the arguments of `submit`. The first sample that fails ends the others.
         """
@@ -78,17 +82,18 @@ class AsyncClient:
             self._transport, RingClient
         ):  # to read a stream costs more than an answer
             outputs = await self._transport.complete(checked_request({"text": text, **request}))
-            return outputs if len(outputs) > 1 else outputs[0]
+            return outputs[0] if len(outputs) == 1 else cast("GenerateOutput", outputs)
         generations = await self.submit_samples(text=text, **request)
         if len(generations) == 1:
             return await generations[0].result()
         async with AsyncExitStack() as stack:
             for generation in generations:
                 stack.push_async_callback(generation.aclose)
-            return await all_of(generation.result() for generation in generations)
+            outputs = await all_of(generation.result() for generation in generations)
+            return cast("GenerateOutput", outputs)
 
     async def stream(
-        self, text: str | None = None, **request: Any
+        self, text: str | None = None, **request: Unpack[StreamArgs]
     ) -> AsyncGenerator[GenerateOutput, None]:
         """One completion as it grows; n must be 1. Leaving the loop early aborts the request."""
         generation = await self.submit(text=text, stream=True, **request)
@@ -98,7 +103,7 @@ class AsyncClient:
         finally:
             await generation.aclose()
 
-    async def tokenize(self, text: str | None = None, **request: Any) -> list[int]:
+    async def tokenize(self, text: str | None = None, **request: Unpack[TokenizeArgs]) -> list[int]:
         """The token ids of `text`, or of the prompt that the chat template makes of `messages`.
 
         The arguments are the fields of `srt.client.generation.TokenizeRequest`.
@@ -111,7 +116,7 @@ class AsyncClient:
         self,
         text: str | None = None,
         continuations: Sequence[str | Sequence[int]] = (),
-        **request: Any,
+        **request: Unpack[ScoreArgs],
     ) -> ScoreOutput:
         """The log-probabilities of each continuation behind `text` (or `input_ids`).
 

@@ -13,16 +13,19 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
+from srt.client.arguments import BatchArgs, Fields, ScoreArgs
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput, ScoreOutput
 from srt.client.many import generate_many
 from srt.client.request_fields import checked_request
 from srt.launch import PARENT_FD_VARIABLE
 from srt.wire.errors import ConfigError, RingError, SrtError, check_process
+from srt.wire.sampling import SamplingParams
 
 T = TypeVar("T")
+Sampling = SamplingParams | Fields | None
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
@@ -72,27 +75,47 @@ class Engine:
     async def __aexit__(self, *exc: object) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
+    @overload
+    def generate(  # type: ignore[overload-overlap]  # a text is one prompt, though a sequence
+        self, prompts: str, sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> GenerateOutput: ...
+
+    @overload
     def generate(
-        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
-    ) -> Any:
+        self, prompts: Sequence[str], sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> list[GenerateOutput]: ...
+
+    def generate(
+        self, prompts: str | Sequence[str], sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> GenerateOutput | list[GenerateOutput]:
         """Complete one prompt (a GenerateOutput) or several at once (a list, in order).
 
         `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`. With
-        `n` above 1 there is a list of samples in place of each output. A batch may be of any size;
-        the first failure ends all of it.
+        `n` above 1 there is a list of samples in place of each output, which has no type of its
+        own. A batch may be of any size; the first failure ends all of it.
         """
         outputs = self.call(self._generate(prompts, sampling, request))
         return outputs[0] if isinstance(prompts, str) else outputs
 
+    @overload
+    async def async_generate(  # type: ignore[overload-overlap]  # as above
+        self, prompts: str, sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> GenerateOutput: ...
+
+    @overload
     async def async_generate(
-        self, prompts: str | Sequence[str], sampling: dict[str, Any] | None = None, **request: Any
-    ) -> Any:
+        self, prompts: Sequence[str], sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> list[GenerateOutput]: ...
+
+    async def async_generate(
+        self, prompts: str | Sequence[str], sampling: Sampling = None, **request: Unpack[BatchArgs]
+    ) -> GenerateOutput | list[GenerateOutput]:
         """`generate` for asynchronous code. Cancelling it ends its requests."""
         outputs = await self._acall(self._generate(prompts, sampling, request))
         return outputs[0] if isinstance(prompts, str) else outputs
 
     async def async_stream(
-        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+        self, prompt: str, sampling: Sampling = None, **request: Unpack[BatchArgs]
     ) -> AsyncGenerator[GenerateOutput, None]:
         """`stream` for asynchronous code."""
         outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
@@ -104,7 +127,7 @@ class Engine:
                 await self._acall(outputs.aclose())
 
     def stream(
-        self, prompt: str, sampling: dict[str, Any] | None = None, **request: Any
+        self, prompt: str, sampling: Sampling = None, **request: Unpack[BatchArgs]
     ) -> Generator[GenerateOutput, None, None]:
         """One completion as it grows."""
         outputs = self.client.stream(prompt, sampling=sampling or {}, **request)
@@ -119,7 +142,10 @@ class Engine:
                 self.call(outputs.aclose())
 
     def score(
-        self, prefix: str | None, continuations: Sequence[str | Sequence[int]], **request: Any
+        self,
+        prefix: str | None,
+        continuations: Sequence[str | Sequence[int]],
+        **request: Unpack[ScoreArgs],
     ) -> ScoreOutput:
         """How likely each continuation is behind the prefix; see `AsyncClient.score`."""
         return self.call(self.client.score(prefix, continuations, **request))
@@ -182,8 +208,8 @@ class Engine:
     async def _generate(
         self,
         prompts: str | Sequence[str],
-        sampling: dict[str, Any] | None,
-        request: dict[str, Any],
+        sampling: Sampling,
+        request: BatchArgs,
     ) -> list[Any]:
         """Of each prompt its output, or the list of its samples if n > 1."""
         texts = [prompts] if isinstance(prompts, str) else prompts

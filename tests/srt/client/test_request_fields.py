@@ -122,6 +122,8 @@ def test_what_is_to_be_tokenized() -> None:
         ({"tools": [{"name": "f", "strict": True}]}, "tools[0].strict"),
         ({"messages": [MESSAGE | {"colour": "red"}]}, "messages[0].colour"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
+        ({"messages": 5}, "messages"),
+        ({"return": {}}, "return"),
         ({"messages": ["hi"]}, "messages[0]"),
         ({"messages": [MESSAGE | {"tool_calls": "c"}]}, "messages[0].tool_calls"),
         ({"messages": [MESSAGE | {"tool_calls": [{"id": "c"}]}]}, "messages[0].tool_calls[0]"),

@@ -1,0 +1,48 @@
+"""Programs as a type checker sees them: it reads this file, and nothing runs it.
+
+What is wrong here has to be found, or its `ignore` is one too many.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import assert_type
+
+from srt import AsyncClient, Engine
+from srt.client.generation import GenerateOutput, Generation, ScoreOutput
+from srt.wire.messages import ChatMessage
+from srt.wire.sampling import SamplingParams
+
+
+async def asks(client: AsyncClient) -> None:
+    sampling = SamplingParams(max_new_tokens=3)
+    assert_type(await client.generate("a", sampling=sampling), GenerateOutput)
+    assert_type(await client.generate("a", sampling={"min_p": 0.1}, timeout_ms=5), GenerateOutput)
+    chat = [{"role": "user", "content": "b"}]
+    assert_type(
+        await client.submit(messages=[ChatMessage("user", "a"), *chat], tools=[{"name": "f"}]),
+        Generation,
+    )
+    assert_type(await client.submit_samples(text="a", return_logprob=True), list[Generation])
+    assert_type(client.stream("a", cache_salt="x"), AsyncGenerator[GenerateOutput, None])
+    assert_type(await client.tokenize(messages=chat), list[int])
+    assert_type(await client.score("a", ["b", [1, 2]], input_ids=None), ScoreOutput)
+
+
+async def asks_wrongly(client: AsyncClient) -> None:
+    await client.generate("a", colour="red")  # type: ignore[call-arg]
+    await client.generate("a", timeout_ms="5")  # type: ignore[arg-type]
+    await client.submit("a")  # type: ignore[call-arg]
+    await client.tokenize("a", sampling={})  # type: ignore[call-arg]
+    await client.score("a", ["b"], stream=True)  # type: ignore[call-arg]
+
+
+def runs(engine: Engine) -> None:
+    assert_type(engine.generate("a"), GenerateOutput)
+    assert_type(engine.generate(["a", "b"], {"top_k": 3}), list[GenerateOutput])
+    assert_type(engine.score("a", ["b"]), ScoreOutput)
+    engine.generate(5)  # type: ignore[call-overload]
+    engine.generate("a", colour="red")  # type: ignore[call-overload]
+
+
+async def runs_beside(engine: Engine) -> None:
+    assert_type(await engine.async_generate("a"), GenerateOutput)
+    assert_type(await engine.async_generate(("a", "b")), list[GenerateOutput])
