@@ -30,7 +30,6 @@ async def asks(client: AsyncClient) -> None:
 async def asks_wrongly(client: AsyncClient) -> None:
     await client.generate("a", colour="red")  # type: ignore[call-arg]
     await client.generate("a", timeout_ms="5")  # type: ignore[arg-type]
-    await client.submit("a")  # type: ignore[call-arg]
     await client.tokenize("a", sampling={})  # type: ignore[call-arg]
     await client.score("a", ["b"], stream=True)  # type: ignore[call-arg]
 

@@ -11,10 +11,12 @@ import httpx
 async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Lines as they come, without their end. Only a newline ends one: httpx's own splitting also
     takes U+2028 and the like, which JSON may hold as they are."""
-    rest = b""
+    parts: list[bytes] = []  # of a line: joined once, so that a long one takes linear time
     async for chunk in response.aiter_bytes():
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, rest = chunk.split(b"\n")
         for line in lines:
-            yield line.removesuffix(b"\r")
-    if rest:
+            yield b"".join((*parts, line)).removesuffix(b"\r")
+            parts.clear()
+        parts.append(rest)
+    if rest := b"".join(parts):
         yield rest

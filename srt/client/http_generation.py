@@ -106,18 +106,23 @@ class HttpGeneration(Snapshots):
             return
         if not self.has_ended and _is_news(output, self.last):
             self.wake()
-        self.last = msgspec.structs.replace(output, rid=self.rid)
+        self.last = output
         self.text, self.finish = output.text, output.finish
         self.prompt_tokens = output.prompt_tokens
 
     def known(self, delta: str) -> GenerateOutput:
-        return msgspec.structs.replace(self.last, delta=delta)
+        last = self.last
+        if (last.rid, last.delta) == (self.rid, delta):
+            return last
+        return msgspec.structs.replace(last, rid=self.rid, delta=delta)
 
     async def until_changed(self) -> None:
         if self._samples.reader is None:
             while not self.changed.is_set():
                 await self._samples.advance()
-        await super().until_changed()
+            self.changed.clear()
+        else:
+            await super().until_changed()
 
     async def complete(self) -> None:
         """The usage of a chat, which follows its end; and the connection can be used again."""

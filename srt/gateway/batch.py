@@ -18,6 +18,7 @@ import msgspec
 from srt.client.generation import GenerateOutput, Generation, Request
 from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, check_running
+from srt.tasks import all_of
 from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
@@ -59,12 +60,7 @@ class Batch:
 
     async def results(self) -> list[GenerateOutput]:
         """The final outputs, in order. The first failure fails all."""
-        tasks = [asyncio.ensure_future(self._result(i)) for i in range(len(self.generations))]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await all_of(self._result(i) for i in range(len(self.generations)))
 
     async def _result(self, index: int) -> GenerateOutput:
         output = await self.generations[index].result()

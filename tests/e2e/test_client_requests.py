@@ -32,7 +32,7 @@ async def test_samples_are_what_their_seeds_say(server: Server) -> None:
             for i in range(3)
         ]
         for client in (ring, http):
-            samples = await client.generate(PROMPT, sampling={**SEEDED, "n": 3})
+            samples: Any = await client.generate(PROMPT, sampling={**SEEDED, "n": 3})
             assert [facts(output) for output in samples] == [facts(output) for output in alone]
             assert all(output.cached_tokens == output.prompt_tokens - 1 for output in samples)
     assert len({output.text for output in alone}) > 1
@@ -41,7 +41,9 @@ async def test_samples_are_what_their_seeds_say(server: Server) -> None:
 async def test_samples_of_a_chat(server: Server) -> None:
     async with both(server) as clients:
         sampling = {**SEEDED, "n": 3, "max_new_tokens": 5}
-        outputs = [await client.generate(messages=CHAT, sampling=sampling) for client in clients]
+        outputs: list[Any] = [
+            await client.generate(messages=CHAT, sampling=sampling) for client in clients
+        ]
     ring, http = ([facts(output) for output in samples] for samples in outputs)
     assert ring == http
     assert [output.completion_tokens for output in outputs[1]] == [5, 5, 5]
@@ -65,7 +67,7 @@ async def test_samples_are_aborted_together_or_one_by_one(server: Server, way: s
         await client.abort(rid)
         assert_aborted([output async for output in snapshots][-1])
         await assert_soon_idle(server)
-        samples = await client.generate(PROMPT, sampling={**GREEDY, "n": 2}, rid=rid)
+        samples: Any = await client.generate(PROMPT, sampling={**GREEDY, "n": 2}, rid=rid)
         assert samples[0].text == samples[1].text
 
 
@@ -120,7 +122,7 @@ async def test_a_rid_is_taken_with_those_of_its_samples(server: Server) -> None:
 async def test_the_prompts_log_probabilities_are_for_all_samples(server: Server) -> None:
     async with both(server) as clients:
         for client in clients:
-            samples = await client.generate(
+            samples: Any = await client.generate(
                 PROMPT, sampling={**SEEDED, "n": 3}, return_logprob=True, logprob_start_len=1
             )
             rows = [output.prompt_logprobs for output in samples]

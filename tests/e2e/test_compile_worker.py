@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -123,7 +124,8 @@ async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
         assert again.text == known.text and not any(task.done() for task in parked)
         assert (await client.stats())["num_grammar_queue_reqs"] == 4
         await client.abort("mine")
-        for sample in await aborted:
+        samples: Any = await aborted
+        for sample in samples:
             assert sample.finish == Finish("abort") and sample.text == ""
             assert sample.prompt_tokens > 0 == sample.completion_tokens
         os.kill(compiler, signal.SIGKILL)

@@ -112,6 +112,7 @@ def test_select_agrees_with_the_server_and_with_its_parts(
     output = engine.generate(
         prompt + choices[0], {"max_new_tokens": 0}, return_logprob=True, logprob_start_len=5
     )
+    assert output.prompt_logprobs is not None
     assert scored.choices[0].total == pytest.approx(output.prompt_logprobs[0][0], abs=1e-3)
     for method in (sgl.greedy_token_selection, sgl.unconditional_likelihood_normalized):
         state = sgl.function(

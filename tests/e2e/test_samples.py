@@ -23,8 +23,12 @@ async def most_used(server: Server, count: int, n: int) -> tuple[int, int]:
     async with AsyncClient(server.ring) as client:
         before = (await client.stats())["computed_prompt_tokens_total"]
         tasks = [
-            asyncio.ensure_future(client.generate(input_ids=PROMPT, sampling=sampling, **salted))
-            for salted in ({"cache_salt": f"{count} x {n}, {i}"} for i in range(count))
+            asyncio.ensure_future(
+                client.generate(
+                    input_ids=PROMPT, sampling=sampling, cache_salt=f"{count} x {n}, {i}"
+                )
+            )
+            for i in range(count)
         ]
         most = 0
         while not all(task.done() for task in tasks):
@@ -62,7 +66,7 @@ async def test_samples_are_those_of_their_seeds(server: Server, sampling: dict[s
     text = "Here is a person as JSON: "
     common = {"max_new_tokens": 40, **sampling}
     async with AsyncClient(server.ring) as client:
-        samples = await client.generate(text, sampling={**common, "n": 4, "seed": 11})
+        samples: Any = await client.generate(text, sampling={**common, "n": 4, "seed": 11})
         for i, sample in enumerate(samples):
             alone = await client.generate(text, sampling={**common, "seed": sub_seed(11, i)})
             assert sample.text == alone.text and sample.output_ids == alone.output_ids
@@ -78,7 +82,7 @@ async def test_prompt_logprobs_are_computed_once(server: Server) -> None:
     async with AsyncClient(server.ring) as client:
         before = (await client.stats())["computed_prompt_tokens_total"]
         sampling = {"n": 3, "max_new_tokens": 2}
-        samples = await client.generate(input_ids=ids, sampling=sampling, **fields)
+        samples: Any = await client.generate(input_ids=ids, sampling=sampling, **fields)
         after = (await client.stats())["computed_prompt_tokens_total"]
     assert after - before == LENGTH + 2
     first = samples[0].prompt_logprobs

@@ -118,7 +118,7 @@ class Soak:
 
     async def _whole(self) -> None:
         request = request_of(self._rng)
-        outputs = await self._client.generate(**request)
+        outputs: Any = await self._client.generate(**request)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         assert len(outputs) == request["sampling"].get("n", 1)
         for output in outputs:

@@ -17,6 +17,8 @@ from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
 from tests.waiting import SOON_S
 
+EVENTS = {"content-type": "text/event-stream"}
+
 
 async def test_text_with_logprobs_and_all_sampling_fields() -> None:
     fake = FakeClient()
@@ -392,7 +394,7 @@ async def test_no_server_and_foreign_errors() -> None:
 
 async def test_a_truncated_stream_is_an_error() -> None:
     def cut(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=b": ping\n\n")
+        return httpx.Response(200, content=b": ping\n\n", headers=EVENTS)
 
     async with HttpClient("http://x", transport=httpx.MockTransport(cut)) as client:
         generation = await client.submit(Request(text="a"))
@@ -413,7 +415,7 @@ async def test_a_strange_event_ends_the_request_with_the_servers_error(
     event: bytes, n: int
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, content=event + b"\n\n")
+        return httpx.Response(200, content=event + b"\n\n", headers=EVENTS)
 
     async with HttpClient("http://strange", transport=httpx.MockTransport(answer)) as client:
         request = Request(text="a", sampling=SamplingParams(n=n))
