@@ -31,21 +31,21 @@ class NewTokenRatio:
 
     def raise_after_retraction(self, running: Iterable[Req]) -> None:
         reqs = list(running)
-        used = sum(req.num_outputs + RETRACT_HEADROOM for req in reqs)
-        allowed = sum(req.max_new_tokens for req in reqs)
+        used = sum(req.tokens.num_outputs + RETRACT_HEADROOM for req in reqs)
+        allowed = sum(req.tokens.max_len - req.tokens.prompt_len for req in reqs)
         self.value = min(1.0, max(self.value, used / max(1, allowed)))
 
 
 def prefix_need(req: Req, cache: PrefixCache) -> int:
     """Slots that admitting `req` takes from what is available: its uncached tokens, and those
     cached tokens that its lock would make unevictable."""
-    matched = min(cache.track(req.cursor, req.tokens, req.salt), req.max_prefix_len)
+    matched = min(cache.track(req.cursor, req.tokens.known, req.wish.salt), req.max_prefix_len)
     newly_locked = 0
     for node in req.cursor.path():
         if node.lock_ref > 0:
             break  # and so are all above it
         newly_locked += max(0, min(node.end, matched) - node.start)
-    return req.num_tokens - matched + newly_locked
+    return req.tokens.known_len - matched + newly_locked
 
 
 def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bool:
@@ -54,16 +54,16 @@ def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bo
     Then waiting a step or two saves computing it twice. What such a req has computed is in the
     tree already, so comparing up to the end of the match plus one token is enough.
     """
-    candidates = [other for other in prefilling if other.salt == req.salt]
+    candidates = [other for other in prefilling if other.wish.salt == req.wish.salt]
     if not candidates or not cache.enabled:
         return False
-    tokens = req.tokens
-    matched = cache.track(req.cursor, tokens, req.salt)
+    tokens = req.tokens.known
+    matched = cache.track(req.cursor, tokens, req.wish.salt)
     if matched == len(tokens) or matched >= req.max_prefix_len:
         return False  # a longer match would be of no use
     for other in candidates:
-        theirs = other.tokens
-        if other.prefill_len > matched and theirs[matched] == tokens[matched]:
+        theirs = other.tokens.known
+        if other.held.prefill_len > matched and theirs[matched] == tokens[matched]:
             if np.array_equal(theirs[:matched], tokens[:matched]):
                 return True
     return False

@@ -20,7 +20,7 @@ DECODE_RUN = 16  # slots set aside at once for a decoding req
 
 def retraction_key(req: Req) -> tuple[int, int]:
     """Fewest outputs first; of those, the latest arrival."""
-    return req.num_outputs, -req.handle
+    return req.tokens.num_outputs, -req.handle
 
 
 class DecodePlanner:
@@ -52,9 +52,9 @@ class DecodePlanner:
         self._reserve(decoding)
         victims = _Victims(decoding, self._running.values())
         for req in decoding:
-            if req.row < 0:
+            if req.residency is None:
                 continue  # retracted for one before it
-            if req.pending > 0 and req.needs_newest_token:
+            if req.is_limited and req.needs_newest_token and req.tokens.are_late:
                 if self._reserve_one(req, 1, victims):
                     plan.deferred.append(req)
             else:
@@ -62,41 +62,40 @@ class DecodePlanner:
 
     def plan_deferred(self, plan: Plan) -> None:
         """The rows of those that were deferred, whose newest token is known now."""
-        waiting = [req for req in plan.deferred if req.is_resident and req.wants_decode]
+        waiting = [req for req in plan.deferred if req.wants_decode]
         waiting.sort(key=retraction_key, reverse=True)
         victims = _Victims(waiting, ())
         for req in waiting:
-            if req.row >= 0:
+            if req.residency is not None:
                 self._add(plan, req, victims)
 
     def _add(self, plan: Plan, req: Req, victims: "_Victims") -> None:
         """A row for the req's newest token; after a jump for several, in chunks if need be."""
-        length = req.extend_left
+        held = req.residency
+        assert held is not None
+        length = req.tokens.seq_len - held.kv_len
         if length > 1:
             length = min(length, max(1, self._max_tokens - plan.num_tokens))
-        if req.num_spare < length and plan.has_lost_rows:
-            length = req.num_spare
+        if held.num_spare < length and plan.has_lost_rows:
+            length = held.num_spare
             if length == 0:
                 return  # it has its row in the next step
-        elif req.num_spare < length and not self._reserve_one(req, length, victims):
+        elif held.num_spare < length and not self._reserve_one(req, length, victims):
             return
         limits = self._limits(req, length) if req.is_limited else NO_LIMITS
         if limits is not None:
-            self._memory.take_spare(req, length)
+            self._memory.take_spare(held, length)
             plan.add(req, length, is_decode=True, limits=limits)
 
     def _reserve(self, decoding: list[Req]) -> None:
         """Set slots aside for those that have too few. If there are not enough for all, what is
         set aside for anyone is given back, and nobody gets any here."""
         most = self._max_tokens
-        short = [req for req in decoding if req.num_spare < min(req.extend_left, most)]
+        short = [req for req in decoding if req.num_missing(most) > 0]
         if not short:
             return
         run = DECODE_RUN if self._memory.easy_room >= DECODE_RUN * len(self._running) else 0
-        counts = [
-            max(min(req.extend_left, most) - req.num_spare, min(run, req.remaining))
-            for req in short
-        ]
+        counts = [max(req.num_missing(most), min(run, req.remaining)) for req in short]
         if self._memory.find(sum(counts)):
             self._memory.set_aside(short, counts, in_runs=run > 0)
         else:
@@ -106,8 +105,9 @@ class DecodePlanner:
         """See that `req` has `count` slots set aside. If there are not enough, what is set aside
         for those that have their rows is taken back; then the least advanced of those that are not
         part of the plan yet gives up its memory, or `req` itself: the answer is False then."""
-        while req.num_spare < count:
-            missing = count - req.num_spare
+        held = req.held
+        while held.num_spare < count:
+            missing = count - held.num_spare
             if self._memory.find(missing):
                 self._memory.set_aside([req], [missing], in_runs=True)
                 break
@@ -135,9 +135,10 @@ class _Victims:
     def least(self) -> Req:
         """The next one that is still in memory."""
         if self._least_last is None:
-            prefilling = [req for req in self._running if req.is_prefilling and req.pending == 0]
+            running = [req for req in self._running if not req.tokens.are_late]
+            prefilling = [req for req in running if req.held.prefill_left > 0]
             self._least_last = self.decoding + prefilling
             self._least_last.sort(key=retraction_key, reverse=True)
-        while not self._least_last[-1].is_resident:
+        while self._least_last[-1].residency is None:
             self._least_last.pop()
         return self._least_last[-1]

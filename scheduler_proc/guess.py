@@ -27,7 +27,7 @@ class Guess:
     def __init__(self, step: Step, rows: list[Row]) -> None:
         self._step = step
         self._rows = rows
-        self._changes = _Changes(step.batch, [row.req.logit_changes for row in rows])
+        self._changes = _Changes(step.batch, [row.req.tokens.logit_changes for row in rows])
 
     @classmethod
     def of(
@@ -37,10 +37,11 @@ class Guess:
         a row, or where details are asked for, which do not come row by row."""
         rows = []
         for req in reqs:
-            if req.extend_left != 1 or req.num_spare == 0 or req.wants_logprobs:
+            held = req.residency
+            if held is None or held.num_spare == 0 or req.extend_left != 1 or req.wants_logprobs:
                 return None
-            limits = req.kind_of_limits()
-            rows.append(Row(req, req.residency, req.kv_len, 1, True, samples=True, limits=limits))
+            limits = req.rules.kind(req.grammar)
+            rows.append(Row(req, held, held.kv_len, 1, True, samples=True, limits=limits))
         step = lay_out(rows, table, sampling)
         if any(part and part.batch.detail_rows is not None for part in (first, step)):
             return None
@@ -73,7 +74,7 @@ def _place(row: Row) -> tuple[int, ...]:
 def _fill_in(batch: ForwardBatch, row: Row) -> None:
     """The row's token and its limits."""
     mask, suppressed = row.limits
-    batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens[-1]
+    batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens.known[-1]
     if suppressed is not None:
         batch.suppressed.append(SuppressedIds(row.sample, suppressed))
     if batch.masks is None or batch.mask_rows is None:

@@ -15,18 +15,19 @@ def check_invariants(core: Scheduler) -> None:
     _check_sizes(core, nodes)
     _check_locks(core, nodes)
     for req in core.running.values():
-        lengths = (0, req.shared_len, req.computed_len, req.kv_len, req.seq_len)
-        assert list(lengths) == sorted(lengths), f"{req.rid}: lengths out of order: {lengths}"
+        held = req.held
+        lengths = (0, held.shared_len, held.computed_len, held.kv_len, req.tokens.seq_len)
+        assert list(lengths) == sorted(lengths), f"{req.wish.rid}: lengths out of order: {lengths}"
 
 
 def _check_ownership(core: Scheduler, nodes: list[TreeNode]) -> None:
     """free + cached + in flight = pool, and every slot has one owner."""
     owned = [node.slots for node in nodes] + [core.pool.free_slots()]
     owned += [
-        core.table.slots[req.row, req.shared_len : req.kv_len + req.num_spare]
-        for req in core.running.values()
+        core.table.slots[held.row, held.shared_len : held.kv_len + held.num_spare]
+        for held in (req.held for req in core.running.values())
     ]
-    spares = sum(req.num_spare for req in core.running.values())
+    spares = sum(req.held.num_spare for req in core.running.values())
     assert core.memory.room - core.memory.easy_room == spares, "the count of spares is wrong"
     slots = np.sort(np.concatenate(owned))
     assert len(slots) == core.pool.size, f"{len(slots)} slots have an owner of {core.pool.size}"
@@ -45,7 +46,7 @@ def _check_locks(core: Scheduler, nodes: list[TreeNode]) -> None:
     """A node's lock_ref is the number of running reqs whose prefix passes through it."""
     expected: Counter[int] = Counter()
     for req in core.running.values():
-        node = req.node
+        node: TreeNode | None = req.held.node
         while node is not None and node.parent is not None:
             expected[node.uid] += 1
             node = node.parent

@@ -27,19 +27,19 @@ class Jumps:
         if req.grammar is None or retokeniser is None:
             return
         try:
-            tail = req.output_tail(WINDOW_TOKENS)
-            is_whole = len(tail) == req.num_outputs
+            tail = req.tokens.outputs[-WINDOW_TOKENS:].tolist()
+            is_whole = len(tail) == req.tokens.num_outputs
             jump = retokeniser.jump(tail, is_whole, req.grammar, req.remaining)
             if jump is not None:
                 self._append(req, jump)
                 req.drop_free_grammar()
-            if req.finish is None and req.ending is None:
+            if req.finish is None and req.pending is None:
                 self._end_if_forced(req, retokeniser)
         except GrammarError as error:
             fail_grammar(self._state, req, error)
 
     def _append(self, req: Req, jump: Jump) -> None:
-        first = req.num_tokens - jump.drop
+        first = req.tokens.known_len - jump.drop
         tokens, finish = jump.tokens, None
         for i, token in enumerate(jump.tokens):
             # Text that has been sent before cannot end the req: it would be taken back.
@@ -53,10 +53,11 @@ class Jumps:
             finish = Finish("stop")
         if finish is None and req.remaining == 0:
             finish = Finish("length")
-        if req.scoring is not None:  # sent when their log-probabilities are known
-            req.unsent_jump = (jump.drop, jump.skip)
-            req.next_logprob = first if not req.wants_logprobs else req.next_logprob
-            req.logprob_stop, req.ending = req.num_tokens, finish
+        pending = req.pending
+        if pending is not None:  # sent when their log-probabilities are known
+            pending.jump = (jump.drop, jump.skip)
+            pending.start = pending.start if pending.is_unplanned else first
+            pending.stop, pending.ending = req.tokens.known_len, finish
             self._state.memory.truncate(req, first - 1)
             return
         self._state.memory.truncate(req, first)
@@ -67,11 +68,11 @@ class Jumps:
     def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
         """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
         eos = retokeniser.eos_id
-        if eos is None or req.grammar is None or req.scoring is not None:
+        if eos is None or req.grammar is None:
             return
         if not retokeniser.only_eos(req.grammar):
             return
-        req.append(eos)
+        req.replace_tail(0, [eos])
         self._count(1)
         self._state.outputs.jump(req, 0, 0, [eos], [math.nan])
         self._state.finish(req, Finish("stop", matched=eos))

@@ -28,7 +28,7 @@ def lay_out(
     slots, order = table.slots, np.arange(qo_indptr[-1], dtype=np.int32)
     kv_buffer = np.empty(kv_indptr[-1] + kv_room, np.int32)
     kv_indices = kv_buffer[: kv_indptr[-1]]
-    parts = [slots[row.req.row, : row.start + row.extend_len] for row in rows]
+    parts = [slots[row.residency.row, : row.start + row.extend_len] for row in rows]
     np.concatenate(parts, out=kv_indices)
     input_ids, at, late_samples = _input_ids(rows, qo_indptr)
     samples = np.flatnonzero([row.samples for row in rows])
@@ -36,7 +36,7 @@ def lay_out(
     for sample, row in enumerate(picked):
         row.sample = sample
     adjusts, late_changes = _adjust_arrays(picked)
-    table_rows = np.array([row.req.row for row in picked], np.int64)
+    table_rows = np.array([row.residency.row for row in picked], np.int64)
     batch = ForwardBatch(
         input_ids=input_ids,
         positions=order + np.repeat(starts - qo_indptr[:-1], extend_lens),
@@ -65,15 +65,15 @@ def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list
         if _is_late(row):
             known -= 1
             at.append(first + known)
-            samples.append(req.pending_sample)
+            samples.append(req.tokens.late_sample)
         if known > 0:
-            input_ids[first : first + known] = req.tokens[row.start : row.start + known]
+            input_ids[first : first + known] = req.tokens.known[row.start : row.start + known]
     return input_ids, at, samples
 
 
 def _is_late(row: Row) -> bool:
     """Whether its last token is still being sampled."""
-    return row.start + row.extend_len > row.req.num_tokens
+    return row.start + row.extend_len > row.req.tokens.known_len
 
 
 def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
         first, stop = row.logprob_start, row.logprob_stop
         at = qo_indptr[number] - row.start
         tokens.append(np.arange(first, stop, dtype=np.int32) - 1 + at)
-        targets.append(row.req.tokens[first:stop])
+        targets.append(row.req.tokens.known[first:stop])
     return {
         "logprob_tokens": np.concatenate(tokens).astype(np.int32),
         "logprob_targets": np.concatenate(targets),
@@ -98,7 +98,7 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
 
 def _detail_arrays(rows: list[Row]) -> dict[str, Any]:
     """The detail rows of those that ask, the samples' first; each row learns its own."""
-    asking = [row for row in rows if row.req.wants_details]
+    asking = [row for row in rows if row.req.wish.wants_details]
     if not asking:
         return {}
     parts: list[tuple[Req, np.ndarray]] = []  # who asks, and the detail_rows
@@ -110,7 +110,7 @@ def _detail_arrays(rows: list[Row]) -> dict[str, Any]:
             num_details += 1
     logprobs_at = sum(row.samples for row in rows)
     for row in rows:
-        if row.num_logprobs > 0 and row.req.wants_details:
+        if row.num_logprobs > 0 and row.req.wish.wants_details:
             row.known_detail = num_details
             parts.append((row.req, np.arange(logprobs_at, logprobs_at + row.num_logprobs)))
             num_details += row.num_logprobs
@@ -139,19 +139,19 @@ def _limit_arrays(limits: list[Limits]) -> dict[str, Any]:
 
 def _adjust_arrays(picked: list[Row]) -> tuple[dict[str, Any], tuple[LateChange, ...]]:
     """The changes of each sample's logits, and which of these wait for a token."""
-    if all(row.req.logit_changes is None for row in picked):
+    if all(row.req.tokens.logit_changes is None for row in picked):
         return {}, ()
     columns: list[Entries] = []
     late: list[LateChange] = []
     lens = [0] * len(picked)
     start = 0
     for sample, row in enumerate(picked):
-        changes = row.req.logit_changes
+        changes = row.req.tokens.logit_changes
         if changes is None:
             continue
         if changes.count_outputs and _is_late(row):
             columns.append(changes.entries_with_room())
-            late.append(LateChange(changes, row.req.pending_sample, start, columns[-1].counts))
+            late.append(LateChange(changes, row.req.tokens.late_sample, start, columns[-1].counts))
         else:
             columns.append(changes.entries)
         lens[sample] = len(columns[-1].ids)
@@ -169,14 +169,16 @@ def _adjust_arrays(picked: list[Row]) -> tuple[dict[str, Any], tuple[LateChange,
 def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray]:
     """The `detail_` arrays, of (who asks, detail_rows [n])."""
     counts = [len(rows) for _, rows in parts]
-    num_ids = [len(req.logprob_ids) for req, _ in parts]
+    num_ids = [len(req.wish.logprob_ids) for req, _ in parts]
     return {
         "detail_rows": np.concatenate([rows for _, rows in parts]).astype(np.int32),
         "detail_top": np.repeat(
-            [req.scoring.top for req, _ in parts if req.scoring is not None], counts
+            [req.wish.scoring.top for req, _ in parts if req.wish.scoring is not None], counts
         ).astype(np.int32),
         "detail_indptr": indptr_of(np.repeat(num_ids, counts)),
-        "detail_ids": np.concatenate([np.tile(req.logprob_ids, len(rows)) for req, rows in parts]),
+        "detail_ids": np.concatenate(
+            [np.tile(req.wish.logprob_ids, len(rows)) for req, rows in parts]
+        ),
     }
 
 

@@ -30,7 +30,8 @@ NO_LIMITS = Limits()
 
 
 class TokenRules:
-    """What one request rules out itself: bad words, and all but its allowed_token_ids."""
+    """What one request rules out itself: bad words, all but its allowed_token_ids, and to stop
+    before min_new_tokens."""
 
     def __init__(self, wire: TokenizedReq, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -38,16 +39,21 @@ class TokenRules:
         allowed = wire.sampling.allowed_token_ids
         self._allowed = None if allowed is None else _mask_of(allowed, vocab_size)
         self._healed_ids: list[int] = unpack_ids(wire.healed_ids).tolist()
+        self._stop_ids = np.unique([*wire.eos_ids, *wire.sampling.stop_token_ids]).astype(np.int32)
+        self._min_new_tokens = wire.sampling.min_new_tokens
         self.forbid_something = self._bad is not None or self._allowed is not None
+        self.is_any = self.forbid_something or self._min_new_tokens > 0
         self.need_output = self._bad is not None and self._bad.reach > 0
 
-    def limits(self, output: np.ndarray, grammar: Grammar | None, stops: np.ndarray) -> Limits:
-        """What may follow `output` (int32 [n]) within a grammar, none of `stops` (int32 [m]).
+    def limits(self, output: np.ndarray, num_outputs: int, grammar: Grammar | None) -> Limits:
+        """What may follow `num_outputs` tokens, of which `output` (int32 [n]) are known, within a
+        grammar: no stop id until min_new_tokens.
 
         A stop is let through where a grammar lets nothing else follow. Raises GrammarError if the
         grammar cannot go on, NoTokenLeft if nothing is left.
         """
         bad = self._bad_ids(output)
+        stops = self._stop_ids if num_outputs < self._min_new_tokens else _NO_IDS
         if grammar is None and self._allowed is None:
             return self._suppressed(stops, bad)
         mask = self._mask(output, grammar, bad)

@@ -63,7 +63,7 @@ class OutputBuffer:
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
     ) -> None:
         self._start(req)
-        if req.is_watched:
+        if req.wish.is_watched:
             self._add_detail(detail)
             self._add_column(req, [token], [logprob])
             return
@@ -86,7 +86,7 @@ class OutputBuffer:
     ) -> None:
         """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
         `logprobs` and `detail` are theirs."""
-        if req.cached_tokens < 0:
+        if req.cached_tokens is None:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
         self._start(req)
@@ -108,7 +108,7 @@ class OutputBuffer:
     ) -> None:
         """Log-probabilities (float32 [n]) of prompt tokens [start, start+n)."""
         self._start(req)
-        ids = req.tokens[start : start + len(logprobs)]
+        ids = req.tokens.known[start : start + len(logprobs)]
         self._prompt_logprobs.append(
             PromptLogprobs(req.handle, start, pack_ids(ids), pack_floats(logprobs), detail)
         )
@@ -149,7 +149,7 @@ class OutputBuffer:
         self._counts.append(len(ids))
         self._ids += ids
         self._logprobs += logprobs
-        self._wants_logprobs |= req.scoring is not None
+        self._wants_logprobs |= req.wish.scoring is not None
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
         """Of the column that comes next."""
@@ -160,24 +160,25 @@ class OutputBuffer:
         if req.started:
             return
         req.started = True
+        wish, scoring = req.wish, req.wish.scoring
         self._starts.append(
             ReqStart(
                 handle=req.handle,
-                client=req.client,
-                rid=req.rid,
-                prompt_tokens=req.prompt_len + req.healed_tokens,
-                cached_tokens=max(0, req.cached_tokens),
-                stop=req.sampling.stop,
-                min_new_tokens=req.sampling.min_new_tokens,
-                stream=req.stream,
-                scoring=req.scoring,
-                skip_special_tokens=req.sampling.skip_special_tokens,
-                skip_bytes=req.healed_bytes,
-                stop_regex=req.sampling.stop_regex,
-                no_stop_trim=req.sampling.no_stop_trim,
+                client=wish.client,
+                rid=wish.rid,
+                prompt_tokens=req.tokens.prompt_len + wish.healed_tokens,
+                cached_tokens=req.cached_tokens or 0,
+                stop=wish.sampling.stop,
+                min_new_tokens=wish.sampling.min_new_tokens,
+                stream=wish.stream,
+                scoring=scoring,
+                skip_special_tokens=wish.sampling.skip_special_tokens,
+                skip_bytes=wish.healed_bytes,
+                stop_regex=wish.sampling.stop_regex,
+                no_stop_trim=wish.sampling.no_stop_trim,
             )
         )
-        if req.scoring is not None and req.scoring.start == 0:
+        if scoring is not None and scoring.start == 0:
             # Position 0 has no log-probability; NaN stands for null.
-            none = no_detail(req.scoring.top, len(req.scoring.ids)) if req.wants_details else None
+            none = no_detail(scoring.top, len(scoring.ids)) if wish.wants_details else None
             self.prompt_logprobs(req, 0, np.array([np.nan], np.float32), none)

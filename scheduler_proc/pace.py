@@ -92,9 +92,9 @@ class PaceMeter:
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
-        done = sum(min(outputs, req.num_outputs) for req in core.running.values())
+        done = sum(min(outputs, req.tokens.num_outputs) for req in core.running.values())
         waiting_tokens = self._waiting_tokens() + sum(
-            req.prefill_len - req.computed_len for req in core.running.values() if req.is_prefilling
+            req.held.prefill_left for req in core.running.values()
         )
         return Pace(
             epoch=core.epoch,
@@ -113,7 +113,7 @@ class PaceMeter:
         others the short ones. When their beginning is forgotten, they have no more outputs than the
         first of them."""
         admitted, _, generated, ended, ended_outputs = self._work
-        longest = max((req.num_outputs for req in self._core.running.values()), default=0)
+        longest = max((req.tokens.num_outputs for req in self._core.running.values()), default=0)
         so_far = min(generated / max(1.0, admitted), longest)
         return max(so_far, ended_outputs / max(1.0, ended))
 
@@ -131,6 +131,6 @@ class PaceMeter:
         nor what prompts before them have too is computed for them. Looks at nothing anew: the
         core's state is a matter of its inputs alone."""
         waiting = list(self._core.waiting)
-        self._own = {req.key: self._own.get(req.key, req.prompt_len) for req in waiting}
-        needs = (min(self._own[r.key], r.prompt_len - r.cursor.length) for r in waiting)
+        self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
+        needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)
         return sum(max(0, need) for need in needs)

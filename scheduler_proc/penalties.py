@@ -61,6 +61,8 @@ class LogitChanges:
 
     def count(self, token: int, change: int) -> None:
         """The output has `token` once more (`change` 1) or once less (-1)."""
+        if not self.count_outputs:
+            return
         at = self._index.get(token)
         if at is None:
             at = self._append(token)

@@ -7,7 +7,7 @@ from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
-from scheduler_proc.req import Req
+from scheduler_proc.req import Pending, Req
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import Row, Step
 
@@ -43,11 +43,13 @@ class Plan:
     def add(self, req: Req, extend_len: int, is_decode: bool, limits: Limits = NO_LIMITS) -> Row:
         """Plan the req's next `extend_len` tokens; it samples, within `limits`, if they are all
         that is left."""
-        row = Row(req, req.residency, req.kv_len, extend_len, is_decode, limits=limits)
-        req.kv_len += extend_len
-        if req.next_logprob < req.logprob_stop:
-            self._plan_logprobs(row)
-        row.samples = req.kv_len == req.num_tokens + req.pending and req.remaining > 0
+        held = req.residency
+        assert held is not None
+        row = Row(req, held, held.kv_len, extend_len, is_decode, limits=limits)
+        held.kv_len += extend_len
+        if req.pending is not None:
+            _plan_logprobs(row, req.pending)
+        row.samples = held.kv_len == req.tokens.seq_len and req.remaining > 0
         self.rows.append(row)
         self.num_tokens += extend_len
         return row
@@ -55,20 +57,11 @@ class Plan:
     def drop_ended(self) -> None:
         """Forget the rows of reqs that have ended or lost their memory since they were planned:
         their slots may have new owners."""
-        rows = [row for row in self.rows if row.residency == row.req.residency]
-        self.num_tokens -= sum(row.extend_len for row in self.rows)
-        self.num_tokens += sum(row.extend_len for row in rows)
-        self.rows = rows
-
-    def _plan_logprobs(self, row: Row) -> None:
-        """Position p's log-probability comes from the logits of token p-1."""
-        req = row.req
-        stop = min(row.start + row.extend_len + 1, req.logprob_stop)
-        first = req.next_logprob
-        if first > row.start and first < stop:
-            row.logprob_start = first
-            row.num_logprobs = stop - first
-            req.next_logprob = stop
+        rows = [row for row in self.rows if row.residency is row.req.residency]
+        if len(rows) < len(self.rows):
+            self.num_tokens -= sum(row.extend_len for row in self.rows)
+            self.num_tokens += sum(row.extend_len for row in rows)
+            self.rows = rows
 
     def seal_ahead(self, running: Step) -> None:
         """Lay out the rows so far; those that are added from now on, when the tokens that the
@@ -76,7 +69,7 @@ class Plan:
         handles = {req.handle for req in self.deferred}
         self.awaited = [row for row in running.rows if row.req.handle in handles]
         if self.rows:
-            self.ahead = self._laid_out(sum(req.seq_len + APPENDED for req in self.deferred))
+            self.ahead = self._laid_out(sum(req.tokens.seq_len + APPENDED for req in self.deferred))
             _mark_pending(self.rows)
             self.rows = []
         self.guess = Guess.of(self.ahead, self.deferred, self.table, self.sampling)
@@ -97,8 +90,18 @@ class Plan:
         return lay_out(self.rows, self.table, self.sampling, kv_room)
 
 
+def _plan_logprobs(row: Row, pending: Pending) -> None:
+    """Position p's log-probability comes from the logits of token p-1."""
+    stop = min(row.start + row.extend_len + 1, pending.stop)
+    if row.start < pending.start < stop:
+        row.logprob_start = pending.start
+        row.num_logprobs = stop - pending.start
+        pending.start = stop
+
+
 def _mark_pending(rows: list[Row]) -> None:
     for row in rows:
         if row.samples:
-            row.req.pending += 1
-            row.req.pending_sample = row.sample
+            tokens = row.req.tokens
+            tokens.seq_len += 1
+            tokens.late_sample = row.sample

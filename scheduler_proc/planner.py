@@ -74,8 +74,8 @@ class StepPlanner:
     def _plan_prefills(self, plan: Plan, budget: int) -> int:
         """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
         planned = 0
-        for req in [req for req in self._state.running.values() if req.kv_len < req.prefill_len]:
-            if planned < budget and req.is_resident:
+        for req in [req for req in self._state.running.values() if _is_cut(req)]:
+            if planned < budget and req.residency is not None:
                 planned += self._extend(plan, req, budget - planned)
         return planned
 
@@ -90,7 +90,8 @@ class StepPlanner:
             return 0
         slots = state.memory.alloc(length)
         assert slots is not None
-        state.table.slots[req.row, req.kv_len : req.kv_len + length] = slots
+        held = req.held
+        state.table.slots[held.row, held.kv_len : held.kv_len + length] = slots
         plan.add(req, length, is_decode=False, limits=limits)
         return length
 
@@ -129,12 +130,12 @@ class StepPlanner:
         """
         state = self._state
         available = self._available()
-        prefilling = [req for req in state.running.values() if req.is_prefilling]
+        prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
         latest = math.inf  # the arrival after which nobody may overtake those that stand aside
         for req in state.waiting.ordered():
             if budget <= 0 or state.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
-            if req.pending > 0:
+            if req.tokens.are_late:
                 return  # retracted just now: nobody takes its place before its last token is known
             if is_being_computed(req, prefilling, state.cache):
                 latest = min(latest, req.arrival_s + state.config.max_wait_s)
@@ -148,7 +149,8 @@ class StepPlanner:
             available -= need
             state.start(req)
             budget -= self._extend(plan, req, budget)
-            prefilling.append(req)
+            if req.residency is not None:  # it may have ended, with nothing left to sample
+                prefilling.append(req)
         self._places_in_memory = 0
 
     def _unblock(self, plan: Plan, budget: int) -> bool:
@@ -156,8 +158,9 @@ class StepPlanner:
         retract until one of them can go on. False if there is simply nothing to do now."""
         state = self._state
         while True:
-            stuck = [r for r in state.running.values() if r.kv_len < r.prefill_len]
-            in_flight = any(r.computed_len < r.kv_len for r in state.running.values())
+            running = [req.held for req in state.running.values()]
+            stuck = [held for held in running if held.kv_len < held.prefill_len]
+            in_flight = any(held.computed_len < held.kv_len for held in running)
             if len(stuck) == 0 or in_flight:
                 return False
             if self._plan_prefills(plan, max(budget, 1)) > 0:
@@ -174,3 +177,8 @@ class StepPlanner:
             for req in state.running.values()
         )
         return state.memory.room - reserved
+
+
+def _is_cut(req: Req) -> bool:
+    """Whether the tokens that the req entered with are not all planned."""
+    return req.held.kv_len < req.held.prefill_len

@@ -53,7 +53,7 @@ class WaitingQueue:
 
     def add(self, req: Req) -> None:
         self._changes += 1
-        if req.residency > 0:
+        if req.cached_tokens is not None:
             self._resumed[req.handle] = req
         else:
             self._later[req.handle] = self._untracked[req.handle] = req
@@ -89,7 +89,7 @@ class WaitingQueue:
         seen = [*self._resumed.values(), *self._untracked.values()]
         self._untracked.clear()
         for req in seen:
-            cache.track(req.cursor, req.tokens, req.salt)
+            cache.track(req.cursor, req.tokens.known, req.wish.salt)
         for cursor in cache.watchers.take_moved():
             self._changes += 1
             req = self._window[cursor.handle]
@@ -109,8 +109,8 @@ class WaitingQueue:
 
     def _place(self, req: Req) -> None:
         """Put a req of the first window in its order."""
-        self._cache.track(req.cursor, req.tokens, req.salt)
-        self._cache.watchers.add(req.cursor, req.tokens, req.salt)
+        self._cache.track(req.cursor, req.tokens.known, req.wish.salt)
+        self._cache.watchers.add(req.cursor, req.tokens.known, req.wish.salt)
         self._order.add(req)
 
     def _later_windows(self) -> Iterator[Req]:
@@ -123,8 +123,8 @@ class WaitingQueue:
             watchers = Watchers()
             order = order_of(self._policy, watchers, self._rng)
             for req in window.values():
-                self._cache.track(req.cursor, req.tokens, req.salt)
-                watchers.add(req.cursor, req.tokens, req.salt)
+                self._cache.track(req.cursor, req.tokens.known, req.wish.salt)
+                watchers.add(req.cursor, req.tokens.known, req.wish.salt)
                 order.add(req)
             handles = list(order.handles())
             for req in window.values():

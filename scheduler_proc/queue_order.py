@@ -45,7 +45,7 @@ class LongestPrefixFirst:
 
     def add(self, req: Req) -> None:
         length = req.cursor.length
-        gain = length - length % max(1, req.num_tokens // MATCH_GRAIN)
+        gain = length - length % max(1, req.tokens.known_len // MATCH_GRAIN)
         key = self._keys[req.handle] = -gain, req.handle
         insort(self._sorted, key)
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.prefix_cache import PrefixCache
-from scheduler_proc.req import Req
+from scheduler_proc.req import Req, Residency
 from scheduler_proc.sampling_table import SamplingTable
+from scheduler_proc.tree_node import TreeNode
 
 
 class ReqMemory:
@@ -66,76 +67,68 @@ class ReqMemory:
             parts = [*np.split(slots, np.cumsum(counts)[:-1])]
         for req, part in zip(reqs, parts, strict=True):
             assert part is not None
-            first = req.kv_len + req.num_spare
-            self.table.slots[req.row, first : first + len(part)] = part
-            req.num_spare += len(part)
+            held = req.held
+            first = held.kv_len + held.num_spare
+            self.table.slots[held.row, first : first + len(part)] = part
+            held.num_spare += len(part)
             self._num_spares += len(part)
 
     def enter(self, req: Req) -> int:
         """Lock the cached prefix and give the req a table row that begins with it; its length."""
-        found = self.cache.match_prefix(req.tokens[: req.max_prefix_len], req.salt)
+        found = self.cache.match_prefix(req.tokens.known[: req.max_prefix_len], req.wish.salt)
         self.cache.inc_lock_ref(found.node)
-        req.node = found.node
-        req.row = self.table.alloc()
-        req.residency += 1
-        self.sampling.write(req)
-        req.prefill_len = req.num_tokens
-        req.shared_len = req.computed_len = req.kv_len = found.length
-        self.table.slots[req.row, : found.length] = found.slots
-        return found.length
+        row, length = self.table.alloc(), found.length
+        self.sampling.write(row, req)
+        self.table.slots[row, :length] = found.slots
+        req.residency = Residency(row, found.node, req.tokens.known_len, length, length, length)
+        return length
 
-    def take_spare(self, req: Req, length: int) -> None:
+    def take_spare(self, held: Residency, length: int) -> None:
         """The first `length` of the slots set aside will be those of the tokens planned next."""
-        req.num_spare -= length
+        held.num_spare -= length
         self._num_spares -= length
 
     def truncate(self, req: Req, length: int) -> None:
-        """Forget the KV behind the first `length` tokens. The slots that were the req's own are
-        those that it will write next."""
-        if req.kv_len <= length:
+        """Forget the KV behind the first `length` tokens, if the req has any. The slots that were
+        the req's own are those that it will write next."""
+        held = req.residency
+        if held is None or held.kv_len <= length:
             return
-        row, stop = self.table.slots[req.row], req.kv_len + req.num_spare
-        own_len = max(length, req.shared_len)
-        self._num_spares += req.kv_len - own_len
-        req.num_spare = stop - own_len
-        if req.shared_len > length:
-            row[length : length + req.num_spare] = row[own_len:stop].copy()
-            assert req.node is not None
-            found = self.cache.match_prefix(req.tokens[:length], req.salt)
-            self.cache.inc_lock_ref(found.node)
-            self.cache.dec_lock_ref(req.node)
-            req.node, req.shared_len = found.node, length
-        req.kv_len = req.computed_len = length
-        req.prefill_len = min(req.prefill_len, length)
+        row, stop = self.table.slots[held.row], held.kv_len + held.num_spare
+        own_len = max(length, held.shared_len)
+        self._num_spares += held.kv_len - own_len
+        held.num_spare = stop - own_len
+        if held.shared_len > length:
+            row[length : length + held.num_spare] = row[own_len:stop].copy()
+            found = self.cache.match_prefix(req.tokens.known[:length], req.wish.salt)
+            self._move_lock(held, found.node, length)
+        held.kv_len = held.computed_len = length
+        held.prefill_len = min(held.prefill_len, length)
 
     def insert_computed(self, req: Req) -> None:
         """Give the tree what the req has computed, and move its lock to the new end."""
-        length = req.computed_len
-        row = self.table.slots[req.row]
-        done = self.cache.insert(req.tokens[:length], row[:length], req.salt, own=req.node)
+        held = req.held
+        length, row = held.computed_len, self.table.slots[held.row]
+        tokens = req.tokens.known[:length]
+        done = self.cache.insert(tokens, row[:length], req.wish.salt, own=held.node)
         if done.owned == 0:
             return
-        if done.existing > req.shared_len:  # someone else computed it too: keep the tree's copy
-            self.pool.free(row[req.shared_len : done.existing].copy())
-            row[req.shared_len : done.existing] = done.slots[req.shared_len : done.existing]
-        assert req.node is not None
-        self.cache.inc_lock_ref(done.node)
-        self.cache.dec_lock_ref(req.node)
-        req.node, req.shared_len = done.node, done.owned
+        if done.existing > held.shared_len:  # someone else computed it too: keep the tree's copy
+            self.pool.free(row[held.shared_len : done.existing].copy())
+            row[held.shared_len : done.existing] = done.slots[held.shared_len : done.existing]
+        self._move_lock(held, done.node, done.owned)
 
     def release(self, req: Req) -> None:
-        """Take a resident req out of memory: computed tokens to the tree, the rest to the pool."""
+        """Take a req out of memory: computed tokens to the tree, the rest to the pool."""
         self.insert_computed(req)
-        assert req.node is not None
-        self.cache.dec_lock_ref(req.node)
-        self._num_spares -= req.num_spare
-        stop = req.kv_len + req.num_spare
-        self.pool.free(self.table.slots[req.row, req.shared_len : stop])
-        self.table.free(req.row)
+        held = req.held
+        self.cache.dec_lock_ref(held.node)
+        self._num_spares -= held.num_spare
+        stop = held.kv_len + held.num_spare
+        self.pool.free(self.table.slots[held.row, held.shared_len : stop])
+        self.table.free(held.row)
         del self._running[req.handle]
-        req.row, req.node = -1, None
-        req.residency += 1
-        req.num_spare = req.shared_len = req.computed_len = req.kv_len = req.prefill_len = 0
+        req.residency = None
 
     def free_spares(self, keep: Collection[Req] = ()) -> bool:
         """Give back what is set aside for anyone but `keep`; whether that was anything."""
@@ -144,9 +137,16 @@ class ReqMemory:
             return False
         kept = {req.handle for req in keep}
         for req in self._running.values():
-            if req.num_spare > 0 and req.handle not in kept:
-                spares = slice(req.kv_len, req.kv_len + req.num_spare)
-                self.pool.free(self.table.slots[req.row, spares])
-                self._num_spares -= req.num_spare
-                req.num_spare = 0
+            held = req.held
+            if held.num_spare > 0 and req.handle not in kept:
+                spares = slice(held.kv_len, held.kv_len + held.num_spare)
+                self.pool.free(self.table.slots[held.row, spares])
+                self._num_spares -= held.num_spare
+                held.num_spare = 0
         return self._num_spares < before
+
+    def _move_lock(self, held: Residency, node: TreeNode, length: int) -> None:
+        """From where the req's shared prefix has ended to where it ends now."""
+        self.cache.inc_lock_ref(node)
+        self.cache.dec_lock_ref(held.node)
+        held.node, held.shared_len = node, length

@@ -23,16 +23,16 @@ class SamplingTable:
         self._prompt_len = np.zeros(max_reqs, np.int64)
         self._seed_hash = np.zeros(max_reqs, np.uint64)
 
-    def write(self, req: Req) -> None:
-        """The columns of the req's row."""
-        row, params = req.row, req.sampling
+    def write(self, row: int, req: Req) -> None:
+        """The columns of the row, which the req gets."""
+        wish, params = req.wish, req.wish.sampling
         self._temperature[row] = params.temperature
         self._top_p[row] = params.top_p
         self._top_k[row] = params.top_k
         self._min_p[row] = params.min_p
-        self._want_logprob[row] = req.scoring is not None
-        self._prompt_len[row] = req.prompt_len
-        self._seed_hash[row] = _splitmix64(np.array(req.seed & _MASK, np.uint64, ndmin=1))[0]
+        self._want_logprob[row] = wish.scoring is not None
+        self._prompt_len[row] = req.tokens.prompt_len
+        self._seed_hash[row] = _splitmix64(np.array(wish.seed & _MASK, np.uint64, ndmin=1))[0]
 
     def arrays(self, rows: np.ndarray, seq_lens: np.ndarray) -> dict[str, Any]:
         """The arrays of a ForwardBatch for samples of these rows [S], each of the token that comes

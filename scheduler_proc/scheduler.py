@@ -84,14 +84,16 @@ class Scheduler:
         its jumps (None: there are none). One whose client is gone already is ended at once."""
         seed = wire.sampling.seed
         seed = self._state.rng.getrandbits(63) if seed is None else seed
-        req = Req(self._next_handle, wire, seed, now, self.config.vocab_size, grammar, retokeniser)
+        req = Req.of(
+            self._next_handle, wire, seed, now, self.config.vocab_size, grammar, retokeniser
+        )
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._state.by_key:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         self._state.add(req)
-        if req.client in self._gone:
+        if req.wish.client in self._gone:
             self._state.finish(req, Finish("abort"))
         elif req.remaining > 0:
             self._jumps.take(req)
@@ -107,7 +109,7 @@ class Scheduler:
         self._gone[client] = None
         if len(self._gone) > MAX_GONE_CLIENTS:
             self._gone.popitem(last=False)
-        for req in [req for req in self._state.by_key.values() if req.client == client]:
+        for req in [req for req in self._state.by_key.values() if req.wish.client == client]:
             self._state.finish(req, Finish("abort"))
 
     def reset(self, epoch: int) -> None:
@@ -178,19 +180,18 @@ class Scheduler:
             req = row.req
             if req.finish is not None:
                 continue
-            if row.residency == req.residency:
-                req.computed_len = row.start + row.extend_len
+            if row.residency is req.residency:
+                row.residency.computed_len = row.start + row.extend_len
             if row.num_logprobs > 0:
                 stop = row.logprobs_at + row.num_logprobs
                 self._tell_logprobs(row, result.prompt_logprobs[row.logprobs_at : stop], details)
             if row.samples:
-                req.pending -= 1
-                detail = details.read(row.sample_detail, 1) if req.wants_details else None
+                detail = details.read(row.sample_detail, 1) if req.wish.wants_details else None
                 self._accept(req, next_ids[row.sample], logprobs[row.sample], detail)
-            elif req.max_new_tokens == 0 and req.computed_len == req.prompt_len:
+            elif req.tokens.max_len == req.tokens.prompt_len == row.residency.computed_len:
                 self._state.finish(req, Finish("length"))
-            elif req.ending is not None and row.logprob_stop == req.logprob_stop:
-                self._state.finish(req, req.ending)
+            elif req.pending and req.pending.ending and row.logprob_stop == req.pending.stop:
+                self._state.finish(req, req.pending.ending)
             if not row.is_decode:
                 self._commit_prefill(row)
 
@@ -206,9 +207,9 @@ class Scheduler:
     def _take_back(self, rows: list[Row]) -> None:
         for row in rows:
             if row.req.finish is None:
-                row.req.pending -= row.samples
-                if row.num_logprobs > 0:
-                    row.req.next_logprob = row.logprob_start
+                row.req.tokens.seq_len -= row.samples
+                if row.req.pending is not None and row.num_logprobs > 0:
+                    row.req.pending.start = row.logprob_start
             if row.is_current:
                 self._state.retract(row.req)
 
@@ -223,8 +224,6 @@ class Scheduler:
         """The step could not be computed: its reqs end with an error, the others go on."""
         error = ErrorInfo(INTERNAL, message)
         for row in step.rows:
-            if row.samples:
-                row.req.pending = 0
             if row.req.finish is None:
                 self._state.finish(row.req, Finish("abort", error=error))
 
@@ -238,17 +237,18 @@ class Scheduler:
         """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
         jump, which is told together with them."""
         req, start, first = row.req, row.logprob_start, row.known_detail
-        in_prompt = min(max(0, req.prompt_len - start), len(logprobs))
+        in_prompt = min(max(0, req.tokens.prompt_len - start), len(logprobs))
         if in_prompt > 0:
             detail = details.read(first, in_prompt)
             self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt], detail)
             first += in_prompt if detail is not None else 0
         if len(logprobs) > in_prompt:
-            tokens = req.tokens[start + in_prompt : row.logprob_stop].tolist()
+            tokens = req.tokens.known[start + in_prompt : row.logprob_stop].tolist()
             detail = details.read(first, len(tokens))
             known = logprobs[in_prompt:].tolist()
-            self._outputs.jump(req, *req.unsent_jump, tokens, known, detail)
-            req.unsent_jump = (0, 0)
+            assert req.pending is not None
+            self._outputs.jump(req, *req.pending.jump, tokens, known, detail)
+            req.pending.jump = (0, 0)
 
     def _accept(
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None
@@ -261,16 +261,16 @@ class Scheduler:
                 fail_grammar(self._state, req, error)
                 return
             req.drop_free_grammar()
-        req.append(token)
+        req.tokens.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, logprob, detail)
-        if token in req.stop_ids and req.is_stop(token, req.num_tokens):
+        if token in req.wish.stop_ids and req.is_stop(token, req.tokens.known_len):
             self._state.finish(req, Finish("stop", matched=token))
         elif req.grammar is not None and req.grammar.is_terminated():
             # Without an EOS it is text that has ended the output, and not to be hidden.
             is_text = req.grammar.is_accepting()
             self._state.finish(req, Finish("stop", matched=None if is_text else token))
-        elif req.num_tokens - req.prompt_len >= req.max_new_tokens:
+        elif req.tokens.known_len == req.tokens.max_len:
             self._state.finish(req, Finish("length"))
         elif req.grammar is not None:
             self._jumps.take(req)
@@ -278,6 +278,6 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         """End the reqs whose time is over: with what they have, or as failed if that is nothing."""
         for req in self._state.late(now):
-            has_output = req.num_tokens > req.prompt_len
+            has_output = req.tokens.known_len > req.tokens.prompt_len
             error = None if has_output else TIMED_OUT_EARLY
             self._state.finish(req, Finish("timeout" if has_output else "abort", error=error))

@@ -77,7 +77,7 @@ class SchedulerState:
     def add(self, req: Req) -> None:
         """Queue a new req."""
         self.by_key[req.key] = req
-        if req.deadline_s:
+        if req.wish.deadline_s:
             self._timed[req.handle] = req
         self.waiting.add(req)
         self.memory_changed = True
@@ -85,10 +85,10 @@ class SchedulerState:
     def start(self, req: Req) -> None:
         """Lock the cached prefix of a waiting req and give it a table row that begins with it."""
         prefix_len = self.memory.enter(req)
-        if req.cached_tokens < 0:
-            req.cached_tokens = min(prefix_len, req.prompt_len)
+        if req.cached_tokens is None:
+            req.cached_tokens = min(prefix_len, req.tokens.prompt_len)
             self.counters.admitted += 1
-            self.counters.prompt_tokens += req.prompt_len
+            self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += req.cached_tokens
             self.outputs.admitted(req)
         self.waiting.remove(req)
@@ -97,7 +97,6 @@ class SchedulerState:
     def retract(self, req: Req) -> None:
         """Send a running req back to the queue; it will be extended again from what is cached."""
         self._release(req)
-        req.retractions += 1
         self.counters.retracted += 1
         self.new_token_ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
@@ -105,16 +104,16 @@ class SchedulerState:
     def finish(self, req: Req, finish: Finish) -> None:
         """End a req, wherever it is, and report it."""
         req.finish = finish
-        if req.is_resident:
+        if req.residency is not None:
             self._release(req)
         else:
             self.waiting.remove(req)
         del self.by_key[req.key]
         self._timed.pop(req.handle, None)
         self.counters.aborted += finish.type == "abort"
-        if req.cached_tokens >= 0:
+        if req.cached_tokens is not None:
             self.counters.ended += 1
-            self.counters.ended_outputs += req.num_tokens - req.prompt_len
+            self.counters.ended_outputs += req.tokens.known_len - req.tokens.prompt_len
         self.outputs.end(req, finish)
 
     def abort(self, req: Req, code: str, reason: str) -> None:
@@ -123,7 +122,7 @@ class SchedulerState:
 
     def late(self, now: float) -> list[Req]:
         """The reqs whose time is over."""
-        return [req for req in self._timed.values() if req.deadline_s <= now]
+        return [req for req in self._timed.values() if req.wish.deadline_s <= now]
 
     def _release(self, req: Req) -> None:
         self.memory.release(req)

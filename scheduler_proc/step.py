@@ -8,7 +8,7 @@ import numpy as np
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.penalties import LateChange
-from scheduler_proc.req import Req
+from scheduler_proc.req import Req, Residency
 
 
 @dataclass(slots=True)
@@ -16,7 +16,7 @@ class Row:
     """One req's share of a step: tokens [start, start+extend_len) of its sequence."""
 
     req: Req
-    residency: int
+    residency: Residency
     start: int
     extend_len: int
     is_decode: bool
@@ -38,7 +38,7 @@ class Row:
     @property
     def is_current(self) -> bool:
         """Whether the req is still in memory as it was when this row was planned."""
-        return self.residency == self.req.residency
+        return self.residency is self.req.residency
 
 
 class LateTokens(NamedTuple):

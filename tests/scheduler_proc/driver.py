@@ -165,10 +165,10 @@ class Driver:
     def _check_changes(self) -> None:
         """What the reqs have counted for their penalties is what is in their tokens."""
         for req in self.core.running.values():
-            if req.logit_changes is not None:
-                prompt, output = np.split(req.tokens, [req.prompt_len])
-                expected = changes_of(req.sampling, prompt.tolist(), output.tolist())
-                ids, repeat, add, _ = req.logit_changes.entries
+            if req.tokens.logit_changes is not None:
+                prompt, output = np.split(req.tokens.known, [req.tokens.prompt_len])
+                expected = changes_of(req.wish.sampling, prompt.tolist(), output.tolist())
+                ids, repeat, add, _ = req.tokens.logit_changes.entries
                 pairs = zip(repeat.tolist(), add.tolist(), strict=True)
                 counted = dict(zip(ids.tolist(), pairs, strict=True))
                 for token in counted.keys() | expected.keys():

@@ -65,7 +65,7 @@ def test_those_with_fewest_outputs_give_up_their_memory(lag: int) -> None:
     retracted, retract = [], driver.core._state.retract
 
     def note(req: object) -> None:
-        retracted.append(req.rid)  # type: ignore[attr-defined]
+        retracted.append(req.wish.rid)  # type: ignore[attr-defined]
         retract(req)  # type: ignore[arg-type]
 
     driver.core._planner._decodes._retract = note

@@ -218,14 +218,18 @@ def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
     driver = make(lag=1)
     driver.add("r", [1], 50, eos=[EOS], grammar=started("[abc]{3,5}cab: n:[abn]{3}"))
     (req,) = driver.core.waiting
-    while req.num_outputs < 5:
+    while req.tokens.num_outputs < 5:
         driver.step()
     driver.core._state.retract(req)
-    cache, before = driver.core.cache, req.num_tokens
-    assert cache.track(req.cursor, req.tokens, req.salt) == before - 1
+    cache, before = driver.core.cache, req.tokens.known_len
+    assert cache.track(req.cursor, req.tokens.known, req.wish.salt) == before - 1
     driver.step()
-    assert text_of(req.tokens.tolist()[1:]) == b"aaaaacab: n:" and req.finish is None
-    assert cache.track(req.cursor, req.tokens, req.salt) == cache.match_len(req.tokens) < before - 1
+    assert text_of(req.tokens.known.tolist()[1:]) == b"aaaaacab: n:" and req.finish is None
+    assert (
+        cache.track(req.cursor, req.tokens.known, req.wish.salt)
+        == cache.match_len(req.tokens.known)
+        < before - 1
+    )
 
 
 def test_counters_only_grow() -> None:
@@ -299,8 +303,8 @@ class Traffic:
         """What a waiting req knows of the tree is true of the tokens that it has now."""
         cache = self.driver.core.cache
         for req in self.driver.core.waiting:
-            found = cache.track(req.cursor, req.tokens, req.salt)
-            assert found == cache.match_len(req.tokens, req.salt)
+            found = cache.track(req.cursor, req.tokens.known, req.wish.salt)
+            assert found == cache.match_len(req.tokens.known, req.wish.salt)
 
     def arrive(self) -> None:
         rng, rid = self.rng, f"r{len(self.asked)}"

@@ -130,7 +130,7 @@ def overload(max_wait_s: float) -> tuple[Driver, dict[str, float], dict[str, flo
         before = set(driver.core.running)
         driver.step()
         for handle in driver.core.running.keys() - before:
-            admitted[driver.core.running[handle].rid] = driver.now
+            admitted[driver.core.running[handle].wish.rid] = driver.now
         turn += 1
     return driver, arrived, admitted
 

@@ -35,7 +35,7 @@ WATCHED: list[dict[str, Any]] = [
 def req_of(handle: int = 0, **fields: Any) -> Req:
     sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
-    req = Req(handle, wire, 0, 0.0, VOCAB)
+    req = Req.of(handle, wire, 0, 0.0, VOCAB)
     req.cached_tokens = 0  # it has been admitted
     return req
 
@@ -87,10 +87,10 @@ def test_a_whole_answer_is_told_in_bunches() -> None:
 def test_what_is_watched_is_told_at_each_step(fields: dict[str, Any]) -> None:
     outputs, req = OutputBuffer(), req_of(**fields)
     for i in range(3):
-        outputs.token(req, i, -1.0, LogprobDetail() if req.wants_details else None)
+        outputs.token(req, i, -1.0, LogprobDetail() if req.wish.wants_details else None)
         batch = outputs.take(0)
         assert columns(batch) == [(0, [i])]
-        assert batch is not None and (0 in batch.details) == req.wants_details
+        assert batch is not None and (0 in batch.details) == req.wish.wants_details
 
 
 def test_an_abort_tells_what_was_held() -> None:

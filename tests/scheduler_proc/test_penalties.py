@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.penalties import LateChange, LogitChanges
-from scheduler_proc.req import Req
-from srt.wire.messages import TokenizedReq, pack_ids
+from scheduler_proc.tokens import Tokens
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.fake_executor import changes_of
 from tests.scheduler_proc.ragged import Row, make_batch
@@ -49,22 +48,20 @@ def test_tokens_and_jumps_leave_what_counting_anew_gives(
     sampling: SamplingParams, prompt: list[int], edits: list[tuple[int, list[int]]]
 ) -> None:
     """Each edit takes back some outputs and puts others in their place."""
-    wire = TokenizedReq(b"c", "r", 0, pack_ids(prompt), sampling)
-    req = Req(0, wire, seed=0, now=0.0, vocab_size=10)
+    tokens = Tokens(np.array(prompt, np.int32), sampling, vocab_size=10)
     output: list[int] = []
-    for drop, tokens in edits:
+    for drop, new in edits:
         drop = min(drop, len(output))
-        if drop == 0 and len(tokens) == 1:
-            req.append(tokens[0])
+        if drop == 0 and len(new) == 1:
+            tokens.append(new[0])
         else:
-            req.replace_tail(drop, tokens)
-        output = output[: len(output) - drop] + tokens
+            tokens.replace_tail(drop, new)
+        output = output[: len(output) - drop] + new
         expected = changes_of(sampling, prompt, output)
         expected = {t: pair for t, pair in expected.items() if pair != NEUTRAL}
-        assert (req.logit_changes is None) == (
-            not sampling.has_penalties and not sampling.logit_bias
-        )
-        assert ({} if req.logit_changes is None else changes(req.logit_changes)) == expected
+        found = tokens.logit_changes
+        assert (found is None) == (not sampling.has_penalties and not sampling.logit_bias)
+        assert ({} if found is None else changes(found)) == expected
 
 
 @given(SAMPLING, st.lists(TOKENS), st.lists(TOKENS), TOKENS, TOKENS, st.integers(10, 12))

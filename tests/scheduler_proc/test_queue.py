@@ -28,8 +28,8 @@ GAPS = st.sampled_from([0.0, 0.0, 0.1, 1.0, 2.0, 5.0])
 
 def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = False) -> Req:
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), SamplingParams(max_new_tokens=1))
-    waiting = Req(handle, wire, 0, arrival_s, 1000)
-    waiting.residency = int(is_resumed)
+    waiting = Req.of(handle, wire, 0, arrival_s, 1000)
+    waiting.cached_tokens = 0 if is_resumed else None
     return waiting
 
 
@@ -71,7 +71,7 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     queue = queue_of(reqs, policy, max_wait_s, cache_with(*cached))
     order = list(queue.ordered())
     assert sorted(r.handle for r in order) == list(range(len(reqs)))
-    resumed = [r for r in reqs if r.residency > 0]
+    resumed = [r for r in reqs if r.cached_tokens is not None]
     assert order[: len(resumed)] == resumed
     for before, after in combinations(order[len(resumed) :], 2):
         assert before.arrival_s <= after.arrival_s + max_wait_s  # a difference would be rounded
@@ -126,7 +126,8 @@ def test_no_new_req_takes_the_memory_of_a_retracted_one(lag: int) -> None:
 
     def start_in_order(req: Req) -> None:
         waiting = list(driver.core.waiting)
-        assert req.residency > 0 or all(other.residency == 0 for other in waiting)
+        is_new = req.cached_tokens is None
+        assert not is_new or all(other.cached_tokens is None for other in waiting)
         start(req)
 
     driver.core._state.start = start_in_order  # type: ignore[method-assign]
@@ -170,8 +171,8 @@ class Queued:
         elif what == "admit" and self.waiting:
             admitted = next(iter(self.queue.ordered()))
             self.forget(admitted)
-            self.cache.inc_lock_ref(self.cache.match_prefix(admitted.tokens[:-1]).node)
-            self.locked.append(self.cache.match_prefix(admitted.tokens[:-1]).node)
+            self.cache.inc_lock_ref(self.cache.match_prefix(admitted.tokens.known[:-1]).node)
+            self.locked.append(self.cache.match_prefix(admitted.tokens.known[:-1]).node)
             self.admitted.append(admitted)
         elif what == "abort" and self.waiting:
             self.forget(rng.choice(self.waiting))
@@ -181,7 +182,7 @@ class Queued:
             self.cache.evict(rng.choice([1, 3, 30]))
         elif what == "retract" and self.admitted:
             retracted = self.admitted.pop(rng.randrange(len(self.admitted)))
-            retracted.residency = 2
+            retracted.cached_tokens = 0
             self.waiting.append(retracted)
             self.queue.add(retracted)
         if self.locked and rng.random() < 0.2:
@@ -200,8 +201,8 @@ class Queued:
 
     def sorted_anew(self) -> list[int]:
         """The handles of all that wait, by the policy's definition."""
-        fresh = sorted((r for r in self.waiting if r.residency == 0), key=lambda r: r.handle)
-        order = sorted(r.handle for r in self.waiting if r.residency > 0)
+        fresh = sorted((r for r in self.waiting if r.cached_tokens is None), key=lambda r: r.handle)
+        order = sorted(r.handle for r in self.waiting if r.cached_tokens is not None)
         while fresh:
             latest = fresh[0].arrival_s + self.max_wait_s
             window = [r for r in fresh if r.arrival_s <= latest]
@@ -213,8 +214,8 @@ class Queued:
 
     def by_match(self, window: list[Req]) -> list[int]:
         def gain(waiting: Req) -> int:
-            length = self.cache.match_len(waiting.tokens)
-            return length - length % max(1, waiting.num_tokens // 16)
+            length = self.cache.match_len(waiting.tokens.known)
+            return length - length % max(1, waiting.tokens.known_len // 16)
 
         return handles_of(sorted(window, key=gain, reverse=True))
 
@@ -222,7 +223,7 @@ class Queued:
         paths: dict[int, list[TreeNode]] = {}
         for waiting in window:
             cursor = Cursor()
-            self.cache.track(cursor, waiting.tokens)
+            self.cache.track(cursor, waiting.tokens.known)
             paths[waiting.handle] = list(cursor.path())[::-1]
         weights = Counter(node.uid for path in paths.values() for node in path)
 

@@ -141,7 +141,7 @@ def test_a_part_computes_what_the_whole_step_would(steps: int) -> None:
         assert_same(result, expected_of(step, whole, numbers))
         for row in part.rows:
             assert row.samples == (row.sample >= 0)
-            assert (row.sample_detail >= 0) == (row.samples and row.req.wants_details)
+            assert (row.sample_detail >= 0) == (row.samples and row.req.wish.wants_details)
 
 
 def expected_of(step: Any, whole: StepResult, numbers: list[int]) -> StepResult:

@@ -20,11 +20,9 @@ def splitmix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def req(row: int, seed: int, prompt_len: int, sampling: SamplingParams) -> Req:
-    wire = TokenizedReq(b"c", str(row), 0, pack_ids([1] * prompt_len), sampling)
-    running = Req(row, wire, seed, 0.0, 1000)
-    running.row = row
-    return running
+def req(seed: int, prompt_len: int, sampling: SamplingParams) -> Req:
+    wire = TokenizedReq(b"c", "r", 0, pack_ids([1] * prompt_len), sampling)
+    return Req.of(0, wire, seed, 0.0, 1000)
 
 
 @given(
@@ -43,7 +41,7 @@ def test_each_draw_is_a_hash_of_the_seed_and_of_how_many_outputs_there_are(
 ) -> None:
     table = SamplingTable(len(reqs))
     for row, (seed, prompt_len, _) in enumerate(reqs):
-        table.write(req(row, seed, prompt_len, SamplingParams(max_new_tokens=1)))
+        table.write(row, req(seed, prompt_len, SamplingParams(max_new_tokens=1)))
     seq_lens = np.array([prompt_len + outputs for _, prompt_len, outputs in reqs], np.int32)
     uniform = table.arrays(np.arange(len(reqs)), seq_lens)["uniform"]
     expected = [splitmix64(splitmix64(seed) ^ n) >> 11 for seed, _, n in reqs]
@@ -53,9 +51,9 @@ def test_each_draw_is_a_hash_of_the_seed_and_of_how_many_outputs_there_are(
 def test_rows_are_gathered_in_any_order_and_may_change_hands() -> None:
     table = SamplingTable(3)
     first = SamplingParams(max_new_tokens=1, temperature=0.5, top_p=0.25, top_k=7, min_p=0.125)
-    table.write(req(2, 0, 1, SamplingParams(max_new_tokens=1, temperature=2.0)))
-    table.write(req(0, 0, 1, SamplingParams(max_new_tokens=1, temperature=1.5)))
-    table.write(req(2, 0, 1, first))
+    table.write(2, req(0, 1, SamplingParams(max_new_tokens=1, temperature=2.0)))
+    table.write(0, req(0, 1, SamplingParams(max_new_tokens=1, temperature=1.5)))
+    table.write(2, req(0, 1, first))
     arrays = table.arrays(np.array([2, 0]), np.array([1, 1], np.int32))
     assert arrays["temperature"].tolist() == [0.5, 1.5]
     assert (arrays["top_p"][0], arrays["top_k"][0], arrays["min_p"][0]) == (0.25, 7, 0.125)

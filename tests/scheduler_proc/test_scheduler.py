@@ -35,7 +35,10 @@ def test_chunks_and_decodes_share_a_step() -> None:
     driver.step()
     driver.add("long", range(100, 180), max_new=1)
     step = planned(driver)
-    assert [(row.req.rid, row.extend_len) for row in step.rows] == [("decoding", 1), ("long", 31)]
+    assert [(row.req.wish.rid, row.extend_len) for row in step.rows] == [
+        ("decoding", 1),
+        ("long", 31),
+    ]
     driver.core.commit(step, driver.executor.run(step.batch))
     driver.run()
     assert driver.outputs["decoding"] == reference_output([1, 2, 3], 20)
@@ -182,8 +185,8 @@ def test_decoding_stays_contiguous_and_cheap_when_the_cache_fills_the_pool() -> 
     gaps = []
     while driver.step():
         for req in driver.core.running.values():
-            slots = driver.core.table.slots[req.row, : req.kv_len]
-            gaps.append(int((np.diff(slots) != 1).sum()) / max(1, req.kv_len))
+            slots = driver.core.table.slots[req.held.row, : req.held.kv_len]
+            gaps.append(int((np.diff(slots) != 1).sum()) / max(1, len(slots)))
     assert np.mean(gaps) < 0.2
 
 
@@ -300,8 +303,8 @@ def test_free_reqs_keep_lag_1_and_constrained_ones_wait_for_their_token() -> Non
     driver.step()
     plan = driver.core.prepare(1.0)
     assert plan is not None
-    assert [row.req.rid for row in plan.rows] == ["free"]
-    assert [req.rid for req in plan.deferred] == ["bound"]
+    assert [row.req.wish.rid for row in plan.rows] == ["free"]
+    assert [req.wish.rid for req in plan.deferred] == ["bound"]
 
 
 @pytest.mark.parametrize("lag", [0, 1])

@@ -1,0 +1,54 @@
+"""What a request asks of the scheduler. Made once from its message, and never changed."""
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from srt.wire.messages import TokenizedReq
+from srt.wire.sampling import SamplingParams, Scoring
+
+
+class Wish(Struct, frozen=True):
+    """The fields of a TokenizedReq that are read again and again while it runs. Its prompt is in
+    the req's `Tokens`, what it rules out in its `TokenRules`."""
+
+    client: bytes
+    rid: str
+    salt: str
+    seed: int
+    deadline_s: float
+    sampling: SamplingParams  # without allowed_token_ids
+    scoring: Scoring | None
+    logprob_ids: np.ndarray  # int32 [n]: those of `scoring`
+    wants_details: bool
+    stop_ids: frozenset[int]  # those that end the sequence, and those of the request
+    stream: bool
+    is_watched: bool
+    healed_tokens: int
+    healed_bytes: int
+
+    @classmethod
+    def of(cls, wire: TokenizedReq, seed: int, vocab_size: int) -> "Wish":
+        scoring, sampling = wire.scoring, wire.sampling
+        if scoring is not None and scoring.top > vocab_size:
+            scoring = replace(scoring, top=vocab_size)
+        wants_details = scoring is not None and scoring.has_details
+        # Each token is looked at: by the client, or by the detokenizer for what stops the text.
+        is_watched = wire.stream or bool(sampling.stop or sampling.stop_regex) or wants_details
+        return cls(
+            client=wire.client,
+            rid=wire.rid,
+            salt=wire.cache_salt,
+            seed=seed,
+            deadline_s=wire.deadline_s,
+            # They may be the whole vocabulary: the rules keep them as a mask.
+            sampling=replace(sampling, allowed_token_ids=None),
+            scoring=scoring,
+            logprob_ids=np.array([] if scoring is None else scoring.ids, np.int32),
+            wants_details=wants_details,
+            stop_ids=frozenset(wire.eos_ids).union(sampling.stop_token_ids),
+            stream=wire.stream,
+            is_watched=is_watched,
+            healed_tokens=len(wire.healed_ids) // 4,
+            healed_bytes=wire.healed_bytes,
+        )
