@@ -21,7 +21,6 @@ from lang.choices import (
 from lang.config import backend_of, global_config, set_default_backend
 from lang.errors import AnswerError, CancelledError, LangError, ProgramError, UnsupportedError
 from lang.function import ProgramStream, SglFunction, function
-from lang.group import ProgramStateGroup
 from lang.primitives import (
     distribution,
     gen,
@@ -44,7 +43,7 @@ from lang.roles import (
     user_begin,
     user_end,
 )
-from lang.state import ProgramState
+from lang.state import ProgramState, ProgramStateGroup
 
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI

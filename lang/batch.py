@@ -7,24 +7,25 @@ of the server at once. Leaving the results early ends every run that has begun.
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from lang import loop
-from lang.bodies import holding_thread
+from lang.bodies import Function, holding_thread
 from lang.config import backend_of, global_config
-from lang.program import current
-from lang.sampling import Sampling
+from lang.program import Program, current
+from lang.runs import Run
+from lang.sampling import Sampling, derived_seed
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of
 from srt.offline.progress import ProgressBar
-
-if TYPE_CHECKING:
-    from lang.function import Run, SglFunction
 
 MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
 MIN_AUTO_THREADS = 96
@@ -44,21 +45,21 @@ class Options(NamedTuple):
     cache_prefix: bool | None
 
 
-def run(function: "SglFunction", calls: Sequence[Arguments], options: Options) -> "_Batch":
-    """Start the batch; iterating over the result gives the states."""
-    return _Batch(function, calls, options)
-
-
-class _Batch:
-    """An iterator over the states of a batch; it begins with the first one asked for."""
+class Batch:
+    """An iterator over the states of a batch; it begins with the first one asked for. `bound` are
+    arguments of all its runs."""
 
     def __init__(
-        self, function: "SglFunction", calls: Sequence[Arguments], options: Options
+        self,
+        function: Function,
+        bound: Mapping[str, Any],
+        calls: Sequence[Arguments],
+        options: Options,
     ) -> None:
         outer = current.get()
         chosen = options.backend is None and outer is not None
         self._backend = outer.backend if outer and chosen else backend_of(options.backend)
-        self._function = function
+        self._function, self._bound = function, bound
         self._calls = calls
         self._options = options
         self._num_threads = _threads(options.num_threads, len(calls))
@@ -82,7 +83,8 @@ class _Batch:
             return
         self._send_prefix()
         bar = ProgressBar(len(self._calls) if self._options.progress_bar else 0, "programs")
-        run = self._async_runs if self._function.is_async else self._thread_runs
+        is_async = inspect.iscoroutinefunction(self._function)
+        run = self._async_runs if is_async else self._thread_runs
         try:
             for state in run():
                 bar.step()
@@ -97,7 +99,7 @@ class _Batch:
             wanted = global_config.enable_precache_with_tracing
         if not wanted or len(self._calls) < 2:
             return
-        parts = constant_prefix(self._function.func, self._function.bind_arguments)
+        parts = constant_prefix(self._function, self._bound)
         prefix = loop.call(text_of(parts, self._backend)) if parts else ""
         if len(prefix) >= MIN_PREFIX_CHARS:
             loop.call(self._backend.prefetch(prefix))
@@ -147,8 +149,12 @@ class _Batch:
 
     # ---- beginning and ending ------------------------------------------------------------------
 
-    def _begin(self, call: Arguments) -> "Run":
-        begun = self._function.new_run(*call, self._backend, self._options.defaults)
+    def _begin(self, call: Arguments) -> Run:
+        row, args, kwargs = call
+        seed = derived_seed(self._options.defaults.seed, "row", row)
+        defaults = msgspec.structs.replace(self._options.defaults, seed=seed)
+        program = Program(self._backend, defaults)
+        begun = Run(self._function, program, args, {**self._bound, **kwargs})
         with self._lock:
             self._live.add(begun.state)
             stopped = self._stopped

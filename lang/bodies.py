@@ -50,7 +50,7 @@ async def run_async(
 
 def _end_well(state: ProgramState) -> None:
     state.program.end_body()
-    state._interpreter.notify()
+    state._worker.notify()
 
 
 def _end_badly(state: ProgramState, error: BaseException) -> None:
@@ -59,7 +59,7 @@ def _end_badly(state: ProgramState, error: BaseException) -> None:
     state.program.end_body(kept)
     if not state.program.is_over:
         state.program.cancel(kept.__cause__ if kept.__cause__ is not None else kept)
-    state._interpreter.notify()
+    state._worker.notify()
 
 
 def start(function: Callable[[], None]) -> "Future[None]":

@@ -20,6 +20,13 @@ class ProgramError(LangError):
     """A state failed, so this value will never come. `__cause__` is the original error."""
 
 
+def original(error: BaseException | None) -> BaseException | None:
+    """What a ProgramError tells of; any other error itself."""
+    if isinstance(error, ProgramError) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
 class UnsupportedError(LangError):
     """The back end cannot do this. `param` is the argument or operation that asked for it."""
 

@@ -8,14 +8,12 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from lang import batch, bodies, loop, marks
 from lang.config import backend_of
 from lang.errors import UnsupportedError
-from lang.interpreter import Interpreter
 from lang.program import Program, current
-from lang.sampling import PLAIN, Sampling, derived_seed
+from lang.runs import Run
+from lang.sampling import PLAIN, Sampling
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of
 
@@ -125,14 +123,14 @@ class SglFunction:
         backend: Any,
         timeout_s: float | None,
         stream: bool,
-    ) -> "Run":
+    ) -> Run:
         outer = current.get()
         defaults, rest = self.split_arguments(kwargs)
         inherited = outer.backend if outer is not None and backend is None else None
         chosen = inherited or backend_of(backend)
         program = Program(chosen, defaults, streaming=stream)
         bound = {**self.bind_arguments, **rest}
-        run = Run(self, ProgramState(Interpreter(program)), tuple(args), bound)
+        run = Run(self.func, program, tuple(args), bound)
         program.limit(timeout_s)
         return run
 
@@ -174,7 +172,7 @@ class SglFunction:
         options = batch.Options(
             backend, defaults, num_threads, progress_bar, timeout_s, cache_prefix
         )
-        states = batch.run(self, calls, options)
+        states = batch.Batch(self.func, self.bind_arguments, calls, options)
         return states if generator_style else list(states)
 
     def _arguments_of(self, index: int, element: Any) -> tuple[tuple, dict[str, Any]]:
@@ -185,14 +183,6 @@ class SglFunction:
         if len(element) > len(self.arg_names):
             raise ValueError(f"batch_kwargs[{index}] has {len(element)} arguments: too many")
         return tuple(element), {}
-
-    def new_run(
-        self, row: int, args: tuple, kwargs: dict[str, Any], backend: Any, defaults: Sampling
-    ) -> "Run":
-        """The run of a batch's row, which has not begun."""
-        seed = derived_seed(defaults.seed, "row", row)
-        program = Program(backend, msgspec.structs.replace(defaults, seed=seed))
-        return Run(self, ProgramState(Interpreter(program)), args, self.bind_arguments | kwargs)
 
     # ---- the constant prefix -------------------------------------------------------------------
 
@@ -207,43 +197,6 @@ class SglFunction:
         prefix = self.constant_prefix(chosen)
         if prefix:
             loop.call(chosen.prefetch(prefix))
-
-
-class Run:
-    """One run of a function: its state, and the ways to perform it."""
-
-    def __init__(
-        self, function: SglFunction, state: ProgramState, args: tuple, kwargs: dict[str, Any]
-    ) -> None:
-        self.function = function
-        self.state = state
-        self._call = (state, function.func, args, kwargs)
-
-    def perform(self) -> None:
-        """Run the function in this thread, whatever its kind."""
-        if self.function.is_async:
-            loop.call(self.perform_async())
-        else:
-            bodies.run_plain(*self._call)
-
-    async def perform_async(self) -> None:
-        """Run an `async def` function here."""
-        await bodies.run_async(*self._call)
-
-    def start(self) -> None:
-        """Run the function beside the caller. What it raises is kept for the state's readers."""
-        if self.function.is_async:
-            loop.submit(self.perform_async())
-        else:
-            bodies.start(self.perform)
-
-    async def rest(self) -> None:
-        """Wait until all states are idle; being cancelled ends the run."""
-        try:
-            await loop.arrival(self.state.program.idle())
-        except BaseException:
-            self.state.program.cancel()
-            raise
 
 
 class ProgramStream:

@@ -1,24 +1,39 @@
-"""The primitives of a program as plain data; the interpreter performs them.
+"""What a program is made of: expressions, each of which knows how it changes a stream.
 
 Expressions are immutable, may be joined with `+` and used in any number of states. Whatever they
 hold has been checked when they were made, so that mistakes show in the line that makes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from lang import marks
 from lang.backends.base import Image
-from lang.choices import ChoicesSamplingMethod
+from lang.errors import CancelledError
+from lang.stream import Slot, Stream
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
 REGEX_BOOL = r"(True|False)"
 REGEX_STR = r"\"[\w\d\s]*\""
 
+Slots = tuple[Slot, ...]
+Rest = Coroutine[Any, Any, None]
+
 
 class Expr:
     """Something that a state can be extended by. `names` are the variables that it writes."""
+
+    def perform(self, stream: Stream, slots: Slots) -> Rest | None:
+        """Change `stream` and settle `slots`, one for each of `names`. What has to wait is left to
+        the coroutine that this returns. Whatever either raises becomes the stream's error."""
+
+    def leave(self, stream: Stream, slots: Slots) -> None:
+        """After `perform`, or in its place where the stream has failed: let nobody wait for it."""
+        for slot in slots:
+            if not slot.done.done():
+                lost = stream.failure or CancelledError("the value was never written")
+                slot.done.set_exception(lost)
 
     def __add__(self, other: "str | Expr") -> "ExprList":
         return ExprList([self, other])
@@ -61,69 +76,34 @@ class ExprList(Expr):
 
     @property
     def num_bytes(self) -> int:
-        return _num_bytes(self.parts)
+        return num_bytes_of(self.parts)
 
 
-class Gen(Expr):
-    """Let the model write. `given` are sampling arguments, `convert` makes the variable's value."""
+class Constant(Expr):
+    """Text of the program's own."""
 
-    def __init__(
-        self,
-        name: str | None,
-        given: dict[str, Any],
-        dtype: type | None = None,
-        convert: Callable[[str], Any] | None = None,
-        named_groups: str | None = None,
-    ) -> None:
-        self.name = name
-        self.given = given
-        self.dtype = dtype
-        self.convert = convert
-        self.named_groups = named_groups
+    def __init__(self, text: str) -> None:
+        self.text = text
 
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
-
-
-class Select(Expr):
-    """Append the best of `choices`, by `method`; `given` are its temperature and time limit."""
-
-    def __init__(
-        self,
-        name: str | None,
-        choices: Sequence[str],
-        given: dict[str, Any],
-        method: ChoicesSamplingMethod,
-    ) -> None:
-        self.name = name
-        self.choices = _texts("choices", choices)
-        self.given = given
-        self.method = method
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
-
-
-class Score(Expr):
-    """Write log-probabilities, or a distribution over `texts`, into a variable; append nothing."""
-
-    def __init__(self, name: str | None, texts: Sequence[str], normalised: bool) -> None:
-        self.name = name
-        self.texts = _texts("choices" if normalised else "continuations", texts)
-        self.normalised = normalised
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        stream.text += self.text
 
 
 class RoleBegin(Expr):
-    """Open a turn of the chat."""
+    """Open a turn of the chat, as soon as the back end's template is known."""
 
     def __init__(self, role: str) -> None:
         self.role = role
+
+    def perform(self, stream: Stream, slots: Slots) -> Rest | None:
+        if stream.program.template is None:
+            return self._with_template(stream)
+        stream.begin_role(self.role)
+        return None
+
+    async def _with_template(self, stream: Stream) -> None:
+        await stream.program.find_template()
+        stream.begin_role(self.role)
 
 
 class RoleEnd(Expr):
@@ -132,12 +112,18 @@ class RoleEnd(Expr):
     def __init__(self, role: str) -> None:
         self.role = role
 
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        stream.end_role(self.role)
+
 
 class VarScopeBegin(Expr):
     """From here on, text belongs to the variable `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        stream.scopes[self.name] = len(stream.text)
 
 
 class VarScopeEnd(Expr):
@@ -150,6 +136,9 @@ class VarScopeEnd(Expr):
     def names(self) -> tuple[str | None, ...]:
         return (self.name,)
 
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        slots[0].settle(stream.text[stream.scopes.pop(self.name) :])
+
 
 class Media(Expr):
     """An image or a video."""
@@ -157,35 +146,17 @@ class Media(Expr):
     def __init__(self, image: Image) -> None:
         self.image = image
 
+    def perform(self, stream: Stream, slots: Slots) -> None:
+        stream.add_image(self.image)
+
     @property
     def num_bytes(self) -> int:
         return len(self.image.data)
 
 
-class SeparateReasoning(Expr):
-    """Perform `parts`; take the reasoning out of their gens, into `NAME_reasoning_content`."""
-
-    def __init__(self, inner: Expr, opened: bool) -> None:
-        self.parts = ExprList([inner]).parts
-        self.opened = opened
-        self.of = [each.name for each in self.parts if isinstance(each, Gen) and each.name]
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (*self.of, *(reasoning_name(name) for name in self.of))
-
-    @property
-    def num_bytes(self) -> int:
-        return _num_bytes(self.parts)
-
-
-def _num_bytes(parts: Sequence[Part]) -> int:
+def num_bytes_of(parts: Sequence[Part]) -> int:
+    """What all of them take, about."""
     return sum(len(part) if isinstance(part, str) else part.num_bytes for part in parts)
-
-
-def reasoning_name(name: str) -> str:
-    """The variable that holds the reasoning of the gen `name`."""
-    return f"{name}_reasoning_content"
 
 
 def role_text(role: str, inner: Part | None) -> Expr:
@@ -193,13 +164,3 @@ def role_text(role: str, inner: Part | None) -> Expr:
     if inner is None:
         return RoleBegin(role)
     return ExprList([RoleBegin(role), inner, RoleEnd(role)])
-
-
-def _texts(param: str, texts: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-        raise TypeError(f"{param} must be a list of texts")
-    if any(map(marks.has_mark, texts)):
-        raise TypeError(f"{param} must be a list of texts without expressions in them")
-    if not texts or not all(texts):
-        raise ValueError(f"{param} must hold at least one text, and no empty one")
-    return tuple(texts)

@@ -11,12 +11,9 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from lang.errors import LangError
-
-if TYPE_CHECKING:
-    from lang.ir import Expr
 
 MAX_KEPT = 2**16
 MAX_USED_BYTES = 2**28
@@ -26,12 +23,19 @@ _ORIGIN = str(int.from_bytes(os.urandom(8), "big"))
 _MARK = re.compile(rf"(?:\ue0f0|(?<!\\)\\++ue0f0)\w+:{_ORIGIN}:([0-9]+)(?:\ue0f1|\\++ue0f1)")
 
 
+class Marked(Protocol):
+    """An expression, as far as it matters here."""
+
+    @property
+    def num_bytes(self) -> int: ...
+
+
 class _Kept:
     """The expressions by their numbers, in the order in which they were written, and used."""
 
     def __init__(self) -> None:
-        self._new: OrderedDict[int, Expr] = OrderedDict()
-        self._used: OrderedDict[int, Expr] = OrderedDict()
+        self._new: OrderedDict[int, Marked] = OrderedDict()
+        self._used: OrderedDict[int, Marked] = OrderedDict()
         self._used_bytes = 0
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -41,7 +45,7 @@ class _Kept:
         self._lock = threading.Lock()  # a thread that is not here may have held the old one
         self._numbers = itertools.count(int.from_bytes(os.urandom(8), "big"))
 
-    def add(self, expr: "Expr") -> int:
+    def add(self, expr: Marked) -> int:
         """The number of an expression that is written into a text."""
         with self._lock:
             number = next(self._numbers)
@@ -50,7 +54,7 @@ class _Kept:
                 self._new.popitem(last=False)
             return number
 
-    def use(self, number: int) -> "Expr":
+    def use(self, number: int) -> Marked:
         """Raises LangError if it is not kept."""
         with self._lock:
             expr = self._new.pop(number, None)
@@ -73,7 +77,7 @@ _kept = _Kept()
 os.register_at_fork(after_in_child=lambda: _kept.begin_in_child())
 
 
-def mark_of(expr: "Expr") -> str:
+def mark_of(expr: Marked) -> str:
     """What stands for `expr` in a text."""
     return f"\ue0f0{type(expr).__name__}:{_ORIGIN}:{_kept.add(expr)}\ue0f1"
 
@@ -90,10 +94,10 @@ def refuse(**arguments: object) -> None:
             raise TypeError(f"{name} must not have an expression in it")
 
 
-def split(text: str) -> "list[str | Expr]":
+def split(text: str) -> list[Any]:
     """`text`, with the expressions in place of their marks. Raises LangError for one that is not
     kept any more, and for a part of a mark."""
-    pieces: list[str | Expr] = []
+    pieces: list[str | Marked] = []
     for i, piece in enumerate(_MARK.split(text)):
         if i % 2:
             pieces.append(_kept.use(int(piece)))

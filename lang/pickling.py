@@ -7,39 +7,36 @@ default back end of its new process; what its forks have, they have on their own
 from typing import Any
 
 from lang.errors import LangError
-from lang.interpreter import Interpreter
 from lang.program import Program
 from lang.sampling import derived_seed
-from lang.work import Slot
+from lang.stream import SAID, Slot, Stream
+from lang.worker import Worker
 
-# Of an interpreter, besides its variables and what came of it.
-_FIELDS = (
-    *("text", "messages", "role", "role_start", "said_default_system", "images", "role_images"),
-    *("start_chars", "start_messages", "trace"),
-)
+_FIELDS = (*SAID, "start_chars", "start_messages", "trace")
 
 
-def taken(state: Interpreter) -> dict[str, Any]:
-    """All of an idle state, as what `pickle` can write if it can write the variables' values."""
-    program = state.program
-    slots = {name: slot for name, slot in state.variables.items() if slot.done.done()}
+def taken(stream: Stream) -> dict[str, Any]:
+    """All of an idle stream, as what `pickle` can write if it can write the variables' values."""
+    program = stream.program
+    slots = {name: slot for name, slot in stream.variables.items() if slot.done.done()}
     return {
-        "fields": {name: getattr(state, name) for name in _FIELDS},
+        "fields": {name: getattr(stream, name) for name in _FIELDS},
         "variables": {name: _of_slot(slot) for name, slot in slots.items()},
-        "error": _portable(state.failure),
+        "error": _portable(stream.failure),
         "body_error": _portable(program.body_error),
         "template": program.template,
         "defaults": program.defaults,
-        "seed": derived_seed(state.seed, "pickled", next(state.copies)),
+        "seed": derived_seed(stream.seed, *stream.step("pickled")),
     }
 
 
-def restored(state: dict[str, Any]) -> Interpreter:
-    """The state that `taken` saw, in a run of its own that is over."""
+def restored(state: dict[str, Any]) -> Worker:
+    """The stream that `taken` saw, in a run of its own that is over."""
     program = Program(None, state["defaults"])
     program.template = state["template"]
     program.end_body(state["body_error"])
-    made = Interpreter(program)
+    worker = Worker(program)
+    made = worker.stream
     for name, value in state["fields"].items():
         setattr(made, name, value)
     made.error, made.seed = state["error"], state["seed"]
@@ -50,7 +47,7 @@ def restored(state: dict[str, Any]) -> Interpreter:
             slot.done.set_result(value)
         else:
             slot.done.set_exception(error)
-    return made
+    return worker
 
 
 def _of_slot(slot: Slot) -> tuple[Any, BaseException | None, str, dict[str, Any] | None]:

@@ -13,8 +13,10 @@ from typing import Any
 from lang import marks
 from lang.backends.base import Image
 from lang.choices import ChoicesSamplingMethod, token_length_normalized
-from lang.ir import Expr, Gen, Media, Score, Select, SeparateReasoning
+from lang.gens import Gen, SeparateReasoning
+from lang.ir import Expr, Media
 from lang.sampling import PLAIN, Sampling
+from lang.selects import Score, Select
 from lang.structured import is_plain, named_groups_of, schema_of, text_schema_of
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import Counter
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -24,9 +24,14 @@ from lang.sampling import Sampling, derived_seed
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from lang.interpreter import Interpreter
-
 current: contextvars.ContextVar["Program | None"] = contextvars.ContextVar("program", default=None)
+
+
+class Busy(Protocol):
+    """Something that is at work in a run."""
+
+    def cancel(self, error: BaseException) -> None:
+        """End what it does; called on the loop's thread."""
 
 
 class Program:
@@ -47,7 +52,7 @@ class Program:
         self.body_done: Future[None] = Future()
         self._runs = itertools.count()
         self._lock = threading.Lock()
-        self._busy: Counter[Interpreter] = Counter()
+        self._busy: Counter[Busy] = Counter()
         self._idle: list[Future[None]] = []
         self._inner: weakref.WeakSet[Program] = weakref.WeakSet()
         self._timer: TimerHandle | None = None
@@ -77,18 +82,18 @@ class Program:
 
     # ---- who is at work ------------------------------------------------------------------------
 
-    def begin_work(self, interpreter: "Interpreter") -> None:
-        """`interpreter` has something to do on the loop."""
+    def begin_work(self, worker: Busy) -> None:
+        """`worker` has something to do on the loop."""
         with self._lock:
-            self._busy[interpreter] += 1
+            self._busy[worker] += 1
 
-    def end_work(self, interpreter: "Interpreter") -> None:
-        """`interpreter` has done everything it was given."""
+    def end_work(self, worker: Busy) -> None:
+        """`worker` has done everything it was given."""
         with self._lock:
             # It may have been given more, and have begun again, before it said that it had ended.
-            self._busy[interpreter] -= 1
-            if not self._busy[interpreter]:
-                del self._busy[interpreter]
+            self._busy[worker] -= 1
+            if not self._busy[worker]:
+                del self._busy[worker]
             waiters = self._idle if not self._busy else []
             if waiters:
                 self._idle = []
@@ -149,8 +154,8 @@ class Program:
             if not self.is_over and self.ended_by is None:
                 self.ended_by = error
             busy, inner = list(self._busy), list(self._inner)
-        for interpreter in busy:
-            loop.background_loop().call_soon_threadsafe(interpreter.cancel, error)
+        for worker in busy:
+            loop.background_loop().call_soon_threadsafe(worker.cancel, error)
         for each in inner:
             each.cancel(error)
 

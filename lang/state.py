@@ -1,29 +1,33 @@
-"""`ProgramState`, which a program's functions get as `s`.
+"""`ProgramState`, which a program's functions get as `s`, and the group that its forks are.
 
 Invariant: nothing here waits but what reads a value, and what waits never waits for nothing: it
 returns, or raises a ProgramError whose cause is the state's first error.
 """
 
-import base64
 import html
 import math
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from lang import loop, pickling, streaming
-from lang.errors import ProgramError
-from lang.group import ProgramStateGroup
-from lang.interpreter import Interpreter
-from lang.ir import Expr, Part, RoleBegin, RoleEnd, Score, VarScopeBegin, VarScopeEnd
+from lang.errors import ProgramError, original
+from lang.forks import Join, fork
+from lang.ir import Expr, Part
 from lang.program import Program, current
+from lang.selects import Score
+from lang.stream import Slot
 from lang.trace import Trace, Usage
-from lang.work import Slot
+from lang.turns import Turns
+from lang.worker import Worker
+
+GATHER_VARIABLE = "gather_variable"
+CONCATE_AND_APPEND = "concate_and_append"
 
 
-class ProgramState:
+class ProgramState(Turns):
     """A prompt that grows: `s += "text"`, `s += gen("name")`, `s["name"]`.
 
     `ret_value` is what the program's function returned, once it has.
@@ -31,8 +35,9 @@ class ProgramState:
 
     ret_value: Any
 
-    def __init__(self, interpreter: Interpreter) -> None:
-        self._interpreter = interpreter
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._stream = worker.stream
 
     # ---- extending -----------------------------------------------------------------------------
 
@@ -41,64 +46,8 @@ class ProgramState:
             raise ValueError("a state cannot be extended by None")
         if not isinstance(other, str | Expr):
             raise TypeError(f"a state is extended by text or expressions, not {other!r}")
-        self._interpreter.submit(other)
+        self._worker.submit(other)
         return self
-
-    def system(self, expr: Part | None = None) -> AbstractContextManager[None]:
-        """`with s.system(): ...`: a turn of the system."""
-        return self._role("system", expr)
-
-    def user(self, expr: Part | None = None) -> AbstractContextManager[None]:
-        """`with s.user(): ...`: a turn of the user."""
-        return self._role("user", expr)
-
-    def assistant(self, expr: Part | None = None) -> AbstractContextManager[None]:
-        """`with s.assistant(): ...`: a turn of the assistant."""
-        return self._role("assistant", expr)
-
-    def system_begin(self) -> None:
-        """Open a turn of the system."""
-        self._interpreter.submit(RoleBegin("system"))
-
-    def system_end(self) -> None:
-        """Close it."""
-        self._interpreter.submit(RoleEnd("system"))
-
-    def user_begin(self) -> None:
-        """Open a turn of the user."""
-        self._interpreter.submit(RoleBegin("user"))
-
-    def user_end(self) -> None:
-        """Close it."""
-        self._interpreter.submit(RoleEnd("user"))
-
-    def assistant_begin(self) -> None:
-        """Open a turn of the assistant."""
-        self._interpreter.submit(RoleBegin("assistant"))
-
-    def assistant_end(self) -> None:
-        """Close it."""
-        self._interpreter.submit(RoleEnd("assistant"))
-
-    def var_scope(self, name: str) -> AbstractContextManager[None]:
-        """`with s.var_scope("v"): ...`: all text of the block becomes the variable `v`."""
-        return self._between(VarScopeBegin(name), VarScopeEnd(name))
-
-    def _role(self, role: str, expr: Part | None) -> AbstractContextManager[None]:
-        if expr is not None:
-            self._interpreter.submit(RoleBegin(role))
-            self += expr
-            self._interpreter.submit(RoleEnd(role))
-            return _nothing()
-        return self._between(RoleBegin(role), RoleEnd(role))
-
-    @contextmanager
-    def _between(self, begin: Expr, end: Expr) -> Iterator[None]:
-        self._interpreter.submit(begin)
-        try:
-            yield
-        finally:
-            self._interpreter.submit(end)
 
     # ---- variables -----------------------------------------------------------------------------
 
@@ -114,11 +63,11 @@ class ProgramState:
         return self._value(slot)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._interpreter.write(name, value)
+        self._worker.write(name, value)
 
     def __contains__(self, name: str) -> bool:
         """Whether the variable has its value by now; this does not wait."""
-        slot = self._interpreter.variables.get(name)
+        slot = self._stream.variables.get(name)
         return slot is not None and slot.done.done() and slot.done.exception() is None
 
     async def get(self, name: str) -> Any:
@@ -146,7 +95,7 @@ class ProgramState:
         end = math.inf if timeout is None else time.monotonic() + timeout
         while (change := self._not_yet(name)) is not None:
             loop.wait(change, _left_s(end))
-        slot = self._interpreter.variables.get(name)
+        slot = self._stream.variables.get(name)
         if slot is None:
             return None
         loop.wait(slot.done, _left_s(end))
@@ -156,16 +105,16 @@ class ProgramState:
 
     def _not_yet(self, name: str) -> "Future[None] | None":
         """What to wait for if the function, which runs beside the reader, may still write it."""
-        program, known = self.program, self._interpreter.variables
+        program, known = self.program, self._stream.variables
         if name in known or not program.streaming or current.get() is program:
             return None
-        change = self._interpreter.change()
+        change = self._worker.change()
         return None if name in known or program.body_done.done() else change
 
     def _slot(self, name: str) -> Slot:
-        slot = self._interpreter.variables.get(name)
+        slot = self._stream.variables.get(name)
         if slot is None:
-            failure = self._interpreter.failure
+            failure = self._stream.failure
             if failure is not None:
                 raise ProgramError(f"{name!r} was never written: {failure}") from failure
             raise KeyError(name)
@@ -181,38 +130,38 @@ class ProgramState:
 
     def text(self) -> str:
         """All text, once everything submitted so far is done; after an error what there is."""
-        loop.wait(self._interpreter.barrier())
-        return self._interpreter.text
+        loop.wait(self._worker.barrier())
+        return self._stream.text
 
     def messages(self) -> list[dict[str, Any]]:
         """The closed turns of the chat, as OpenAI's API has them."""
-        loop.wait(self._interpreter.barrier())
-        return _messages(self._interpreter)
+        loop.wait(self._worker.barrier())
+        return self._stream.openai_messages()
 
     def sync(self) -> None:
         """Wait for everything submitted so far. Raises ProgramError if the state has failed."""
-        loop.wait(self._interpreter.barrier())
+        loop.wait(self._worker.barrier())
         self._check()
 
     async def wait(self) -> None:
         """`sync` for `async def` programs."""
-        await loop.arrival(self._interpreter.barrier())
+        await loop.arrival(self._worker.barrier())
         self._check()
 
     def _check(self) -> None:
-        failure = self._interpreter.failure
+        failure = self._stream.failure
         if failure is not None:
             raise ProgramError(f"the state failed: {_words(failure)}") from failure
 
     def error(self) -> BaseException | None:
         """The first error of this state, or of its function; None if there is none."""
-        loop.wait(self._interpreter.barrier())
-        return self._interpreter.failure or _original(self._interpreter.program.body_error)
+        loop.wait(self._worker.barrier())
+        return self._stream.failure or original(self.program.body_error)
 
     def vars(self) -> dict[str, Any]:
         """The variables that have a value, once everything submitted so far is done."""
-        loop.wait(self._interpreter.barrier())
-        slots = list(self._interpreter.variables.items())
+        loop.wait(self._worker.barrier())
+        slots = list(self._stream.variables.items())
         return {
             name: slot.done.result()
             for name, slot in slots
@@ -225,12 +174,12 @@ class ProgramState:
 
     def trace(self) -> Trace:
         """Every call of this state so far, and below its forks."""
-        loop.wait(self._interpreter.barrier())
-        return self._interpreter.trace
+        loop.wait(self._worker.barrier())
+        return self._stream.trace
 
     def cancel(self) -> None:
         """End the whole run: its requests are aborted, and waits raise ProgramError."""
-        self._interpreter.program.cancel()
+        self.program.cancel()
 
     # ---- scores --------------------------------------------------------------------------------
 
@@ -243,7 +192,7 @@ class ProgramState:
         return self._scored(choices, normalised=True)
 
     def _scored(self, texts: Sequence[str], normalised: bool) -> dict[str, float]:
-        slot = self._interpreter.ask(Score(None, texts, normalised))
+        slot = self._worker.ask(Score(None, texts, normalised))
         loop.wait(slot.done)
         scores: dict[str, float] = self._value(slot)
         return scores
@@ -252,7 +201,7 @@ class ProgramState:
 
     def fork(
         self, size: int = 1, position_ids_offset: Sequence[int] | None = None
-    ) -> ProgramStateGroup:
+    ) -> "ProgramStateGroup":
         """`size` states that go on from here, side by side.
 
         They are used as one (`forks += ...`) or each by itself (`forks[i]`), and `join`ed.
@@ -261,7 +210,7 @@ class ProgramState:
             raise ValueError(f"size must be at least 1, not {size}")
         if position_ids_offset is not None:
             raise ValueError("position_ids_offset is not supported: positions follow the text")
-        children = self._interpreter.fork(size)
+        children = fork(self._worker, size)
         return ProgramStateGroup([ProgramState(child) for child in children], self)
 
     @contextmanager
@@ -279,7 +228,7 @@ class ProgramState:
     @property
     def program(self) -> Program:
         """The run that this state belongs to."""
-        return self._interpreter.program
+        return self._stream.program
 
     def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The state's text, or one variable's, piece by piece. Leaving it early ends the run.
@@ -287,22 +236,22 @@ class ProgramState:
         Raises ProgramError at the end of a state that failed, KeyError for a variable that the
         finished program never wrote.
         """
-        return streaming.pieces(self._interpreter, var_name)
+        return streaming.pieces(self._worker, var_name)
 
     def text_async_iter(
         self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
         """`text_iter` for `async for`; with `return_meta_data` pairs of a piece and meta info."""
-        return streaming.async_pieces(self._interpreter, var_name, return_meta_data)
+        return streaming.async_pieces(self._worker, var_name, return_meta_data)
 
     def tree_iter(self) -> Iterator[tuple[tuple[int, ...], str]]:
         """The pieces of this state and of its forks, with whose they are: () is this state, (1, 0)
         the first fork of its second one, all forks of a state counted. The run must stream."""
-        return streaming.tree_pieces(self._interpreter)
+        return streaming.tree_pieces(self._worker)
 
     def tree_async_iter(self) -> AsyncIterator[tuple[tuple[int, ...], str]]:
         """`tree_iter` for `async for`."""
-        return streaming.tree_async_pieces(self._interpreter)
+        return streaming.tree_async_pieces(self._worker)
 
     def __iter__(self) -> Iterator[str]:
         return self.text_iter()
@@ -317,26 +266,81 @@ class ProgramState:
         self._until_over()
         # What the function returned is often the state itself, so it follows.
         own = {"ret_value": self.ret_value} if hasattr(self, "ret_value") else {}
-        return _restored, (pickling.taken(self._interpreter),), own
+        return _restored, (pickling.taken(self._stream),), own
 
     def _until_over(self) -> None:
         if current.get() is not self.program:
             loop.wait(self.program.body_done)
-        loop.wait(self._interpreter.barrier())
+        loop.wait(self._worker.barrier())
 
     def _repr_html_(self) -> str:
         """For notebooks, once everything is done."""
         self._until_over()
         error = self.error()
         end = "" if error is None else f"<pre>{html.escape(_words(error))}</pre>"
-        return self._interpreter.trace.html_of(self._interpreter.text) + end
+        return self._stream.trace.html_of(self._stream.text) + end
 
     def __repr__(self) -> str:
-        is_over = self._interpreter.is_idle and self.program.body_done.done()
-        return f"ProgramState({self._interpreter.text!r}{'' if is_over else ', at work'})"
+        is_over = self._worker.is_idle and self.program.body_done.done()
+        return f"ProgramState({self._stream.text!r}{'' if is_over else ', at work'})"
 
     def __format__(self, spec: str) -> str:
         raise TypeError("a state is no text: use s.text()")
+
+
+class ProgramStateGroup:
+    """The states of a fork. `forks += x` extends all of them; `x` may be a list, or a function of
+    the index."""
+
+    def __init__(self, states: Sequence[ProgramState], source: ProgramState) -> None:
+        self._states = list(states)
+        self._source = source
+
+    def join(self, mode: str = GATHER_VARIABLE) -> None:
+        """Bring what the forks made back to where they came from, without waiting for it.
+
+        "gather_variable": every variable that a fork wrote becomes a list, in the forks' order,
+        with None where a fork did not write it. "concate_and_append": their texts are appended,
+        one after the other. A failed fork fails the state that it joins.
+        """
+        if mode not in (GATHER_VARIABLE, CONCATE_AND_APPEND):
+            raise ValueError(
+                f"mode must be {GATHER_VARIABLE} or {CONCATE_AND_APPEND}, not {mode!r}"
+            )
+        children = [state._worker for state in self._states]
+        names = [name for child in children for name in child.stream.new_names()]
+        gathered = list(dict.fromkeys(names)) if mode == GATHER_VARIABLE else []
+        texts = mode == CONCATE_AND_APPEND
+        self._source._worker.submit(Join(children, gathered, texts))
+
+    def __format__(self, spec: str) -> str:
+        raise TypeError("the states of a fork are no text: use text() of each")
+
+    def __getitem__(self, index: int) -> ProgramState:
+        return self._states[index]
+
+    def __setitem__(self, index: int, value: ProgramState) -> None:
+        if self._states[index] is not value:  # `forks[i] += x` assigns what is there already
+            raise TypeError("the states of a fork cannot be replaced")
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[ProgramState]:
+        return iter(self._states)
+
+    def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "ProgramStateGroup":
+        if isinstance(other, list | tuple):
+            if len(other) != len(self._states):
+                raise ValueError(f"{len(self._states)} forks are not extended by {len(other)}")
+            each: list[Any] = list(other)
+        elif callable(other):
+            each = [other(i) for i in range(len(self._states))]
+        else:
+            each = [other] * len(self._states)
+        for state, part in zip(self._states, each, strict=True):
+            state += part
+        return self
 
 
 def _restored(taken: dict[str, Any]) -> ProgramState:
@@ -347,35 +351,5 @@ def _left_s(end: float) -> float | None:
     return None if end == math.inf else max(0.0, end - time.monotonic())
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _original(error: BaseException | None) -> BaseException | None:
-    if isinstance(error, ProgramError) and error.__cause__ is not None:
-        return error.__cause__
-    return error
-
-
-def _messages(interpreter: Interpreter) -> list[dict[str, Any]]:
-    template = interpreter.program.template
-    found: list[dict[str, Any]] = []
-    if interpreter.said_default_system and template is not None:
-        found.append({"role": "system", "content": template.default_system})
-    for message in interpreter.messages:
-        content: Any = message.content
-        if message.images:
-            content = [{"type": "text", "text": message.content}]
-            content += [_image_part(image.data) for image in message.images]
-        found.append({"role": message.role, "content": content})
-    return found
-
-
-def _image_part(data: bytes) -> dict[str, Any]:
-    url = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}

@@ -4,45 +4,48 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
 from lang import loop
-from lang.errors import ProgramError
-from lang.interpreter import Interpreter
+from lang.errors import ProgramError, original
 from lang.program import current
+from lang.stream import Slot
+from lang.worker import Worker
 
 T = TypeVar("T")
 
 
-class _Reader:
+class _TextReader:
     """What has been read of a text. Inside of the program's own function the text ends where
     nothing is left to do; outside, where the function has returned as well."""
 
-    def __init__(self, state: Interpreter, name: str | None) -> None:
-        self._state = state
+    def __init__(self, worker: Worker, name: str | None) -> None:
+        self._worker = worker
+        self._stream = worker.stream
         self._name = name
         self._read = 0
-        self._inside = current.get() is state.program
+        self._inside = current.get() is worker.stream.program
+
+    def _slot(self) -> Slot | None:
+        return None if self._name is None else self._stream.variables.get(self._name)
 
     def take(self) -> str:
         """What is new."""
-        slot = self._state.variables.get(self._name) if self._name is not None else None
-        text = self._state.text if self._name is None else "" if slot is None else slot.text
+        slot = self._slot()
+        text = self._stream.text if self._name is None else "" if slot is None else slot.text
         piece, self._read = text[self._read :], max(self._read, len(text))
         return piece
 
     def is_over(self) -> bool:
         """Whether nothing can follow what `take` gives after this. Raises for a failed end."""
-        slot = self._state.variables.get(self._name) if self._name is not None else None
-        over = self._state.is_idle and (self._inside or self._state.program.body_done.done())
+        slot = self._slot()
+        over = self._worker.is_idle and (self._inside or self._stream.program.body_done.done())
         if slot is not None:
             return slot.done.done()
         return over
 
     def check(self) -> None:
         """Raise what ended the text, if it was not its own end."""
-        slot = self._state.variables.get(self._name) if self._name is not None else None
-        error = self._state.failure if slot is None else slot.done.exception()
-        error = error or (None if slot is not None else self._state.program.body_error)
-        if isinstance(error, ProgramError) and error.__cause__ is not None:
-            error = error.__cause__
+        slot = self._slot()
+        error = self._stream.failure if slot is None else slot.done.exception()
+        error = original(error or (None if slot is not None else self._stream.program.body_error))
         if error is not None:
             raise ProgramError(f"the stream failed: {type(error).__name__}: {error}") from error
         if self._name is not None and slot is None:
@@ -50,61 +53,60 @@ class _Reader:
 
     def meta(self) -> dict[str, Any]:
         """The variable's meta info as far as it is known."""
-        slot = self._state.variables.get(self._name) if self._name is not None else None
+        slot = self._slot()
         return {} if slot is None or slot.meta is None else dict(slot.meta)
 
 
 class _TreeReader:
     """The same of a state and of all forks below it: pieces with the path of whose they are."""
 
-    def __init__(self, state: Interpreter) -> None:
-        if not state.program.streaming:
+    def __init__(self, worker: Worker) -> None:
+        if not worker.stream.program.streaming:
             raise ValueError("only a run with stream=True can be read together with its forks")
-        self._state = state
-        self._own = _Reader(state, None)
-        self._read: dict[Interpreter, int] = {}
+        self._worker = worker
+        self._own = _TextReader(worker, None)
+        self._read: dict[Worker, int] = {}
 
     def take(self) -> list[tuple[tuple[int, ...], str]]:
         found = []
-        for path, state in _below(self._state, ()):
+        for path, worker in _below(self._worker, ()):
+            stream = worker.stream
             # A fork's text begins with its parent's.
-            start = self._read.get(state, 0 if not path else state.start_chars)
-            if state.text[start:]:
-                found.append((path, state.text[start:]))
-            self._read[state] = max(start, len(state.text))
+            start = self._read.get(worker, 0 if not path else stream.start_chars)
+            if stream.text[start:]:
+                found.append((path, stream.text[start:]))
+            self._read[worker] = max(start, len(stream.text))
         return found
 
     def is_over(self) -> bool:
-        return self._own.is_over() and all(state.is_idle for _, state in _below(self._state, ()))
+        return self._own.is_over() and all(each.is_idle for _, each in _below(self._worker, ()))
 
     def check(self) -> None:
         self._own.check()
 
 
-def _below(
-    state: Interpreter, path: tuple[int, ...]
-) -> Iterator[tuple[tuple[int, ...], Interpreter]]:
-    if state.is_open:
-        yield path, state
-    for i, child in enumerate(list(state.children)):
+def _below(worker: Worker, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Worker]]:
+    if worker.is_open:
+        yield path, worker
+    for i, child in enumerate(list(worker.children)):
         yield from _below(child, (*path, i))
 
 
-def pieces(state: Interpreter, name: str | None) -> Iterator[str]:
+def pieces(worker: Worker, name: str | None) -> Iterator[str]:
     """The pieces, for a thread that may wait. Left early, it ends the run."""
-    reader = _Reader(state, name)
-    return _read(state, reader, lambda over: _some(reader.take()))
+    reader = _TextReader(worker, name)
+    return _read(worker, reader, lambda over: _some(reader.take()))
 
 
-def tree_pieces(state: Interpreter) -> Iterator[tuple[tuple[int, ...], str]]:
+def tree_pieces(worker: Worker) -> Iterator[tuple[tuple[int, ...], str]]:
     """The pieces of the state and of its forks. Raises ValueError unless the run streams."""
-    reader = _TreeReader(state)
-    return _read(state, reader, lambda over: reader.take())
+    reader = _TreeReader(worker)
+    return _read(worker, reader, lambda over: reader.take())
 
 
-def async_pieces(state: Interpreter, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
+def async_pieces(worker: Worker, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
     """The pieces, on any loop; pairs with the meta info, one at the end too, if `with_meta`."""
-    reader = _Reader(state, name)
+    reader = _TextReader(worker, name)
 
     def take(over: bool) -> list[Any]:
         piece = reader.take()
@@ -112,13 +114,13 @@ def async_pieces(state: Interpreter, name: str | None, with_meta: bool) -> Async
             return [(piece, reader.meta())] if piece or over else []
         return _some(piece)
 
-    return _read_async(state, reader, take)
+    return _read_async(worker, reader, take)
 
 
-def tree_async_pieces(state: Interpreter) -> AsyncIterator[tuple[tuple[int, ...], str]]:
+def tree_async_pieces(worker: Worker) -> AsyncIterator[tuple[tuple[int, ...], str]]:
     """`tree_pieces` on any loop."""
-    reader = _TreeReader(state)
-    return _read_async(state, reader, lambda over: reader.take())
+    reader = _TreeReader(worker)
+    return _read_async(worker, reader, lambda over: reader.take())
 
 
 def _some(piece: str) -> list[str]:
@@ -126,12 +128,12 @@ def _some(piece: str) -> list[str]:
 
 
 def _read(
-    state: Interpreter, reader: "_Reader | _TreeReader", take: Callable[[bool], list[T]]
+    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
 ) -> Iterator[T]:
     finished = False
     try:
         while not finished:
-            change = state.change()
+            change = worker.change()
             over = reader.is_over()
             found = take(over)
             yield from found
@@ -141,16 +143,16 @@ def _read(
         reader.check()
     finally:
         if not finished:
-            state.program.cancel()
+            worker.stream.program.cancel()
 
 
 async def _read_async(
-    state: Interpreter, reader: "_Reader | _TreeReader", take: Callable[[bool], list[T]]
+    worker: Worker, reader: "_TextReader | _TreeReader", take: Callable[[bool], list[T]]
 ) -> AsyncIterator[T]:
     finished = False
     try:
         while not finished:
-            change = state.change()
+            change = worker.change()
             over = reader.is_over()
             found = take(over)
             for each in found:
@@ -161,4 +163,4 @@ async def _read_async(
         reader.check()
     finally:
         if not finished:
-            state.program.cancel()
+            worker.stream.program.cancel()

@@ -11,10 +11,7 @@ from typing import Any
 
 import msgspec
 
-from lang.backends.base import Completion
-from lang.errors import AnswerError
-from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, Gen
-from lang.patterns import Matcher
+from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from lang.sampling import Sampling
 from lang.type_schemas import schema_of_model, schema_of_type
 
@@ -63,31 +60,8 @@ def named_groups_of(regex: str) -> bool:
     return bool(re.compile(regex).groupindex)
 
 
-async def value_of(gen: Gen, sampling: Sampling, completion: Completion) -> Any:
-    """The variable's value for what the model wrote. Raises AnswerError for a text that is no
-    instance of the schema."""
-    text = completion.text
-    if gen.convert is not None:
-        try:
-            return gen.convert(text)
-        except ValueError as error:
-            why = str(error)
-            if completion.finish == "length":
-                why = "cut at the context's end, before the value was whole"
-                if completion.completion_tokens >= sampling.max_tokens:
-                    why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
-            raise AnswerError(f"{why}: {text!r}", text) from error
-    if gen.dtype is not None:
-        return Text(text, _converted(gen.dtype, text))
-    if gen.named_groups is not None:
-        async with Matcher() as matcher:
-            found = await matcher.find(gen.named_groups, text, full=True)
-        return Text(text, text, {} if found is None else found[2])
-    return text
-
-
-def _converted(dtype: type, text: str) -> Any:
-    """None for a text that was cut before it was a value."""
+def converted(dtype: type, text: str) -> Any:
+    """The value of a plain `dtype`; None for a text that was cut before it was one."""
     try:
         return _TYPES[dtype][2](text)
     except ValueError:

@@ -43,7 +43,7 @@ class Usage(Struct, frozen=True):
     completion_tokens: int
 
 
-class Fork(Struct):
+class ForkTrace(Struct):
     """The traces of a fork's children."""
 
     children: list["Trace"]
@@ -52,7 +52,7 @@ class Fork(Struct):
 class Trace(Struct):
     """One state's calls and forks, in the order they were performed."""
 
-    steps: list[Call | Fork] = []
+    steps: list[Call | ForkTrace] = []
 
     def calls(self) -> Iterator[Call]:
         """Every call of this state and of those below it."""
@@ -116,8 +116,8 @@ def _line(call: Call) -> str:
     return f"{call.kind} {call.name}: {tokens}" + (f", {call.error}" if call.error else "")
 
 
-def _html(step: Call | Fork) -> str:
-    if isinstance(step, Fork):
+def _html(step: Call | ForkTrace) -> str:
+    if isinstance(step, ForkTrace):
         children = "".join(
             f"<li>fork {i}{child._repr_html_()}</li>" for i, child in enumerate(step.children)
         )

@@ -14,10 +14,10 @@ from typing import Any
 
 from lang import marks, roles
 from lang.backends.base import Backend
-from lang.interpreter import Interpreter
 from lang.ir import Part, RoleBegin, RoleEnd
 from lang.program import Program
 from lang.sampling import PLAIN
+from lang.worker import Worker
 
 _ROLES = {roles.system: "system", roles.user: "user", roles.assistant: "assistant"}
 _BEGINS: dict[Any, Part] = {
@@ -48,13 +48,13 @@ def constant_prefix(function: Callable[..., Any], bound: Mapping[str, Any]) -> l
     state, *others = inspect.signature(function).parameters
     for name in (state, *others):
         names.pop(name, None)
-    reader = _Reader(state, {**names, **bound})
+    reader = _SourceReader(state, {**names, **bound})
     with contextlib.suppress(_End):
         reader.read(definition.body)
     return reader.parts
 
 
-class _Reader:
+class _SourceReader:
     def __init__(self, state: str, names: Mapping[str, Any]) -> None:
         self._state = state
         self._names = dict(names)
@@ -142,7 +142,7 @@ async def text_of(parts: Sequence[Part], backend: Backend) -> str:
     program = Program(backend, PLAIN)
     if any(not isinstance(part, str) for part in parts):
         await program.find_template()
-    state = Interpreter(program)
+    worker = Worker(program)
     for part in parts:
-        state.submit(part)
-    return "" if state.error is not None else state.text
+        worker.submit(part)
+    return "" if worker.stream.error is not None else worker.stream.text

@@ -88,13 +88,6 @@ ROOMS: dict[str, dict[str, str]] = {
         "worker": "base allowance artefact vocabulary cache compiler",
     },
 }
-# Modules that need each other in functions or for type checkers.
-KNOWN_CYCLES: tuple[frozenset[str], ...] = (
-    frozenset({"lang.batch", "lang.function"}),
-    frozenset({"lang.calls", "lang.interpreter", "lang.program", "lang.work"}),
-    frozenset({"lang.group", "lang.state"}),
-    frozenset({"lang.ir", "lang.marks"}),
-)
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
 USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
@@ -259,10 +252,9 @@ def test_an_import_of_another_room_is_noticed(module: str, line: str) -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    """While it is imported, none; else only those of KNOWN_CYCLES."""
+    """Neither while it is imported, with its packages, nor in functions or for type checkers."""
     assert cycles(with_packages(graph(our_modules(), When.AT_IMPORT))) == []
-    found = cycles(graph(our_modules(), When.NEVER))
-    assert [c for c in found if not any(known.issuperset(c) for known in KNOWN_CYCLES)] == []
+    assert cycles(graph(our_modules(), When.NEVER)) == []
 
 
 def test_nothing_is_pickled() -> None:

@@ -24,7 +24,7 @@ class Image(Struct, frozen=True):
     num_frames: int = 0
 
 
-class Message(Struct, frozen=True):
+class Turn(Struct, frozen=True):
     """A closed turn of a chat."""
 
     role: str
@@ -43,7 +43,7 @@ class Prompt(Struct, frozen=True):
     """
 
     text: str
-    messages: tuple[Message, ...] = ()
+    messages: tuple[Turn, ...] = ()
     open_role: str = ""
     open_text: str = ""
     images: tuple[Image, ...] = ()

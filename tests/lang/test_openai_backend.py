@@ -13,7 +13,7 @@ import pytest
 
 import lang as sgl
 from lang import loop
-from lang.backends.base import Image, Message, Prompt
+from lang.backends.base import Image, Prompt, Turn
 from lang.backends.openai import OpenAI, closest
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
@@ -25,7 +25,7 @@ from tests.waiting import SOON_S
 TEXT = Prompt("The capital of France is")
 CHAT = Prompt(
     "USER:Say hello.\nASSISTANT:",
-    messages=(Message("user", "Say hello."),),
+    messages=(Turn("user", "Say hello."),),
     open_role="assistant",
 )
 GREEDY = Sampling(temperature=0.0, max_tokens=6)
@@ -429,14 +429,14 @@ async def test_prompts_that_no_chat_can_say(prompt: Prompt, reason: str) -> None
 
 async def test_images_travel_as_urls() -> None:
     server = FakeServer(chat_answer("a cat"))
-    turn = Message("user", "What is it?", (Image(PNG),))
+    turn = Turn("user", "What is it?", (Image(PNG),))
     prompt = Prompt("", (turn,), "assistant")
     await server.backend(is_chat=True).generate(prompt, GREEDY)
     image, text = server.bodies[0]["messages"][0]["content"]
     assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
     assert text == {"type": "text", "text": "What is it?"}
     for bad, param in ((Image(b"?"), "image"), (Image(PNG, "video", 4), "video")):
-        turn = Message("user", "What is it?", (bad,))
+        turn = Turn("user", "What is it?", (bad,))
         with pytest.raises(UnsupportedError) as caught:
             await server.backend(is_chat=True).generate(Prompt("", (turn,), "assistant"), GREEDY)
         assert caught.value.param == param

@@ -1,0 +1,217 @@
+"""gen and separate_reasoning: let the model write, into the text and into variables."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from lang.backends.base import Completion
+from lang.calls import defaults_of, limited, meta_of, note, recorded
+from lang.errors import AnswerError, UnsupportedError
+from lang.ir import Constant, Expr, ExprList, Slots, num_bytes_of
+from lang.patterns import Matcher, PatternWatch
+from lang.sampling import Sampling
+from lang.stream import Slot, Stream
+from lang.structured import Text, converted, typed
+from srt.answers.reasoning import ReasoningSplitter
+from srt.wire.sampling import sub_seed
+
+
+class Gen(Expr):
+    """Let the model write. `given` are sampling arguments, `convert` makes the variable's value."""
+
+    def __init__(
+        self,
+        name: str | None,
+        given: dict[str, Any],
+        dtype: type | None = None,
+        convert: Callable[[str], Any] | None = None,
+        named_groups: str | None = None,
+    ) -> None:
+        self.name = name
+        self.given = given
+        self.dtype = dtype
+        self.convert = convert
+        self.named_groups = named_groups
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        return (self.name,)
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        await self.write(stream, slots[0], quiet=False)
+
+    async def write(self, stream: Stream, slot: Slot, quiet: bool) -> None:
+        """Append the text and settle `slot`; `quiet` gens never stream."""
+        sampling = _sampling_of(stream, self)
+        grows = stream.program.streaming and not quiet and sampling.n == 1
+        with recorded(stream, "gen", slot.name) as call:
+            works = (_one(stream, slot, each, grows) for each in _samples(sampling))
+            completions = await limited(call, sampling.timeout_s, works)
+            note(call, completions)
+            metas = [meta_of(completion) for completion in completions]
+            slot.meta = metas[0] if sampling.n == 1 else {"n": metas, **metas[0]}
+            stream.grow(slot, completions[0].text[len(slot.text) :])
+            values = [await self._value_of(sampling, each) for each in completions]
+        slot.settle(values[0] if sampling.n == 1 else values)
+
+    async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
+        """The variable's value for what the model wrote. Raises AnswerError for a text that is no
+        instance of the schema."""
+        text = completion.text
+        if self.convert is not None:
+            try:
+                return self.convert(text)
+            except ValueError as error:
+                why = str(error)
+                if completion.finish == "length":
+                    why = "cut at the context's end, before the value was whole"
+                    if completion.completion_tokens >= sampling.max_tokens:
+                        why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
+                raise AnswerError(f"{why}: {text!r}", text) from error
+        if self.dtype is not None:
+            return Text(text, converted(self.dtype, text))
+        if self.named_groups is not None:
+            async with Matcher() as matcher:
+                found = await matcher.find(self.named_groups, text, full=True)
+            return Text(text, text, {} if found is None else found[2])
+        return text
+
+
+def _sampling_of(stream: Stream, gen: Gen) -> Sampling:
+    """The run's defaults, the gen's arguments, and what its type and role ask for."""
+    program = stream.program
+    capabilities = program.backend.capabilities
+    if capabilities.chat_only and stream.role != "assistant":
+        raise UnsupportedError("gen", "a chat model writes inside of the assistant's role only")
+    sampling = defaults_of(stream).merged(gen.given)
+    if sampling.n < 1:
+        raise ValueError(f"n must be at least 1, not {sampling.n}")
+    details = {"logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"}
+    if not sampling.return_logprob and (ignored := details & sampling.set_fields()):
+        raise ValueError(f"{min(ignored)} needs return_logprob")
+    if gen.dtype is not None:
+        if not capabilities.constraints:
+            backend = type(program.backend).__name__
+            raise UnsupportedError("dtype", f"{backend} has no constrained decoding")
+        sampling = typed(sampling, gen.dtype)
+    if stream.role and program.template is not None and not capabilities.chat_only:
+        stops = tuple(s for s in program.template.stop if s not in sampling.stop)
+        sampling = msgspec.structs.replace(sampling, stop=sampling.stop + stops)
+    return sampling
+
+
+def _samples(sampling: Sampling) -> Iterator[Sampling]:
+    """Of each sample of a call."""
+    for i in range(sampling.n):
+        seed = None if sampling.seed is None else sub_seed(sampling.seed, i)
+        yield msgspec.structs.replace(sampling, n=1, seed=seed)
+
+
+async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> Completion:
+    knows_patterns = stream.program.backend.capabilities.stop_regex
+    if not grows or (sampling.stop_regex and not knows_patterns):
+        return await _whole(stream, sampling)
+    last: Completion | None = None
+    # The prompt is what was said before; the stream's text grows after it.
+    growing = stream.program.backend.stream(stream.prompt(), sampling)
+    async with _closing(growing):
+        async for last in growing:
+            slot.meta = meta_of(last)
+            stream.grow(slot, last.text[len(slot.text) :])
+    return _ended(last)
+
+
+async def _whole(stream: Stream, sampling: Sampling) -> Completion:
+    """One completion that nobody sees grow."""
+    backend, prompt = stream.program.backend, stream.prompt()
+    if not sampling.stop_regex or backend.capabilities.stop_regex:
+        return await backend.generate(prompt, sampling)
+    patterns, plain = sampling.stop_regex, msgspec.structs.replace(sampling, stop_regex=())
+    last: Completion | None = None
+    growing = backend.stream(prompt, plain)
+    async with PatternWatch(patterns) as watch, _closing(growing):
+        async for last in growing:
+            found = await watch.first_match(last.text)
+            if found is not None:
+                start, matched = found
+                return msgspec.structs.replace(
+                    last, text=last.text[:start], finish="stop", matched=matched
+                )
+    return _ended(last)
+
+
+def _ended(last: Completion | None) -> Completion:
+    if last is None or last.finish is None:
+        raise RuntimeError("the back end's stream ended before the completion did")
+    return last
+
+
+@contextlib.asynccontextmanager
+async def _closing(stream: AsyncIterator[Completion]) -> AsyncIterator[None]:
+    """Close a stream that is left early, which ends its request."""
+    try:
+        yield
+    finally:
+        aclose = getattr(stream, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+class SeparateReasoning(Expr):
+    """Perform `parts`; take the reasoning out of their gens, into `NAME_reasoning_content`."""
+
+    def __init__(self, inner: Expr, opened: bool) -> None:
+        self.parts = ExprList([inner]).parts
+        self.opened = opened
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        of = [each.name for each in self.parts if isinstance(each, Gen) and each.name]
+        return (*of, *map(_reasoning_name, of))
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes_of(self.parts)
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        by_name = {slot.name: slot for slot in slots}
+        for part in self.parts:
+            if isinstance(part, Gen):
+                await self._write(part, stream, by_name)
+                continue
+            each = Constant(part) if isinstance(part, str) else part
+            rest = each.perform(stream, tuple(map(stream.declare, each.names)))
+            if rest is not None:
+                await rest
+
+    async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
+        start = len(stream.text)
+        raw = Slot(gen.name or "")  # no name leads to it
+        await gen.write(stream, raw, quiet=True)
+        thoughts, value = self._split(stream.text[start:])
+        stream.text = stream.text[:start] + value
+        raw_value = raw.done.result()
+        if gen.name is None:
+            return
+        mine, of_reasoning = by_name[gen.name], by_name[_reasoning_name(gen.name)]
+        mine.meta = of_reasoning.meta = raw.meta
+        if isinstance(raw_value, list):
+            pairs = [self._split(str(value)) for value in raw_value]
+            of_reasoning.settle([pair[0] for pair in pairs])
+            mine.settle([pair[1] for pair in pairs])
+        else:
+            of_reasoning.settle(thoughts)
+            mine.settle(value)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """The reasoning, and the answer."""
+        parts = ReasoningSplitter(opened=self.opened).feed(text, final=True)
+        reasoning = "".join(part.text for part in parts if part.is_reasoning)
+        return reasoning, "".join(part.text for part in parts if not part.is_reasoning)
+
+
+def _reasoning_name(name: str) -> str:
+    """The variable that holds the reasoning of the gen `name`."""
+    return f"{name}_reasoning_content"

@@ -1,0 +1,91 @@
+"""select, score and distribution: what the model thinks of given texts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lang import marks
+from lang.calls import defaults_of, limited, meta_of, note, note_counts, recorded
+from lang.choices import ChoicesSamplingMethod, counts, decide, distribution
+from lang.ir import Expr, Slots
+from lang.stream import Stream
+
+MAX_SELECT_TEMPERATURE = 1e-5
+
+
+class Select(Expr):
+    """Append the best of `choices`, by `method`; `given` are its temperature and time limit."""
+
+    def __init__(
+        self,
+        name: str | None,
+        choices: Sequence[str],
+        given: dict[str, Any],
+        method: ChoicesSamplingMethod,
+    ) -> None:
+        self.name = name
+        self.choices = _texts("choices", choices)
+        self.given = given
+        self.method = method
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        return (self.name,)
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        (slot,) = slots
+        backend, prompt = stream.program.backend, stream.prompt()
+        sampling = defaults_of(stream).merged({**self.given, "n": 1})
+        with recorded(stream, "select", slot.name) as call:
+            if backend.capabilities.score:
+                if sampling.temperature > MAX_SELECT_TEMPERATURE:
+                    raise ValueError("select is exact: its temperature must be 0")
+                unconditional = self.method.requires_unconditional_logprobs
+                asked = backend.score(prompt, self.choices, unconditional=unconditional)
+                (scores,) = await limited(call, sampling.timeout_s, [asked])
+                decision = decide(self.method, scores)
+                text, slot.meta = decision.decision, decision.meta_info
+                note_counts(call, slot.meta)
+            else:
+                chosen = backend.select(prompt, self.choices, sampling)
+                completions = await limited(call, sampling.timeout_s, [chosen])
+                note(call, completions)
+                text, slot.meta = completions[0].text, meta_of(completions[0])
+            call.text = text
+        stream.grow(slot, text)
+        slot.settle(text)
+
+
+class Score(Expr):
+    """Write log-probabilities, or a distribution over `texts`, into a variable; append nothing."""
+
+    def __init__(self, name: str | None, texts: Sequence[str], normalised: bool) -> None:
+        self.name = name
+        self.texts = _texts("choices" if normalised else "continuations", texts)
+        self.normalised = normalised
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        return (self.name,)
+
+    async def perform(self, stream: Stream, slots: Slots) -> None:
+        (slot,) = slots
+        with recorded(stream, "score", slot.name) as call:
+            asked = stream.program.backend.score(stream.prompt(), self.texts)
+            (scores,) = await limited(call, stream.program.defaults.timeout_s, [asked])
+            tokens = counts(scores)
+            note_counts(call, tokens)
+        probabilities = distribution(scores.continuations)
+        logprobs = {each.text: each.logprobs for each in scores.continuations}
+        slot.meta = {**tokens, "token_logprobs": logprobs, "probabilities": probabilities}
+        totals = {each.text: each.total for each in scores.continuations}
+        slot.settle(probabilities if self.normalised else totals)
+
+
+def _texts(param: str, texts: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{param} must be a list of texts")
+    if any(map(marks.has_mark, texts)):
+        raise TypeError(f"{param} must be a list of texts without expressions in them")
+    if not texts or not all(texts):
+        raise ValueError(f"{param} must hold at least one text, and no empty one")
+    return tuple(texts)

@@ -1,0 +1,197 @@
+"""What one state of a program has come to: its text, turns, images, variables and trace.
+
+Primitives change it, one at a time; a `Worker` decides when. Nothing here waits.
+"""
+
+import base64
+import copy
+import itertools
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from lang.backends.base import Image, Prompt, Turn
+from lang.errors import UnsupportedError
+from lang.program import Program
+from lang.trace import Trace
+
+# What a fork's child begins with: what has been said, in characters of `text` and in turns.
+SAID = (
+    *("text", "messages", "role", "role_start", "literal", "said_default_system"),
+    *("images", "role_images"),
+)
+
+
+class Slot:
+    """A variable: settled once, with a value or an error. `text` grows while it streams."""
+
+    __slots__ = ("done", "meta", "name", "text")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = ""
+        self.meta: dict[str, Any] | None = None
+        self.done: Future[Any] = Future()
+
+    def settle(self, value: Any) -> None:
+        """The variable has its value."""
+        self.text = value if isinstance(value, str) else self.text
+        self.done.set_result(value)
+
+
+class Stream:
+    """One state's part of a run. `changed` is called whenever there is more of it to read.
+
+    Whatever it does has an address below its own, of which the seeds are made: see `step`.
+    """
+
+    def __init__(self, program: Program, changed: Callable[[], None]) -> None:
+        self.program = program
+        self.changed = changed
+        self.seed = program.defaults.seed
+        self.text = ""
+        self.messages: list[Turn] = []
+        self.role = ""
+        self.role_start = 0
+        self.literal: list[tuple[int, int]] = []  # of the text, what closed roles hold
+        self.said_default_system = False
+        self.images: list[Image] = []
+        self.role_images: list[Image] = []
+        self.start_chars = 0  # of the text, the parent's
+        self.start_messages = 0
+        self.error: BaseException | None = None
+        self.trace = Trace([])
+        self.variables: dict[str, Slot] = {}
+        self.scopes: dict[str, int] = {}  # where the open ones begin in the text
+        self._inherited: frozenset[Slot] = frozenset()
+        self._unnamed: int = 0
+        self._steps: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+    def step(self, kind: str) -> tuple[str, int]:
+        """The address below this stream of its next "call", "fork" or copy."""
+        return kind, next(self._steps[kind])
+
+    # ---- variables -----------------------------------------------------------------------------
+
+    def declare(self, name: str | None) -> Slot:
+        """A variable that will be written; without a name it gets one that nobody can read."""
+        if name is None:
+            self._unnamed += 1
+            name = f"<{self._unnamed}>"
+        slot = self.variables[name] = Slot(name)
+        return slot
+
+    def inherit(self, parent: "Stream") -> None:
+        """Begin with the variables that `parent` has been asked to write so far."""
+        self.variables = dict(parent.variables)
+        self._inherited = frozenset(self.variables.values())
+        self._unnamed = parent._unnamed
+
+    def new_names(self) -> list[str]:
+        """The named variables that were not inherited."""
+        slots = self.variables.items()
+        return [name for name, slot in slots if slot not in self._inherited and name[:1] != "<"]
+
+    # ---- text and turns ------------------------------------------------------------------------
+
+    def begin_as(self, parent: "Stream") -> None:
+        """Go on from what `parent` has come to, its error included."""
+        for name in SAID:
+            setattr(self, name, copy.copy(getattr(parent, name)))
+        self.start_chars, self.start_messages = len(self.text), len(self.messages)
+        self.error = parent.failure
+
+    def append_all_of(self, child: "Stream") -> None:
+        """Append what `child` has made since it began."""
+        moved, start = len(self.text) - child.start_chars, child.start_chars
+        self.literal += [
+            (max(begin, start) + moved, end + moved)
+            for begin, end in child._literal_spans()
+            if end > start
+        ]
+        self.text += child.text[start:]
+        self.messages += child.messages[child.start_messages :]
+
+    def begin_role(self, role: str) -> None:
+        """Open a turn. Raises ValueError inside of another one."""
+        template = self.program.template
+        assert template is not None, "roles wait for the template"
+        if self.role:
+            raise ValueError(f"Nested roles are not allowed: {role!r} inside of {self.role!r}")
+        default = template.default_system
+        if not self.messages and role != "system" and default is not None:
+            self.text += template.prefix("system") + default + template.suffix("system")
+            self.said_default_system = True
+        self.text += template.prefix(role)
+        self.role, self.role_start = role, len(self.text)
+
+    def end_role(self, role: str) -> None:
+        """Close the open turn. Raises ValueError if it is another role's."""
+        template = self.program.template
+        if self.role != role or template is None:
+            raise ValueError(f"the role {role!r} ends, but the open one is {self.role!r}")
+        content = self.text[self.role_start :].lstrip()
+        self.literal = self._literal_spans()
+        self.messages.append(Turn(role, content, tuple(self.role_images)))
+        self.text += template.suffix(role)
+        self.role, self.role_images = "", []
+
+    def add_image(self, image: Image) -> None:
+        """Raises UnsupportedError if the back end's models take text only."""
+        backend = self.program.backend
+        if not backend.capabilities.images:
+            raise UnsupportedError(image.kind, f"{type(backend).__name__} takes text only")
+        self.images.append(image)
+        self.role_images.append(image)
+
+    def grow(self, slot: Slot, text: str) -> None:
+        """Append more of what the model writes into a variable."""
+        if text:
+            self.text += text
+            slot.text += text
+            self.changed()
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first error of this stream, or what ended the whole run."""
+        return self.error or self.program.ended_by
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first error; from here on everything is skipped."""
+        if self.error is None:
+            self.error = error
+
+    def prompt(self) -> Prompt:
+        """Everything so far, as a back end wants it."""
+        open_text = self.text[self.role_start :] if self.role else ""
+        images, spans = tuple(self.images), tuple(self._literal_spans())
+        return Prompt(self.text, tuple(self.messages), self.role, open_text, images, spans)
+
+    def _literal_spans(self) -> list[tuple[int, int]]:
+        """The parts of the text that roles hold, the open one among them."""
+        if not self.role:
+            return self.literal
+        before = [span for span in self.literal if span[1] <= self.role_start]
+        return [*before, (self.role_start, len(self.text))]
+
+    def openai_messages(self) -> list[dict[str, Any]]:
+        """The closed turns, as OpenAI's API has them."""
+        template = self.program.template
+        found: list[dict[str, Any]] = []
+        if self.said_default_system and template is not None:
+            found.append({"role": "system", "content": template.default_system})
+        for message in self.messages:
+            content: Any = message.content
+            if message.images:
+                content = [{"type": "text", "text": message.content}]
+                content += [_image_part(image.data) for image in message.images]
+            found.append({"role": message.role, "content": content})
+        return found
+
+
+def _image_part(data: bytes) -> dict[str, Any]:
+    url = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
