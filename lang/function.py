@@ -27,7 +27,8 @@ _DEFAULTS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"} | {
 
 
 class SglFunction:
-    """A function whose first parameter is a state; of a method, the first after the object."""
+    """A function whose first parameter is a state; of a method, the first after the object or, of
+    a classmethod, after the class."""
 
     def __init__(
         self,
@@ -38,6 +39,9 @@ class SglFunction:
         if num_api_spec_tokens is not None:
             reason = "API speculative execution is not supported; leave the argument away"
             raise UnsupportedError("num_api_spec_tokens", reason)
+        self._kind = type(func)
+        if isinstance(func, classmethod | staticmethod):
+            func = func.__func__
         self.func = func
         self.bind_arguments = dict(bind_arguments or {})
         self.is_async = inspect.iscoroutinefunction(func)
@@ -65,12 +69,16 @@ class SglFunction:
     def __set_name__(self, owner: type, name: str) -> None:
         """A program that was defined in a class is a method; one that is merely kept there, not."""
         defined = getattr(self.func, "__qualname__", "")
-        self._is_method = defined == f"{owner.__qualname__}.{self.__name__}"
+        is_here = defined == f"{owner.__qualname__}.{self.__name__}"
+        self._is_method = is_here and self._kind is not staticmethod
 
     def __get__(self, owner: Any, kind: type | None = None) -> "SglFunction":
-        if owner is None or not self._is_method:
+        if owner is not None and owner is kind:  # classmethod passes the class as both
+            raise TypeError(f"{self.__name__}: @function must stand above @classmethod")
+        bound_to = kind if self._kind is classmethod else owner
+        if bound_to is None or not self._is_method:
             return self
-        return SglFunction(self.func.__get__(owner), bind_arguments=self.bind_arguments)
+        return SglFunction(self.func.__get__(bound_to), bind_arguments=self.bind_arguments)
 
     # ---- one run -------------------------------------------------------------------------------
 
@@ -214,8 +222,8 @@ class ProgramStream:
 
 
 def function(func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None) -> Any:
-    """Make a program of a function whose first parameter is its state, `s`, or of a method whose
-    second one is. Used bare or with arguments.
+    """Make a program of a function whose first parameter is its state, `s`, or of a method or
+    classmethod whose second one is (above `@classmethod`). Used bare or with arguments.
 
     `num_api_spec_tokens` is refused: API speculative execution is not supported.
     """

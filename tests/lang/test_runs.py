@@ -325,6 +325,22 @@ class Asker:
 
     kept = ask_async
 
+    @sgl.function
+    @classmethod
+    def greet(cls, s: Any, q: str) -> str:
+        s += cls.greeting + q
+        return cls.__name__
+
+    @sgl.function
+    @staticmethod
+    def echo(s: Any, q: str) -> None:
+        s += q
+
+    @classmethod
+    @sgl.function
+    def turned(cls, s: Any) -> None:
+        s += "never"
+
 
 def test_programs_as_methods_and_states_of_another_name() -> None:
     asker, backend = Asker("hey "), FakeBackend()
@@ -334,6 +350,16 @@ def test_programs_as_methods_and_states_of_another_name() -> None:
     assert [state["a"] for state in states] == ["<12>", "<13>"]
     assert asker.ask.constant_prefix(backend) == "Hello. "
     assert asker.kept.run("hey", backend=backend).ret_value == "<3>"
+
+
+@pytest.mark.parametrize("of", [Asker, Asker("")])
+def test_programs_of_a_class(of: Any) -> None:
+    backend = FakeBackend()
+    state = of.greet.run("you", backend=backend)
+    assert (state.text(), state.ret_value) == (Asker.greeting + "you", "Asker")
+    assert of.echo(q="me", backend=backend).text() == "me"
+    with pytest.raises(TypeError, match="turned: @function must stand above @classmethod"):
+        of.turned.run(backend=backend)
 
 
 def test_defaults_reach_the_runs_inside() -> None:
