@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lang import loop
-from lang.bodies import Function, holding_thread
 from lang.config import backend_of, global_config
 from lang.program import Program, current
-from lang.runs import Run
+from lang.runs import Function, Run, holding_thread
 from lang.sampling import Sampling, derived_seed
 from lang.state import ProgramState
 from lang.tracer import constant_prefix, text_of

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lang import batch, bodies, loop, marks
+from lang import batch, loop, marks
 from lang.config import backend_of
 from lang.errors import UnsupportedError
 from lang.program import Program, current
@@ -44,7 +44,6 @@ class SglFunction:
             func = func.__func__
         self.func = func
         self.bind_arguments = dict(bind_arguments or {})
-        self.is_async = inspect.iscoroutinefunction(func)
         if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
             raise TypeError(f"{func.__name__} has a yield: nothing would run it as a program")
         names = list(inspect.signature(func).parameters)
@@ -102,8 +101,6 @@ class SglFunction:
         call = self._prepared(args, kwargs, backend, timeout_s, stream)
         if stream:
             call.start()
-        elif self.is_async:
-            loop.call(call.perform_async())
         else:
             call.perform()
         return call.state
@@ -113,10 +110,7 @@ class SglFunction:
     ) -> ProgramState:
         """`run` for a running loop: returns when everything is done; cancelling it ends the run."""
         call = self._prepared(args, kwargs, backend, timeout_s, False)
-        if self.is_async:
-            await call.perform_async()
-        else:
-            await bodies.run_in_thread(call.state, call.perform)
+        await call.perform_beside()
         await call.rest()
         return call.state
 

@@ -9,7 +9,7 @@ import msgspec
 from lang.backends.base import Completion
 from lang.calls import defaults_of, limited, meta_of, note, recorded
 from lang.errors import AnswerError, UnsupportedError
-from lang.ir import Constant, Expr, ExprList, Slots, num_bytes_of
+from lang.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of
 from lang.patterns import Matcher, PatternWatch
 from lang.sampling import Sampling
 from lang.stream import Slot, Stream
@@ -18,7 +18,7 @@ from srt.answers.reasoning import ReasoningSplitter
 from srt.wire.sampling import sub_seed
 
 
-class Gen(Expr):
+class Gen(Writer):
     """Let the model write. `given` are sampling arguments, `convert` makes the variable's value."""
 
     def __init__(
@@ -34,10 +34,6 @@ class Gen(Expr):
         self.dtype = dtype
         self.convert = convert
         self.named_groups = named_groups
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         await self.write(stream, slots[0], quiet=False)

@@ -60,6 +60,16 @@ class Expr:
         return 0
 
 
+class Writer(Expr):
+    """An expression that writes one variable, `name`."""
+
+    name: str | None
+
+    @property
+    def names(self) -> tuple[str | None, ...]:
+        return (self.name,)
+
+
 Part = str | Expr
 
 
@@ -126,15 +136,11 @@ class VarScopeBegin(Expr):
         stream.scopes[self.name] = len(stream.text)
 
 
-class VarScopeEnd(Expr):
+class VarScopeEnd(Writer):
     """The variable `name` ends here."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
 
     def perform(self, stream: Stream, slots: Slots) -> None:
         slots[0].settle(stream.text[stream.scopes.pop(self.name) :])

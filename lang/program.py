@@ -9,8 +9,10 @@ import itertools
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -160,19 +162,11 @@ class Program:
             each.cancel(error)
 
 
-def running(program: Program) -> "_Running":
+@contextmanager
+def running(program: Program) -> Iterator[None]:
     """A context in which runs that start belong to `program`."""
-    return _Running(program)
-
-
-class _Running:
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._token: Any = None
-
-    def __enter__(self) -> Program:
-        self._token = current.set(self._program)
-        return self._program
-
-    def __exit__(self, *exc: object) -> None:
-        current.reset(self._token)
+    token = current.set(program)
+    try:
+        yield
+    finally:
+        current.reset(token)

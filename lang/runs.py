@@ -1,41 +1,78 @@
-"""One run of a function, and the ways to perform it: here, on a loop, or beside the caller."""
+"""Runs of programs' functions: plain ones in threads, `async def` ones on a loop.
 
+`start` uses a bounded pool of the process; a function that is started from inside of another one
+that holds a thread gets a thread of its own, so that nobody waits for a thread that waits for it.
+"""
+
+import contextvars
 import inspect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from lang import bodies, loop
-from lang.program import Program
+from lang import loop
+from lang.errors import CancelledError
+from lang.program import Program, running
 from lang.state import ProgramState
 from lang.worker import Worker
 
+MAX_BODIES = 64
+
+_holds_thread: contextvars.ContextVar[bool] = contextvars.ContextVar("holds_thread", default=False)
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+
+Function = Callable[..., Any]
+
 
 class Run:
-    """One run of a function: its state, and the ways to perform it."""
+    """One run of a function: its state, and the ways to perform it. Whatever the function raises
+    ends the run and is raised."""
 
     def __init__(
-        self, function: bodies.Function, program: Program, args: tuple, kwargs: dict[str, Any]
+        self, function: Function, program: Program, args: tuple, kwargs: dict[str, Any]
     ) -> None:
         self.state = ProgramState(Worker(program))
         self._is_async = inspect.iscoroutinefunction(function)
-        self._call = (self.state, function, args, kwargs)
+        self._call = partial(function, self.state, *args, **kwargs)
 
     def perform(self) -> None:
         """Run the function in this thread, whatever its kind."""
         if self._is_async:
             loop.call(self.perform_async())
         else:
-            bodies.run_plain(*self._call)
+            with self._ending():
+                self.state.ret_value = self._call()
 
     async def perform_async(self) -> None:
-        """Run an `async def` function here."""
-        await bodies.run_async(*self._call)
+        """Run an `async def` function on the caller's loop."""
+        with self._ending():
+            self.state.ret_value = await self._call()
+
+    async def perform_beside(self) -> None:
+        """Run the function on the caller's loop, or in a thread and wait; being cancelled ends the
+        run."""
+        if self._is_async:
+            await self.perform_async()
+            return
+        future = _start(self.perform)
+        try:
+            await loop.arrival(future)
+        except BaseException:
+            future.cancel()
+            self.state.program.cancel()
+            raise
+        future.result()
 
     def start(self) -> None:
         """Run the function beside the caller. What it raises is kept for the state's readers."""
         if self._is_async:
             loop.submit(self.perform_async())
         else:
-            bodies.start(self.perform)
+            _start(self.perform)
 
     async def rest(self) -> None:
         """Wait until all states are idle; being cancelled ends the run."""
@@ -44,3 +81,61 @@ class Run:
         except BaseException:
             self.state.program.cancel()
             raise
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        state, program = self.state, self.state.program
+        try:
+            with running(program):
+                yield
+        except BaseException as error:
+            is_plain = isinstance(error, Exception)
+            kept = error if is_plain else CancelledError("the program was interrupted")
+            program.end_body(kept)
+            if not program.is_over:  # nobody will use what the states still do
+                program.cancel(kept.__cause__ if kept.__cause__ is not None else kept)
+            raise
+        else:
+            program.end_body()
+        finally:
+            state._worker.notify()
+
+
+def _start(function: Callable[[], None]) -> "Future[None]":
+    """Run `function` in a thread; the future has its end."""
+    context = contextvars.copy_context()
+    if _holds_thread.get():
+        return _own_thread(context, function)
+    return _shared_pool().submit(context.run, holding_thread, function)
+
+
+def holding_thread(function: Callable[[], Any]) -> Any:
+    """Call `function`; runs that it starts know that it holds a thread."""
+    token = _holds_thread.set(True)
+    try:
+        return function()
+    finally:
+        _holds_thread.reset(token)
+
+
+def _own_thread(context: contextvars.Context, function: Callable[[], None]) -> "Future[None]":
+    future: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            context.run(holding_thread, function)
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=work, name="lang-inner", daemon=True).start()
+    return future
+
+
+def _shared_pool() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(MAX_BODIES, thread_name_prefix="lang-body")
+        return _pool

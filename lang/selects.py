@@ -6,13 +6,13 @@ from typing import Any
 from lang import marks
 from lang.calls import defaults_of, limited, meta_of, note, note_counts, recorded
 from lang.choices import ChoicesSamplingMethod, counts, decide, distribution
-from lang.ir import Expr, Slots
+from lang.ir import Slots, Writer
 from lang.stream import Stream
 
 MAX_SELECT_TEMPERATURE = 1e-5
 
 
-class Select(Expr):
+class Select(Writer):
     """Append the best of `choices`, by `method`; `given` are its temperature and time limit."""
 
     def __init__(
@@ -26,10 +26,6 @@ class Select(Expr):
         self.choices = _texts("choices", choices)
         self.given = given
         self.method = method
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         (slot,) = slots
@@ -55,17 +51,13 @@ class Select(Expr):
         slot.settle(text)
 
 
-class Score(Expr):
+class Score(Writer):
     """Write log-probabilities, or a distribution over `texts`, into a variable; append nothing."""
 
     def __init__(self, name: str | None, texts: Sequence[str], normalised: bool) -> None:
         self.name = name
         self.texts = _texts("choices" if normalised else "continuations", texts)
         self.normalised = normalised
-
-    @property
-    def names(self) -> tuple[str | None, ...]:
-        return (self.name,)
 
     async def perform(self, stream: Stream, slots: Slots) -> None:
         (slot,) = slots

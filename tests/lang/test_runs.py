@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lang as sgl
-from lang import bodies
+from lang.runs import MAX_BODIES
 from lang.sampling import derived_seed
 from lang.tracer import constant_prefix
 from tests.lang.fakes import BOOM, HANG, FakeBackend
@@ -112,7 +112,7 @@ def test_runs_inside_of_runs_never_wait_for_their_own_threads() -> None:
 
     async def every() -> list[sgl.ProgramState]:
         program = sgl.function(outer)
-        runs = [program.arun(backend=backend) for _ in range(2 * bodies.MAX_BODIES)]
+        runs = [program.arun(backend=backend) for _ in range(2 * MAX_BODIES)]
         async with asyncio.timeout(SOON_S):
             return list(await asyncio.gather(*runs))
 
