@@ -6,21 +6,21 @@ forks it, and reads what the model wrote. Programs written for SGLang run as the
 
 from typing import TYPE_CHECKING, Any
 
-from lang.chat_template import (
-    ChatTemplate,
-    register_chat_template,
-    register_chat_template_matching_function,
-)
-from lang.choices import (
+from lang.asking.choices import (
     ChoicesDecision,
     ChoicesSamplingMethod,
     greedy_token_selection,
     token_length_normalized,
     unconditional_likelihood_normalized,
 )
+from lang.chat_template import (
+    ChatTemplate,
+    register_chat_template,
+    register_chat_template_matching_function,
+)
 from lang.config import backend_of, global_config, set_default_backend
 from lang.errors import AnswerError, CancelledError, LangError, ProgramError, UnsupportedError
-from lang.function import ProgramStream, SglFunction, function
+from lang.functions.function import ProgramStream, SglFunction, function
 from lang.primitives import (
     distribution,
     gen,
@@ -43,7 +43,7 @@ from lang.roles import (
     user_begin,
     user_end,
 )
-from lang.state import ProgramState, ProgramStateGroup
+from lang.states.state import ProgramState, ProgramStateGroup
 
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI

@@ -10,7 +10,7 @@ from typing import Any
 from lang import marks
 from lang.backends.base import Image
 from lang.errors import CancelledError
-from lang.stream import Slot, Stream
+from lang.run.stream import Slot, Stream
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"

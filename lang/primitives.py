@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from lang import marks
+from lang.asking.choices import ChoicesSamplingMethod, token_length_normalized
+from lang.asking.gens import Gen, SeparateReasoning
+from lang.asking.selects import Score, Select
 from lang.backends.base import Image
-from lang.choices import ChoicesSamplingMethod, token_length_normalized
-from lang.gens import Gen, SeparateReasoning
 from lang.ir import Expr, Media
 from lang.sampling import PLAIN, Sampling
-from lang.selects import Score, Select
-from lang.structured import is_plain, named_groups_of, schema_of, text_schema_of
+from lang.values.structured import is_plain, named_groups_of, schema_of, text_schema_of
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}

@@ -15,9 +15,9 @@ from typing import Any
 
 from lang import loop
 from lang.errors import CancelledError
-from lang.program import Program, running
-from lang.state import ProgramState
-from lang.worker import Worker
+from lang.run.program import Program, running
+from lang.states.state import ProgramState
+from lang.work.worker import Worker
 
 MAX_BODIES = 64
 

@@ -13,7 +13,7 @@ import msgspec
 
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from lang.sampling import Sampling
-from lang.type_schemas import schema_of_model, schema_of_type
+from lang.values.type_schemas import schema_of_model, schema_of_type
 
 _TYPES: dict[type, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
     int: (REGEX_INT, (" ", "\n"), lambda text: int(text.strip())),

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
+from lang.asking.calls import defaults_of, limited, meta_of, note, recorded
 from lang.backends.base import Completion
-from lang.calls import defaults_of, limited, meta_of, note, recorded
 from lang.errors import AnswerError, UnsupportedError
 from lang.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of
-from lang.patterns import Matcher, PatternWatch
+from lang.run.stream import Slot, Stream
 from lang.sampling import Sampling
-from lang.stream import Slot, Stream
-from lang.structured import Text, converted, typed
+from lang.values.patterns import Matcher, PatternWatch
+from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
 from srt.wire.sampling import sub_seed
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from lang.backends.base import Image, Prompt, Turn
 from lang.errors import UnsupportedError
-from lang.program import Program
-from lang.trace import Trace
+from lang.run.program import Program
+from lang.run.trace import Trace
 
 # What a fork's child begins with: what has been said, in characters of `text` and in turns.
 SAID = (

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lang import marks
-from lang.calls import defaults_of, limited, meta_of, note, note_counts, recorded
-from lang.choices import ChoicesSamplingMethod, counts, decide, distribution
+from lang.asking.calls import defaults_of, limited, meta_of, note, note_counts, recorded
+from lang.asking.choices import ChoicesSamplingMethod, counts, decide, distribution
 from lang.ir import Slots, Writer
-from lang.stream import Stream
+from lang.run.stream import Stream
 
 MAX_SELECT_TEMPERATURE = 1e-5
 

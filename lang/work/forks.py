@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from lang import loop
 from lang.ir import Expr, Slots
+from lang.run.stream import Stream
+from lang.run.trace import ForkTrace
 from lang.sampling import derived_seed
-from lang.stream import Stream
-from lang.trace import ForkTrace
-from lang.worker import Worker
+from lang.work.worker import Worker
 
 
 def fork(worker: Worker, size: int) -> list[Worker]:

@@ -19,11 +19,11 @@ import msgspec
 
 from lang import loop
 from lang.config import backend_of, global_config
-from lang.program import Program, current
-from lang.runs import Function, Run, holding_thread
+from lang.functions.runs import Function, Run, holding_thread
+from lang.functions.tracer import constant_prefix, text_of
+from lang.run.program import Program, current
 from lang.sampling import Sampling, derived_seed
-from lang.state import ProgramState
-from lang.tracer import constant_prefix, text_of
+from lang.states.state import ProgramState
 from srt.offline.progress import ProgressBar
 
 MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request

@@ -12,16 +12,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from lang import loop, pickling, streaming
+from lang import loop
+from lang.asking.selects import Score
 from lang.errors import ProgramError, original
-from lang.forks import Join, fork
 from lang.ir import Expr, Part
-from lang.program import Program, current
-from lang.selects import Score
-from lang.stream import Slot
-from lang.trace import Trace, Usage
-from lang.turns import Turns
-from lang.worker import Worker
+from lang.run.program import Program, current
+from lang.run.stream import Slot
+from lang.run.trace import Trace, Usage
+from lang.states import pickling, streaming
+from lang.states.turns import Turns
+from lang.work.forks import Join, fork
+from lang.work.worker import Worker
 
 GATHER_VARIABLE = "gather_variable"
 CONCATE_AND_APPEND = "concate_and_append"

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 from lang import loop
 from lang.errors import ProgramError, original
-from lang.program import current
-from lang.stream import Slot
-from lang.worker import Worker
+from lang.run.program import current
+from lang.run.stream import Slot
+from lang.work.worker import Worker
 
 T = TypeVar("T")
 

@@ -8,14 +8,15 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lang import batch, loop, marks
+from lang import loop, marks
 from lang.config import backend_of
 from lang.errors import UnsupportedError
-from lang.program import Program, current
-from lang.runs import Run
+from lang.functions import batch
+from lang.functions.runs import Run
+from lang.functions.tracer import constant_prefix, text_of
+from lang.run.program import Program, current
 from lang.sampling import PLAIN, Sampling
-from lang.state import ProgramState
-from lang.tracer import constant_prefix, text_of
+from lang.states.state import ProgramState
 
 # Arguments of a run that are every gen's defaults, and their names here. They give way to a
 # parameter of the function of that name.

@@ -7,10 +7,10 @@ default back end of its new process; what its forks have, they have on their own
 from typing import Any
 
 from lang.errors import LangError
-from lang.program import Program
+from lang.run.program import Program
+from lang.run.stream import SAID, Slot, Stream
 from lang.sampling import derived_seed
-from lang.stream import SAID, Slot, Stream
-from lang.worker import Worker
+from lang.work.worker import Worker
 
 _FIELDS = (*SAID, "start_chars", "start_messages", "trace")
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from lang import loop, marks
 from lang.errors import CancelledError
 from lang.ir import Constant, Expr, ExprList, Part, Rest, Slots
-from lang.program import Program
-from lang.stream import Slot, Stream
+from lang.run.program import Program
+from lang.run.stream import Slot, Stream
 
 
 class Barrier(Expr):

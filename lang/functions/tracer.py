@@ -15,9 +15,9 @@ from typing import Any
 from lang import marks, roles
 from lang.backends.base import Backend
 from lang.ir import Part, RoleBegin, RoleEnd
-from lang.program import Program
+from lang.run.program import Program
 from lang.sampling import PLAIN
-from lang.worker import Worker
+from lang.work.worker import Worker
 
 _ROLES = {roles.system: "system", roles.user: "user", roles.assistant: "assistant"}
 _BEGINS: dict[Any, Part] = {

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from lang.backends.base import Completion
+from lang.run.stream import Stream
+from lang.run.trace import Call, call_on
 from lang.sampling import Sampling, derived_seed
-from lang.stream import Stream
-from lang.trace import Call, call_on
 from srt.tasks import all_of
 
 T = TypeVar("T")
