@@ -1,0 +1,1 @@
+"""Programs: decorated functions, their runs in threads and on loops, batches, constant prefixes."""

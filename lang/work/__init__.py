@@ -1,0 +1,1 @@
+"""Performing a stream's primitives in order, in forks side by side, and joining them."""
