@@ -1,6 +1,6 @@
 """The one event loop of the language, in a thread of its own, and waiting for what happens on it.
 
-All back ends and interpreters of the process live on it, so the language works in notebooks and
+All back ends and workers of the process live on it, so the language works in notebooks and
 below any other loop. Invariant: nothing waits on the loop's own thread; such a wait is an error.
 """
 

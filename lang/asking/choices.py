@@ -1,6 +1,6 @@
 """How select decides, given the log-probabilities of every choice's tokens after the prompt.
 
-The interpreter asks the back end for them and calls the method; a program may bring its own by a
+`Select` asks the back end for them and calls the method; a program may bring its own by a
 subclass of `ChoicesSamplingMethod`.
 """
 

@@ -1,6 +1,6 @@
 """What a program needs of a model, wherever it runs: the `Backend` protocol and its plain data.
 
-The interpreter calls it on the language's own event loop only, so a back end needs no locks. Every
+Primitives call it on the language's own event loop only, so a back end needs no locks. Every
 call may be cancelled at any await, and must then end what it has begun on the server.
 """
 
@@ -67,11 +67,11 @@ class Completion(Struct, frozen=True):
 
 
 class Capabilities(Struct, frozen=True):
-    """What a back end can do; the interpreter refuses the rest with an UnsupportedError.
+    """What a back end can do; primitives refuse the rest with an UnsupportedError.
 
     `chat_only`: every gen must be in an assistant's role. `score`: `score` gives exact
     log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
-    dtype. Without `stop_regex` the interpreter looks for the patterns itself, in a stream.
+    dtype. Without `stop_regex` a gen looks for the patterns itself, in a stream.
     """
 
     chat_only: bool = False
@@ -92,7 +92,7 @@ class Backend(Protocol):
         ...
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """One whole completion. `sampling.n` is always 1: the interpreter asks n times."""
+        """One whole completion. `sampling.n` is always 1: a gen asks n times."""
         ...
 
     def stream(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Completion]:
