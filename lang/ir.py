@@ -139,6 +139,8 @@ class VarScopeBegin(Expr):
 class VarScopeEnd(Writer):
     """The variable `name` ends here."""
 
+    name: str
+
     def __init__(self, name: str) -> None:
         self.name = name
 

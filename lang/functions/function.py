@@ -40,7 +40,7 @@ class SglFunction:
         if num_api_spec_tokens is not None:
             reason = "API speculative execution is not supported; leave the argument away"
             raise UnsupportedError("num_api_spec_tokens", reason)
-        self._kind = type(func)
+        self._kind: type = type(func)
         if isinstance(func, classmethod | staticmethod):
             func = func.__func__
         self.func = func
