@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 import msgspec
 import pydantic
 import pytest
-from lang.trace import Call
 
 import lang as sgl
 from lang import marks
 from lang.errors import LangError, ProgramError, UnsupportedError
+from lang.run.trace import Call
 from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
