@@ -20,7 +20,8 @@ from scheduler_proc.grammar.compiler import GrammarCompiler
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from srt.wire.constraint import Constraint
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 
 BATCH = 16

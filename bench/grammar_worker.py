@@ -21,7 +21,7 @@ from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint, artefact_key
-from srt.wire.messages import CompileReply, CompileReq
+from srt.wire.ring_messages import CompileReply, CompileReq
 
 _LIMITS = Limits(30.0, 2**30, wall_s=300.0)
 _FOLDER_BYTES = 2**29

@@ -29,7 +29,8 @@ from scheduler_proc.state import SchedulerConfig
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
-from srt.wire.messages import TokenBatch, TokenizedReq, pack_ids, unpack_floats, unpack_ids
+from srt.wire.messages import pack_ids, unpack_floats, unpack_ids
+from srt.wire.ring_messages import TokenBatch, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 
 POOL = 16384

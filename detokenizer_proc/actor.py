@@ -11,20 +11,9 @@ from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
-from srt.wire.messages import (
-    BackMessage,
-    ClientGone,
-    ControlReply,
-    ControlResult,
-    DetokenizerMessage,
-    Expired,
-    Goodbye,
-    Hello,
-    Message,
-    TokenBatch,
-    Welcome,
-)
+from srt.wire.messages import BackMessage, ControlResult, Expired, Goodbye, Hello, Message, Welcome
 from srt.wire.parcels import output_batches
+from srt.wire.ring_messages import ClientGone, ControlReply, DetokenizerMessage, TokenBatch
 
 
 class DetokenizerActor(Actor):

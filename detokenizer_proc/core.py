@@ -12,7 +12,8 @@ from typing import NamedTuple
 from detokenizer_proc.request import Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
-from srt.wire.messages import Abort, Credit, Output, PromptLogprobs, TokenBatch, unpack_ids
+from srt.wire.messages import Output, unpack_ids
+from srt.wire.ring_messages import Abort, Credit, PromptLogprobs, TokenBatch
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 

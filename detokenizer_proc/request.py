@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
-from srt.wire.messages import Finish, LogprobDetail, Output, PromptLogprobs, ReqStart
+from srt.wire.messages import Finish, LogprobDetail, Output
+from srt.wire.ring_messages import PromptLogprobs, ReqStart
 
 
 class Jump(NamedTuple):

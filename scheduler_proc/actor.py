@@ -49,7 +49,8 @@ from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import (
+from srt.wire.parcels import token_batches
+from srt.wire.ring_messages import (
     Abort,
     ClientGone,
     Control,
@@ -59,7 +60,6 @@ from srt.wire.messages import (
     SchedulerMessage,
     TokenizedReq,
 )
-from srt.wire.parcels import token_batches
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from scheduler_proc.scheduler import Scheduler
 from srt.wire.errors import CONFLICT, ErrorInfo
-from srt.wire.messages import Control, ControlReply
+from srt.wire.ring_messages import Control, ControlReply
 
 MAX_FLUSH_WAIT_S = 300.0
 MAX_PENDING_FLUSHES = 8

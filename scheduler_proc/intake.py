@@ -19,7 +19,8 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
-from srt.wire.messages import Abort, ClientGone, GrammarMade, TokenizedReq, unpack_ids
+from srt.wire.messages import unpack_ids
+from srt.wire.ring_messages import Abort, ClientGone, GrammarMade, TokenizedReq
 
 log = logging.getLogger(__name__)
 

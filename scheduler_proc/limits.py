@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler_proc.grammar.base import Grammar
-from srt.wire.messages import TokenizedReq, unpack_ids
+from srt.wire.messages import unpack_ids
+from srt.wire.ring_messages import TokenizedReq
 
 _NO_IDS = np.empty(0, np.int32)
 

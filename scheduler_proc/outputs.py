@@ -12,16 +12,8 @@ import numpy as np
 
 from scheduler_proc.details import no_detail
 from scheduler_proc.req import Req
-from srt.wire.messages import (
-    Finish,
-    LogprobDetail,
-    PromptLogprobs,
-    ReqEnd,
-    ReqStart,
-    TokenBatch,
-    pack_floats,
-    pack_ids,
-)
+from srt.wire.messages import Finish, LogprobDetail, pack_floats, pack_ids
+from srt.wire.ring_messages import PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 
 HELD_TOKENS = 64  # of a req that is not watched, at most
 

@@ -10,7 +10,7 @@ import math
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step_cost import MEMORY_S, StepCost
 from srt.ring.recent_prompts import RecentPrompts
-from srt.wire.messages import Pace, TokenizedReq
+from srt.wire.ring_messages import Pace, TokenizedReq
 
 REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by so many times at most

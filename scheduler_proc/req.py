@@ -15,7 +15,8 @@ from scheduler_proc.tokens import Tokens
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
 from scheduler_proc.wish import Wish
-from srt.wire.messages import Finish, TokenizedReq, unpack_ids
+from srt.wire.messages import Finish, unpack_ids
+from srt.wire.ring_messages import TokenizedReq
 
 
 @dataclass(slots=True, eq=False)

@@ -41,7 +41,8 @@ from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
-from srt.wire.messages import Abort, Finish, LogprobDetail, TokenBatch, TokenizedReq
+from srt.wire.messages import Finish, LogprobDetail
+from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
 MAX_GONE_CLIENTS = 4096
 

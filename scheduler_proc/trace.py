@@ -25,7 +25,7 @@ from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
+from srt.wire.ring_messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")

@@ -4,7 +4,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from srt.wire.messages import TokenizedReq
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 
 

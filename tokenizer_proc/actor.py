@@ -17,20 +17,22 @@ from srt.wire.errors import RequestError
 from srt.wire.messages import (
     AbortReq,
     Captured,
+    ControlReq,
+    FrontMessage,
+    FrontReply,
+    Refused,
+    Tokenized,
+)
+from srt.wire.ring_messages import (
     CompileCounts,
     CompileReply,
     CompileReq,
     CompilerMessage,
-    ControlReq,
     Credit,
-    FrontMessage,
     FrontNews,
-    FrontReply,
     GrammarLost,
     GrammarMade,
     Pace,
-    Refused,
-    Tokenized,
 )
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import load_template

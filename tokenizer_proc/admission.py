@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from srt.wire.messages import Admitted, TokenizedReq, sample_rid
+from srt.wire.messages import Admitted, sample_rid
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import sub_seed
 
 

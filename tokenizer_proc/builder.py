@@ -12,13 +12,8 @@ from srt.answers.reasoning import reasoning_tags
 from srt.files.vocab import Vocab
 from srt.wire.constraint import CONSTRAINT_KINDS, Constraint, free_key
 from srt.wire.errors import RequestError
-from srt.wire.messages import (
-    Admitted,
-    GenerateReq,
-    ScoreReq,
-    TokenizedReq,
-    unpack_ids,
-)
+from srt.wire.messages import Admitted, GenerateReq, ScoreReq, unpack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.admission import Admission, samples_of
 from tokenizer_proc.healing import Healing, PromptHealer

@@ -23,26 +23,28 @@ from srt.wire.errors import (
     RequestError,
 )
 from srt.wire.messages import (
-    Abort,
     AbortReq,
     Admitted,
     Captured,
     CaptureReq,
+    ControlReq,
+    GenerateReq,
+    Refused,
+    ScoreReq,
+    Tokenized,
+    TokenizeReq,
+)
+from srt.wire.ring_messages import (
+    Abort,
     CompileCancel,
     CompileCounts,
     CompileReply,
     CompileReq,
     Control,
-    ControlReq,
     Credit,
-    GenerateReq,
     GrammarLost,
     GrammarMade,
     Pace,
-    Refused,
-    ScoreReq,
-    Tokenized,
-    TokenizeReq,
 )
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder

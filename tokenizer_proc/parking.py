@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from srt.wire.constraint import Constraint
-from srt.wire.messages import CompileCancel, CompileReq, TokenizedReq
+from srt.wire.ring_messages import CompileCancel, CompileReq, TokenizedReq
 from tokenizer_proc.admission import Admission
 
 _Name = tuple[bytes, str]  # client, rid

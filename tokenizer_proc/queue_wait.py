@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
-from srt.wire.messages import Pace, TokenizedReq
+from srt.wire.ring_messages import Pace, TokenizedReq
 
 _AT_REST = Pace(epoch=0)
 SLACK = 1.25  # a wait may turn out to be so many times what is expected: machines slow down

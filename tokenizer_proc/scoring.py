@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
-from srt.wire.messages import Admitted, Continuation, ScoreReq, TokenizedReq, pack_ids, score_rid
+from srt.wire.messages import Admitted, Continuation, ScoreReq, pack_ids, score_rid
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.prompt import PromptReader

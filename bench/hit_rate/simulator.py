@@ -17,7 +17,8 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from srt.args import ServerArgs
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 
 DEFAULTS = ServerArgs()

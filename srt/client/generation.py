@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
-from srt.wire.messages import ChatMessage, ChatOptions, Finish, RingEvent, ToolSpec
+from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
+from srt.wire.ring_messages import RingEvent
 from srt.wire.sampling import SamplingParams, Scoring
 
 

@@ -32,7 +32,8 @@ from srt.client.http_bodies import chat_body, check_tenant, generate_body, score
 from srt.client.http_generation import HttpGeneration, HttpSamples
 from srt.tasks import all_of
 from srt.wire.errors import RingError
-from srt.wire.messages import ChatOptions, RingEvent
+from srt.wire.messages import ChatOptions
+from srt.wire.ring_messages import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0

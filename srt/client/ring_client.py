@@ -26,11 +26,11 @@ from srt.wire.messages import (
     ControlReq,
     ControlResult,
     Output,
-    RingEvent,
     Tokenized,
     TokenizeReq,
     unpack_ids,
 )
+from srt.wire.ring_messages import RingEvent
 
 log = logging.getLogger(__name__)
 

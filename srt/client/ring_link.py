@@ -44,12 +44,12 @@ from srt.wire.messages import (
     Output,
     OutputBatch,
     Refused,
-    RingEvent,
     ScoreReq,
     TokenizeReq,
     Welcome,
     decoder,
 )
+from srt.wire.ring_messages import RingEvent
 
 log = logging.getLogger(__name__)
 

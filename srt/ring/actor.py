@@ -28,7 +28,8 @@ from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
-from srt.wire.messages import Heartbeat, Message, RingEvent
+from srt.wire.messages import Message
+from srt.wire.ring_messages import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from collections import deque
 
 import numpy as np
 
-from srt.wire.messages import TokenizedReq, unpack_ids
+from srt.wire.messages import unpack_ids
+from srt.wire.ring_messages import TokenizedReq
 
 MOST = 32  # prompts that are remembered: documents and system prompts that take turns
 HEAD_BYTES = 64  # of 16 ids: what shares fewer shares nothing

@@ -36,7 +36,7 @@ from srt.ring.places import (
 )
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
-from srt.wire.messages import Heartbeat, RingEvent
+from srt.wire.ring_messages import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
 

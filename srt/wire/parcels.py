@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from srt.wire.messages import LogprobDetail, Output, OutputBatch, PromptLogprobs, TokenBatch
+from srt.wire.messages import LogprobDetail, Output, OutputBatch
+from srt.wire.ring_messages import PromptLogprobs, TokenBatch
 
 PARCEL_BYTES = 16 * 1024 * 1024  # about; texts and headers come on top
 _ID_BYTES = 4

@@ -12,20 +12,15 @@ from srt.files.vocab import Vocab
 from srt.patterns import classes
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import (
-    Abort,
-    Credit,
     Finish,
     LogprobDetail,
     Output,
-    PromptLogprobs,
-    ReqEnd,
-    ReqStart,
-    TokenBatch,
     pack_floats,
     pack_ids,
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.ring_messages import Abort, Credit, PromptLogprobs, ReqEnd, ReqStart, TokenBatch
 from srt.wire.sampling import Scoring
 
 EPOCH, EOS = 7, 256

@@ -10,14 +10,12 @@ from srt.wire.messages import (
     Finish,
     LogprobDetail,
     Output,
-    ReqEnd,
-    ReqStart,
-    TokenBatch,
     pack_floats,
     pack_ids,
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 from srt.wire.sampling import Scoring
 
 PIECES = [bytes([i]) for i in range(256)] + [b'",', b'":', b"ab", b"abc", "é".encode()]

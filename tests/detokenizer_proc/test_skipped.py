@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.files.vocab import Vocab
-from srt.wire.messages import Finish, Output, ReqEnd, ReqStart, TokenBatch, pack_ids, unpack_ids
+from srt.wire.messages import Finish, Output, pack_ids, unpack_ids
+from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 
 PIECES = [bytes([i]) for i in range(256)] + [b"://", "é".encode(), b"ab"]
 SLASHES, E_ACUTE, AB = range(256, 259)

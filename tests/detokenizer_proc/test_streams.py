@@ -11,14 +11,12 @@ from srt.wire.messages import (
     Finish,
     LogprobDetail,
     Output,
-    ReqEnd,
-    ReqStart,
-    TokenBatch,
     pack_floats,
     pack_ids,
     unpack_floats,
     unpack_ids,
 )
+from srt.wire.ring_messages import ReqEnd, ReqStart, TokenBatch
 from srt.wire.sampling import Scoring
 
 PIECES = [b"", b"a", b"b", b"ab", b"ba:", b"\xc3", b"\xa9", "é".encode(), b"<stop>"]

@@ -17,7 +17,8 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer, load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.wire.constraint import Constraint
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 

@@ -20,16 +20,8 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.trace import RecordedScheduler
-from srt.wire.messages import (
-    Abort,
-    Finish,
-    LogprobDetail,
-    ReqStart,
-    TokenizedReq,
-    pack_ids,
-    unpack_floats,
-    unpack_ids,
-)
+from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
+from srt.wire.ring_messages import Abort, ReqStart, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.fake_executor import (
     VOCAB,

@@ -16,7 +16,8 @@ from scheduler_proc.pace import PaceMeter
 from scheduler_proc.recovery import Recovery
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
-from srt.wire.messages import Abort, TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output

@@ -12,7 +12,8 @@ from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.store import free_grammar
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
-from srt.wire.messages import Abort, TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser, text_of, token_vocabulary
 from tests.scheduler_proc.driver import Driver

@@ -21,7 +21,8 @@ from scheduler_proc.recovery import Recovery
 from scheduler_proc.trace import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
-from srt.wire.messages import Abort, ClientGone, Finish, GrammarMade, TokenizedReq, pack_ids
+from srt.wire.messages import Finish, pack_ids
+from srt.wire.ring_messages import Abort, ClientGone, GrammarMade, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output

@@ -23,7 +23,8 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.req import Req
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.trace import replay
-from srt.wire.messages import Finish, TokenizedReq
+from srt.wire.messages import Finish
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import (
     Longest,

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scheduler_proc.limits import BadSequences
 from scheduler_proc.req import Req
 from srt.wire.errors import BAD_REQUEST
-from srt.wire.messages import Finish, TokenizedReq, pack_ids
+from srt.wire.messages import Finish, pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser, text_of
 from tests.scheduler_proc.driver import Driver

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.outputs import HELD_TOKENS, OutputBuffer
 from scheduler_proc.req import Req
-from srt.wire.messages import (
-    Finish,
-    LogprobDetail,
-    TokenBatch,
-    TokenizedReq,
-    pack_ids,
-    unpack_floats,
-    unpack_ids,
-)
+from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
+from srt.wire.ring_messages import TokenBatch, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output

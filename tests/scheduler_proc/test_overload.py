@@ -8,7 +8,8 @@ import pytest
 
 from scheduler_proc.pace import PaceMeter
 from srt.wire.errors import RequestError
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.test_pace import SizedExecutor

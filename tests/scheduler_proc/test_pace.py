@@ -7,7 +7,8 @@ from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step_cost import MAX_SURPRISE, StepCost
-from srt.wire.messages import Abort, Pace, TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import Abort, Pace, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor

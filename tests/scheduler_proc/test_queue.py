@@ -18,7 +18,8 @@ from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 

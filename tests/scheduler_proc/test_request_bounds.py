@@ -15,7 +15,8 @@ from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from srt.wire.errors import RequestError
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import MIN_REPETITION_PENALTY, SamplingParams, Scoring
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.models.checkpoints import SMALL, random_llama, save_directory

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 
 MASK = 2**64 - 1

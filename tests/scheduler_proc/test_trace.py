@@ -9,7 +9,7 @@ from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.trace import replay
-from srt.wire.messages import TokenizedReq
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.driver import Driver

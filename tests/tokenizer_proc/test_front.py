@@ -15,24 +15,20 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
-    Abort,
     AbortReq,
     Admitted,
     ChatMessage,
     ChatOptions,
-    CompileCounts,
-    Control,
     ControlReq,
-    Credit,
     GenerateReq,
     Refused,
     Tokenized,
-    TokenizedReq,
     TokenizeReq,
     ToolSpec,
     pack_ids,
     unpack_ids,
 )
+from srt.wire.ring_messages import Abort, CompileCounts, Control, Credit, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring, sub_seed
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc.admission import Admission

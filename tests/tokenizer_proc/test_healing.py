@@ -11,7 +11,8 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import Tokenizer, load_tokenizer
 from srt.files.vocab import Vocab, load_vocab
 from srt.wire.constraint import Constraint, free_key, free_key_text
-from srt.wire.messages import CompileReply, GenerateReq, pack_ids, unpack_ids
+from srt.wire.messages import GenerateReq, pack_ids, unpack_ids
+from srt.wire.ring_messages import CompileReply
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import EPOCH, VOCAB, A, make_front, request

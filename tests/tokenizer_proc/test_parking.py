@@ -9,20 +9,16 @@ from msgspec.structs import replace
 
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, UNAVAILABLE, ErrorInfo
-from srt.wire.messages import (
+from srt.wire.messages import AbortReq, Admitted, ControlReq, GenerateReq, Refused
+from srt.wire.ring_messages import (
     Abort,
-    AbortReq,
-    Admitted,
     CompileCancel,
     CompileReply,
     CompileReq,
     Control,
-    ControlReq,
     Credit,
-    GenerateReq,
     GrammarLost,
     GrammarMade,
-    Refused,
     TokenizedReq,
 )
 from tests.tokenizer_proc.direct_front import DirectFront

@@ -5,17 +5,14 @@ from msgspec.structs import replace
 from srt.wire.errors import OVERLOADED, TIMED_OUT
 from srt.wire.messages import (
     AbortReq,
-    CompileReply,
     Continuation,
-    Credit,
     GenerateReq,
-    Pace,
     Refused,
     ScoreReq,
-    TokenizedReq,
     TokenizeReq,
     pack_ids,
 )
+from srt.wire.ring_messages import CompileReply, Credit, Pace, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.direct_front import DirectFront
 from tests.tokenizer_proc.test_front import (

@@ -15,18 +15,16 @@ from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
 from srt.wire.errors import BAD_REQUEST, CONTEXT_LENGTH, OVERLOADED, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import (
-    Abort,
     AbortReq,
     Admitted,
     Continuation,
-    Credit,
     GenerateReq,
     Refused,
     ScoreReq,
-    TokenizedReq,
     pack_ids,
     unpack_ids,
 )
+from srt.wire.ring_messages import Abort, Credit, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.tokenizer_proc.direct_front import DirectFront
 from tokenizer_proc import scoring

@@ -8,7 +8,6 @@ import tokenizer_proc.turns
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError
 from srt.wire.messages import (
-    Abort,
     AbortReq,
     Captured,
     CaptureReq,
@@ -25,6 +24,7 @@ from srt.wire.messages import (
     pack_ids,
     unpack_ids,
 )
+from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import EPOCH, A, B, make_front, request
 from tokenizer_proc.admission import Admission

@@ -37,7 +37,7 @@ from srt.wire.constraint import (
     Constraint,
     artefact_key,
 )
-from srt.wire.messages import (
+from srt.wire.ring_messages import (
     CompileCancel,
     CompileCounts,
     CompileReply,

@@ -20,7 +20,7 @@ from scheduler_proc.grammar.worker.lanes import Lanes
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
-from srt.wire.messages import CompileCancel, CompileReply, CompileReq
+from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
 
 log = logging.getLogger(__name__)
 

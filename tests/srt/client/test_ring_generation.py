@@ -11,14 +11,7 @@ from srt.client.generation import GenerateOutput, Request
 from srt.client.ring_generation import RingGeneration, RingSamples
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError, RingError
-from srt.wire.messages import (
-    Admitted,
-    Finish,
-    LogprobDetail,
-    Output,
-    pack_floats,
-    pack_ids,
-)
+from srt.wire.messages import Admitted, Finish, LogprobDetail, Output, pack_floats, pack_ids
 from srt.wire.sampling import SamplingParams, Scoring
 
 LENGTH = Finish("length")

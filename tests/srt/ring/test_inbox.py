@@ -15,19 +15,20 @@ from srt.ring.actor import Actor
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
-from srt.wire import messages
-from srt.wire.messages import Heartbeat, Message, RingEvent, encode
+from srt.wire import messages, ring_messages
+from srt.wire.messages import Message, encode
+from srt.wire.ring_messages import Heartbeat, RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 
 UNIONS = {
     "front": messages.FrontMessage,
     "back": messages.BackMessage,
-    "scheduler": messages.SchedulerMessage,
-    "detokenizer": messages.DetokenizerMessage,
-    "compiler": messages.CompilerRequest,
-    "compiled": messages.CompilerMessage,
-    "credits": messages.FrontNews,
+    "scheduler": ring_messages.SchedulerMessage,
+    "detokenizer": ring_messages.DetokenizerMessage,
+    "compiler": ring_messages.CompilerRequest,
+    "compiled": ring_messages.CompilerMessage,
+    "credits": ring_messages.FrontNews,
     "ctl": Heartbeat,
     "events": RingEvent,
 }
@@ -35,7 +36,7 @@ GOOD: list[Message] = [
     messages.GenerateReq("r", 1, sampling=SamplingParams(stop=["x"]), text="hello"),
     Heartbeat("scheduler", 7, 1, info={"a": [1, 2]}),
     RingEvent(1, True, False, {"scheduler": "ready"}),
-    messages.TokenBatch(1, [1], [2], b"12345678"),
+    ring_messages.TokenBatch(1, [1], [2], b"12345678"),
 ]
 
 

@@ -3,7 +3,8 @@
 import random
 
 from srt.ring.recent_prompts import HEAD_BYTES, MOST, RecentPrompts
-from srt.wire.messages import TokenizedReq, pack_ids
+from srt.wire.messages import pack_ids
+from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 
 HEAD = HEAD_BYTES // 4

@@ -11,7 +11,8 @@ import pytest
 
 from srt.args import ServerArgs
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Child, Supervisor
-from srt.wire.messages import Heartbeat, encode
+from srt.wire.messages import encode
+from srt.wire.ring_messages import Heartbeat
 from tests.waiting import SOON_S
 
 

@@ -17,15 +17,13 @@ from srt.wire.messages import (
     Finish,
     LogprobDetail,
     Output,
-    PromptLogprobs,
-    ReqStart,
-    TokenBatch,
     TokenizeReq,
     encode,
     pack_floats,
     pack_ids,
 )
 from srt.wire.parcels import output_batches, token_batches
+from srt.wire.ring_messages import PromptLogprobs, ReqStart, TokenBatch
 from srt.wire.sampling import Scoring
 
 

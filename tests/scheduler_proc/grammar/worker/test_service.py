@@ -16,7 +16,7 @@ from scheduler_proc.grammar.worker.service import CompileService, Rules
 from srt.tasks import TaskSet
 from srt.wire.constraint import Constraint
 from srt.wire.errors import BAD_REQUEST, INTERNAL, OVERLOADED, ErrorInfo
-from srt.wire.messages import CompileCancel, CompileReply, CompileReq
+from srt.wire.ring_messages import CompileCancel, CompileReply, CompileReq
 from tests.waiting import SOON_S
 
 OK = Outcome("ok")

@@ -1,0 +1,281 @@
+"""What the parts of a ring send one another, and its supervisor everyone: see `messages`."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from srt.wire.constraint import Constraint
+from srt.wire.errors import ErrorInfo
+from srt.wire.messages import Finish, LogprobDetail, Message
+from srt.wire.sampling import SamplingParams, Scoring
+
+# ---- front, detokenizer -> scheduler ---------------------------------------------------------
+
+
+class TokenizedReq(Message, frozen=True):
+    """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
+
+    `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
+    longer in `sampling`: `grammar` is the key of its artefact, empty without one.
+
+    The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
+
+    The prompt had the tokens `healed_ids` (packed) at its end. Their `healed_bytes` bytes come
+    first in the output, because the grammar says so, and are not shown.
+
+    `deadline_s` (0: none) is when it times out, on the clock that all processes share
+    (time.monotonic()).
+    """
+
+    client: bytes
+    rid: str
+    epoch: int
+    input_ids: bytes
+    sampling: SamplingParams
+    eos_ids: list[int] = []
+    stream: bool = False
+    scoring: Scoring | None = None
+    cache_salt: str = ""
+    grammar: str = ""
+    healed_ids: bytes = b""
+    healed_bytes: int = 0
+    bad_ids: list[list[int]] = []
+    deadline_s: float = 0.0
+
+
+class Abort(Message, frozen=True):
+    """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
+    one socket, and the detokenizer aborts only what it has output of."""
+
+    client: bytes
+    rid: str
+    epoch: int
+
+
+class ClientGone(Message, frozen=True):
+    """A client can no longer be reached: end everything it has, now and still on its way."""
+
+    client: bytes
+    epoch: int
+
+
+class Control(Message, frozen=True):
+    """A ControlReq on its way, with the client that asked. `counts` are what the front adds to the
+    scheduler's statistics."""
+
+    client: bytes
+    rid: str
+    epoch: int
+    op: str
+    timeout_s: float = 0.0
+    counts: dict[str, float] = {}
+
+
+class GrammarLost(Message, frozen=True):
+    """The grammar `key` is not in the ring's directory (any more), or damaged; requests wait."""
+
+    key: str
+    epoch: int
+
+
+class GrammarMade(Message, frozen=True):
+    """The answer to a GrammarLost: it is there again, or `error` says why not."""
+
+    key: str
+    epoch: int
+    error: ErrorInfo | None = None
+
+
+SchedulerMessage = TokenizedReq | Abort | ClientGone | Control | GrammarMade
+
+
+# ---- front <-> compiler ----------------------------------------------------------------------
+
+
+class CompileReq(Message, frozen=True):
+    """Compile a constraint. `id` is the front's; it may ask again, after a restart, and for each
+    `asker`, a client and tenant: askers take turns."""
+
+    id: int
+    epoch: int
+    constraint: Constraint
+    asker: bytes = b""
+
+
+class CompileCancel(Message, frozen=True):
+    """Nobody waits for the answer to the CompileReq `id` any more: it need not come."""
+
+    id: int
+    epoch: int
+
+
+class CompileReply(Message, frozen=True):
+    """The artefact of a CompileReq lies under `key` in the ring's directory, or `error` says why
+    there is none."""
+
+    id: int
+    epoch: int
+    key: str = ""
+    error: ErrorInfo | None = None
+
+
+class CompilerStarted(Message, frozen=True):
+    """The compiler is up, and knows of no earlier CompileReq: whoever waits asks again."""
+
+
+class CompileCounts(Message, frozen=True):
+    """The compiler's totals since its start, by the names that statistics have."""
+
+    counts: dict[str, float]
+
+
+CompilerMessage = CompileReply | CompilerStarted | CompileCounts
+CompilerRequest = CompileReq | CompileCancel
+
+
+# ---- scheduler -> detokenizer ----------------------------------------------------------------
+
+
+class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the detokenizer must know of a request, sent once, before its first tokens. The first
+    `skip_bytes` bytes of the output are no part of its text."""
+
+    handle: int
+    client: bytes
+    rid: str
+    prompt_tokens: int
+    cached_tokens: int
+    stop: list[str] = []
+    min_new_tokens: int = 0
+    stream: bool = False
+    scoring: Scoring | None = None
+    skip_special_tokens: bool = True
+    skip_bytes: int = 0
+    stop_regex: list[str] = []
+    no_stop_trim: bool = False
+
+
+class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The last word on a request. Every TokenizedReq gets exactly one."""
+
+    handle: int
+    finish: Finish
+
+
+class PromptLogprobs(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Log-probabilities of prompt tokens [start, start+n): ids int32 [n], logprobs float32 [n].
+    Position 0 has none: NaN, and in `detail` id 0 and NaN."""
+
+    handle: int
+    start: int
+    ids: bytes
+    logprobs: bytes
+    detail: LogprobDetail | None = None
+
+
+class TokenBatch(Message, frozen=True):
+    """All that the scheduler has to tell after a step.
+
+    Tokens of requests that neither stream nor can be stopped by their text come many at a time.
+    Parallel columns: `handles[i]` produced `counts[i]` tokens; their ids follow one another in
+    `ids` (int32), with as many float32 in `logprobs` (NaN where not asked for; empty if nobody
+    asked). `jumps` are (column, drop, skip): the ids of that column were forced by a grammar, and
+    take the place of the req's last `drop` ids, with whose `skip` bytes they begin. `details` has
+    an entry for each column whose req asked for one.
+    """
+
+    epoch: int
+    handles: list[int] = []
+    counts: list[int] = []
+    ids: bytes = b""
+    logprobs: bytes = b""
+    starts: list[ReqStart] = []
+    prompt_logprobs: list[PromptLogprobs] = []
+    ends: list[ReqEnd] = []
+    jumps: list[tuple[int, int, int]] = []
+    details: dict[int, LogprobDetail] = {}
+
+
+class ControlReply(Message, frozen=True):
+    """The answer to a Control; `data` is JSON."""
+
+    client: bytes
+    rid: str
+    epoch: int
+    data: bytes = b"{}"
+    error: ErrorInfo | None = None
+
+
+DetokenizerMessage = TokenBatch | ControlReply
+
+
+# ---- detokenizer, scheduler -> front ---------------------------------------------------------
+
+
+class Credit(Message, frozen=True):
+    """One request ended, whatever its end: its places at the front are free again."""
+
+    client: bytes
+    rid: str
+    epoch: int
+
+
+class Pace(Message, frozen=True):
+    """How fast the scheduler works, several times a second while it does.
+
+    Of the requests that came to it in this epoch, `left` have left its queue, and `left_tokens` of
+    their prompts' tokens need no computing, or no more. One that waits takes `prompt_token_s`; a
+    request that waits for one of the `free_places` in the batch, beyond its prompt, `request_s`; a
+    step `step_s`. Those that run need `running_s` more than they would halfway to their ends.
+    """
+
+    epoch: int
+    left: int = 0
+    left_tokens: int = 0
+    prompt_token_s: float = 0.0
+    request_s: float = 0.0
+    free_places: int = 0
+    step_s: float = 0.0
+    running_s: float = 0.0
+
+
+FrontNews = Credit | GrammarLost | Pace
+
+
+# ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
+
+
+class RingEvent(Message, frozen=True):
+    """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
+
+    A new `epoch` means that a part was lost: everything in flight before it has failed.
+    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that those of
+    RING_PARTS are: without the gateway or the compiler the ring serves all but their requests.
+    `dropped` counts messages that made no sense to the supervisor, or to a part that runs.
+    """
+
+    epoch: int
+    ready: bool
+    draining: bool
+    parts: dict[str, str]
+    reason: str = ""
+    dropped: int = 0
+
+
+# ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
+
+
+class Heartbeat(Message, frozen=True):
+    """What a part tells of itself, at every change. The first one, sent when it can serve, is its
+    ready handshake.
+
+    `in_flight` counts the requests the part still holds (the front's count decides a drain).
+    `info` holds facts for the start-up log. `dropped` messages made no sense to the part.
+    """
+
+    part: str
+    pid: int
+    epoch: int
+    in_flight: int = 0
+    info: dict[str, Any] = {}
+    dropped: int = 0
