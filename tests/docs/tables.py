@@ -39,7 +39,7 @@ from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
-from srt.wire import messages
+from srt.wire import messages, ring_messages
 from srt.wire.sampling import (
     MAX_SAMPLES,
     MAX_STOP_REGEXES,
@@ -92,15 +92,15 @@ _SAMPLING_NOTES = {
 _SOCKETS: list[tuple[str, Any]] = [
     ("client → tokenizer", messages.FrontMessage),
     ("tokenizer → client", messages.FrontReply),
-    ("tokenizer, detokenizer → scheduler", messages.SchedulerMessage),
-    ("scheduler → detokenizer", messages.DetokenizerMessage),
+    ("tokenizer, detokenizer → scheduler", ring_messages.SchedulerMessage),
+    ("scheduler → detokenizer", ring_messages.DetokenizerMessage),
     ("client → detokenizer", messages.BackMessage),
     ("detokenizer → client", messages.BackReply),
-    ("detokenizer, scheduler → tokenizer", messages.FrontNews),
-    ("tokenizer → compiler", messages.CompilerRequest),
-    ("compiler → tokenizer", messages.CompilerMessage),
-    ("supervisor → everyone", messages.RingEvent),
-    ("part → supervisor", messages.Heartbeat),
+    ("detokenizer, scheduler → tokenizer", ring_messages.FrontNews),
+    ("tokenizer → compiler", ring_messages.CompilerRequest),
+    ("compiler → tokenizer", ring_messages.CompilerMessage),
+    ("supervisor → everyone", ring_messages.RingEvent),
+    ("part → supervisor", ring_messages.Heartbeat),
 ]
 
 
@@ -165,7 +165,7 @@ def metrics() -> str:
     return _table(("metric", "type", "meaning"), rows)
 
 
-def ring_messages() -> str:
+def sockets() -> str:
     """Every message of the ring, by the socket it travels on."""
     rows = []
     for way, union in _SOCKETS:
@@ -235,7 +235,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sampling-params": sampling_params,
     "errors": errors,
     "metrics": metrics,
-    "messages": ring_messages,
+    "messages": sockets,
     "workloads": workloads,
     "rooms": rooms,
 }
