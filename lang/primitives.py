@@ -18,6 +18,7 @@ from lang.backends.base import Image
 from lang.ir import Expr, Media
 from lang.sampling import PLAIN, Sampling
 from lang.values.structured import is_plain, named_groups_of, schema_of, text_schema_of
+from srt.patterns.stops import build_stops
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
@@ -66,7 +67,8 @@ def gen(
     it as `value`. With `schema` (a dict, or a type) the value takes the text's place. `n` above 1
     gives a list; the text goes on with its first. `timeout_s` limits this gen; `others` are more
     fields of `lang.sampling.Sampling`. Raises re.error for a wrong pattern, TypeError for what is
-    no type or has an expression in it, ValueError for arguments that contradict each other.
+    no type or has an expression in it, ValueError for arguments that contradict each other and
+    for patterns that cannot be found in linear time.
     """
     given = {
         key: value
@@ -109,8 +111,10 @@ def _is_neutral(key: str, value: Any) -> bool:
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
     """Check what belongs together."""
-    for pattern in _several(given.get("stop_regex")):
+    stop_patterns = _several(given.get("stop_regex"))
+    for pattern in stop_patterns:
         re.compile(pattern)
+    build_stops(stop_patterns)
     convert = None
     if schema is not None:
         if "json_schema" in given:
@@ -119,9 +123,7 @@ def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Ge
     constraints = [key for key in ("regex", "json_schema", "ebnf") if key in given]
     if len(constraints) > 1:
         raise ValueError(f"{' and '.join(constraints)} exclude each other")
-    groups = None
-    if "regex" in given and named_groups_of(given["regex"]):
-        groups = given["regex"]
+    groups = named_groups_of(given["regex"]) if "regex" in given else None
     if dtype is not None and constraints:
         if constraints != ["regex"]:
             raise ValueError(f"dtype and {constraints[0]} exclude each other")

@@ -1,5 +1,6 @@
 """gen and separate_reasoning: let the model write, into the text and into variables."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -12,9 +13,10 @@ from lang.errors import AnswerError, UnsupportedError
 from lang.ir import Constant, Expr, ExprList, Slots, Writer, num_bytes_of
 from lang.run.stream import Slot, Stream
 from lang.sampling import Sampling
-from lang.values.patterns import Matcher, PatternWatch
 from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
+from srt.patterns.groups import GroupPattern
+from srt.patterns.stop_search import PatternSearch
 from srt.wire.sampling import sub_seed
 
 
@@ -27,7 +29,7 @@ class Gen(Writer):
         given: dict[str, Any],
         dtype: type | None = None,
         convert: Callable[[str], Any] | None = None,
-        named_groups: str | None = None,
+        named_groups: GroupPattern | None = None,
     ) -> None:
         self.name = name
         self.given = given
@@ -69,9 +71,11 @@ class Gen(Writer):
         if self.dtype is not None:
             return Text(text, converted(self.dtype, text))
         if self.named_groups is not None:
-            async with Matcher() as matcher:
-                found = await matcher.find(self.named_groups, text, full=True)
-            return Text(text, text, {} if found is None else found[2])
+            spans = await asyncio.to_thread(self.named_groups.whole_spans, text)
+            if spans is None:
+                return Text(text, text)
+            groups: dict[str, str | None] = dict.fromkeys(sorted(self.named_groups.names))
+            return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
         return text
 
 
@@ -124,17 +128,20 @@ async def _whole(stream: Stream, sampling: Sampling) -> Completion:
     backend, prompt = stream.program.backend, stream.prompt()
     if not sampling.stop_regex or backend.capabilities.stop_regex:
         return await backend.generate(prompt, sampling)
-    patterns, plain = sampling.stop_regex, msgspec.structs.replace(sampling, stop_regex=())
+    plain = msgspec.structs.replace(sampling, stop_regex=())
+    search, num_read = PatternSearch(sampling.stop_regex), 0
     last: Completion | None = None
     growing = backend.stream(prompt, plain)
-    async with PatternWatch(patterns) as watch, _closing(growing):
+    async with _closing(growing):
         async for last in growing:
-            found = await watch.first_match(last.text)
-            if found is not None:
-                start, matched = found
-                return msgspec.structs.replace(
-                    last, text=last.text[:start], finish="stop", matched=matched
-                )
+            found = list(search.feed(last.text[num_read:]))
+            if not found:
+                num_read = len(last.text)
+                found = list(search.at_end()) if last.finish is not None else []
+            if found:
+                start, _, matched = min(found)
+                text = last.text[: num_read + start]
+                return msgspec.structs.replace(last, text=text, finish="stop", matched=matched)
     return _ended(last)
 
 

@@ -7,6 +7,7 @@ are attributes. With `schema=` the variable is the instance itself.
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 from lang.sampling import Sampling
 from lang.values.type_schemas import schema_of_model, schema_of_type
+from srt.patterns.groups import GroupPattern
 
 _TYPES: dict[type, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
     int: (REGEX_INT, (" ", "\n"), lambda text: int(text.strip())),
@@ -55,9 +57,11 @@ def typed(sampling: Sampling, dtype: type) -> Sampling:
     return msgspec.structs.replace(sampling, regex=regex, stop=sampling.stop + stops)
 
 
-def named_groups_of(regex: str) -> bool:
-    """Whether a regex has named groups. Raises re.error if it is none."""
-    return bool(re.compile(regex).groupindex)
+@lru_cache(64)
+def named_groups_of(regex: str) -> GroupPattern | None:
+    """What finds the named groups of a regex, if it has any. Raises re.error if it is no regex,
+    and GrammarError if the groups cannot be found in linear time."""
+    return GroupPattern(regex) if re.compile(regex).groupindex else None
 
 
 def converted(dtype: type, text: str) -> Any:

@@ -15,8 +15,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
-import numpy as np
-
 from srt.patterns.ranges import (
     MAX_CODE_POINT,
     Range,
@@ -75,6 +73,8 @@ def _unicode_category(letter: str) -> Ranges:
 
 
 def _all_characters() -> str:
+    import numpy as np  # here, so that importing `lang` stays light
+
     points = np.arange(MAX_CODE_POINT + 1, dtype="<u4")
     return points.tobytes().decode("utf-32-le", "surrogatepass")
 

@@ -69,10 +69,7 @@ class GroupPattern:
         """Raises GrammarError for a bad pattern or one of more than MAX_GROUP_NODES nodes."""
         self._steps = [_Step()]
         self._start = self._build(parse(pattern, groups=True), _END)
-        self._reading, self._free = (
-            _NodeEdges(),
-            _NodeEdges(),
-        )  # those that read a character, the others
+        self._reading, self._free = _NodeEdges(), _NodeEdges()  # of those that read, the others
         self._readers: dict[Ranges, int] = {}
         self._held: dict[AnchorKind, int] = {}  # which nodes need an assertion
         for node, (targets, ranges, anchor) in enumerate(self._steps):
@@ -93,11 +90,17 @@ class GroupPattern:
         """Each time that a group matched, in the order of their beginnings. Where the pattern does
         not match all of the text, `text` is taken for the beginning of a match, and what is told
         are the groups that have ended."""
-        for last in (1 << _END, (1 << len(self._steps)) - 1):
-            ways = self._ways(text, last)
-            if ways[0] >> self._start & 1:
-                return self._walk(text, ways)
-        return []
+        found = self.whole_spans(text)
+        return self._spans(text, (1 << len(self._steps)) - 1) or [] if found is None else found
+
+    def whole_spans(self, text: str) -> list[Span] | None:
+        """As `spans`; None where the pattern does not match all of `text`."""
+        return self._spans(text, 1 << _END)
+
+    def _spans(self, text: str, last: int) -> list[Span] | None:
+        """The groups along the best way to one of the nodes `last`, if there is any."""
+        ways = self._ways(text, last)
+        return self._walk(text, ways) if ways[0] >> self._start & 1 else None
 
     # ---- the automaton -------------------------------------------------------------------------
 

@@ -312,14 +312,19 @@ def test_named_groups() -> None:
         _ = state["d"].day
     cut = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("2024-"))
     assert cut["d"] == "2024-" and cut["d"].groups == {}
+    either = run(lambda s: s.__iadd__(sgl.gen("d", regex="(?P<a>x)|(?P<b>y)+")), answering("yy"))
+    assert either["d"].groups == {"a": None, "b": "y"}
+    with pytest.raises(ValueError, match="look-ahead"):
+        sgl.gen("d", regex="(?P<a>x)(?=y)")
     with pytest.raises(re.error):
         sgl.gen("x", regex="(")
 
 
-def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
+def test_no_pattern_takes_for_ever() -> None:
+    """Python's engine would: its time doubles with each character."""
     regex = r"(?P<a>(x+x+)+)y"
-    state = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("x" * 40))
-    assert isinstance(state.error(), TimeoutError)
+    state = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("x" * 5000))
+    assert state["d"].groups == {}
     fine = run(lambda s: s.__iadd__(sgl.gen("d", regex=regex)), answering("xxxxy"))
     assert fine["d"].a == "xxxx"
 
@@ -659,6 +664,19 @@ def test_stop_patterns_end_the_text() -> None:
     assert meta is not None and meta["finish_reason"] == {"type": "stop", "matched": r"\d{2}"}
     slow = run(lambda s: s.__iadd__(sgl.gen("a", stop_regex=r"(\d\d)+")), backend)
     assert slow["a"] == "one "
+    for pattern, text in (
+        (r"two?\b", "one 12 "),
+        (r"\d+$", "one "),  # the text of a match ends with it, as on the server
+        (r"45\b", "one 12 two 3"),
+    ):
+        state = run(lambda s, p=pattern: s.__iadd__(sgl.gen("a", stop_regex=p)), backend)
+        assert state["a"] == text
+    hostile = answering("a" * 5000)
+    state = run(lambda s: s.__iadd__(sgl.gen("a", stop_regex=r"(a|aa)+b")), hostile)
+    assert state["a"] == "a" * 5000
+    for pattern in ("(?=a)b", "a*", "(a){300}"):
+        with pytest.raises(ValueError):
+            sgl.gen("a", stop_regex=pattern)
     assert run(lambda s: s.__iadd__(sgl.gen("a", stop_regex="q")), backend)["a"].endswith("345")
 
 
