@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.kernel_calls import Operations, c_batch
+from bench.kernel_calls import Operations
 from bench.roofline import Call, Measured, Runner, Work, copies_of
-from scheduler_proc.kernels.library import Format, Layer, Model
+from scheduler_proc.kernels.library import Batch, Format, Layer, Model
 from scheduler_proc.models.config import DecoderConfig
 from tests.scheduler_proc.ragged import indptr, int32
 
@@ -158,6 +158,6 @@ def _calls(operations: Operations, pool: Pool, case: Case) -> list[Call]:
     calls = []
     for layer, slots in pool.variants(case):
         arrays = case.arrays(slots)
-        batch = c_batch(arrays, **counts)
+        batch = Batch.of(arrays, **counts)
         calls.append(operations.attention(pool.model, layer, batch, q, out, arrays))
     return calls

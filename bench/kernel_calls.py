@@ -3,8 +3,8 @@
 Used by the parts of `bench.kernels`. A call keeps the arrays alive that its structures point to.
 """
 
-from collections.abc import Mapping, Sequence
-from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
+from collections.abc import Sequence
+from ctypes import byref, c_float
 from functools import partial
 from typing import Any
 
@@ -13,20 +13,6 @@ import numpy as np
 from bench.roofline import Call
 from scheduler_proc.executor.native_executor import ACTIVATION_BITS
 from scheduler_proc.kernels.library import Batch, Layer, Library, Matrix, Model, address, pointer
-
-_CTYPES: dict[str, Any] = {
-    "int32": c_int32,
-    "uint8": c_uint8,
-    "uint32": c_uint32,
-    "float32": c_float,
-    "float64": c_double,
-}
-
-
-def c_batch(arrays: Mapping[str, np.ndarray], **counts: int) -> Batch:
-    """A srt_batch with these fields; `arrays` must outlive it."""
-    pointers = {name: pointer(a, _CTYPES[a.dtype.name]) for name, a in arrays.items()}
-    return Batch(**counts, **pointers)
 
 
 class Operations:

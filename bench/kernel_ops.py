@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.kernel_calls import Operations, c_batch
+from bench.kernel_calls import Operations
 from bench.roofline import Arithmetic, Call, Measured, Runner, Timing, Work, copies_of
-from scheduler_proc.kernels.library import Format, Library, Matrix, address, huge_memory
+from scheduler_proc.kernels.library import Batch, Format, Library, Matrix, address, huge_memory
 from scheduler_proc.models.packed import PackedModel
-from tests.scheduler_proc.ragged import sampling_fields
+from tests.scheduler_proc.ragged import samples_of
 
 ROWS = (1, 8, 32, 128, 512)
 INT8_FORMATS = (Format.Q4, Format.Q4K, Format.Q8, Format.Q6)
@@ -155,16 +155,15 @@ def sampling_rows(operations: Operations, vocab: int, runner: Runner) -> Iterato
                 fields = sampling_arrays(count, parameters)
                 if "mask" in name:
                     fields |= mask_arrays(rng, count, vocab)
-                batch = c_batch(fields, num_samples=count)
+                batch = Batch.of(fields, num_samples=count)
                 timing = runner.time([operations.sample(logits, batch, fields)])
                 yield Sampled(title, count, timing)
 
 
 def sampling_arrays(count: int, parameters: dict[str, float]) -> dict[str, np.ndarray]:
     """The sampling fields of a srt_batch, results included."""
-    fields: dict[str, np.ndarray] = sampling_fields(count, **parameters)
-    fields["uniform"] = np.linspace(0.0, 0.99, count)
-    fields["want_logprob"] = fields["want_logprob"].view(np.uint8)
+    samples = samples_of(count, uniform=np.linspace(0.0, 0.99, count), **parameters)
+    fields: dict[str, np.ndarray] = samples._asdict()
     fields["next_ids"] = np.empty(count, np.int32)
     fields["logprobs"] = np.empty(count, np.float32)
     return fields

@@ -78,9 +78,10 @@ class SleepingExecutor:
     def run(self, batch: ForwardBatch) -> StepResult:
         time.sleep(self._step_s)
         result = null_result(batch)
-        if batch.masks is not None and batch.mask_rows is not None:
-            for sample in np.flatnonzero(batch.mask_rows >= 0).tolist():
-                mask = batch.masks[batch.mask_rows[sample]].view(np.uint8)
+        if batch.masks is not None:
+            words, rows = batch.masks
+            for sample in np.flatnonzero(rows >= 0).tolist():
+                mask = words[rows[sample]].view(np.uint8)
                 result.next_ids[sample] = np.unpackbits(mask, bitorder="little").argmax()
         return result
 

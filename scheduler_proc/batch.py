@@ -1,13 +1,46 @@
 """The ragged batch that the scheduler plans and an executor runs, and what comes back.
 
 Everything is an extend: row r contributes `extend_len >= 1` tokens (1 when decoding, a chunk when
-prefilling). T = sum of extend lengths, R = rows, S = rows that sample, L = prompt logprobs.
+prefilling). T = sum of extend lengths, R = rows, S = rows that sample, L = prompt logprobs,
+A = changes of single logits, D = detail rows, M = ids that these ask for.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_type_hints
 
 import numpy as np
+
+from scheduler_proc.ragged import both_indptr, entries_of, taken_indptr
+
+
+class Samples(NamedTuple):
+    """How each sample is drawn: columns [S] of the dtypes noted here.
+
+    The only list of these columns, in the order of srt_batch: the sampling table, the binding of
+    the kernels and what cuts or joins batches go through its fields. Those that have the name of a
+    sampling parameter hold its value.
+    """
+
+    temperature: Annotated[np.ndarray, np.float32]  # <= 1e-6 is greedy
+    top_p: Annotated[np.ndarray, np.float32]
+    min_p: Annotated[np.ndarray, np.float32]
+    top_k: Annotated[np.ndarray, np.int32]  # -1 is off
+    uniform: Annotated[np.ndarray, np.float64]  # in [0, 1): the draw, made from the row's seed
+    want_logprob: Annotated[np.ndarray, np.bool_]  # return the chosen token's log-probability
+
+    def take(self, numbers: np.ndarray) -> "Samples":
+        """Those of these numbers."""
+        return Samples(*(column[numbers] for column in self))
+
+    def followed_by(self, others: "Samples") -> "Samples":
+        """These and then the others."""
+        return Samples(*map(_both, self, others))
+
+
+SAMPLE_DTYPES: dict[str, np.dtype] = {
+    name: np.dtype(hint.__metadata__[0])
+    for name, hint in get_type_hints(Samples, include_extras=True).items()
+}
 
 
 class SuppressedIds(NamedTuple):
@@ -15,6 +48,74 @@ class SuppressedIds(NamedTuple):
 
     row: int
     ids: np.ndarray  # [n] int32
+
+
+class Masks(NamedTuple):
+    """Sample s may only produce ids whose bit is set in words[rows[s]]; -1: no mask."""
+
+    words: np.ndarray  # [*, ceil(vocab/32)] uint32, lowest bit first
+    rows: np.ndarray  # [S] int32
+
+    def take(self, samples: np.ndarray) -> "Masks":
+        """Of the samples of these numbers."""
+        return self._replace(rows=self.rows[samples])
+
+
+class Adjust(NamedTuple):
+    """What is known of single tokens changes the logits of sample s, in this order: those of
+    ids[indptr[s]:indptr[s+1]] (distinct) are divided by `repeat` if positive, else multiplied by
+    it, and `add` is added."""
+
+    indptr: np.ndarray  # [S+1] int32
+    ids: np.ndarray  # [A] int32
+    repeat: np.ndarray  # [A] float32, 1 is off
+    add: np.ndarray  # [A] float32
+
+    @classmethod
+    def none(cls, samples: int) -> "Adjust":
+        """Nothing, for so many samples."""
+        indptr, floats = np.zeros(samples + 1, np.int32), np.empty(0, np.float32)
+        return cls(indptr, np.empty(0, np.int32), floats, floats)
+
+    def take(self, samples: np.ndarray) -> "Adjust":
+        """Of the samples of these numbers."""
+        entries = entries_of(self.indptr, samples)
+        return Adjust(taken_indptr(self.indptr, samples), *(c[entries] for c in self[1:]))
+
+    def followed_by(self, others: "Adjust") -> "Adjust":
+        """Of these samples and then the others."""
+        return Adjust(both_indptr(self.indptr, others.indptr), *map(_both, self[1:], others[1:]))
+
+
+class Details(NamedTuple):
+    """Detail row d asks for more log-probabilities at sample rows[d], or, from S on, at prompt
+    log-probability rows[d] - S: of the top[d] most likely tokens, and of ids[indptr[d]:
+    indptr[d+1]]."""
+
+    rows: np.ndarray  # [D] int32, ascending
+    top: np.ndarray  # [D] int32, up to the vocabulary size
+    indptr: np.ndarray  # [D+1] int32
+    ids: np.ndarray  # [M] int32
+
+    def take(self, numbers: np.ndarray) -> "Details":
+        """The detail rows of these numbers, in their order."""
+        ids = self.ids[entries_of(self.indptr, numbers)]
+        return Details(
+            self.rows[numbers], self.top[numbers], taken_indptr(self.indptr, numbers), ids
+        )
+
+    def followed_by(self, others: "Details") -> "Details":
+        """These and then the others; `rows` stay as they are."""
+        return Details(
+            _both(self.rows, others.rows),
+            _both(self.top, others.top),
+            both_indptr(self.indptr, others.indptr),
+            _both(self.ids, others.ids),
+        )
+
+
+_NO_IDS = np.empty(0, np.int32)
+NO_DETAILS = Details(_NO_IDS, _NO_IDS, np.zeros(1, np.int32), _NO_IDS)
 
 
 @dataclass(slots=True)
@@ -25,6 +126,7 @@ class ForwardBatch:
     `qo_indptr[r]:qo_indptr[r+1]`; it attends to the slots
     `kv_indices[kv_indptr[r]:kv_indptr[r+1]]`, in sequence order, the last `extend_len` of which
     are this step's own (`out_slots`). A token attends causally: to itself and all before it.
+    `masks`, `adjust` and `details` are None where no row has any.
     """
 
     input_ids: np.ndarray  # [T]
@@ -35,35 +137,14 @@ class ForwardBatch:
     kv_indices: np.ndarray  # [sum of sequence lengths]
 
     sample_tokens: np.ndarray  # [S] token index in [0, T) whose logits are sampled from
-    temperature: np.ndarray  # [S] float32; <= 1e-6 is greedy
-    top_p: np.ndarray  # [S] float32
-    top_k: np.ndarray  # [S] int32, -1 is off
-    min_p: np.ndarray  # [S] float32
-    uniform: np.ndarray  # [S] float64 in [0, 1): the row's random draw, made from its seed
-    want_logprob: np.ndarray  # [S] bool: return the chosen token's log-probability
+    samples: Samples
     suppressed: list[SuppressedIds] = field(default_factory=list)
-    # Sample s may only produce ids whose bit is set in masks[mask_rows[s]]; -1: no mask.
-    masks: np.ndarray | None = None  # [*, ceil(vocab/32)] uint32, lowest bit first
-    mask_rows: np.ndarray | None = None  # [S] int32, with `masks`
+    masks: Masks | None = None
+    adjust: Adjust | None = None
+    details: Details | None = None
 
-    # What is known of single tokens changes the logits of sample s, in this order: those of
-    # adjust_ids[adjust_indptr[s]:adjust_indptr[s+1]] (distinct) are divided by adjust_repeat if
-    # positive, else multiplied by it, and adjust_add is added. None where no row has any.
-    adjust_indptr: np.ndarray | None = None  # [S+1] int32
-    adjust_ids: np.ndarray | None = None  # [A] int32
-    adjust_repeat: np.ndarray | None = None  # [A] float32, 1 is off
-    adjust_add: np.ndarray | None = None  # [A] float32
-
-    # Detail row d asks for more log-probabilities at sample detail_rows[d], or, from S on, at
-    # prompt log-probability detail_rows[d] - S: of the detail_top[d] most likely tokens, and of
-    # detail_ids[detail_indptr[d]:detail_indptr[d+1]]. None where nobody asks.
-    detail_rows: np.ndarray | None = None  # [D] int32, ascending
-    detail_top: np.ndarray | None = None  # [D] int32, up to the vocabulary size
-    detail_indptr: np.ndarray | None = None  # [D+1] int32
-    detail_ids: np.ndarray | None = None  # [M] int32
-
-    logprob_tokens: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
-    logprob_targets: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))  # [L]
+    logprob_tokens: np.ndarray = field(default_factory=lambda: _NO_IDS)  # [L]
+    logprob_targets: np.ndarray = field(default_factory=lambda: _NO_IDS)  # [L]
 
     @property
     def num_rows(self) -> int:
@@ -73,6 +154,19 @@ class ForwardBatch:
     def num_tokens(self) -> int:
         return len(self.input_ids)
 
+    @property
+    def num_samples(self) -> int:
+        return len(self.sample_tokens)
+
+
+class DetailLogprobs(NamedTuple):
+    """Of the detail rows, one after the other; of the most likely tokens the best first, of equal
+    logits the one with the lowest id."""
+
+    top_ids: np.ndarray  # [sum of Details.top] int32
+    top_logprobs: np.ndarray  # [sum of Details.top] float32
+    id_logprobs: np.ndarray  # [M] float32
+
 
 class StepResult(NamedTuple):
     """What a step computed. Log-probabilities are natural logs of the unmodified softmax."""
@@ -80,8 +174,13 @@ class StepResult(NamedTuple):
     next_ids: np.ndarray  # [S] int32
     logprobs: np.ndarray  # [S] float32, NaN where not wanted
     prompt_logprobs: np.ndarray  # [L] float32: log p(logprob_targets[i] | ... logprob_tokens[i])
-    # By detail rows one after the other; of the most likely tokens the best first, of equal logits
-    # the one with the lowest id. None where nobody asked.
-    top_ids: np.ndarray | None = None  # [sum of detail_top] int32
-    top_logprobs: np.ndarray | None = None  # [sum of detail_top] float32
-    id_logprobs: np.ndarray | None = None  # [M] float32
+    details: DetailLogprobs | None = None  # None where nobody asked
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """All arrays, those of the details last."""
+        return (self.next_ids, self.logprobs, self.prompt_logprobs, *(self.details or ()))
+
+
+def _both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.concatenate((first, second))

@@ -5,6 +5,7 @@ belongs to each row, as the message that carries it. Who asks is planned in `pla
 import numpy as np
 
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.ragged import indptr_of
 from srt.wire.messages import LogprobDetail, pack_floats, pack_ids
 
 
@@ -13,25 +14,24 @@ class StepDetails:
 
     def __init__(self, batch: ForwardBatch, result: StepResult) -> None:
         """The result is that of the batch."""
-        self._result = result
-        if batch.detail_top is not None and batch.detail_indptr is not None:
-            self._top_indptr = np.concatenate(([0], np.cumsum(batch.detail_top)))
-            self._id_indptr = batch.detail_indptr
+        self._logprobs = result.details
+        if batch.details is not None:
+            self._top_indptr = indptr_of(batch.details.top)
+            self._id_indptr = batch.details.indptr
 
     def read(self, first: int, count: int) -> LogprobDetail | None:
         """Those of detail rows [first, first+count), which belong to one req; None if `first` is
         -1: it has none."""
         if first < 0:
             return None
-        result = self._result
-        assert result.top_ids is not None
-        assert result.top_logprobs is not None and result.id_logprobs is not None
+        logprobs = self._logprobs
+        assert logprobs is not None
         top = slice(*self._top_indptr[[first, first + count]])
         ids = slice(*self._id_indptr[[first, first + count]])
         return LogprobDetail(
-            top_ids=pack_ids(result.top_ids[top]),
-            top_logprobs=pack_floats(result.top_logprobs[top]),
-            id_logprobs=pack_floats(result.id_logprobs[ids]),
+            top_ids=pack_ids(logprobs.top_ids[top]),
+            top_logprobs=pack_floats(logprobs.top_logprobs[top]),
+            id_logprobs=pack_floats(logprobs.id_logprobs[ids]),
         )
 
 

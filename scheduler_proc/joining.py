@@ -3,43 +3,44 @@
 The rows of the first come first, so their numbers stay.
 """
 
-from typing import Any
-
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch
-from scheduler_proc.layout import indptr_of
-from scheduler_proc.parts import entries_of
+from scheduler_proc.batch import NO_DETAILS, Adjust, Details, ForwardBatch, Masks
 from scheduler_proc.penalties import LateChange
+from scheduler_proc.ragged import both_indptr
 from scheduler_proc.step import LateTokens, Row, Step
 
 
 def joined(first: Step, second: Step) -> Step:
     """Both have rows, whose reqs are not the same. The second's rows are renumbered in place."""
     a, b = first.batch, second.batch
-    details, columns = _details(a, b)
+    numbers, details = _details(a, b)
+    shifted = [entry._replace(row=entry.row + a.num_samples) for entry in b.suppressed]
     batch = ForwardBatch(
         input_ids=_both(a.input_ids, b.input_ids),
         positions=_both(a.positions, b.positions),
         out_slots=_both(a.out_slots, b.out_slots),
-        qo_indptr=_indptrs(a.qo_indptr, b.qo_indptr),
-        kv_indptr=_indptrs(a.kv_indptr, b.kv_indptr),
+        qo_indptr=both_indptr(a.qo_indptr, b.qo_indptr),
+        kv_indptr=both_indptr(a.kv_indptr, b.kv_indptr),
         kv_indices=_appended(first.kv_buffer, a.kv_indices, b.kv_indices),
+        sample_tokens=_both(a.sample_tokens, b.sample_tokens + np.int32(a.num_tokens)),
+        samples=a.samples.followed_by(b.samples),
+        suppressed=a.suppressed + shifted,
+        masks=_masks(a, b),
+        adjust=_adjust(a, b),
+        details=details,
         logprob_tokens=_both(a.logprob_tokens, b.logprob_tokens + np.int32(a.num_tokens)),
         logprob_targets=_both(a.logprob_targets, b.logprob_targets),
-        **_samples(a, b),
-        **columns,
     )
-    if len(details) > 0:
-        _renumber(first.rows, 0, details, 0)
+    if details is not None:
+        _renumber(first.rows, 0, numbers, 0)
     for row in second.rows:
         row.logprobs_at += len(a.logprob_tokens)
-    num_details = 0 if a.detail_rows is None else len(a.detail_rows)
-    _renumber(second.rows, len(a.sample_tokens), details, num_details)
+    _renumber(second.rows, a.num_samples, numbers, 0 if a.details is None else len(a.details.rows))
     late = LateTokens(
         _both(first.late_tokens.at, second.late_tokens.at + a.num_tokens),
         _both(first.late_tokens.samples, second.late_tokens.samples),
-        first.late_tokens.changes + _behind(a, second.late_tokens.changes),
+        first.late_tokens.changes + _shifted(second.late_tokens.changes, a.adjust),
     )
     return Step(batch, first.rows + second.rows, late)
 
@@ -56,81 +57,55 @@ def _renumber(rows: list[Row], samples: int, details: np.ndarray, before: int) -
             row.known_detail = int(details[before + row.known_detail])
 
 
-def _samples(a: ForwardBatch, b: ForwardBatch) -> dict[str, Any]:
-    names = ("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob")
-    fields: dict[str, Any] = {name: _both(getattr(a, name), getattr(b, name)) for name in names}
-    count = len(a.sample_tokens)
-    fields["sample_tokens"] = _both(a.sample_tokens, b.sample_tokens + np.int32(a.num_tokens))
-    fields["suppressed"] = a.suppressed + [s._replace(row=s.row + count) for s in b.suppressed]
-    return fields | _masks(a, b) | _adjusts(a, b)
-
-
-def _masks(a: ForwardBatch, b: ForwardBatch) -> dict[str, Any]:
-    masks = [batch.masks for batch in (a, b) if batch.masks is not None]
-    if not masks:
-        return {}
-    before = 0 if a.masks is None else len(a.masks)
+def _masks(a: ForwardBatch, b: ForwardBatch) -> Masks | None:
+    present = [batch.masks.words for batch in (a, b) if batch.masks is not None]
+    if not present:
+        return None
+    before = 0 if a.masks is None else len(a.masks.words)
     rows = [
-        np.full(len(batch.sample_tokens), -1, np.int32)
-        if batch.mask_rows is None
-        else np.where(batch.mask_rows < 0, -1, batch.mask_rows + shift).astype(np.int32)
+        np.full(batch.num_samples, -1, np.int32)
+        if batch.masks is None
+        else np.where(batch.masks.rows < 0, -1, batch.masks.rows + shift).astype(np.int32)
         for batch, shift in ((a, 0), (b, before))
     ]
-    return {"masks": np.concatenate(masks), "mask_rows": np.concatenate(rows)}
+    return Masks(np.concatenate(present), np.concatenate(rows))
 
 
-def _adjusts(a: ForwardBatch, b: ForwardBatch) -> dict[str, Any]:
-    present = [batch for batch in (a, b) if batch.adjust_indptr is not None]
-    if not present:
-        return {}
-    indptrs = [
-        np.zeros(len(batch.sample_tokens) + 1, np.int32)
-        if batch.adjust_indptr is None
-        else batch.adjust_indptr
-        for batch in (a, b)
-    ]
-    names = ("adjust_ids", "adjust_repeat", "adjust_add")
-    columns = {name: np.concatenate([getattr(batch, name) for batch in present]) for name in names}
-    return {"adjust_indptr": _indptrs(*indptrs), **columns}
+def _adjust(a: ForwardBatch, b: ForwardBatch) -> Adjust | None:
+    if a.adjust is None and b.adjust is None:
+        return None
+    first, second = (batch.adjust or Adjust.none(batch.num_samples) for batch in (a, b))
+    return first.followed_by(second)
 
 
-def _behind(a: ForwardBatch, changes: tuple[LateChange, ...]) -> tuple[LateChange, ...]:
-    """Where their entries are after those of `a`."""
-    shift = 0 if a.adjust_ids is None else len(a.adjust_ids)
+def _shifted(changes: tuple[LateChange, ...], before: Adjust | None) -> tuple[LateChange, ...]:
+    """Where their entries are after those that come `before`."""
+    shift = 0 if before is None else len(before.ids)
     return tuple(change._replace(start=change.start + shift) for change in changes)
 
 
-def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, dict[str, Any]]:
-    """The number that each detail row, of the first and then of the second, has in both; and the
-    `detail_` arrays: ascending, the samples of both before what both score."""
-    present = [batch for batch in (a, b) if batch.detail_rows is not None]
-    if not present:
-        return np.empty(0, np.int64), {}
-    num_samples = len(a.sample_tokens), len(b.sample_tokens)
-    rows = []
-    for batch, sample_shift, known_shift in (
-        (a, 0, num_samples[1]),
-        (b, num_samples[0], num_samples[0] + len(a.logprob_tokens)),
-    ):
-        if batch.detail_rows is not None:
-            is_sample = batch.detail_rows < len(batch.sample_tokens)
-            rows.append(batch.detail_rows + np.where(is_sample, sample_shift, known_shift))
-    all_rows = np.concatenate(rows).astype(np.int32)
-    order = np.argsort(all_rows)
-    tops = np.concatenate([batch.detail_top for batch in present if batch.detail_top is not None])
-    counts = [np.diff(batch.detail_indptr) for batch in present if batch.detail_indptr is not None]
-    indptr = indptr_of(np.concatenate(counts))
-    ids = np.concatenate([batch.detail_ids for batch in present if batch.detail_ids is not None])
-    return np.argsort(order), {
-        "detail_rows": all_rows[order],
-        "detail_top": tops[order],
-        "detail_indptr": indptr_of(np.diff(indptr)[order]),
-        "detail_ids": ids[entries_of(indptr, order)],
-    }
+def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, Details | None]:
+    """The number that each detail row, of the first and then of the second, has in both; and all
+    of them: ascending, the samples of both before what both score."""
+    if a.details is None and b.details is None:
+        return np.empty(0, np.int64), None
+    first, second = (batch.details or NO_DETAILS for batch in (a, b))
+    together = first.followed_by(second)._replace(
+        rows=_both(
+            np.where(first.rows < a.num_samples, first.rows, first.rows + b.num_samples),
+            np.where(
+                second.rows < b.num_samples,
+                second.rows + a.num_samples,
+                second.rows + (a.num_samples + len(a.logprob_tokens)),
+            ),
+        ).astype(np.int32)
+    )
+    order = np.argsort(together.rows)
+    return np.argsort(order), together.take(order)
 
 
 def _appended(buffer: np.ndarray | None, head: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """Behind the head, of which the buffer is the longer form, if there is room for the tail."""
+    """After the head, of which the buffer is the longer form, if there is room for the tail."""
     stop = len(head) + len(tail)
     if buffer is None or stop > len(buffer):
         return np.concatenate((head, tail))
@@ -140,7 +115,3 @@ def _appended(buffer: np.ndarray | None, head: np.ndarray, tail: np.ndarray) -> 
 
 def _both(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.concatenate((a, b))
-
-
-def _indptrs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.concatenate((a, b[1:] + a[-1]))

@@ -3,14 +3,13 @@
 Only what differs from row to row is gone through one by one; the rest is gathered by table row.
 """
 
-from typing import Any
-
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch, SuppressedIds
-from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.batch import Adjust, Details, ForwardBatch, Masks, SuppressedIds
+from scheduler_proc.limits import Limits
 from scheduler_proc.memory import ReqToTokenPool
-from scheduler_proc.penalties import Entries, LateChange
+from scheduler_proc.penalties import Entries, LateChange, with_entries
+from scheduler_proc.ragged import indptr_of
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import LateTokens, Row, Step
@@ -35,7 +34,8 @@ def lay_out(
     picked = [row for row in rows if row.samples]
     for sample, row in enumerate(picked):
         row.sample = sample
-    adjusts, late_changes = _adjust_arrays(picked)
+    adjust, late_changes = _adjust(picked)
+    limits = [row.limits for row in picked]
     table_rows = np.array([row.residency.row for row in picked], np.int64)
     batch = ForwardBatch(
         input_ids=input_ids,
@@ -46,11 +46,12 @@ def lay_out(
         kv_indptr=kv_indptr,
         kv_indices=kv_indices,
         sample_tokens=qo_indptr[1:][samples] - 1,
-        **sampling.arrays(table_rows, seq_lens[samples]),
-        **_limit_arrays([row.limits for row in picked]),
-        **adjusts,
+        samples=sampling.samples(table_rows, seq_lens[samples]),
+        suppressed=_suppressed(limits),
+        masks=_masks(limits),
+        adjust=adjust,
+        details=_details(rows),
         **_logprob_arrays(rows, qo_indptr),
-        **_detail_arrays(rows),
     )
     late_tokens = LateTokens(np.array(at, np.int64), np.array(late_samples, np.int64), late_changes)
     return Step(batch, rows, late_tokens, kv_buffer)
@@ -76,7 +77,7 @@ def _is_late(row: Row) -> bool:
     return row.start + row.extend_len > row.req.tokens.known_len
 
 
-def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
+def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, np.ndarray]:
     scored = [number for number, row in enumerate(rows) if row.num_logprobs > 0]
     if not scored:
         return {}
@@ -96,12 +97,12 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _detail_arrays(rows: list[Row]) -> dict[str, Any]:
+def _details(rows: list[Row]) -> Details | None:
     """The detail rows of those that ask, the samples' first; each row learns its own."""
     asking = [row for row in rows if row.req.wish.wants_details]
     if not asking:
-        return {}
-    parts: list[tuple[Req, np.ndarray]] = []  # who asks, and the detail_rows
+        return None
+    parts: list[tuple[Req, np.ndarray]] = []  # who asks, and for which rows
     num_details = 0
     for row in asking:
         if row.sample >= 0:
@@ -115,73 +116,55 @@ def _detail_arrays(rows: list[Row]) -> dict[str, Any]:
             parts.append((row.req, np.arange(logprobs_at, logprobs_at + row.num_logprobs)))
             num_details += row.num_logprobs
         logprobs_at += row.num_logprobs
-    return _detail_columns(parts) if parts else {}
+    return _details_of(parts) if parts else None
 
 
-def _limit_arrays(limits: list[Limits]) -> dict[str, Any]:
-    """Of each sample's limits: which ids are suppressed, and the masks."""
-    if all(limit is NO_LIMITS for limit in limits):
-        return {}
-    fields: dict[str, Any] = {
-        "suppressed": [
-            SuppressedIds(sample, limit.suppressed)
-            for sample, limit in enumerate(limits)
-            if limit.suppressed is not None
-        ]
-    }
-    masks = [limit.mask for limit in limits if limit.mask is not None]
-    if masks:
-        masked = np.array([limit.mask is not None for limit in limits])
-        mask_rows = np.where(masked, np.cumsum(masked) - 1, -1)
-        fields |= {"masks": np.stack(masks), "mask_rows": mask_rows.astype(np.int32)}
-    return fields
-
-
-def _adjust_arrays(picked: list[Row]) -> tuple[dict[str, Any], tuple[LateChange, ...]]:
-    """The changes of each sample's logits, and which of these wait for a token."""
-    if all(row.req.tokens.logit_changes is None for row in picked):
-        return {}, ()
-    columns: list[Entries] = []
-    late: list[LateChange] = []
-    lens = [0] * len(picked)
-    start = 0
-    for sample, row in enumerate(picked):
-        changes = row.req.tokens.logit_changes
-        if changes is None:
-            continue
-        if changes.count_outputs and _is_late(row):
-            columns.append(changes.entries_with_room())
-            late.append(LateChange(changes, row.req.tokens.late_sample, start, columns[-1].counts))
-        else:
-            columns.append(changes.entries)
-        lens[sample] = len(columns[-1].ids)
-        start += lens[sample]
-    if start == 0:
-        return {}, ()
-    return {
-        "adjust_indptr": indptr_of(lens),
-        "adjust_ids": np.concatenate([entries.ids for entries in columns]),
-        "adjust_repeat": np.concatenate([entries.repeat for entries in columns]),
-        "adjust_add": np.concatenate([entries.add for entries in columns]),
-    }, tuple(late)
-
-
-def _detail_columns(parts: list[tuple[Req, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The `detail_` arrays, of (who asks, detail_rows [n])."""
+def _details_of(parts: list[tuple[Req, np.ndarray]]) -> Details:
+    """Of (who asks, for which rows [n])."""
     counts = [len(rows) for _, rows in parts]
     num_ids = [len(req.wish.logprob_ids) for req, _ in parts]
-    return {
-        "detail_rows": np.concatenate([rows for _, rows in parts]).astype(np.int32),
-        "detail_top": np.repeat(
-            [req.wish.scoring.top for req, _ in parts if req.wish.scoring is not None], counts
-        ).astype(np.int32),
-        "detail_indptr": indptr_of(np.repeat(num_ids, counts)),
-        "detail_ids": np.concatenate(
-            [np.tile(req.wish.logprob_ids, len(rows)) for req, rows in parts]
-        ),
-    }
+    tops = [req.wish.scoring.top for req, _ in parts if req.wish.scoring is not None]
+    return Details(
+        rows=np.concatenate([rows for _, rows in parts]).astype(np.int32),
+        top=np.repeat(tops, counts).astype(np.int32),
+        indptr=indptr_of(np.repeat(num_ids, counts)),
+        ids=np.concatenate([np.tile(req.wish.logprob_ids, len(rows)) for req, rows in parts]),
+    )
 
 
-def indptr_of(lens: np.ndarray | list[int]) -> np.ndarray:
-    """Where the list of each of these lengths begins, and the last one ends: int32 [n+1]."""
-    return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)
+def _suppressed(limits: list[Limits]) -> list[SuppressedIds]:
+    """Of each sample's limits."""
+    return [
+        SuppressedIds(sample, limit.suppressed)
+        for sample, limit in enumerate(limits)
+        if limit.suppressed is not None
+    ]
+
+
+def _masks(limits: list[Limits]) -> Masks | None:
+    """Of each sample's limits."""
+    masks = [limit.mask for limit in limits if limit.mask is not None]
+    if not masks:
+        return None
+    masked = np.array([limit.mask is not None for limit in limits])
+    rows = np.where(masked, np.cumsum(masked) - 1, -1)
+    return Masks(np.stack(masks), rows.astype(np.int32))
+
+
+def _adjust(picked: list[Row]) -> tuple[Adjust | None, tuple[LateChange, ...]]:
+    """The changes of each sample's logits, and which of these wait for a token."""
+    if all(row.req.tokens.logit_changes is None for row in picked):
+        return None, ()
+    lists: list[Entries | None] = []
+    late: list[LateChange] = []
+    start = 0
+    for row in picked:
+        changes, entries = row.req.tokens.logit_changes, None
+        if changes is not None and changes.count_outputs and _is_late(row):
+            entries = changes.entries_with_room()
+            late.append(LateChange(changes, row.req.tokens.late_sample, start, entries.counts))
+        elif changes is not None:
+            entries = changes.entries
+        lists.append(entries)
+        start += 0 if entries is None else len(entries.ids)
+    return with_entries(Adjust.none(0), lists), tuple(late)

@@ -6,7 +6,7 @@ Called by the torch executor on logits as the model gave them, a part of the row
 import numpy as np
 import torch
 
-from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.batch import DetailLogprobs, Details
 
 
 def token_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -45,8 +45,8 @@ def most_likely(logits: torch.Tensor, count: int) -> torch.Tensor:
 class DetailRows:
     """What a batch's detail rows ask for, gathered from the logits part by part."""
 
-    def __init__(self, batch: ForwardBatch) -> None:
-        self._batch = batch
+    def __init__(self, details: Details) -> None:
+        self._details = details
         self._next = 0  # the first detail row that is still to come
         self._top_ids = [np.empty(0, np.int32)]
         self._top_logprobs = [np.empty(0, np.float32)]
@@ -55,20 +55,16 @@ class DetailRows:
     def add(self, logits: torch.Tensor, first: int) -> None:
         """`logits` [N, V] are those of samples or, counted on from the number of samples, of
         prompt log-probabilities [first, first+N). Parts come in ascending order."""
-        batch = self._batch
-        if batch.detail_rows is None or batch.detail_top is None:
-            return
-        assert batch.detail_indptr is not None and batch.detail_ids is not None
-        start = self._next
-        stop = int(np.searchsorted(batch.detail_rows, first + len(logits)))
+        details, start = self._details, self._next
+        stop = int(np.searchsorted(details.rows, first + len(logits)))
         if start == stop:
             return
         self._next = stop
-        rows = logits[_on(batch.detail_rows[start:stop] - first, logits)]
+        rows = logits[_on(details.rows[start:stop] - first, logits)]
         norms = rows.logsumexp(dim=-1)
-        self._add_top(rows, norms, batch.detail_top[start:stop])
-        indptr = batch.detail_indptr[start : stop + 1]
-        ids = _on(batch.detail_ids[indptr[0] : indptr[-1]], logits)
+        self._add_top(rows, norms, details.top[start:stop])
+        indptr = details.indptr[start : stop + 1]
+        ids = _on(details.ids[indptr[0] : indptr[-1]], logits)
         owners = _on(np.repeat(np.arange(stop - start), np.diff(indptr)), logits)
         self._id_logprobs.append((rows[owners, ids] - norms[owners]).cpu().numpy())
 
@@ -80,12 +76,10 @@ class DetailRows:
         self._top_ids.append(ids.cpu().numpy()[asked].astype(np.int32))
         self._top_logprobs.append(logprobs.cpu().numpy()[asked])
 
-    def columns(self) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None]:
-        """top_ids, top_logprobs and id_logprobs of a StepResult."""
-        if self._batch.detail_rows is None:
-            return None, None, None
-        assert self._next == len(self._batch.detail_rows), "a part is missing"
-        return (
+    def result(self) -> DetailLogprobs:
+        """Of all parts."""
+        assert self._next == len(self._details.rows), "a part is missing"
+        return DetailLogprobs(
             np.concatenate(self._top_ids),
             np.concatenate(self._top_logprobs),
             np.concatenate(self._id_logprobs),

@@ -3,11 +3,13 @@ token. A `Req` owns one, if it has any of these; the plan copies its arrays into
 newest token is still being sampled then, a `LateChange` goes along, which puts it in.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.batch import Adjust
+from scheduler_proc.ragged import both_indptr, indptr_of
 from srt.wire.sampling import SamplingParams
 
 
@@ -21,7 +23,7 @@ class Entries(NamedTuple):
 
 
 class LogitChanges:
-    """Changes of single tokens' logits, as the `adjust_` arrays of a ForwardBatch.
+    """Changes of single tokens' logits, as the `Adjust` of a batch has them.
 
     Invariant: the arrays are a function of the prompt and of how often the output has each token,
     up to order and to entries that change nothing, which are what is left of tokens taken back.
@@ -116,12 +118,18 @@ class LateChange(NamedTuple):
     start: int
     counts: np.ndarray
 
-    def fill_in(self, batch: ForwardBatch, token: int) -> None:
+    def fill_in(self, adjust: Adjust, token: int) -> None:
         """Count the token, whose entry is the last if it had none."""
-        assert batch.adjust_ids is not None
-        assert batch.adjust_repeat is not None and batch.adjust_add is not None
-        found = np.flatnonzero(batch.adjust_ids[self.start :][: len(self.counts)] == token)
+        found = np.flatnonzero(adjust.ids[self.start :][: len(self.counts)] == token)
         number = int(found[0]) if len(found) > 0 else len(self.counts) - 1
         repeat, add = self.changes.effect(token, number, int(self.counts[number]) + 1)
         at = self.start + number
-        batch.adjust_ids[at], batch.adjust_repeat[at], batch.adjust_add[at] = token, repeat, add
+        adjust.ids[at], adjust.repeat[at], adjust.add[at] = token, repeat, add
+
+
+def with_entries(adjust: Adjust, lists: Sequence[Entries | None]) -> Adjust:
+    """Of the samples that it has and then those that have these entries, or None."""
+    indptr = indptr_of([0 if entries is None else len(entries.ids) for entries in lists])
+    present = [entries[:3] for entries in lists if entries is not None]
+    columns = zip(adjust[1:], *present, strict=True)
+    return Adjust(both_indptr(adjust.indptr, indptr), *map(np.concatenate, columns))

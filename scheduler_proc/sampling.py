@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.batch import Adjust, ForwardBatch, Samples
 from scheduler_proc.logprobs import ranked, token_logprobs
 from srt.wire.sampling import GREEDY_TEMPERATURE
 
@@ -43,26 +43,27 @@ def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.nd
     finite = row_max.isfinite()
     if not bool(finite.all()):
         ids = torch.where(finite, ids, _finite_argmax(masked))
-    draws = ~_on(batch.temperature <= GREEDY_TEMPERATURE, logits) & finite
+    draws = ~_on(batch.samples.temperature <= GREEDY_TEMPERATURE, logits) & finite
     if bool(draws.any()):
         rows = draws.nonzero()[:, 0]
-        ids = ids.index_copy(0, rows, _draw(masked, row_max, rows, batch))
-    logprobs = _chosen_logprobs(logits, ids, batch.want_logprob)
+        ids = ids.index_copy(0, rows, _draw(masked, row_max, rows, batch.samples))
+    logprobs = _chosen_logprobs(logits, ids, batch.samples.want_logprob)
     return ids.cpu().numpy().astype(np.int32), logprobs
 
 
 def restricted(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     """The logits [S, V] with the batch's changes, and -inf at what its rows may not produce; the
     same tensor if it has none of that."""
-    if batch.adjust_indptr is None and not batch.suppressed and batch.masks is None:
+    if batch.adjust is None and not batch.suppressed and batch.masks is None:
         return logits
     result = logits.clone()
-    _adjust(result, batch)
+    if batch.adjust is not None:
+        _adjust(result, batch.adjust)
     for entry in batch.suppressed:
         result[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
-    if batch.masks is not None and batch.mask_rows is not None:
-        rows = np.flatnonzero(batch.mask_rows >= 0)
-        words = batch.masks[batch.mask_rows[rows]].view(np.uint8)
+    if batch.masks is not None:
+        rows = np.flatnonzero(batch.masks.rows >= 0)
+        words = batch.masks.words[batch.masks.rows[rows]].view(np.uint8)
         allowed = np.unpackbits(words, axis=1, count=logits.shape[1], bitorder="little")
         result[_on(rows, logits)] = result[_on(rows, logits)].masked_fill(
             ~_on(allowed, logits, torch.bool), -torch.inf
@@ -70,15 +71,12 @@ def restricted(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     return result
 
 
-def _adjust(logits: torch.Tensor, batch: ForwardBatch) -> None:
+def _adjust(logits: torch.Tensor, adjust: Adjust) -> None:
     """Change single tokens' logits in place: what repeats, then what is added."""
-    if batch.adjust_indptr is None or batch.adjust_ids is None:
-        return
-    assert batch.adjust_repeat is not None and batch.adjust_add is not None
-    counts = np.diff(batch.adjust_indptr)
+    counts = np.diff(adjust.indptr)
     rows = _on(np.repeat(np.arange(len(counts)), counts), logits)
-    ids = _on(batch.adjust_ids, logits, torch.int64)
-    repeat, add = _on(batch.adjust_repeat, logits), _on(batch.adjust_add, logits)
+    ids = _on(adjust.ids, logits, torch.int64)
+    repeat, add = _on(adjust.repeat, logits), _on(adjust.add, logits)
     values = logits[rows, ids]
     logits[rows, ids] = torch.where(values > 0, values / repeat, values * repeat) + add
 
@@ -102,18 +100,18 @@ def _chosen_logprobs(logits: torch.Tensor, ids: torch.Tensor, wanted: np.ndarray
 
 
 def _draw(
-    masked: torch.Tensor, row_max: torch.Tensor, rows: torch.Tensor, batch: ForwardBatch
+    masked: torch.Tensor, row_max: torch.Tensor, rows: torch.Tensor, samples: Samples
 ) -> torch.Tensor:
     """Ids [n] for the non-greedy `rows` [n]."""
-    temperature = _on(batch.temperature, masked)[rows, None]
+    temperature = _on(samples.temperature, masked)[rows, None]
     weights = ((masked[rows] - row_max[rows, None]) / temperature).exp_()  # largest is 1
     vocab = masked.shape[1]
-    top_k = _on(batch.top_k, masked, torch.int64)[rows, None]
+    top_k = _on(samples.top_k, masked, torch.int64)[rows, None]
     filters = _Filters(
         top_k=torch.where(top_k > 0, top_k, vocab).clamp(max=vocab),
-        top_p=_on(batch.top_p, masked, torch.float64)[rows, None],
-        min_p=_on(batch.min_p, masked, torch.float64)[rows, None],
-        uniform=_on(batch.uniform, masked, torch.float64)[rows, None],
+        top_p=_on(samples.top_p, masked, torch.float64)[rows, None],
+        min_p=_on(samples.min_p, masked, torch.float64)[rows, None],
+        uniform=_on(samples.uniform, masked, torch.float64)[rows, None],
     )
     cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     ids = _invert(cumulative, filters.uniform)

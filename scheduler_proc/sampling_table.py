@@ -2,50 +2,42 @@
 them at once. `ReqMemory` writes a row when its req enters memory; the plan reads.
 """
 
-from typing import Any
-
 import numpy as np
 
+from scheduler_proc.batch import SAMPLE_DTYPES, Samples
 from scheduler_proc.req import Req
+from srt.wire.sampling import SamplingParams
 
 _MASK = 2**64 - 1
+_PARAMS = tuple(name for name in Samples._fields if name in SamplingParams.__struct_fields__)
 
 
 class SamplingTable:
     """Each column is [max_reqs]; what it holds of rows that no req has is of no meaning."""
 
     def __init__(self, max_reqs: int) -> None:
-        self._temperature = np.zeros(max_reqs, np.float32)
-        self._top_p = np.zeros(max_reqs, np.float32)
-        self._top_k = np.zeros(max_reqs, np.int32)
-        self._min_p = np.zeros(max_reqs, np.float32)
+        self._params = {name: np.zeros(max_reqs, SAMPLE_DTYPES[name]) for name in _PARAMS}
         self._want_logprob = np.zeros(max_reqs, bool)
         self._prompt_len = np.zeros(max_reqs, np.int64)
         self._seed_hash = np.zeros(max_reqs, np.uint64)
 
     def write(self, row: int, req: Req) -> None:
         """The columns of the row, which the req gets."""
-        wish, params = req.wish, req.wish.sampling
-        self._temperature[row] = params.temperature
-        self._top_p[row] = params.top_p
-        self._top_k[row] = params.top_k
-        self._min_p[row] = params.min_p
+        wish = req.wish
+        for name, column in self._params.items():
+            column[row] = getattr(wish.sampling, name)
         self._want_logprob[row] = wish.scoring is not None
         self._prompt_len[row] = req.tokens.prompt_len
         self._seed_hash[row] = _splitmix64(np.array(wish.seed & _MASK, np.uint64, ndmin=1))[0]
 
-    def arrays(self, rows: np.ndarray, seq_lens: np.ndarray) -> dict[str, Any]:
-        """The arrays of a ForwardBatch for samples of these rows [S], each of the token that comes
-        after so many [S]."""
+    def samples(self, rows: np.ndarray, seq_lens: np.ndarray) -> Samples:
+        """Of the samples of these rows [S], each of the token that comes after so many [S]."""
         outputs = (seq_lens - self._prompt_len[rows]).astype(np.uint64)
-        return {
-            "temperature": self._temperature[rows],
-            "top_p": self._top_p[rows],
-            "top_k": self._top_k[rows],
-            "min_p": self._min_p[rows],
-            "want_logprob": self._want_logprob[rows],
-            "uniform": _uniform(self._seed_hash[rows], outputs),
-        }
+        return Samples(
+            uniform=_uniform(self._seed_hash[rows], outputs),
+            want_logprob=self._want_logprob[rows],
+            **{name: column[rows] for name, column in self._params.items()},
+        )
 
 
 def _uniform(seed_hash: np.ndarray, outputs: np.ndarray) -> np.ndarray:

@@ -79,4 +79,5 @@ class Step:
             assert previous is not None
             self.batch.input_ids[at] = previous.next_ids[samples]
             for change in changes:
-                change.fill_in(self.batch, int(previous.next_ids[change.sample]))
+                assert self.batch.adjust is not None
+                change.fill_in(self.batch.adjust, int(previous.next_ids[change.sample]))

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
@@ -211,10 +211,10 @@ class _ReplayedGrammar(_WrappedGrammar):
 def digest(batch: ForwardBatch) -> int:
     """A checksum of what a plan computes and where (token values that come late excluded)."""
     columns = [batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr]
-    columns += [batch.kv_indices, batch.sample_tokens, batch.uniform, batch.logprob_tokens]
-    optional = [batch.masks, batch.adjust_ids, batch.adjust_repeat, batch.adjust_add]
-    optional += [batch.detail_rows, batch.detail_ids]
-    columns += [column for column in optional if column is not None]
+    columns += [batch.kv_indices, batch.sample_tokens, batch.samples.uniform, batch.logprob_tokens]
+    columns += [batch.masks.words] if batch.masks is not None else []
+    columns += batch.adjust[1:] if batch.adjust is not None else ()
+    columns += [batch.details.rows, batch.details.ids] if batch.details is not None else []
     value = 0
     for column in columns:
         value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)
@@ -329,21 +329,18 @@ class _Replay:
         return _ReplayedGrammar(self._grammars(req), self._failures[self._num_added])
 
 
-def _columns(result: StepResult) -> list[bytes | None]:
-    return [None if column is None else column.tobytes() for column in result]
+_RESULT_TYPES = (np.int32, np.float32, np.float32, np.int32, np.float32, np.float32)
 
 
-def _result(columns: list[bytes | None]) -> StepResult:
+def _columns(result: StepResult) -> list[bytes]:
+    return [column.tobytes() for column in result.columns]
+
+
+def _result(columns: list[bytes]) -> StepResult:
     """The result that `_columns` has written down."""
-    next_ids, logprobs, prompt_logprobs, top_ids, top_logprobs, id_logprobs = columns
-    return StepResult(
-        np.frombuffer(next_ids or b"", np.int32),
-        np.frombuffer(logprobs or b"", np.float32),
-        np.frombuffer(prompt_logprobs or b"", np.float32),
-        None if top_ids is None else np.frombuffer(top_ids, np.int32),
-        None if top_logprobs is None else np.frombuffer(top_logprobs, np.float32),
-        None if id_logprobs is None else np.frombuffer(id_logprobs, np.float32),
-    )
+    next_ids, logprobs, prompt_logprobs, *details = map(np.frombuffer, columns, _RESULT_TYPES)
+    found = DetailLogprobs(*details) if details else None
+    return StepResult(next_ids, logprobs, prompt_logprobs, found)
 
 
 def _read(path: Path) -> Iterator[Record]:

@@ -5,15 +5,14 @@ engine's own threads while a step runs. Does not import torch when the model is 
 """
 
 import os
-from collections.abc import Iterable
-from ctypes import byref, c_double, c_float, c_int32, c_uint8, c_uint32
+from ctypes import byref, c_double, c_float
 from threading import Thread
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import DetailLogprobs, ForwardBatch, Samples, StepResult
 from scheduler_proc.kernels.library import (
     NUM_PHASES,
     Batch,
@@ -27,6 +26,7 @@ from scheduler_proc.kernels.library import (
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.packed import Choice, native_attn_scale, pack_model, pool_shape
+from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -136,127 +136,100 @@ class NativeExecutor:
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
-        _check_arrays(batch, self.vocab_size)
-        result = _empty_result(batch)
-        fields = _fields(batch, result) | _adjusted(batch) | _details(batch, result)
-        step = Batch(
+        result = empty_result(batch)
+        arrays = step_arrays(batch, result)
+        _check_arrays(batch, arrays, self.vocab_size)
+        step = Batch.of(
+            arrays,
             num_tokens=batch.num_tokens,
             num_rows=batch.num_rows,
-            num_samples=len(batch.sample_tokens),
+            num_samples=batch.num_samples,
             num_logprobs=len(batch.logprob_tokens),
-            num_details=0 if batch.detail_rows is None else len(batch.detail_rows),
+            num_details=0 if batch.details is None else len(batch.details.rows),
             share_prefixes=self.share_prefixes,
-            **{name: pointer(array, kind) for name, (array, kind) in fields.items()},
         )
         self._library.check(self._library.c.srt_engine_step(self._engine, byref(step)))
         return result
 
 
-# Arrays of a step and their C types, by the names of srt_batch.
-_Fields = dict[str, tuple[np.ndarray, Any]]
+# What srt_batch and ForwardBatch both have, besides the groups of columns.
+_COMMON = (
+    *("input_ids", "positions", "out_slots", "qo_indptr", "kv_indptr", "kv_indices"),
+    *("sample_tokens", "logprob_tokens", "logprob_targets"),
+)
 
 
-def _empty_result(batch: ForwardBatch) -> StepResult:
-    result = StepResult(
-        np.empty(len(batch.sample_tokens), np.int32),
-        np.empty(len(batch.sample_tokens), np.float32),
+def empty_result(batch: ForwardBatch) -> StepResult:
+    """Arrays for what the step computes; what is in them is of no meaning."""
+    details = None
+    if batch.details is not None:
+        top = int(batch.details.top.sum(dtype=np.int64))
+        ids, logprobs = np.empty(top, np.int32), np.empty(top, np.float32)
+        details = DetailLogprobs(ids, logprobs, np.empty(len(batch.details.ids), np.float32))
+    return StepResult(
+        np.empty(batch.num_samples, np.int32),
+        np.empty(batch.num_samples, np.float32),
         np.empty(len(batch.logprob_tokens), np.float32),
-    )
-    if batch.detail_top is None or batch.detail_ids is None:
-        return result
-    top = int(batch.detail_top.sum(dtype=np.int64))
-    return result._replace(
-        top_ids=np.empty(top, np.int32),
-        top_logprobs=np.empty(top, np.float32),
-        id_logprobs=np.empty(len(batch.detail_ids), np.float32),
+        details,
     )
 
 
-def _fields(batch: ForwardBatch, result: StepResult) -> _Fields:
-    fields: _Fields = {
-        name: (getattr(batch, name), c_int32)
-        for name in (
-            *("input_ids", "positions", "out_slots", "qo_indptr", "kv_indptr", "kv_indices"),
-            *("sample_tokens", "top_k", "logprob_tokens", "logprob_targets"),
-        )
-    }
-    fields |= {name: (getattr(batch, name), c_float) for name in ("temperature", "top_p", "min_p")}
-    fields["uniform"] = (batch.uniform, c_double)
-    fields["want_logprob"] = (batch.want_logprob.view(np.uint8), c_uint8)
-    fields["next_ids"] = (result.next_ids, c_int32)
-    fields["logprobs"] = (result.logprobs, c_float)
-    fields["prompt_logprobs"] = (result.prompt_logprobs, c_float)
+def step_arrays(batch: ForwardBatch, result: StepResult) -> dict[str, np.ndarray]:
+    """What C reads and writes, by the names of srt_batch."""
+    arrays = {name: getattr(batch, name) for name in _COMMON} | batch.samples._asdict()
+    arrays |= zip(StepResult._fields[:3], result[:3], strict=True)
     if batch.suppressed:
-        counts = np.zeros(len(batch.sample_tokens) + 1, np.int32)
+        counts = np.zeros(batch.num_samples, np.int32)
         for entry in batch.suppressed:
-            counts[entry.row + 1] += len(entry.ids)
+            counts[entry.row] += len(entry.ids)
         in_order = sorted(batch.suppressed, key=lambda entry: entry.row)
-        fields["suppress_indptr"] = (np.cumsum(counts, dtype=np.int32), c_int32)
-        fields["suppress_ids"] = (np.concatenate([entry.ids for entry in in_order]), c_int32)
-    if batch.masks is not None and batch.mask_rows is not None:
-        fields["masks"] = (batch.masks, c_uint32)
-        fields["mask_rows"] = (batch.mask_rows, c_int32)
-    return fields
+        arrays["suppress_indptr"] = indptr_of(counts)
+        arrays["suppress_ids"] = np.concatenate([entry.ids for entry in in_order])
+    if batch.masks is not None:
+        arrays |= {"masks": batch.masks.words, "mask_rows": batch.masks.rows}
+    if batch.adjust is not None:
+        arrays |= {f"adjust_{name}": column for name, column in batch.adjust._asdict().items()}
+    if batch.details is not None and result.details is not None:
+        rows, top, indptr, ids = batch.details
+        arrays |= {"detail_rows": rows, "top_indptr": indptr_of(top)}
+        arrays |= {"detail_indptr": indptr, "detail_ids": ids, **result.details._asdict()}
+    return arrays
 
 
-def _adjusted(batch: ForwardBatch) -> _Fields:
-    if batch.adjust_indptr is None:
-        return {}
-    floats = ("adjust_repeat", "adjust_add")
-    _check_lists(batch, "adjust_indptr", len(batch.sample_tokens), ("adjust_ids", *floats))
-    return {
-        **{name: (getattr(batch, name), c_int32) for name in ("adjust_indptr", "adjust_ids")},
-        **{name: (getattr(batch, name), c_float) for name in floats},
-    }
-
-
-def _details(batch: ForwardBatch, result: StepResult) -> _Fields:
-    if batch.detail_rows is None or batch.detail_top is None:
-        return {}
-    rows = len(batch.detail_rows)
-    _check_lengths(batch, rows, "detail_top")
-    _check_lists(batch, "detail_indptr", rows, ("detail_ids",))
-    return {
-        "top_indptr": (np.append(0, batch.detail_top).cumsum(dtype=np.int32), c_int32),
-        **{
-            name: (getattr(batch, name), c_int32)
-            for name in ("detail_rows", "detail_indptr", "detail_ids")
-        },
-        "top_ids": (result.top_ids, c_int32),
-        "top_logprobs": (result.top_logprobs, c_float),
-        "id_logprobs": (result.id_logprobs, c_float),
-    }
-
-
-def _check_arrays(batch: ForwardBatch, vocab_size: int) -> None:
+def _check_arrays(batch: ForwardBatch, arrays: dict[str, np.ndarray], vocab_size: int) -> None:
     """The kernels see no lengths, and not how many masks there are."""
-    samples = len(batch.sample_tokens)
-    _check_lengths(batch, batch.num_tokens, "positions", "out_slots")
-    _check_lists(batch, "kv_indptr", batch.num_rows, ("kv_indices",))
-    columns = ("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob")
-    _check_lengths(batch, samples, *columns)
-    _check_lengths(batch, len(batch.logprob_tokens), "logprob_targets")
-    if batch.masks is None or batch.mask_rows is None:
+    samples = batch.num_samples
+    _check_lengths(arrays, batch.num_tokens, "positions", "out_slots")
+    _check_lists(arrays, "kv_indptr", batch.num_rows, "kv_indices")
+    _check_lengths(arrays, samples, *Samples._fields)
+    _check_lengths(arrays, len(batch.logprob_tokens), "logprob_targets")
+    if batch.adjust is not None:
+        _check_lists(arrays, "adjust_indptr", samples, "adjust_ids", "adjust_repeat", "adjust_add")
+    if batch.details is not None:
+        rows = len(batch.details.rows)
+        _check_lengths(arrays, rows + 1, "top_indptr")
+        _check_lists(arrays, "detail_indptr", rows, "detail_ids")
+    if batch.masks is None:
         return
-    _check_lengths(batch, samples, "mask_rows")
-    masks, words = batch.masks.shape
+    _check_lengths(arrays, samples, "mask_rows")
+    masks, words = batch.masks.words.shape
     if words != (vocab_size + 31) // 32:
         raise ValueError(f"masks have {words} words for {vocab_size} ids")
-    if (last := int(batch.mask_rows.max(initial=-1))) >= masks:
-        at = int(batch.mask_rows.argmax())
+    if (last := int(batch.masks.rows.max(initial=-1))) >= masks:
+        at = int(batch.masks.rows.argmax())
         raise ValueError(f"mask_rows[{at}] = {last} is not below {masks}")
 
 
-def _check_lengths(batch: ForwardBatch, length: int, *names: str) -> None:
+def _check_lengths(arrays: dict[str, np.ndarray], length: int, *names: str) -> None:
     for name in names:
-        if (found := len(getattr(batch, name))) != length:
+        if (found := len(arrays[name])) != length:
             raise ValueError(f"{name} has {found} entries, not {length}")
 
 
-def _check_lists(batch: ForwardBatch, indptr: str, rows: int, names: Iterable[str]) -> None:
+def _check_lists(arrays: dict[str, np.ndarray], indptr: str, rows: int, *names: str) -> None:
     """`indptr` must have an end for each row, and be all that the arrays `names` hold."""
-    _check_lengths(batch, rows + 1, indptr)
-    _check_lengths(batch, int(getattr(batch, indptr)[-1]), *names)
+    _check_lengths(arrays, rows + 1, indptr)
+    _check_lengths(arrays, int(arrays[indptr][-1]), *names)
 
 
 def _available_cores() -> int:

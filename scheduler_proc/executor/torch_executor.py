@@ -11,7 +11,7 @@ import torch
 
 from scheduler_proc.attention.base import AttentionBackend
 from scheduler_proc.attention.reference import ReferenceAttention
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
@@ -66,10 +66,11 @@ class TorchExecutor:
         """Compute one step: write K/V to the out slots, sample, return."""
         with torch.inference_mode():
             hidden = self.forward(batch)
-            details = DetailRows(batch)
+            details = DetailRows(batch.details or NO_DETAILS)
             next_ids, logprobs = self._samples(hidden, batch, details)
             prompt_logprobs = self._prompt_logprobs(hidden, batch, details)
-            return StepResult(next_ids, logprobs, prompt_logprobs, *details.columns())
+            found = None if batch.details is None else details.result()
+            return StepResult(next_ids, logprobs, prompt_logprobs, found)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """The last hidden states [T, hidden] of the batch; writes K/V to the out slots."""
@@ -100,7 +101,7 @@ class TorchExecutor:
             logits = self.model.logits(hidden[self._index(batch.logprob_tokens[part])])
             targets = self._index(batch.logprob_targets[part])
             result[part] = token_logprobs(logits, targets).cpu().numpy()
-            details.add(logits, first=len(batch.sample_tokens) + start)
+            details.add(logits, first=batch.num_samples + start)
         return result
 
     def _index(self, values: np.ndarray) -> torch.Tensor:

@@ -10,7 +10,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import POINTER, c_double, c_float, c_int32, c_uint8, c_uint32, c_void_p
 from enum import IntEnum
@@ -21,6 +21,7 @@ from weakref import ref
 
 import numpy as np
 
+from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
 from srt.wire.errors import SrtError
 
@@ -36,6 +37,8 @@ _DTYPES: dict[Any, np.dtype] = {
     c_uint8: np.dtype(np.uint8),
     c_uint32: np.dtype(np.uint32),
 }
+# A bool is a byte that is 0 or 1.
+_C_TYPES = {dtype: ctype for ctype, dtype in _DTYPES.items()} | {np.dtype(bool): c_uint8}
 C = TypeVar("C", c_float, c_double, c_int32, c_uint8, c_uint32)
 
 
@@ -134,10 +137,7 @@ class Batch(ctypes.Structure):
         *_fields(c_int32, "num_tokens num_rows num_samples num_logprobs num_details"),
         *_fields(POINTER(c_int32), "input_ids positions out_slots qo_indptr kv_indptr kv_indices"),
         ("sample_tokens", POINTER(c_int32)),
-        *_fields(POINTER(c_float), "temperature top_p min_p"),
-        ("top_k", POINTER(c_int32)),
-        ("uniform", POINTER(c_double)),
-        ("want_logprob", POINTER(c_uint8)),
+        *((name, POINTER(_C_TYPES[dtype])) for name, dtype in SAMPLE_DTYPES.items()),
         *_fields(POINTER(c_int32), "suppress_indptr suppress_ids mask_rows"),
         ("masks", POINTER(c_uint32)),
         *_fields(POINTER(c_int32), "adjust_indptr adjust_ids"),
@@ -150,6 +150,17 @@ class Batch(ctypes.Structure):
         ("top_ids", POINTER(c_int32)),
         *_fields(POINTER(c_float), "top_logprobs id_logprobs"),
     )
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray], **numbers: int) -> "Batch":
+        """Of these members, by their names; others are 0 or NULL. Raises TypeError for an array of
+        another dtype than C reads."""
+        return cls(
+            **numbers, **{n: pointer(array, _MEMBERS[n]._type_) for n, array in arrays.items()}
+        )
+
+
+_MEMBERS: dict[str, Any] = dict(Batch._fields_)  # type: ignore[arg-type]
 
 
 class Trie(ctypes.Structure):
@@ -299,7 +310,7 @@ def _declare(c: ctypes.CDLL, name: str, restype: Any, argtypes: Sequence[Any]) -
 
 def pointer(array: np.ndarray, ctype: type[C]) -> "ctypes._Pointer[C]":
     """A pointer to the first element of `array`, which must be C-contiguous and of that type."""
-    if array.dtype != _DTYPES[ctype]:
+    if _C_TYPES.get(array.dtype) is not ctype:
         raise TypeError(f"an array of {array.dtype}, where C reads {_DTYPES[ctype]}")
     return ctypes.pointer(ctype.from_address(address(array)))
 

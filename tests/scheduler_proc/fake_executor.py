@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
 from srt.wire.sampling import SamplingParams
 
@@ -181,13 +181,13 @@ class FakeExecutor:
             )
             for i, token in enumerate(batch.sample_tokens.tolist())
         ]
-        logprobs = np.where(batch.want_logprob, -1.0, np.nan).astype(np.float32)
+        logprobs = np.where(batch.samples.want_logprob, -1.0, np.nan).astype(np.float32)
         prompt_logprobs = [-float(hashes[t] % 97) for t in batch.logprob_tokens.tolist()]
         return StepResult(
             np.array(next_ids, np.int32),
             logprobs,
             np.array(prompt_logprobs, np.float32),
-            *_details(batch, hashes),
+            _details(batch, hashes),
         )
 
     def _run_row(self, batch: ForwardBatch, row: int, hashes: np.ndarray) -> None:
@@ -207,41 +207,34 @@ class FakeExecutor:
 
 
 def _allowed(batch: ForwardBatch, sample: int) -> set[int] | None:
-    if batch.masks is None or batch.mask_rows is None or batch.mask_rows[sample] < 0:
+    if batch.masks is None or batch.masks.rows[sample] < 0:
         return None
-    allowed = ids_of(batch.masks[batch.mask_rows[sample]])
+    allowed = ids_of(batch.masks.words[batch.masks.rows[sample]])
     assert allowed, "a row may sample nothing"
     return allowed
 
 
 def _changes(batch: ForwardBatch, sample: int) -> Changes | None:
-    if batch.adjust_indptr is None:
+    if batch.adjust is None:
         return None
-    assert batch.adjust_ids is not None
-    assert batch.adjust_repeat is not None and batch.adjust_add is not None
-    part = slice(*batch.adjust_indptr[sample : sample + 2])
-    ids = batch.adjust_ids[part].tolist()
-    assert len(set(ids)) == len(ids), "a token's logit is changed twice"
-    pairs = zip(batch.adjust_repeat[part], batch.adjust_add[part], strict=True)
-    return dict(zip(ids, pairs, strict=True))
+    indptr, ids, repeat, add = batch.adjust
+    part = slice(*indptr[sample : sample + 2])
+    tokens = ids[part].tolist()
+    assert len(set(tokens)) == len(tokens), "a token's logit is changed twice"
+    return dict(zip(tokens, zip(repeat[part], add[part], strict=True), strict=True))
 
 
-def _details(batch: ForwardBatch, hashes: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    if batch.detail_rows is None:
-        return None, None, None
-    assert batch.detail_top is not None
-    assert batch.detail_indptr is not None and batch.detail_ids is not None
-    assert (np.diff(batch.detail_rows) > 0).all()
-    tokens = np.concatenate((batch.sample_tokens, batch.logprob_tokens))[batch.detail_rows]
+def _details(batch: ForwardBatch, hashes: np.ndarray) -> DetailLogprobs | None:
+    if batch.details is None:
+        return None
+    rows, top, indptr, ids = batch.details
+    assert (np.diff(rows) > 0).all()
+    tokens = np.concatenate((batch.sample_tokens, batch.logprob_tokens))[rows]
     details = [
-        detail_at(
-            hashes[token],
-            int(batch.detail_top[i]),
-            batch.detail_ids[batch.detail_indptr[i] : batch.detail_indptr[i + 1]].tolist(),
-        )
+        detail_at(hashes[token], int(top[i]), ids[indptr[i] : indptr[i + 1]].tolist())
         for i, token in enumerate(tokens.tolist())
     ]
-    return (
+    return DetailLogprobs(
         np.array([i for detail in details for i in detail.top_ids], np.int32),
         np.array([v for detail in details for v in detail.top_logprobs], np.float32),
         np.array([v for detail in details for v in detail.id_logprobs], np.float32),

@@ -4,9 +4,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import (
+    SAMPLE_DTYPES,
+    Adjust,
+    Details,
+    ForwardBatch,
+    Samples,
+    StepResult,
+)
 from scheduler_proc.executor.base import Executor
+from srt.wire.sampling import SamplingParams
 
 Ids = Sequence[int] | np.ndarray
 
@@ -32,26 +41,42 @@ def indptr(lengths: Sequence[int]) -> np.ndarray:
     return int32(np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def sampling_fields(count: int, **values: Any) -> dict[str, Any]:
-    """Greedy defaults for `count` sample rows; keywords override, scalars are spread."""
-    fields = {
-        "temperature": (np.float32, 0.0),
-        "top_p": (np.float32, 1.0),
-        "top_k": (np.int32, -1),
-        "min_p": (np.float32, 0.0),
-        "uniform": (np.float64, 0.5),
-        "want_logprob": (np.bool_, False),
+_NEUTRAL = {"temperature": 0.0, "uniform": 0.5, "want_logprob": False}
+
+
+def samples_of(count: int, **values: Any) -> Samples:
+    """Greedy defaults for `count` samples, and what turns each parameter off; keywords override,
+    scalars are spread."""
+    neutral = structs.asdict(SamplingParams()) | _NEUTRAL
+    columns = {
+        name: np.broadcast_to(np.asarray(values.pop(name, neutral[name]), dtype), count).copy()
+        for name, dtype in SAMPLE_DTYPES.items()
     }
-    rest = {name: value for name, value in values.items() if name not in fields}
-    spread: dict[str, Any] = {
-        name: np.broadcast_to(np.asarray(values.get(name, default), dtype), count).copy()
-        for name, (dtype, default) in fields.items()
-    }
-    return {**spread, **rest}
+    return Samples(**columns, **values)
+
+
+def sampling_batch(count: int, **values: Any) -> ForwardBatch:
+    """A batch for samplers alone: `count` samples as in `samples_of`, of no tokens."""
+    empty = int32([])
+    rows, samples = int32(np.arange(count)), samples_of(count, **values)
+    return ForwardBatch(empty, empty, empty, int32([0]), int32([0]), empty, rows, samples)
+
+
+def adjust_of(changes: Sequence[dict[int, tuple[float, float]]]) -> Adjust:
+    """For a sample for each of `changes`: id -> (repeat, add)."""
+    pairs = np.array([pair for row in changes for pair in row.values()], np.float32).reshape(-1, 2)
+    ids = int32([token for row in changes for token in row])
+    return Adjust(indptr([len(row) for row in changes]), ids, *pairs.T.copy())
+
+
+def details_of(rows: Sequence[int], top: Sequence[int], ids: Sequence[Any]) -> Details:
+    """How many of the likeliest each detail row asks for, and which ids."""
+    flat = int32(np.concatenate([int32([]), *ids]))
+    return Details(int32(rows), int32(top), indptr([len(row) for row in ids]), flat)
 
 
 def make_batch(rows: Sequence[Row], **sampling: Any) -> ForwardBatch:
-    """A step over `rows`; keywords as in `sampling_fields`."""
+    """A step over `rows`; keywords as in `samples_of`."""
     qo = indptr([len(row.ids) for row in rows])
     kv = indptr([len(row.slots) for row in rows])
     starts = [len(row.slots) - len(row.ids) for row in rows]
@@ -67,9 +92,9 @@ def make_batch(rows: Sequence[Row], **sampling: Any) -> ForwardBatch:
         kv_indptr=kv,
         kv_indices=int32(np.concatenate([row.slots for row in rows])),
         sample_tokens=int32(sample_tokens),
+        samples=samples_of(len(sample_tokens), **sampling),
         logprob_tokens=int32(np.concatenate(scored)),
         logprob_targets=int32(np.concatenate([row.targets for row in rows])),
-        **sampling_fields(len(sample_tokens), **sampling),
     )
 
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_proc.batch import NO_DETAILS
 from scheduler_proc.logprobs import DetailRows, most_likely
-from tests.scheduler_proc.ragged import indptr, int32
-from tests.scheduler_proc.test_sampling import sample_batch
+from tests.scheduler_proc.ragged import details_of
 
 
 def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
@@ -25,16 +25,6 @@ def test_of_equals_the_lowest_id(seed: int, count: int, levels: int) -> None:
     np.testing.assert_array_equal(got.numpy(), by_a_sort(logits, count))
 
 
-def detail_fields(rows: list[tuple[int, int, list[int]]]) -> dict[str, np.ndarray]:
-    """Of (row, how many of the most likely, ids)."""
-    return {
-        "detail_rows": int32([row for row, _, _ in rows]),
-        "detail_top": int32([top for _, top, _ in rows]),
-        "detail_indptr": indptr([len(ids) for _, _, ids in rows]),
-        "detail_ids": int32([token for _, _, ids in rows for token in ids]),
-    }
-
-
 @pytest.mark.parametrize("part", [1, 4, 100])
 def test_detail_rows_in_parts(part: int) -> None:
     """3 samples and 9 prompt log-probabilities, of which some ask for some."""
@@ -42,12 +32,11 @@ def test_detail_rows_in_parts(part: int) -> None:
     logits = (rng.standard_normal((12, 30)) * 3).round().astype(np.float32)  # with ties
     rows: list[tuple[int, int, list[int]]]
     rows = [(0, 30, [29, 0, 0]), (2, 0, [4]), (3, 1, []), (8, 5, [7, 8]), (11, 0, [])]
-    batch = sample_batch(3, **detail_fields(rows))
-    details = DetailRows(batch)
+    details = DetailRows(details_of(*zip(*rows, strict=True)))
     details.add(torch.from_numpy(logits[:3]), first=0)
     for start in range(3, 12, part):
         details.add(torch.from_numpy(logits[start : start + part]), first=start)
-    top_ids, top_logprobs, id_logprobs = details.columns()
+    top_ids, top_logprobs, id_logprobs = details.result()
     every = torch.from_numpy(logits).double().log_softmax(-1).numpy()
     want: dict[str, list[Any]] = {"top": [], "top_logprobs": [], "id_logprobs": []}
     for row, num_top, ids in rows:
@@ -55,7 +44,6 @@ def test_detail_rows_in_parts(part: int) -> None:
         want["top"] += best.tolist()
         want["top_logprobs"] += every[row, best].tolist()
         want["id_logprobs"] += every[row, ids].tolist()
-    assert top_ids is not None and top_logprobs is not None and id_logprobs is not None
     assert top_ids.dtype == np.int32
     assert top_logprobs.dtype == id_logprobs.dtype == np.float32
     assert top_ids.tolist() == want["top"]
@@ -64,6 +52,6 @@ def test_detail_rows_in_parts(part: int) -> None:
 
 
 def test_nobody_asks() -> None:
-    details = DetailRows(sample_batch(2))
+    details = DetailRows(NO_DETAILS)
     details.add(torch.zeros(2, 5), first=0)
-    assert details.columns() == (None, None, None)
+    assert [len(column) for column in details.result()] == [0, 0, 0]

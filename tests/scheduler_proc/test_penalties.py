@@ -1,16 +1,14 @@
 """What penalties and biases come to, kept up to date token by token and through jumps."""
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_proc.penalties import LateChange, LogitChanges
+from scheduler_proc.penalties import LateChange, LogitChanges, with_entries
 from scheduler_proc.tokens import Tokens
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.fake_executor import changes_of
-from tests.scheduler_proc.ragged import Row, make_batch
+from tests.scheduler_proc.ragged import adjust_of
 
 TOKENS = st.integers(0, 9)
 QUARTERS = st.integers(-8, 8).map(lambda n: n / 4)
@@ -79,17 +77,13 @@ def test_a_token_that_comes_late_counts_as_if_it_had_been_known(
     entries = columns.entries_with_room()
     assert max(entries.ids.tolist(), default=0) < vocab_size
     assert changes_in(*entries[:3]) == changes(columns)
-    others = np.array([7, 8], np.int32), np.ones(2, np.float32), np.ones(2, np.float32)
-    ids, repeat, add = (np.concatenate(pair) for pair in zip(others, entries[:3], strict=True))
+    adjust = with_entries(adjust_of([{7: (1.0, 1.0), 8: (1.0, 1.0)}]), [entries])
     columns.count(counted_meanwhile, 1)  # by the loop, while the compute thread is about to
-    batch = replace(
-        make_batch([Row([1], [1])]), adjust_ids=ids, adjust_repeat=repeat, adjust_add=add
-    )
-    LateChange(columns, 0, 2, entries.counts).fill_in(batch, late)
+    LateChange(columns, 0, 2, entries.counts).fill_in(adjust, late)
     columns.count(counted_meanwhile, -1)
     columns.count(late, 1)
-    assert changes_in(ids[2:], repeat[2:], add[2:]) == changes(columns)
-    assert [ids[:2].tolist(), repeat[:2].tolist(), add[:2].tolist()] == [[7, 8], [1, 1], [1, 1]]
+    assert changes_in(*(column[2:] for column in adjust[1:])) == changes(columns)
+    assert [column[:2].tolist() for column in adjust[1:]] == [[7, 8], [1, 1], [1, 1]]
 
 
 def test_many_tokens_have_room() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.parts import part_of
 from scheduler_proc.recovery import MAX_HOPELESS, MAX_SPLITS
@@ -150,25 +150,21 @@ def expected_of(step: Any, whole: StepResult, numbers: list[int]) -> StepResult:
     samples = [row.sample for i, row in enumerate(rows) if i in numbers and row.sample >= 0]
     scored = np.repeat(np.arange(8), [row.num_logprobs for row in rows])
     logprobs = np.flatnonzero(np.isin(scored, numbers))
-    columns: list[Any] = [None, None, None]
-    batch, details = step.batch, [whole.top_ids, whole.top_logprobs, whole.id_logprobs]
-    if batch.detail_rows is not None:
-        asked = np.isin(batch.detail_rows, [*samples, *(len(whole.next_ids) + logprobs)])
-        tops = np.repeat(asked, batch.detail_top)
-        ids = np.repeat(asked, np.diff(batch.detail_indptr))
-        parts = zip(details, (tops, tops, ids), strict=True)
-        columns = [column[part] for column, part in parts if column is not None]
+    details = None
+    if step.batch.details is not None and whole.details is not None:
+        asked_rows, top, indptr, _ = step.batch.details
+        asked = np.isin(asked_rows, [*samples, *(len(whole.next_ids) + logprobs)])
+        tops, ids = np.repeat(asked, top), np.repeat(asked, np.diff(indptr))
+        parts = zip(whole.details, (tops, tops, ids), strict=True)
+        details = DetailLogprobs(*(column[part] for column, part in parts))
     return StepResult(
-        whole.next_ids[samples], whole.logprobs[samples], whole.prompt_logprobs[logprobs], *columns
+        whole.next_ids[samples], whole.logprobs[samples], whole.prompt_logprobs[logprobs], details
     )
 
 
 def assert_same(got: StepResult, expected: StepResult) -> None:
-    for column, wanted in zip(got, expected, strict=True):
-        if wanted is None:
-            assert column is None or len(column) == 0
-        else:
-            np.testing.assert_array_equal(column, wanted)
+    for column, wanted in zip(got.columns, expected.columns, strict=True):
+        np.testing.assert_array_equal(column, wanted)
 
 
 @pytest.mark.parametrize("lag", [0, 1])

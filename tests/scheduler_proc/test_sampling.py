@@ -1,6 +1,7 @@
 """The sampler: exact distributions, determinism, row independence, fall-backs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,19 +11,20 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from scheduler_proc import sampling
-from scheduler_proc.batch import ForwardBatch, SuppressedIds
+from scheduler_proc.batch import ForwardBatch, Masks, SuppressedIds
 from scheduler_proc.logprobs import ranked
 from scheduler_proc.penalties import LogitChanges
 from scheduler_proc.sampling import restricted, sample
 from srt.wire.sampling import SamplingParams
-from tests.scheduler_proc.ragged import indptr, int32, sampling_fields
+from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
 
 
-def sample_batch(count: int, **fields: Any) -> ForwardBatch:
-    empty, rows = int32([]), int32(np.arange(count))
-    return ForwardBatch(
-        empty, empty, empty, int32([0]), int32([0]), empty, rows, **sampling_fields(count, **fields)
-    )
+def sample_batch(
+    count: int, changes: Sequence[dict[int, tuple[float, float]]] = (), /, **values: Any
+) -> ForwardBatch:
+    """With changes of logits for each sample, or none."""
+    adjust = adjust_of(changes) if changes else None
+    return replace(sampling_batch(count, **values), adjust=adjust)
 
 
 def exact(
@@ -57,17 +59,6 @@ CHANGES: dict[str, dict[int, tuple[float, float]]] = {
 }
 
 
-def adjust_fields(changes: Sequence[dict[int, tuple[float, float]]]) -> dict[str, np.ndarray]:
-    """The `adjust_` arrays for a row for each of `changes`."""
-    pairs = np.array([pair for row in changes for pair in row.values()], np.float32).reshape(-1, 2)
-    return {
-        "adjust_indptr": indptr([len(row) for row in changes]),
-        "adjust_ids": int32([token for row in changes for token in row]),
-        "adjust_repeat": pairs[:, 0].copy(),
-        "adjust_add": pairs[:, 1].copy(),
-    }
-
-
 def changed(logits: np.ndarray, changes: dict[int, tuple[float, float]]) -> np.ndarray:
     """One row's logits with its changes, token by token."""
     result = logits.copy()
@@ -85,9 +76,9 @@ def check_draws(draws: int, name: str, **params: Any) -> None:
     """Chi-square of so many draws against the exact distribution; what has none never comes."""
     logits = spread_logits(24, seed=1)
     want = exact(changed(logits, CHANGES[name]), **params)
-    fields = adjust_fields([CHANGES[name]] * draws) if CHANGES[name] else {}
+    changes = [CHANGES[name]] * draws if CHANGES[name] else []
     uniform = np.random.default_rng(2).random(draws)
-    batch = sample_batch(draws, uniform=uniform, **params, **fields)
+    batch = sample_batch(draws, changes, uniform=uniform, **params)
     ids, _ = sample(torch.from_numpy(logits).expand(draws, -1), batch)
     counts = np.bincount(ids, minlength=24)
     assert counts[want == 0.0].sum() == 0
@@ -121,12 +112,10 @@ def test_changes_come_before_masks_and_change_their_own_row_only() -> None:
     logits = torch.from_numpy(np.stack([spread_logits(40, seed) for seed in range(4)]))
     before = logits.clone()
     changes = [{5: (1.0, 100.0)}, {}, {39: (2.0, 1.0), 0: (0.5, -1.0)}, {7: (1.0, 100.0)}]
-    batch = sample_batch(4, **adjust_fields(changes))
+    batch = sample_batch(4, changes)
     batch.suppressed = [SuppressedIds(0, int32([5]))]
-    batch.masks, batch.mask_rows = (
-        np.array([[2**32 - 1 - 2**7, 255]], np.uint32),
-        int32([-1] * 3 + [0]),
-    )
+    words = np.array([[2**32 - 1 - 2**7, 255]], np.uint32)
+    batch.masks = Masks(words, int32([-1] * 3 + [0]))
     got = restricted(logits, batch).numpy()
     for row, change in enumerate(changes):
         want = changed(before[row].numpy(), change)
@@ -158,7 +147,7 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
     by_token = [
         dict(zip(e.ids.tolist(), p, strict=True)) for e, p in zip(entries, pairs, strict=True)
     ]
-    got = restricted(logits, sample_batch(5, **adjust_fields(by_token)))
+    got = restricted(logits, sample_batch(5, by_token))
     torch.testing.assert_close(got, want, rtol=1.2e-7, atol=0.0)
 
 
@@ -213,11 +202,11 @@ def random_changes(count: int, vocab: int) -> list[dict[int, tuple[float, float]
 def test_a_row_does_not_depend_on_the_others() -> None:
     logits, fields = mixed_batch(96, 3000)
     changes = random_changes(96, 3000)
-    ids, logprobs = sample(logits, sample_batch(96, **fields, **adjust_fields(changes)))
+    ids, logprobs = sample(logits, sample_batch(96, changes, **fields))
     for r in range(96):
         alone = {name: column[r] for name, column in fields.items()}
-        alone |= adjust_fields(changes[r : r + 1])
-        one_id, one_logprob = sample(logits[r : r + 1], sample_batch(1, **alone))
+        batch = sample_batch(1, changes[r : r + 1], **alone)
+        one_id, one_logprob = sample(logits[r : r + 1], batch)
         assert one_id[0] == ids[r], {name: column[r] for name, column in fields.items()}
         np.testing.assert_allclose(one_logprob[0], logprobs[r], atol=1e-5)
 

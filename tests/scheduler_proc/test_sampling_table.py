@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
 from srt.wire.messages import pack_ids
@@ -44,7 +45,7 @@ def test_each_draw_is_a_hash_of_the_seed_and_of_how_many_outputs_there_are(
     for row, (seed, prompt_len, _) in enumerate(reqs):
         table.write(row, req(seed, prompt_len, SamplingParams(max_new_tokens=1)))
     seq_lens = np.array([prompt_len + outputs for _, prompt_len, outputs in reqs], np.int32)
-    uniform = table.arrays(np.arange(len(reqs)), seq_lens)["uniform"]
+    uniform = table.samples(np.arange(len(reqs)), seq_lens).uniform
     expected = [splitmix64(splitmix64(seed) ^ n) >> 11 for seed, _, n in reqs]
     assert uniform.tolist() == [draw * 2.0**-53 for draw in expected]
 
@@ -55,7 +56,8 @@ def test_rows_are_gathered_in_any_order_and_may_change_hands() -> None:
     table.write(2, req(0, 1, SamplingParams(max_new_tokens=1, temperature=2.0)))
     table.write(0, req(0, 1, SamplingParams(max_new_tokens=1, temperature=1.5)))
     table.write(2, req(0, 1, first))
-    arrays = table.arrays(np.array([2, 0]), np.array([1, 1], np.int32))
-    assert arrays["temperature"].tolist() == [0.5, 1.5]
-    assert (arrays["top_p"][0], arrays["top_k"][0], arrays["min_p"][0]) == (0.25, 7, 0.125)
-    assert arrays["want_logprob"].tolist() == [False, False]
+    samples = table.samples(np.array([2, 0]), np.array([1, 1], np.int32))
+    assert samples.temperature.tolist() == [0.5, 1.5]
+    assert (samples.top_p[0], samples.top_k[0], samples.min_p[0]) == (0.25, 7, 0.125)
+    assert samples.want_logprob.tolist() == [False, False]
+    assert {n: column.dtype for n, column in samples._asdict().items()} == SAMPLE_DTYPES

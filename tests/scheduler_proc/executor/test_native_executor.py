@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.batch import ForwardBatch, Masks, Samples, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from srt.files.model_files import ModelFiles
@@ -306,7 +306,7 @@ def test_a_bad_step_is_refused_and_harms_nothing(
     getattr(bad, field)[index] = value
     with pytest.raises(RuntimeError, match=message):
         engine.run(bad)
-    for before, after in zip(good, engine.run(two_rows()), strict=True):
+    for before, after in zip(good.columns, engine.run(two_rows()).columns, strict=True):
         np.testing.assert_array_equal(before, after)
 
 
@@ -314,19 +314,25 @@ def test_a_bad_step_is_refused_and_harms_nothing(
     "field",
     [
         *("positions", "out_slots", "kv_indptr", "kv_indices", "logprob_targets", "mask_rows"),
-        *("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob"),
+        *Samples._fields,
     ],
 )
 def test_an_array_that_is_too_short_is_refused(engine: NativeExecutor, field: str) -> None:
     bad = masked(two_rows(), [0, 0])
-    setattr(bad, field, getattr(bad, field)[:-1])
+    assert bad.masks is not None
+    if field == "mask_rows":
+        bad.masks = bad.masks._replace(rows=bad.masks.rows[:-1])
+    elif field in Samples._fields:
+        bad.samples = bad.samples._replace(**{field: getattr(bad.samples, field)[:-1]})
+    else:
+        setattr(bad, field, getattr(bad, field)[:-1])
     with pytest.raises(ValueError, match=field):
         engine.run(bad)
 
 
 def masked(step: ForwardBatch, rows: list[int], words: int = 5) -> ForwardBatch:
     """Samples whose masks are rows of one that allows everything."""
-    step.masks, step.mask_rows = np.full((1, words), 0xFFFFFFFF, np.uint32), int32(rows)
+    step.masks = Masks(np.full((1, words), 0xFFFFFFFF, np.uint32), int32(rows))
     return step
 
 

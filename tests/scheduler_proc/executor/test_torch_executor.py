@@ -22,7 +22,7 @@ from tests.scheduler_proc.models.checkpoints import (
     save_directory,
     write_gguf,
 )
-from tests.scheduler_proc.ragged import Row, chunked_logprobs, int32, make_batch
+from tests.scheduler_proc.ragged import Row, adjust_of, chunked_logprobs, details_of, make_batch
 
 POOL = 640
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -139,12 +139,9 @@ def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any
     first, second = Row(ids, range(120), targets=ids[1:]), Row(ids[:40], range(120, 160))
     third = Row(random_ids(200, 1), range(200, 400), targets=random_ids(200, 1)[1:])
     batch = make_batch([first, second, third], want_logprob=True)
-    batch.detail_rows = int32([0, 1, 3, 121, 3 + 119 + 150])
-    batch.detail_top, batch.detail_indptr = int32([3, 0, 131, 2, 1]), int32([0, 1, 3, 3, 3, 4])
-    batch.detail_ids = int32([5, 130, 0, 77])
-    batch.adjust_indptr, batch.adjust_ids = int32([0, 2, 2, 3]), int32([5, 9, 3])
-    batch.adjust_repeat = np.array([2.0, 1.0, 1.0], np.float32)
-    batch.adjust_add = np.array([1.0, 200.0, 200.0], np.float32)
+    asking, top = [0, 1, 3, 121, 3 + 119 + 150], [3, 0, 131, 2, 1]
+    batch.details = details_of(asking, top, [[5], [130, 0], [], [], [77]])
+    batch.adjust = adjust_of([{5: (2.0, 1.0), 9: (1.0, 200.0)}, {}, {3: (1.0, 200.0)}])
     result = executor.run(batch)
     assert result.next_ids.tolist() == [9, int(hf_logits(model, ids[:40])[-1].argmax()), 3]
     longer = random_ids(200, 1)
@@ -152,14 +149,14 @@ def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any
     # Positions 0 and 118 of the first row's targets, 150 of the third's.
     rows = [known[119], hf_logits(model, ids[:40]).log_softmax(-1).numpy()[39], known[0]]
     rows += [known[118], hf_logits(model, longer).log_softmax(-1).numpy()[150]]
-    best = [np.argsort(-r)[:k] for r, k in zip(rows, batch.detail_top.tolist(), strict=True)]
-    assert result.top_ids is not None
-    assert result.top_logprobs is not None and result.id_logprobs is not None
-    assert result.top_ids.tolist() == np.concatenate(best).tolist()
+    best = [np.argsort(-r)[:k] for r, k in zip(rows, top, strict=True)]
+    found = result.details
+    assert found is not None
+    assert found.top_ids.tolist() == np.concatenate(best).tolist()
     want = np.concatenate([row[ids] for row, ids in zip(rows, best, strict=True)])
-    np.testing.assert_allclose(result.top_logprobs, want, atol=1e-3)
+    np.testing.assert_allclose(found.top_logprobs, want, atol=1e-3)
     named = [rows[0][5], rows[1][130], rows[1][0], rows[4][77]]
-    np.testing.assert_allclose(result.id_logprobs, named, atol=1e-3)
+    np.testing.assert_allclose(found.id_logprobs, named, atol=1e-3)
     np.testing.assert_allclose(result.logprobs[0], rows[0][9], atol=1e-3)
 
 

@@ -16,7 +16,7 @@ from scheduler_proc.executor.native_executor import NativeExecutor
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
-from tests.scheduler_proc.ragged import Row, indptr, int32, make_batch
+from tests.scheduler_proc.ragged import Row, adjust_of, int32, make_batch
 
 Changes = dict[int, tuple[float, float]]  # id: (repeat, add)
 
@@ -28,20 +28,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
 
 
 def adjust(case: Case, rows: list[Changes]) -> Case:
-    return case._replace(batch=adjust_batch(case.batch, rows))
-
-
-def adjust_batch(batch: ForwardBatch, rows: list[Changes]) -> ForwardBatch:
-    """The batch with these changes, one entry for each sample."""
-    entries = [(id, *change) for row in rows for id, change in row.items()]
-    ids, repeat, add = (np.array(column) for column in zip(*entries, strict=True))
-    return replace(
-        batch,
-        adjust_indptr=indptr([len(row) for row in rows]),
-        adjust_ids=int32(ids),
-        adjust_repeat=repeat.astype(np.float32),
-        adjust_add=add.astype(np.float32),
-    )
+    return case._replace(batch=replace(case.batch, adjust=adjust_of(rows)))
 
 
 def adjusted_logits(logits: np.ndarray, rows: list[Changes]) -> np.ndarray:
@@ -62,7 +49,7 @@ def check_same_draws(native: Sampler, case: Case, rows: list[Changes]) -> None:
     np.testing.assert_array_equal(case.logits.view(np.uint32), before.view(np.uint32))
     expected, _ = native.sample(case._replace(logits=adjusted_logits(case.logits, rows)))
     np.testing.assert_array_equal(ids, expected)
-    wanted = case.batch.want_logprob
+    wanted = case.batch.samples.want_logprob
     exact = log_softmax(case.logits)[np.arange(len(ids)), ids]
     np.testing.assert_allclose(logprobs[wanted], exact[wanted], rtol=1e-6, atol=1e-5)
 
@@ -252,11 +239,12 @@ def test_a_draw_is_the_same_alone_and_in_a_batch(tmp_path: Path, share_prefixes:
         "uniform": rng.random(24),
     }
     changes = [{int(i): (1.7, -0.5) for i in rng.permutation(131)[: 1 + row]} for row in range(24)]
-    together = executor.run(adjust_batch(make_batch(rows, **columns, want_logprob=True), changes))
+    batch = make_batch(rows, **columns, want_logprob=True)
+    together = executor.run(replace(batch, adjust=adjust_of(changes)))
     assert len(set(together.next_ids.tolist())) > 10
     for i, row in enumerate(rows):
         own = {name: column[i] for name, column in columns.items()}
-        batch = adjust_batch(make_batch([row], **own, want_logprob=True), [changes[i]])
+        batch = replace(make_batch([row], **own, want_logprob=True), adjust=adjust_of([changes[i]]))
         alone = executor.run(batch)
         assert alone.next_ids[0] == together.next_ids[i]
         assert alone.logprobs[0] == together.logprobs[i]
@@ -268,23 +256,23 @@ def test_a_draw_is_the_same_alone_and_in_a_batch(tmp_path: Path, share_prefixes:
 def spoilt(name: str, index: int, value: float) -> ForwardBatch:
     rows: list[Changes] = [{3: (1.5, 0.0), 4: (1.0, -2.0)}, {}, {0: (1.0, 1.0)}]
     batch = adjust(make_case(np.zeros((3, 5))), rows).batch
-    getattr(batch, name)[index] = value
+    getattr(batch.adjust, name)[index] = value
     return batch
 
 
 @pytest.mark.parametrize(
     ("name", "index", "value", "message"),
     [
-        ("adjust_ids", 0, -1, r"adjust_ids\[0\] = -1 is not in \[0, 5\)"),
-        ("adjust_ids", 2, 5, r"adjust_ids\[2\] = 5"),
-        ("adjust_repeat", 1, 0.0, r"adjust_repeat\[1\]"),
-        ("adjust_repeat", 1, np.inf, r"adjust_repeat\[1\]"),
-        ("adjust_repeat", 2, np.nan, r"adjust_repeat\[2\]"),
-        ("adjust_add", 0, np.nan, r"adjust_add\[0\]"),
-        ("adjust_add", 0, -np.inf, r"adjust_add\[0\]"),
-        ("adjust_indptr", 0, 1, "adjust_indptr does not begin with 0"),
-        ("adjust_indptr", 2, 1, "adjust_indptr: row 1"),
-        ("adjust_indptr", 3, 9, "adjust_indptr: row 2"),
+        ("ids", 0, -1, r"adjust_ids\[0\] = -1 is not in \[0, 5\)"),
+        ("ids", 2, 5, r"adjust_ids\[2\] = 5"),
+        ("repeat", 1, 0.0, r"adjust_repeat\[1\]"),
+        ("repeat", 1, np.inf, r"adjust_repeat\[1\]"),
+        ("repeat", 2, np.nan, r"adjust_repeat\[2\]"),
+        ("add", 0, np.nan, r"adjust_add\[0\]"),
+        ("add", 0, -np.inf, r"adjust_add\[0\]"),
+        ("indptr", 0, 1, "adjust_indptr does not begin with 0"),
+        ("indptr", 2, 1, "adjust_indptr: row 1"),
+        ("indptr", 3, 9, "adjust_indptr: row 2"),
     ],
 )
 def test_a_bad_change_is_refused(

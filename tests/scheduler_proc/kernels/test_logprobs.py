@@ -15,7 +15,7 @@ from srt.files.model_files import ModelFiles
 from tests.scheduler_proc.kernels.ops import levels, load_or_skip
 from tests.scheduler_proc.kernels.sampler import Sampler, make_case, sampler_of
 from tests.scheduler_proc.models.checkpoints import random_llama, save_directory
-from tests.scheduler_proc.ragged import Row, indptr, int32, make_batch
+from tests.scheduler_proc.ragged import Row, adjust_of, details_of, indptr, make_batch
 
 VOCAB = 131
 POOL = 400
@@ -31,13 +31,7 @@ def ask(
     batch: ForwardBatch, rows: Sequence[int], top: Sequence[int], ids: Sequence[Any]
 ) -> ForwardBatch:
     """The batch with detail rows: how many of the likeliest, and which ids."""
-    return replace(
-        batch,
-        detail_rows=int32(rows),
-        detail_top=int32(top),
-        detail_indptr=indptr([len(row) for row in ids]),
-        detail_ids=int32(np.concatenate([int32([]), *ids])),
-    )
+    return replace(batch, details=details_of(rows, top, ids))
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -48,20 +42,18 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 def check(batch: ForwardBatch, result: StepResult, logits: np.ndarray, atol: float = 1e-5) -> None:
     """logits [S + L, V]: those that the batch's rows have."""
-    assert batch.detail_rows is not None and batch.detail_top is not None
-    assert batch.detail_indptr is not None and batch.detail_ids is not None
-    assert result.top_ids is not None and result.id_logprobs is not None
-    assert result.top_logprobs is not None
+    asked, found = batch.details, result.details
+    assert asked is not None and found is not None
     exact = log_softmax(logits)
-    ends = indptr(batch.detail_top.tolist())
-    for d, row in enumerate(batch.detail_rows):
-        top = result.top_ids[ends[d] : ends[d + 1]]
+    ends = indptr(asked.top.tolist())
+    for d, row in enumerate(asked.rows):
+        top = found.top_ids[ends[d] : ends[d + 1]]
         np.testing.assert_array_equal(top, np.argsort(-logits[row], kind="stable")[: len(top)])
-        given = result.top_logprobs[ends[d] : ends[d + 1]]
+        given = found.top_logprobs[ends[d] : ends[d + 1]]
         np.testing.assert_allclose(given, exact[row][top], rtol=1e-6, atol=atol)
-        part = slice(batch.detail_indptr[d], batch.detail_indptr[d + 1])
-        wanted = exact[row][batch.detail_ids[part]]
-        np.testing.assert_allclose(result.id_logprobs[part], wanted, rtol=1e-6, atol=atol)
+        part = slice(asked.indptr[d], asked.indptr[d + 1])
+        wanted = exact[row][asked.ids[part]]
+        np.testing.assert_allclose(found.id_logprobs[part], wanted, rtol=1e-6, atol=atol)
 
 
 # ---- the kernels --------------------------------------------------------------------------------
@@ -93,9 +85,9 @@ def test_equal_logits_rank_by_id(native: Sampler) -> None:
     case = make_case(logits)
     for top in (1, 4, 9, 2000, 5000):
         batch = ask(case.batch, [0], [top], [[]])
-        ids = native.run(case._replace(batch=batch)).top_ids
-        assert ids is not None
-        assert ids.tolist() == [3000, *(i for i in range(5000) if i != 3000)][:top]
+        found = native.run(case._replace(batch=batch)).details
+        assert found is not None
+        assert found.top_ids.tolist() == [3000, *(i for i in range(5000) if i != 3000)][:top]
 
 
 def test_details_are_of_the_unmodified_softmax(native: Sampler) -> None:
@@ -103,18 +95,13 @@ def test_details_are_of_the_unmodified_softmax(native: Sampler) -> None:
     allowed = rng.random((3, 900)) < 0.01
     allowed[:, 7] = True
     case = make_case(rng.standard_normal((3, 900)), allowed, temperature=9.0, want_logprob=True)
-    adjusted = replace(
-        case.batch,
-        adjust_indptr=int32([0, 1, 2, 3]),
-        adjust_ids=case.logits.argmax(axis=-1).astype(np.int32),
-        adjust_repeat=np.full(3, 2.0, np.float32),
-        adjust_add=np.full(3, -50.0, np.float32),
-    )
+    best = case.logits.argmax(axis=-1).tolist()
+    adjusted = replace(case.batch, adjust=adjust_of([{id: (2.0, -50.0)} for id in best]))
     batch = ask(adjusted, [0, 1, 2], [900, 5, 0], [[5, 5, 899], [], [0]])
     result = native.run(case._replace(batch=batch))
     check(batch, result, case.logits)
-    assert result.id_logprobs is not None
-    assert result.id_logprobs[0] == result.id_logprobs[1]
+    assert result.details is not None
+    assert result.details.id_logprobs[0] == result.details.id_logprobs[1]
     chosen = log_softmax(case.logits)[np.arange(3), result.next_ids]
     np.testing.assert_allclose(result.logprobs, chosen, atol=1e-5)
 
@@ -129,8 +116,9 @@ def test_rows_that_are_not_finite_have_no_numbers(native: Sampler, top: int) -> 
     case = make_case(logits)
     batch = ask(case.batch, range(4), [top] * 4, [[0]] * 4)
     result = native.run(case._replace(batch=batch))
-    assert result.top_ids is not None and result.top_logprobs is not None
-    ranked, values = result.top_ids.reshape(4, top), result.top_logprobs.reshape(4, top)
+    found = result.details
+    assert found is not None
+    ranked, values = found.top_ids.reshape(4, top), found.top_logprobs.reshape(4, top)
     assert all(len(set(row.tolist())) == top for row in ranked)
     assert ranked[0, :4].tolist() == np.argsort(-np.nan_to_num(logits[0], nan=-9))[:4].tolist()
     assert ranked[1:3, :2].tolist() == [[7, 9], [0, 1]]
@@ -173,17 +161,11 @@ def prompt_and_samples() -> ForwardBatch:
 @pytest.mark.parametrize("isa", levels())
 def test_samples_and_prompts_have_details(small: ModelFiles, tmp_path: Path, isa: str) -> None:
     batch = prompt_and_samples()
-    everything = replace(
-        batch,
-        detail_rows=int32(np.arange(153)),
-        detail_top=int32([VOCAB] * 153),
-        detail_indptr=int32(np.arange(154) * VOCAB),
-        detail_ids=int32(np.tile(np.arange(VOCAB), 153)),
-    )
+    everything = ask(batch, range(153), [VOCAB] * 153, [np.arange(VOCAB)] * 153)
     executor = load(small, exact=True, isa=isa)
     whole = executor.run(everything)
-    assert whole.id_logprobs is not None
-    logprobs = whole.id_logprobs.reshape(153, VOCAB)
+    assert whole.details is not None
+    logprobs = whole.details.id_logprobs.reshape(153, VOCAB)
     np.testing.assert_allclose(np.exp(logprobs.astype(np.float64)).sum(axis=1), 1, atol=1e-5)
     np.testing.assert_array_equal(
         logprobs[2:][np.arange(151), batch.logprob_targets], whole.prompt_logprobs
@@ -205,16 +187,16 @@ def test_log_probabilities_are_the_torch_executors(small: ModelFiles) -> None:
         batch = make_batch([row])
         want = reference.run(batch).prompt_logprobs
         asked = ask(batch, [1, 30, 60], [0, 0, 0], [[token]] * 3)
-        got = executor.run(asked).id_logprobs
-        assert got is not None
-        np.testing.assert_allclose(got, want[[0, 29, 59]], atol=1e-3)
+        found = executor.run(asked).details
+        assert found is not None
+        np.testing.assert_allclose(found.id_logprobs, want[[0, 29, 59]], atol=1e-3)
 
 
 def test_threads_and_company_do_not_change_a_bit(small: ModelFiles) -> None:
     batch = prompt_and_samples()
     results = [load(small, num_threads=threads).run(batch) for threads in (1, 2, 3)]
     for other in results[1:]:
-        for part, same in zip(results[0], other, strict=True):
+        for part, same in zip(results[0].columns, other.columns, strict=True):
             np.testing.assert_array_equal(part, same)
 
 
@@ -224,36 +206,37 @@ def test_identical_steps_need_no_more_memory(small: ModelFiles) -> None:
     grown = executor.num_growths
     for _ in range(3):
         executor.run(batch)
-        executor.run(replace(batch, detail_rows=None, detail_top=None))
+        executor.run(replace(batch, details=None))
     assert executor.num_growths == grown
 
 
 @pytest.mark.parametrize(
     ("name", "index", "value", "message"),
     [
-        ("detail_rows", 0, -1, r"detail_rows\[0\] = -1"),
-        ("detail_rows", 8, 153, r"detail_rows\[8\] = 153 is not in \[0, 153\)"),
-        ("detail_rows", 4, 5, r"detail_rows\[4\] does not ascend"),
-        ("detail_top", 3, VOCAB + 1, "top_indptr: row 3"),
-        ("detail_top", 3, -1, "top_indptr: row 3"),
-        ("detail_indptr", 0, 1, "detail_indptr does not begin"),
-        ("detail_indptr", 4, 100, "detail_indptr: row 4"),
-        ("detail_ids", 0, VOCAB, r"detail_ids\[0\] = 131"),
-        ("detail_ids", 1, -1, r"detail_ids\[1\] = -1"),
+        ("rows", 0, -1, r"detail_rows\[0\] = -1"),
+        ("rows", 8, 153, r"detail_rows\[8\] = 153 is not in \[0, 153\)"),
+        ("rows", 4, 5, r"detail_rows\[4\] does not ascend"),
+        ("top", 3, VOCAB + 1, "top_indptr: row 3"),
+        ("top", 3, -1, "top_indptr: row 3"),
+        ("indptr", 0, 1, "detail_indptr does not begin"),
+        ("indptr", 4, 100, "detail_indptr: row 4"),
+        ("ids", 0, VOCAB, r"detail_ids\[0\] = 131"),
+        ("ids", 1, -1, r"detail_ids\[1\] = -1"),
     ],
 )
 def test_bad_details_are_refused(
     small: ModelFiles, name: str, index: int, value: int, message: str
 ) -> None:
     batch = prompt_and_samples()
-    getattr(batch, name)[index] = value
+    getattr(batch.details, name)[index] = value
     with pytest.raises(RuntimeError, match=message):
         load(small).run(batch)
 
 
-@pytest.mark.parametrize("name", ["detail_top", "detail_indptr", "detail_ids"])
+@pytest.mark.parametrize("name", ["top", "indptr", "ids"])
 def test_arrays_of_another_length_are_refused(small: ModelFiles, name: str) -> None:
     batch = prompt_and_samples()
-    setattr(batch, name, getattr(batch, name)[:-1])
+    assert batch.details is not None
+    batch.details = batch.details._replace(**{name: getattr(batch.details, name)[:-1]})
     with pytest.raises(ValueError, match=name):
         load(small).run(batch)

@@ -70,22 +70,24 @@ def could_be_drawn(case: Case, row: int, token: int) -> bool:
     batch, left = case.batch, case.candidates()[row]
     logits = np.where(left, case.logits[row], -np.inf).astype(np.float32)
     with np.errstate(over="ignore"):
-        weights = np.exp((logits - logits.max()) / batch.temperature[row]).astype(np.float64)
+        scaled = (logits - logits.max()) / batch.samples.temperature[row]
+        weights = np.exp(scaled).astype(np.float64)
     kept = kept_weights(weights, batch, row)
     tolerance = SUM_ROUNDING * weights.sum()
     if kept is None:
-        target, through = batch.uniform[row] * weights.sum(), weights[: token + 1].sum()
+        target, through = batch.samples.uniform[row] * weights.sum(), weights[: token + 1].sum()
         return bool(through - weights[token] - tolerance <= target <= through + tolerance)
     heavier = weights[weights > weights[token] * (1 + ROUNDING)].sum()
     as_heavy = weights[weights >= weights[token] * (1 - ROUNDING)].sum()
-    target = batch.uniform[row] * kept.sum()
+    target = batch.samples.uniform[row] * kept.sum()
     is_kept = weights[token] >= kept[-1] * (1 - ROUNDING)
     return bool(is_kept and heavier - tolerance <= target <= as_heavy + tolerance)
 
 
 def kept_weights(weights: np.ndarray, batch: ForwardBatch, row: int) -> np.ndarray | None:
     """The weights that the filters keep, in rank order; None if nothing filters."""
-    top_k, top_p, min_p = batch.top_k[row], float(batch.top_p[row]), float(batch.min_p[row])
+    samples = batch.samples
+    top_k, top_p, min_p = samples.top_k[row], float(samples.top_p[row]), float(samples.min_p[row])
     limit = top_k if 0 < top_k < len(weights) else len(weights)
     if limit == len(weights) and top_p >= 1.0 and min_p <= 0.0:
         return None
@@ -110,7 +112,7 @@ def check(case: Case, native: Sampler, differing: float = 0.02) -> None:
 
 
 def check_logprobs(case: Case, ids: np.ndarray, logprobs: np.ndarray) -> None:
-    wanted = case.batch.want_logprob
+    wanted = case.batch.samples.want_logprob
     assert np.isnan(logprobs[~wanted]).all()
     exact = torch.from_numpy(case.logits).double().log_softmax(-1).numpy()
     chosen = exact[np.arange(len(ids)), ids]
@@ -137,10 +139,7 @@ def test_tokens_are_the_references(
 def pick(case: Case, rows: np.ndarray) -> Case:
     """The case of these rows alone."""
     batch = case.batch
-    columns = {
-        name: getattr(batch, name)[rows]
-        for name in ("temperature", "top_p", "top_k", "min_p", "uniform", "want_logprob")
-    }
+    columns = batch.samples.take(rows)._asdict()
     picked = make_case(case.logits[rows], case.allowed[rows], **columns)
     renamed = {int(row): i for i, row in enumerate(rows)}
     kept = [entry for entry in batch.suppressed if entry.row in renamed]

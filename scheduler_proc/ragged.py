@@ -1,0 +1,28 @@
+"""Lists of different lengths, one after the other in one array: list i is values[indptr[i] :
+indptr[i+1]]. Batches, what cuts them and what joins them count with these.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def indptr_of(lens: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Where the list of each of these lengths begins, and the last one ends: int32 [n+1]."""
+    return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)
+
+
+def both_indptr(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Of the lists of the first and then those of the second."""
+    return np.concatenate((first, second[1:] + first[-1]))
+
+
+def taken_indptr(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Of the lists of these numbers, as they are left when `entries_of` has picked their values."""
+    return indptr_of(np.diff(indptr)[numbers])
+
+
+def entries_of(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The indices of the values in the lists of these numbers, one list after the other."""
+    ranges = [np.arange(indptr[i], indptr[i + 1]) for i in numbers.tolist()]
+    return np.concatenate([np.empty(0, np.int64), *ranges]).astype(np.int64)
