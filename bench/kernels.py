@@ -49,7 +49,7 @@ from bench.roofline import (
 from scheduler_proc.executor.native_executor import ACTIVATION_BITS, NativeExecutor
 from scheduler_proc.kernels.library import ISAS, load
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.packed import Choice, pack_model
+from scheduler_proc.models.packed import Packing, pack_model
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.wire.errors import SrtError
 
@@ -106,7 +106,7 @@ def main(argv: list[str] | None = None) -> int:
 def print_ops(setting: Setting, activations: str, peaks: Peaks, runner: Runner) -> None:
     """Linear layers, attention, sampling."""
     checkpoint = open_checkpoint(resolve_model(DEFAULT_MODEL))
-    choice = Choice(tiles=setting.library.has_tiles(setting.isa))
+    choice = Packing(tiles=setting.library.has_tiles(setting.isa))
     packed = pack_model(checkpoint, setting.library, choice)
     with closing(
         Operations(setting.library, setting.threads, setting.isa, activations)

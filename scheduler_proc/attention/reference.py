@@ -17,7 +17,7 @@ from scheduler_proc.attention.base import AttentionPlan
 _QUERY_BLOCK = 128
 
 
-class _Row(NamedTuple):
+class _Queries(NamedTuple):
     """Queries [start, stop) of the batch over `slots` (in sequence order, `seq_len` of them)."""
 
     start: int
@@ -60,7 +60,7 @@ class ReferenceAttention:
         for r in range(len(qo_indptr) - 1):
             indices = kv_indices[kv_indptr[r] : kv_indptr[r + 1]]
             slots = _as_slots(indices, self._device)
-            rows.append(_Row(int(qo_indptr[r]), int(qo_indptr[r + 1]), len(indices), slots))
+            rows.append(_Queries(int(qo_indptr[r]), int(qo_indptr[r + 1]), len(indices), slots))
         return _ReferencePlan(rows)
 
 
@@ -73,7 +73,7 @@ def _as_slots(indices: np.ndarray, device: torch.device) -> slice | torch.Tensor
 
 
 class _ReferencePlan:
-    def __init__(self, rows: list[_Row]) -> None:
+    def __init__(self, rows: list[_Queries]) -> None:
         self._rows = rows
 
     def run(

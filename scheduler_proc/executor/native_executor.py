@@ -25,7 +25,7 @@ from scheduler_proc.kernels.library import (
     populate,
 )
 from scheduler_proc.models.checkpoint import open_checkpoint
-from scheduler_proc.models.packed import Choice, native_attn_scale, pack_model, pool_shape
+from scheduler_proc.models.packed import Packing, native_attn_scale, pack_model, pool_shape
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
@@ -68,7 +68,7 @@ class NativeExecutor:
         self._pool = _KVMemory(pool_shape(config, max_total_tokens), str(self.dtype))
         has_tiles = self._library.has_tiles(isa)
         activation_bits = _activation_bits(activations, exact, has_tiles)
-        choice = Choice(quantization, exact, tiles=has_tiles)
+        choice = Packing(quantization, exact, tiles=has_tiles)
         self._weights = pack_model(checkpoint, self._library, choice)
         self._pool.attach(self._weights.layers)
         model = Model(

@@ -56,7 +56,7 @@ _SCALED_BY_HIDDEN = {"gemma2": 46, "gemma3": 62}
 _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6}
 
 
-class _Keys(Struct):
+class _ArchitectureKeys(Struct):
     """The metadata `<architecture>.*` that matters, without the prefix."""
 
     layers: NumLayers = field(name="block_count")
@@ -108,7 +108,7 @@ def _config_from_gguf(file: GGUFFile) -> DecoderConfig:
         )
     prefix = f"{arch}."
     found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
-    keys = convert(found, _Keys, file.path)
+    keys = convert(found, _ArchitectureKeys, file.path)
     _check(found, keys, file.path)
     require(
         keys.scaling != "longrope" or ROPE_DIVISORS[1] in file.tensors,
@@ -139,7 +139,7 @@ def _config_from_gguf(file: GGUFFile) -> DecoderConfig:
     )
 
 
-def _check(found: Mapping[str, Any], keys: _Keys, path: Path) -> None:
+def _check(found: Mapping[str, Any], keys: _ArchitectureKeys, path: Path) -> None:
     for name, neutral in _NEUTRAL.items():
         value = found.get(name)
         require(value is None or value in neutral, f"{path}: {name} = {value} is not supported")
@@ -149,7 +149,7 @@ def _check(found: Mapping[str, Any], keys: _Keys, path: Path) -> None:
     )
 
 
-def _attention(arch: str, keys: _Keys, path: Path) -> dict[str, Any]:
+def _attention(arch: str, keys: _ArchitectureKeys, path: Path) -> dict[str, Any]:
     """Scale, soft cap and windows."""
     scale, softcap, window = keys.attn_scale, keys.attn_softcap, keys.window
     if arch == "gemma2":
@@ -162,14 +162,14 @@ def _attention(arch: str, keys: _Keys, path: Path) -> dict[str, Any]:
     return {**fields, "window": window, "windowed": windowed} if any(windowed) else fields
 
 
-def _windowed(arch: str, keys: _Keys) -> tuple[bool, ...]:
+def _windowed(arch: str, keys: _ArchitectureKeys) -> tuple[bool, ...]:
     period = _WINDOW_PERIODS.get(arch, 0) if keys.window_period is None else keys.window_period
     if isinstance(period, list):
         return tuple(period)
     return tuple(period == 0 or i % period < period - 1 for i in range(keys.layers))
 
 
-def _ropes(arch: str, keys: _Keys, context_len: int, path: Path) -> dict[str, Any]:
+def _ropes(arch: str, keys: _ArchitectureKeys, context_len: int, path: Path) -> dict[str, Any]:
     """The rotary embedding, and that of layers with a window where they have their own."""
     if arch == "llama":
         require(
@@ -183,7 +183,7 @@ def _ropes(arch: str, keys: _Keys, context_len: int, path: Path) -> dict[str, An
     return fields
 
 
-def _rope(keys: _Keys, dims: int | None, context_len: int, path: Path) -> Rope:
+def _rope(keys: _ArchitectureKeys, dims: int | None, context_len: int, path: Path) -> Rope:
     factor = keys.factor or keys.scale_linear or 1.0
     # A factor without a kind is a linear one. The factors of LongRoPE are tensors.
     kind = keys.scaling or ("none" if factor == 1.0 else "linear")
@@ -199,7 +199,7 @@ def _rope(keys: _Keys, dims: int | None, context_len: int, path: Path) -> Rope:
     return Rope(keys.rope_theta, dims, yarn, amplitude * (0.1 * math.log(factor) + 1.0))
 
 
-def _gemma(arch: str, keys: _Keys) -> dict[str, Any]:
+def _gemma(arch: str, keys: _ArchitectureKeys) -> dict[str, Any]:
     """What the Gemmas compute besides. Their files hold norms as they are applied."""
     softcap = keys.logit_softcap
     if arch not in ("gemma2", "gemma3"):

@@ -46,7 +46,7 @@ _QUANTIZED = {"q8": Format.Q8, "q4": Format.Q4}
 _PLAIN = (Source.F32, Source.F16, Source.BF16)
 
 
-class Choice(NamedTuple):
+class Packing(NamedTuple):
     """How weights are held: one of QUANTIZATIONS for plain numbers, or all of them as float32;
     quantised ones in matrix tiles or not."""
 
@@ -96,7 +96,7 @@ class PackedModel(NamedTuple):
         return sum(array.nbytes for array in self.arrays)
 
 
-def pack_model(checkpoint: Checkpoint, library: Library, choice: Choice) -> PackedModel:
+def pack_model(checkpoint: Checkpoint, library: Library, choice: Packing) -> PackedModel:
     """Read and pack all weights. Raises ConfigError for what the kernels cannot compute."""
     check_native(checkpoint.config)
     check_tensors(checkpoint)
@@ -126,7 +126,7 @@ def native_attn_scale(config: DecoderConfig) -> float:
 
 
 class _Packer:
-    def __init__(self, checkpoint: Checkpoint, library: Library, choice: Choice) -> None:
+    def __init__(self, checkpoint: Checkpoint, library: Library, choice: Packing) -> None:
         self._checkpoint = checkpoint
         self._library = library
         self._choice = choice

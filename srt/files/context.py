@@ -21,7 +21,7 @@ class _Rope(Struct):
     long_factor: list[float] | None = None
 
 
-class _Keys(Struct):
+class _ContextKeys(Struct):
     rope_parameters: _Rope | None = None
     rope_scaling: _Rope | None = None
     original_max_position_embeddings: int | None = None
@@ -48,7 +48,7 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     Raises ConfigError for keys of another type.
     """
     try:
-        keys = msgspec.convert(config, _Keys)
+        keys = msgspec.convert(config, _ContextKeys)
     except msgspec.ValidationError as error:
         raise ConfigError(f"config.json: {error}") from error
     rope = keys.rope_parameters or keys.rope_scaling or _Rope()

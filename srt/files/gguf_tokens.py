@@ -168,7 +168,7 @@ def merges_by_score(scores: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(left, right) for _, left, right in merges]
 
 
-class _Keys(Struct):
+class _TokenizerKeys(Struct):
     """The metadata `tokenizer.ggml.*`, without the prefix."""
 
     model: str
@@ -305,10 +305,10 @@ class GGUFTokens:
         ]
 
 
-def _read_keys(file: GGUFFile) -> _Keys:
+def _read_keys(file: GGUFFile) -> _TokenizerKeys:
     prefix = "tokenizer.ggml."
     found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
     try:
-        return msgspec.convert(found, _Keys)
+        return msgspec.convert(found, _TokenizerKeys)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{file.path}: tokenizer.ggml: {error}") from error

@@ -39,7 +39,7 @@ class _Named(Struct):
     id: str
 
 
-class _Piece(Struct):
+class _TemplatePart(Struct):
     """A part of a template: the text, or a special token."""
 
     special: _Named | None = field(name="SpecialToken", default=None)
@@ -49,15 +49,15 @@ class _Special(Struct):
     ids: list[_Id]
 
 
-class Step(Struct):
+class TokenizerStep(Struct):
     """A normalizer, pre-tokenizer, post-processor or decoder, or a sequence of such steps."""
 
     type: str
-    decoders: list["Step"] = []
-    processors: list["Step"] = []
-    normalizers: list["Step"] = []
-    pretokenizers: list["Step"] = []
-    single: list[_Piece] = []
+    decoders: list["TokenizerStep"] = []
+    processors: list["TokenizerStep"] = []
+    normalizers: list["TokenizerStep"] = []
+    pretokenizers: list["TokenizerStep"] = []
+    single: list[_TemplatePart] = []
     special_tokens: dict[str, _Special] = {}
     cls: tuple[str, _Id] | None = None
     sep: tuple[str, _Id] | None = None
@@ -85,10 +85,10 @@ class _Model(Struct):
 class _TokenizerFile(Struct):
     model: _Model
     added_tokens: list[AddedToken] = []
-    normalizer: Step | None = None
-    pre_tokenizer: Step | None = None
-    post_processor: Step | None = None
-    decoder: Step | None = None
+    normalizer: TokenizerStep | None = None
+    pre_tokenizer: TokenizerStep | None = None
+    post_processor: TokenizerStep | None = None
+    decoder: TokenizerStep | None = None
 
 
 class _Content(Struct):
@@ -233,7 +233,7 @@ class HFFiles:
         return {**self.tokenizer, "model": {**model, "vocab": kept}, "added_tokens": added}
 
     @cached_property
-    def decoder_steps(self) -> list[Step]:
+    def decoder_steps(self) -> list[TokenizerStep]:
         """tokenizer.json's decoder, taken apart if it is a sequence of several."""
         decoder = self._typed.decoder
         if decoder is None:
@@ -336,7 +336,7 @@ def _text_of(token: str | _Content | None) -> str | None:
     return token.content if isinstance(token, _Content) else token
 
 
-def _frame(processor: Step) -> Frame:
+def _frame(processor: TokenizerStep) -> Frame:
     """What one post-processor puts around a text."""
     if processor.type in ("BertProcessing", "RobertaProcessing"):
         before, after = ([] if end is None else [end[1]] for end in (processor.cls, processor.sep))

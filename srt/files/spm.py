@@ -24,7 +24,7 @@ _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "bpe", 3: "word", 4: "char"}
 _NEVER = -1e9
 
 
-class _Piece(NamedTuple):
+class _ModelPiece(NamedTuple):
     text: str
     score: float
     kind: int
@@ -54,7 +54,7 @@ def spm_content(path: Path, data: bytes) -> dict[str, Any]:
 
 def _content(
     path: Path,
-    pieces: list[_Piece],
+    pieces: list[_ModelPiece],
     kind: int,
     trainer: dict[int, list[Any]],
     normalizer: dict[int, list[Any]],
@@ -136,19 +136,19 @@ def bos_before(name: str, bos_id: int) -> dict[str, Any]:
     }
 
 
-def _added(i: int, piece: _Piece) -> dict[str, Any]:
+def _added(i: int, piece: _ModelPiece) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     special = piece.kind != TokenType.USER_DEFINED
     return {"id": i, "content": piece.text, "special": special, **flags}
 
 
-def _piece(message: dict[int, list[Any]]) -> _Piece:
+def _piece(message: dict[int, list[Any]]) -> _ModelPiece:
     text = message[1][-1].decode() if 1 in message else ""
     score = struct.unpack("<f", message[2][-1])[0] if 2 in message else 0.0
     kind = _last(message, 3, TokenType.NORMAL)
     # Found in a text as it is given, not as it is normalised.
     found = text.replace(SPM_SPACE, " ") if kind == TokenType.USER_DEFINED else text
-    return _Piece(found, score, kind)
+    return _ModelPiece(found, score, kind)
 
 
 # ---- Protocol buffers --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from srt.answers.tool_format import model_format
 from srt.files.context import gguf_context_len, hf_context_len
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, byte_level_alphabet
-from srt.files.hf import HFFiles, Step
+from srt.files.hf import HFFiles, TokenizerStep
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -214,11 +214,11 @@ def _token_decoder(files: HFFiles) -> Callable[[str], bytes]:
     )
 
 
-def _replaces_space(step: Step) -> bool:
+def _replaces_space(step: TokenizerStep) -> bool:
     return step.pattern == {"String": SPM_SPACE} and step.content == " "
 
 
-def _strips_space(step: Step) -> bool:
+def _strips_space(step: TokenizerStep) -> bool:
     if step.type == "Metaspace":
         return step.prepend_scheme != "never" and step.add_prefix_space
     return step.type == "Strip" and step.content == " " and step.start > 0

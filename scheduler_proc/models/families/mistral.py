@@ -9,7 +9,7 @@ from scheduler_proc.models.config import DecoderConfig, convert
 from scheduler_proc.models.families.keys import JsonKeys, decoder_config, windows_by_layer
 
 
-class _Keys(JsonKeys, kw_only=True):
+class _MistralKeys(JsonKeys, kw_only=True):
     max_position_embeddings: int = 4096 * 32
     num_key_value_heads: int | None = 8
     sliding_window: int | None = 4096
@@ -19,7 +19,7 @@ class _Keys(JsonKeys, kw_only=True):
 def read_mistral(found: Mapping[str, Any], path: Path) -> DecoderConfig:
     """MistralForCausalLM, and MinistralForCausalLM, which transformers makes of the same file if it
     has layer_types."""
-    keys = convert(found, _Keys, path)
+    keys = convert(found, _MistralKeys, path)
     window = keys.sliding_window
     everywhere = [bool(window)] * keys.num_hidden_layers
     return decoder_config(

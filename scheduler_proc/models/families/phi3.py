@@ -20,7 +20,7 @@ from scheduler_proc.models.families.rope_keys import read_longrope, read_rope
 _LONGROPE = ("longrope", "su", "yarn")
 
 
-class _Keys(JsonKeys, kw_only=True):
+class _Phi3Keys(JsonKeys, kw_only=True):
     max_position_embeddings: int = 4096
     original_max_position_embeddings: int | None = 4096
     rms_norm_eps: float = 1e-5
@@ -30,13 +30,13 @@ class _Keys(JsonKeys, kw_only=True):
 
 def read_phi3(found: Mapping[str, Any], path: Path) -> DecoderConfig:
     """Phi3ForCausalLM."""
-    keys = convert(found, _Keys, path)
+    keys = convert(found, _Phi3Keys, path)
     refuse(keys.attention_bias, "attention_bias", True, path)
     own = same_window(keys, keys.sliding_window)
     return decoder_config(keys, path, rope=_rope(keys, path), fused_projections=True, **own)
 
 
-def _rope(keys: _Keys, path: Path) -> Rope:
+def _rope(keys: _Phi3Keys, path: Path) -> Rope:
     rope = rope_keys(keys, path)
     context_len = keys.max_position_embeddings
     if rope.kind in _LONGROPE:

@@ -30,7 +30,7 @@ _HARMLESS = frozenset(
 )
 
 
-class LayerSpec(NamedTuple):
+class AttentionSpec(NamedTuple):
     """What one attention call of a forward pass needs. `window` counts the token itself."""
 
     heads: int
@@ -62,7 +62,7 @@ class Forward(Protocol):
     checks_masks: bool
 
     def attend(
-        self, spec: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """q [T, heads, head_dim], k [T, kv_heads, head_dim], v [T, kv_heads, value_dim] ->
         [T, heads, value_dim]."""
@@ -87,11 +87,11 @@ class Trace:
 
     def __init__(self, *, checks_masks: bool) -> None:
         self.checks_masks = checks_masks
-        self.specs: list[LayerSpec] = []
+        self.specs: list[AttentionSpec] = []
         self.results: list[torch.Tensor] = []  # q, k, v of the first call, of the second, ...
 
     def attend(
-        self, spec: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See Forward.attend."""
         self.specs.append(spec)
@@ -106,7 +106,7 @@ class LayerPools:
     """
 
     def __init__(
-        self, specs: list[LayerSpec], num_slots: int, dtype: torch.dtype, device: torch.device
+        self, specs: list[AttentionSpec], num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty(num_slots, *shape, dtype=dtype, device=device)
@@ -124,14 +124,14 @@ class PoolForward:
 
     checks_masks = False
 
-    def __init__(self, specs: list[LayerSpec], layout: TokenLayout, pools: LayerPools) -> None:
+    def __init__(self, specs: list[AttentionSpec], layout: TokenLayout, pools: LayerPools) -> None:
         self._specs = specs
         self._layout = layout
         self._pools = pools
         self._num_calls = 0
 
     def attend(
-        self, spec: LayerSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:
         """See Forward.attend. Raises RuntimeError if the model calls otherwise than at load."""
         call, self._num_calls = self._num_calls, self._num_calls + 1
@@ -177,7 +177,7 @@ def _attention(
     q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))
     if q.ndim != 3 or len(q) != len(k) or q.shape[1] % k.shape[1]:
         raise ConfigError(f"{name} attends with q {list(query.shape)} and k {list(key.shape)}")
-    spec = LayerSpec(
+    spec = AttentionSpec(
         heads=q.shape[1],
         kv_heads=k.shape[1],
         head_dim=k.shape[2],

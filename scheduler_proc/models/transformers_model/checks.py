@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from scheduler_proc.models.transformers_model.attention import LayerSpec, Trace, running
+from scheduler_proc.models.transformers_model.attention import AttentionSpec, Trace, running
 from scheduler_proc.models.transformers_model.split import SplitModel
 from srt.wire.errors import ConfigError
 
@@ -33,13 +33,13 @@ class _Tokens(NamedTuple):
 class _Run(NamedTuple):
     """What came of a batch: `results` are q, k and v of each attention call, and hidden states."""
 
-    specs: list[LayerSpec]
+    specs: list[AttentionSpec]
     results: list[torch.Tensor]  # each [T, ...]
 
 
 def check_and_split(
     causal: Any, vocab_size: int, context_len: int
-) -> tuple[SplitModel, list[LayerSpec]]:
+) -> tuple[SplitModel, list[AttentionSpec]]:
     """`causal`, which gets its decoder taken out, and the attention calls of a forward pass.
 
     Raises ConfigError saying why the model cannot run on ragged batches.

@@ -8,9 +8,9 @@ import torch
 
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.transformers_model.attention import (
+    AttentionSpec,
     CausalMask,
     LayerPools,
-    LayerSpec,
     PoolForward,
 )
 from scheduler_proc.models.transformers_model.checks import MAX_TOKENS, check_and_split
@@ -33,7 +33,7 @@ class TransformersModel:
 
     name: str
     split: SplitModel
-    specs: list[LayerSpec]
+    specs: list[AttentionSpec]
     vocab_size: int
     context_len: int
     dtype: torch.dtype
