@@ -6,7 +6,7 @@ Only what differs from row to row is gone through one by one; the rest is gather
 import numpy as np
 
 from scheduler_proc.batch import Adjust, Details, ForwardBatch, Masks, SuppressedIds
-from scheduler_proc.limits import Limits
+from scheduler_proc.limits import NO_LIMITS, Limits
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.penalties import Entries, LateChange, with_entries
 from scheduler_proc.ragged import indptr_of
@@ -35,7 +35,8 @@ def lay_out(
     for sample, row in enumerate(picked):
         row.sample = sample
     adjust, late_changes = _adjust(picked)
-    limits = [row.limits for row in picked]
+    has_limits = any(row.limits is not NO_LIMITS for row in picked)
+    limits = [row.limits for row in picked] if has_limits else []
     table_rows = np.array([row.residency.row for row in picked], np.int64)
     batch = ForwardBatch(
         input_ids=input_ids,
