@@ -104,7 +104,7 @@ class Dechunker:
     def __init__(self) -> None:
         self.has_ended = False
         self._rest = b""  # of the framing, which has not come as a whole
-        self._left = 0  # bytes of the chunk, and of the line end behind it, still to come
+        self._left = 0  # bytes of the chunk, and of the line end after it, still to come
 
     def feed(self, data: bytes) -> bytes:
         """What `data` has of the body. StreamError if it is not chunked."""

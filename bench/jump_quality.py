@@ -2,7 +2,7 @@
 
 The scheduler core runs with the native executor in this process. Every case (a pattern, a prompt,
 a seed) is generated with jump-forward off and on, and the text is scored: the log-probability that
-the unconstrained model gives to the text's canonical tokens behind the prompt. Printed: the paired
+the unconstrained model gives to the text's canonical tokens after the prompt. Printed: the paired
 difference on - off per byte with its 95 % interval; how many outputs are cut into other tokens
 than the tokenizer's; and for greedy outputs how many texts differ, by what the first difference
 follows: a jump that replaced tokens (seam), or one that did not (tail).
@@ -96,7 +96,7 @@ class Laboratory:
             jobs[end.handle].finished = end.finish.type
 
     def scores(self, pairs: list[tuple[np.ndarray, bytes]]) -> list[float]:
-        """Log-probability of each text's canonical tokens behind its prompt, in nats per byte."""
+        """Log-probability of each text's canonical tokens after its prompt, in nats per byte."""
         core, sums = self._core(), [0.0] * len(pairs)
         for i, (prompt, text) in enumerate(pairs):
             ids = np.concatenate((prompt, self.plain.split(text.decode()).ids)).astype(np.int32)

@@ -97,7 +97,7 @@ def batch(function: sgl.SglFunction | None, count: int, at_once: int) -> dict[st
 
 
 def forks(engine: Engine, k: int, tokens: int) -> dict[str, Any]:
-    """Seconds for `k` gens of `tokens` behind one prefix, in forks and one after the other."""
+    """Seconds for `k` gens of `tokens` after one prefix, in forks and one after the other."""
     prefix = "The garden has many plants, and each one needs water and light. " * 10
 
     def body(s: Any, parallel: bool) -> None:

@@ -102,7 +102,7 @@ class _Members(NamedTuple):
     first: bool
 
     def choices(self) -> dict[str, list[tuple[str, ...]]]:
-        """The names that may come next, and the orders of the names behind each."""
+        """The names that may come next, and the orders of the names after each."""
         if not self.orders:
             return {name: [] for name in self.items}
         found: dict[str, list[tuple[str, ...]]] = {}

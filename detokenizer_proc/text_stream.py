@@ -16,7 +16,7 @@ class Stops(NamedTuple):
     """What ends a request's text: strings, and patterns of which the shortest match counts.
 
     They count only if they are complete at token `min_new_tokens` or later. The text ends before
-    what was found, or behind it with `kept`.
+    what was found, or after it with `kept`.
     """
 
     strings: Sequence[str] = ()

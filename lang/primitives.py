@@ -61,14 +61,14 @@ def gen(
 ) -> Expr:
     """Let the model write, into the variable `name`.
 
-    `choices` makes it a select, which has none of the other arguments but `temperature`, `seed`
+    `choices` makes it a select, which of the other arguments takes only `temperature`, `seed`
     and `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
     text. `dtype` is int, float, bool, str, or a type whose values are written as JSON; the text has
-    it as `value`. With `schema` (a dict, or a type) the value takes the text's place. `n` above 1
-    gives a list; the text goes on with its first. `timeout_s` limits this gen; `others` are more
-    fields of `lang.sampling.Sampling`. Raises re.error for a wrong pattern, TypeError for what is
-    no type or has an expression in it, ValueError for arguments that contradict each other and
-    for patterns that cannot be found in linear time.
+    the value as `value`. With `schema` (a dict, or a type) the variable is the value itself. `n`
+    above 1 gives a list; the text continues with its first. `timeout_s` limits this gen; `others`
+    are more fields of `lang.sampling.Sampling`. Raises re.error for a wrong pattern, TypeError for
+    a `dtype` or `schema` that is not a type or an argument with an expression in it, ValueError for
+    arguments that contradict each other and for patterns that cannot be found in linear time.
     """
     given = {
         key: value
@@ -95,7 +95,7 @@ def _choice(
     method: ChoicesSamplingMethod | None,
     given: dict[str, Any],
 ) -> Select:
-    """A gen with choices. What it would have no use for is refused, unless it changes nothing."""
+    """A gen with choices. Arguments that it cannot use are refused, unless they change nothing."""
     unused = given.keys() - {"temperature", "timeout_s", "seed"}
     refused = sorted(key for key in unused if not _is_neutral(key, given[key]))
     if refused:
@@ -110,7 +110,7 @@ def _is_neutral(key: str, value: Any) -> bool:
 
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
-    """Check what belongs together."""
+    """Check arguments that depend on each other."""
     stop_patterns = _several(given.get("stop_regex"))
     for pattern in stop_patterns:
         re.compile(pattern)
@@ -148,7 +148,7 @@ def gen_int(name: str | None = None, max_tokens: int | None = None, **kwargs: An
 
 
 def gen_string(name: str | None = None, max_tokens: int | None = None, **kwargs: Any) -> Expr:
-    """A gen of a quoted text, with gen's arguments; `s[name].value` is what the quotes hold."""
+    """A gen of a quoted text, with gen's arguments; `s[name].value` is the text in the quotes."""
     return gen(name, max_tokens, dtype=str, **kwargs)
 
 
@@ -160,7 +160,7 @@ def select(
 ) -> Expr:
     """Append the most probable of `choices`, as `choices_method` measures it.
 
-    `get_meta_info(name)` tells every choice's log-probabilities and `probabilities`.
+    `get_meta_info(name)` has every choice's log-probabilities and `probabilities`.
     """
     if choices is None:
         raise ValueError("choices must be given")

@@ -124,7 +124,7 @@ class BadSequences:
         self.reach = max(map(len, sequences)) - 1  # last ids of the output that matter
 
     def next_ids(self, tail: list[int]) -> np.ndarray:
-        """The ids that would complete a sequence behind `tail`, the last `reach` of the output:
+        """The ids that would complete a sequence after `tail`, the last `reach` of the output:
         int32 [n], distinct."""
         following = self._after.get(tail[-1], ()) if tail else ()
         last_ids = [last for before, last in following if tail[-len(before) :] == before]

@@ -89,7 +89,7 @@ class ReqMemory:
         self._num_spares -= length
 
     def truncate(self, req: Req, length: int) -> None:
-        """Forget the KV behind the first `length` tokens, if the req has any. The slots that were
+        """Forget the KV after the first `length` tokens, if the req has any. The slots that were
         the req's own are those that it will write next."""
         held = req.residency
         if held is None or held.kv_len <= length:

@@ -16,7 +16,7 @@ from srt.wire.sampling import GREEDY_TEMPERATURE
 
 # Ranks looked at before a row pays for a full sort: top-p almost always ends within them.
 _TOP_CANDIDATES = 1024
-# Extra ranks behind top-k, so that tokens tied with the k-th are seen and ordered by id.
+# Extra ranks after top-k, so that tokens tied with the k-th are seen and ordered by id.
 _TIE_MARGIN = 16
 
 

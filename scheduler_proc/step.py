@@ -32,7 +32,7 @@ class Row:
 
     @property
     def logprob_stop(self) -> int:
-        """The position behind the last known token that it scores."""
+        """The position after the last known token that it scores."""
         return self.logprob_start + self.num_logprobs
 
     @property

@@ -222,16 +222,14 @@ def _add_server(group: Any) -> None:
     _option(group, "--host", "address to listen on")
     _option(group, "--port", "HTTP port; 0 picks a free one")
     _option(group, "--no-http", "serve the ZeroMQ ring only")
-    _option(group, "--api-key", "bearer tokens that open HTTP, with commas between them")
-    _option(group, "--api-key-file", "file of further bearer tokens, one a line")
-    _option(
-        group, "--response-store-mib", "MiB for answers of /v1/responses to go on from; 0: none"
-    )
+    _option(group, "--api-key", "bearer tokens for HTTP, separated by commas")
+    _option(group, "--api-key-file", "file of further bearer tokens, one per line")
+    _option(group, "--response-store-mib", "MiB to keep answers of /v1/responses in; 0: keep none")
     _option(group, "--admin-api-key", "bearer tokens of admins, who may also flush and abort all")
-    _option(group, "--admin-api-key-file", "file of further bearer tokens of admins, one a line")
+    _option(group, "--admin-api-key-file", "file of further bearer tokens of admins, one per line")
     text = "prompts under several API keys share KV: each may find out what others have sent"
     _option(group, "--share-cache-between-keys", text)
-    _option(group, "--cors-allow-origins", "web origins that may call, with commas, or *")
+    _option(group, "--cors-allow-origins", "web origins that may call, separated by commas, or *")
     _option(group, "--max-connections", "HTTP connections; beyond: the longest idle is closed")
     _option(group, "--stream-interval", "tokens between two events of a stream")
     parsers = ["auto", "think", "none"]
@@ -253,7 +251,8 @@ def _add_compute(group: Any) -> None:
     choices = ["auto", "float16", "float32"]
     _option(group, "--kv-cache-dtype", "native: KV cache; auto: float16", choices=choices)
     choices = ["none", "q8", "q4"]
-    _option(group, "--quantization", "native: of weights that the file does not", choices=choices)
+    text = "native: how to quantise weights that the file does not"
+    _option(group, "--quantization", text, choices=choices)
     _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
     text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
     _option(group, "--activations", text, choices=["auto", "8", "16"])
@@ -263,25 +262,25 @@ def _add_compute(group: Any) -> None:
 def _add_scheduling(group: Any) -> None:
     policies = ["lpm", "dfs-weight", "fcfs", "random"]
     _option(group, "--schedule-policy", "order of admission", choices=policies)
-    _option(group, "--schedule-max-wait", "nobody is overtaken by one that came more seconds later")
+    _option(group, "--schedule-max-wait", "seconds by which a later request may overtake")
     _option(group, "--disable-radix-cache", "reuse nothing between requests")
-    _option(group, "--disable-overlap-schedule", "plan each step only after the one before (lag 0)")
+    _option(group, "--disable-overlap-schedule", "plan each step after the previous one (lag 0)")
     _option(group, "--max-total-tokens", "size of the KV pool, in tokens")
     _option(group, "--max-running-requests", "requests in the batch at once")
     _option(group, "--max-queued-requests", "requests in flight before 429")
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
-    _option(group, "--max-queue-wait", "seconds that a new request may expect to wait; beyond: 429")
+    _option(group, "--max-queue-wait", "expected wait of a new request in seconds; beyond: 429")
     _option(group, "--chunked-prefill-size", "token budget of one step")
-    _option(group, "--step-target-ms", "of a step while others decode; 0: 3.6 times one without")
+    _option(group, "--step-target-ms", "of a step with prefills; 0: 3.6 times decodes alone")
     _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
 
 
 def _add_grammars(group: Any) -> None:
     backends = ["fsm", "llguidance", "xgrammar"]
-    _option(group, "--grammar-backend", "fsm: what is regular, else llguidance", choices=backends)
-    _option(group, "--grammar-compile-timeout", "seconds of CPU time to compile one constraint in")
-    _option(group, "--grammar-compile-memory", "MiB that compiling one constraint may take")
-    _option(group, "--disable-jump-forward", "sample what a constraint forces, token by token")
+    _option(group, "--grammar-backend", "fsm: if regular, else llguidance", choices=backends)
+    _option(group, "--grammar-compile-timeout", "CPU seconds that one compilation may take")
+    _option(group, "--grammar-compile-memory", "MiB that one compilation may take")
+    _option(group, "--disable-jump-forward", "sample forced text token by token")
     _option(
         group, "--grammar-cache-dir", "compiled grammars; auto: ~/.cache/srt/grammars; none: off"
     )
@@ -291,5 +290,5 @@ def _add_operation(group: Any) -> None:
     _option(group, "--drain-timeout", "seconds that SIGTERM leaves to requests in flight")
     levels = ["debug", "info", "warning", "error"]
     _option(group, "--log-level", "how much to log", choices=levels)
-    _option(group, "--check-invariants", "check the scheduler's books after every step (slow)")
+    _option(group, "--check-invariants", "check the scheduler's invariants after every step (slow)")
     _option(group, "--record-trace", "file to record the scheduler's inputs to, for replay")

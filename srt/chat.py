@@ -115,7 +115,7 @@ class Chat:
 
 
 def _figures(output: GenerateOutput, first_s: float, took_s: float) -> str:
-    """What the answer cost; the rate is that of the tokens behind the first."""
+    """What the answer cost; the rate is that of the tokens after the first."""
     rate = (output.completion_tokens - 1) / max(took_s - first_s, 1e-9)
     rate_text = f", {rate:.0f} tokens/s" if output.completion_tokens > 1 else ""
     return (

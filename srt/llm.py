@@ -4,7 +4,7 @@
     for output in llm.generate(["One, two,", "Red, green,"], SamplingParams(max_tokens=8)):
         print(output.prompt, output.outputs[0].text)
 
-It runs an `Engine`, which is there for all that this has no name for (`llm.engine`).
+It runs an `Engine` (`llm.engine`), which can be used for everything else.
 """
 
 import json
@@ -32,7 +32,7 @@ _CONSTRAINTS = ("json", "regex", "choice", "grammar", "structural_tag", "json_ob
 
 
 class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
-    """What the output must match; exactly one of these. `json` is a schema, text or dict."""
+    """What the output must match; exactly one of these. `json` is a schema (text or dict)."""
 
     json: str | dict[str, Any] | None = None
     regex: str | None = None
@@ -97,7 +97,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
 
 
 class Logprob(Struct, frozen=True):
-    """A token's log-probability. `rank` counts from 1; None if it is not among the ones asked."""
+    """A token's log-probability. `rank` counts from 1; None if it is not among those asked for."""
 
     logprob: float
     rank: int | None
@@ -107,7 +107,7 @@ class Logprob(Struct, frozen=True):
 class CompletionOutput(Struct, frozen=True, kw_only=True):
     """One completion. `logprobs` has, per token, the log-probabilities by token id;
     `stop_reason` is the stop string or id that ended it, None for the model's own end; `captures`
-    are the parts of the text that its constraint has names for."""
+    are the parts of the text that its constraint names."""
 
     index: int
     text: str

@@ -1,7 +1,7 @@
 """The token sequences that a request's `bad_words` stand for.
 
-Called by the front. As in vLLM, a word is banned both directly behind other text, such as a
-bracket, and behind a space, each time in the tokens that the tokenizer makes of it there. Other
+Called by the front. As in vLLM, a word is banned both directly after other text, such as a
+bracket, and after a space, each time in the tokens that the tokenizer makes of it there. Other
 tokens that spell the same word are not.
 """
 

@@ -87,13 +87,13 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint; one that waits for the reasoning to end does not wait behind its end."""
+        """The constraint; one that waits for the reasoning to end does not wait after its end."""
         if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
             sampling = replace(sampling, constraint_after="")
         return sampling.constraint
 
     def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
-        """`sampling` with a `max_new_tokens` that fits behind the prompt, and stop ids that there
+        """`sampling` with a `max_new_tokens` that fits after the prompt, and stop ids that there
         are."""
         wanted = sampling.max_new_tokens
         room = self._limit - len(prompt.ids)

@@ -1,6 +1,6 @@
 """Chats whose prompt ends inside the last message, which the output then continues.
 
-Called by the prompt reader. What a template writes behind a message is not known, so a mark is put
+Called by the prompt reader. What a template writes after a message is not known, so a mark is put
 at the end of the message's text, and the prompt is what the template writes before it.
 """
 
@@ -19,7 +19,7 @@ PARAM = "chat.continue_final"
 def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
     """The chat up to the last character of its last message.
 
-    Raises RequestError where there is no such prompt: behind the text come calls, or the template
+    Raises RequestError where there is no such prompt: after the text come calls, or the template
     does not write the text as it is (blanks before it may go), or not once.
     """
     last = messages[-1]

@@ -1,4 +1,4 @@
-"""What a program needs of a model, wherever it runs: the `Backend` protocol and its plain data.
+"""What a program needs from a model, wherever it runs: the `Backend` protocol and its plain data.
 
 Primitives call it on the language's own event loop only, so a back end needs no locks. Every
 call may be cancelled at any await, and must then end what it has begun on the server.
@@ -33,13 +33,13 @@ class Turn(Struct, frozen=True):
 
 
 class Prompt(Struct, frozen=True):
-    """What a program has said so far.
+    """The text of a state so far.
 
     `text` is all of it, with the chat template's marks. A chat back end reads `messages` (the
-    closed turns, the default system prompt not among them), and the turn that is still open:
-    `open_role` ("" outside of roles) and `open_text`, what that turn holds so far. `open_text` of
+    closed turns, without the default system prompt), and the turn that is still open:
+    `open_role` ("" outside roles) and `open_text`, the text of that turn so far. `open_text` of
     an assistant's turn is a prefix that the answer has to continue. `literal_spans` are the parts
-    of `text`, [start, stop) in characters, that stand in roles: no control tokens of the model's.
+    of `text`, [start, stop) in characters, that are inside roles: control tokens there are text.
     """
 
     text: str
@@ -51,7 +51,7 @@ class Prompt(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True):
-    """A completion, whole (`finish` says why it ended) or as far as it has come (None).
+    """A completion, complete (`finish` says why it ended) or so far (None).
 
     `text` is all of it so far. `meta` is what `get_meta_info` returns besides the fields here, for
     instance `output_token_logprobs`.
@@ -71,7 +71,7 @@ class Capabilities(Struct, frozen=True):
 
     `chat_only`: every gen must be in an assistant's role. `score`: `score` gives exact
     log-probabilities; else `select` is called. `constraints`: regex, json_schema, ebnf and
-    dtype. Without `stop_regex` a gen looks for the patterns itself, in a stream.
+    dtype. Without `stop_regex` a gen searches for the patterns itself, in a stream.
     """
 
     chat_only: bool = False
@@ -108,11 +108,11 @@ class Backend(Protocol):
     async def select(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
-        """A choice of the model where there is no `score`: `text` is one of `choices`."""
+        """The model's choice, for back ends without `score`: `text` is one of `choices`."""
         ...
 
     async def prefetch(self, prefix: str) -> None:
-        """Compute `prefix` and keep it in the server's cache; nothing where there is no such."""
+        """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
         ...
 
     async def flush_cache(self) -> None:
@@ -125,7 +125,7 @@ class Backend(Protocol):
 
 
 class BackendDefaults:
-    """What a back end that lacks something inherits: it is refused by name, or nothing to do."""
+    """Defaults for what a back end does not have: it is refused by name, or does nothing."""
 
     async def chat_template(self) -> ChatTemplate:
         return ChatTemplate()

@@ -138,8 +138,8 @@ class SglFunction:
         return run
 
     def split_arguments(self, kwargs: dict[str, Any]) -> tuple[Sampling, dict[str, Any]]:
-        """Every gen's defaults, upon those of the run around this one, and the function's own
-        arguments."""
+        """The defaults of every gen, added to those of the run around this one, and the function's
+        own arguments."""
         taken = {k: v for k, v in _DEFAULTS.items() if k not in self.arg_names}
         given = {taken[name]: value for name, value in kwargs.items() if name in taken}
         marks.refuse(**given)
@@ -164,9 +164,9 @@ class SglFunction:
         """Run the function for every element, `num_threads` at once: the states, in order.
 
         Elements are dicts of arguments, or tuples of them. A failed run is a state whose `error()`
-        tells why; the others are not disturbed. `generator_style` gives a generator; leaving it
-        early ends what still runs. `cache_prefix` says whether the prompts' constant beginning is
-        sent ahead (None: as `global_config` says). `timeout_s` is each run's.
+        says why; the others are not affected. `generator_style` gives a generator; leaving it
+        early ends the runs that are not done. `cache_prefix` says whether the prompts' constant
+        beginning is sent ahead (None: as `global_config` says). `timeout_s` limits each run.
         """
         defaults, rest = self.split_arguments(kwargs)
         if rest:
@@ -190,7 +190,7 @@ class SglFunction:
     # ---- the constant prefix -------------------------------------------------------------------
 
     def constant_prefix(self, backend: Any = None) -> str:
-        """The text that every prompt of this function begins with, as far as its source tells."""
+        """The text that every prompt of this function begins with, as far as its source shows."""
         parts = constant_prefix(self.func, self.bind_arguments)
         return loop.call(text_of(parts, backend_of(backend)))
 

@@ -1,6 +1,6 @@
-"""`ProgramState`, which a program's functions get as `s`, and the group that its forks are.
+"""`ProgramState`, which a program's functions get as `s`, and the group of its forks.
 
-Invariant: nothing here waits but what reads a value, and what waits never waits for nothing: it
+Invariant: only methods that read a value wait, and no wait lasts for ever: it
 returns, or raises a ProgramError whose cause is the state's first error.
 """
 
@@ -53,9 +53,9 @@ class ProgramState(Turns):
     # ---- variables -----------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> Any:
-        """The variable's value, as soon as it is there.
+        """The variable's value, as soon as it has one.
 
-        Raises KeyError for a variable that nothing writes, ProgramError for one that never comes.
+        Raises KeyError for a variable that nothing writes, ProgramError if writing it failed.
         """
         while (change := self._not_yet(name)) is not None:
             loop.wait(change)
@@ -88,10 +88,10 @@ class ProgramState(Turns):
         self[name] = value
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> dict[str, Any] | None:
-        """What the back end told of a variable (tokens, finish reason, log-probabilities).
+        """What the back end reported of a variable (tokens, finish reason, log-probabilities).
 
         Waits as `s[name]` does, `timeout` seconds at most (TimeoutError). None for a variable that
-        the model did not write. There is some of a gen whose text is no value, too.
+        the model did not write. A gen whose text is not a value of its type has some too.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         while (change := self._not_yet(name)) is not None:
@@ -130,7 +130,7 @@ class ProgramState(Turns):
     # ---- the whole state -----------------------------------------------------------------------
 
     def text(self) -> str:
-        """All text, once everything submitted so far is done; after an error what there is."""
+        """All text, once everything submitted so far is done; after an error, the text so far."""
         loop.wait(self._worker.barrier())
         return self._stream.text
 
@@ -170,11 +170,11 @@ class ProgramState(Turns):
         }
 
     def usage(self) -> Usage:
-        """What the calls of this state so far, and of its forks, took."""
+        """The tokens that the calls of this state and of its forks have taken so far."""
         return self.trace().usage()
 
     def trace(self) -> Trace:
-        """Every call of this state so far, and below its forks."""
+        """Every call of this state so far, and of its forks."""
         loop.wait(self._worker.barrier())
         return self._stream.trace
 
@@ -185,7 +185,7 @@ class ProgramState(Turns):
     # ---- scores --------------------------------------------------------------------------------
 
     def score(self, continuations: Sequence[str]) -> dict[str, float]:
-        """The log-probability of each text if it came next. The state stays as it is."""
+        """The log-probability of each text if it came next. The state does not change."""
         return self._scored(continuations, normalised=False)
 
     def distribution(self, choices: Sequence[str]) -> dict[str, float]:
@@ -203,7 +203,7 @@ class ProgramState(Turns):
     def fork(
         self, size: int = 1, position_ids_offset: Sequence[int] | None = None
     ) -> "ProgramStateGroup":
-        """`size` states that go on from here, side by side.
+        """`size` states that continue from here at the same time.
 
         They are used as one (`forks += ...`) or each by itself (`forks[i]`), and `join`ed.
         """
@@ -246,8 +246,8 @@ class ProgramState(Turns):
         return streaming.async_pieces(self._worker, var_name, return_meta_data)
 
     def tree_iter(self) -> Iterator[tuple[tuple[int, ...], str]]:
-        """The pieces of this state and of its forks, with whose they are: () is this state, (1, 0)
-        the first fork of its second one, all forks of a state counted. The run must stream."""
+        """The pieces of this state and of its forks, each with the path of its state: () is this
+        state, (1, 0) the first fork of its second fork. The run must stream."""
         return streaming.tree_pieces(self._worker)
 
     def tree_async_iter(self) -> AsyncIterator[tuple[tuple[int, ...], str]]:

@@ -29,7 +29,7 @@ class ArtefactError(GrammarError):
 
 
 class _Array(Struct, frozen=True, array_like=True):
-    """Where an array lies: `offset` bytes behind the header's (aligned) end."""
+    """Where an array lies: `offset` bytes after the header's (aligned) end."""
 
     name: str
     dtype: str
@@ -91,7 +91,7 @@ def read_artefact(path: Path) -> Artefact:
 
 
 def _table(arrays: dict[str, np.ndarray]) -> tuple[list[_Array], int]:
-    """The places of the arrays, one behind the other, and the bytes that they take together."""
+    """The places of the arrays, one after the other, and the bytes that they take together."""
     table, end = [], 0
     for name, array in arrays.items():
         if array.dtype.str not in _DTYPES:
@@ -140,7 +140,7 @@ def _mapped(content: np.ndarray, array: _Array) -> np.ndarray:
         count *= n
     end = array.offset + count * dtype.itemsize
     if end > len(content):
-        raise ValueError(f"array {array.name} ends behind the file")
+        raise ValueError(f"array {array.name} ends after the file")
     return content[array.offset : end].view(dtype).reshape(array.shape)
 
 

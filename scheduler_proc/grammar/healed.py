@@ -1,6 +1,6 @@
 """Token healing: the beginning of an output that writes the end of its prompt again.
 
-The grammar behind it forces the bytes; this narrows down in which tokens they may come. Of the
+The grammar after it forces the bytes; this narrows down in which tokens they may come. Of the
 tokens that only begin the bytes, a model likes many for what else could follow them (` he` in the
 place of ` hel`), and is then led astray. So a token must go to the end of the bytes or beyond, or
 be the one that the prompt had there, which keeps every text possible.

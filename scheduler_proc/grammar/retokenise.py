@@ -60,7 +60,7 @@ class Retokeniser:
             self._not_eos[eos // 32] &= ~np.uint32(1 << eos % 32)
 
     def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
-        """What the forced bytes behind an output come to, if anything.
+        """What the forced bytes after an output come to, if anything.
 
         `tail` are its last tokens, all of them if `is_whole`; the output may grow by `limit`
         tokens at most. With a jump, `grammar` has gone along; without one it is where it was.
@@ -142,7 +142,7 @@ class Retokeniser:
 
     def _num_held(self, tokens: list[int], grammar: Grammar) -> int:
         """How many tokens at the end a longer allowed token may begin with. `grammar` stands
-        behind `tokens`, and does so again afterwards."""
+        after `tokens`, and does so again afterwards."""
         held, ending = 0, b""
         last = min(MAX_HELD_TOKENS, len(tokens))
         for count in range(1, last + 1):

@@ -42,7 +42,7 @@ def _stretch(frequencies: np.ndarray, scaling: Llama3Rope) -> np.ndarray:
 def _ramp(
     frequencies: np.ndarray, wavelengths: np.ndarray, scaling: YarnRope, theta: float
 ) -> np.ndarray:
-    """Keep the pairs before the ramp, divide those behind it by the factor."""
+    """Keep the pairs before the ramp, divide those after it by the factor."""
     dims = 2 * len(frequencies)
 
     def dimension(turns: float) -> float:

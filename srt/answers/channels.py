@@ -22,7 +22,7 @@ _MARKS = (*_CLOSERS, *_OPENERS)
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _CLOSER = re.compile(rf"\s*(?:{'|'.join(map(re.escape, _CLOSERS))})")
 _MAX_HEADER_CHARS = 256
-# The recipient stands in front of the channel or behind it.
+# The recipient stands in front of the channel or after it.
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>|<\|channel\|>|to=)(?:[^<]|<\|(?:channel|constrain)\|>)*<\|message\|>"
 )

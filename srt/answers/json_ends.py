@@ -66,7 +66,7 @@ class ObjectEnd:
 class StringEnd:
     """Tells whether JSON text, fed from its start on, ends inside a string.
 
-    No string of JSON goes over the end of a line: behind one, text that is no JSON is in none.
+    No string of JSON goes over the end of a line: after one, text that is no JSON is in none.
     """
 
     def __init__(self) -> None:

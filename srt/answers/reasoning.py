@@ -51,7 +51,7 @@ class ReasoningSplitter:
     """Splits one answer. `opened`: the text begins inside the reasoning, tag or not.
 
     Otherwise an answer without the tag at its start has no reasoning. Blanks at both ends of the
-    reasoning, and those behind it, belong to neither part. Reasoning that does not end, as when
+    reasoning, and those after it, belong to neither part. Reasoning that does not end, as when
     the length runs out, is all there is.
     """
 

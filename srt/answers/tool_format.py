@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     another call, or `end`. With `is_first` they are the beginning of the answer."""
 
     opener: str
-    head: re.Pattern[str]  # from the opener or from behind `more`, with the group "name"
+    head: re.Pattern[str]  # from the opener or from after `more`, with the group "name"
     tail: re.Pattern[str]
     follow: tuple[str, ...]
     more: re.Pattern[str]
@@ -42,7 +42,7 @@ class Reading(NamedTuple):
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
     """The pieces of calls: `first`, then for each `begin`, `head` with the name in place of NAME,
-    a JSON object, `closing`; `separator` between two, `last` behind all.
+    a JSON object, `closing`; `separator` between two, `last` after all.
 
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
     `marks` are the control tokens among it, and among what the model writes around its reasoning:
@@ -156,7 +156,7 @@ HERMES = ToolFormat(
 
 _NAME = r"(?P<name>[\w-]{1,64})"
 _NAMED = rf'"name"\s*:\s*"{_NAME}"\s*,\s*'
-_ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # some write one behind the arguments
+_ID = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?'  # some write one after the arguments
 
 LLAMA3 = ToolFormat(
     begin='{"name": "',

@@ -106,7 +106,7 @@ class ToolCallParser(EventParser):
         call = self._decoded(self._rest[start:until])
         end = until + (len(form.end) if at >= 0 else 0)
         if call is None:
-            again = self._rest.rfind(form.begin, start, end)  # a call behind a stray tag
+            again = self._rest.rfind(form.begin, start, end)  # a call after a stray tag
             end = again if again >= 0 else end
             self._give(self._rest[:end])
         else:

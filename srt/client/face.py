@@ -22,7 +22,7 @@ class AsyncClient:
 
     `url` is `http://host:port` of a server, or `ipc://DIRECTORY` of a ring on this machine. Both
     have the same interface; `submit` gives control over one request, `generate` and `stream` are
-    the short ways.
+    shortcuts.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
@@ -43,18 +43,18 @@ class AsyncClient:
 
     @property
     def transport(self) -> Client:
-        """What carries the requests: for those who build `Request`s themselves."""
+        """The transport, for programs that build `Request`s themselves."""
         transport: Client = self._transport
         return transport
 
     @property
     def ring(self) -> RingEvent | None:
-        """The ring's state as last heard; None over HTTP."""
+        """The last known state of the ring; None over HTTP."""
         ring: RingEvent | None = self._transport.ring
         return ring
 
     async def submit(self, **request: Unpack[SubmitArgs]) -> Generation:
-        """Hand in a request for one completion; returns once it is admitted.
+        """Submit a request for one completion; returns once it is admitted.
 
         The arguments are the fields of `srt.client.generation.Request`; `sampling`, `chat` and
         messages may be given as dicts.
@@ -63,10 +63,10 @@ class AsyncClient:
         return generation
 
     async def submit_samples(self, **request: Unpack[SubmitArgs]) -> list[Generation]:
-        """Hand in a request for `sampling.n` completions: one Generation each, in order.
+        """Submit a request for `sampling.n` completions: one Generation each, in order.
 
-        Takes the arguments of `submit`. All are admitted or refused together. To abort the
-        request's rid ends all; to abort or close one of them ends that one.
+        Takes the arguments of `submit`. All are admitted or refused together. Aborting the
+        request's rid ends all of them; aborting or closing one ends only that one.
         """
         return list(await self._transport.submit_samples(checked_request(request)))
 
@@ -118,7 +118,7 @@ class AsyncClient:
         continuations: Sequence[str | Sequence[int]] = (),
         **request: Unpack[ScoreArgs],
     ) -> ScoreOutput:
-        """The log-probabilities of each continuation behind `text` (or `input_ids`).
+        """The log-probabilities of each continuation after `text` (or `input_ids`).
 
         The other arguments are the fields of `srt.client.generation.ScoreRequest`. One round trip,
         in which the prefix is computed once. Cancelling the call ends its work on the server.

@@ -19,15 +19,15 @@ from srt.wire.sampling import SamplingParams, Scoring
 
 
 class PromptRequest(Struct, frozen=True, kw_only=True):
-    """What requests have in common that are about a prompt.
+    """What all requests with a prompt have in common.
 
-    Prompts share KV under the same `cache_salt` only. `rid` None takes a fresh one.
+    Prompts share KV under the same `cache_salt` only. `rid` None takes a new one.
 
-    In the parts `literal_spans` of the text, [start, stop) in characters and one after the other,
-    control tokens are text: what others wrote in a prompt makes no turns.
+    In the parts `literal_spans` of the text, [start, stop) in characters and in ascending order,
+    control tokens are text: text that others wrote into a prompt cannot begin or end turns.
 
-    A program that asks for several others names each of them in `tenant`: they get the server's
-    attention in turns. The HTTP server does this for its own callers.
+    A program that asks on behalf of several others names each in `tenant`: the server serves
+    tenants in turn. The HTTP server does this for its own callers.
     """
 
     text: str | None = None
@@ -45,11 +45,11 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     Without `scoring` no log-probabilities are returned. `tools` go with messages: the prompt
     describes them, and the text holds the calls as the model wrote them.
 
-    `timeout_ms` (0: none) after it came to the server, a request that has no token yet fails with
-    the code TIMED_OUT, and one that runs ends with what it has, its finish being "timeout".
+    `timeout_ms` (0: none) after it reached the server, a request without any token fails with
+    the code TIMED_OUT; one with tokens ends with these, and its finish is "timeout".
 
-    A `joined` request belongs to a batch of which others were admitted: it is not refused because
-    these are before it.
+    A `joined` request belongs to a batch whose earlier requests were admitted: it is not refused
+    because these are before it.
     """
 
     messages: list[ChatMessage] | None = None
@@ -63,15 +63,15 @@ class Request(PromptRequest, frozen=True, kw_only=True):
 
 
 class GenerateOutput(Struct, frozen=True):
-    """All that is known of one request so far.
+    """A snapshot of one request so far.
 
     `delta` is the text that the previous snapshot did not have. `finish` is None while the
     request runs. `output_logprobs` has one value per output id, and `prompt_logprobs` one
     (logprob, id) pair per prompt token from `scoring.start` on; both are None unless the
     request asked for them. Only the token at position 0 has no log-probability (None).
 
-    Of several samples, all show the prompt's log-probabilities, which the first one brings: a
-    snapshot that comes before that one's first has none.
+    With several samples, all show the prompt's log-probabilities, which come with the first
+    sample: snapshots before that have none.
 
     The `top` lists have, per position, (logprob, id) pairs of the most likely tokens, best first;
     the `id` lists the values of `scoring.ids`, in their order. They are None unless the
@@ -108,10 +108,10 @@ class GenerateOutput(Struct, frozen=True):
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
-    """What a score is asked for: how likely each continuation is after one prefix.
+    """A request for a score: how likely each continuation is after one prefix.
 
     Exactly one of text and input_ids is the prefix. Continuations are texts or lists of token ids,
-    at least one, and none of them empty. A literal span that ends with the prefix goes on in the
+    at least one, and none of them empty. A literal span that ends with the prefix extends over the
     text after it.
     """
 
@@ -143,8 +143,8 @@ class ScoreOutput(Struct, frozen=True):
     `start` is the first scored position: the length of the longest token prefix that the prefix
     and every sequence (prefix and continuation, encoded together) have in common. It is below
     `prompt_tokens`, the length of the prefix, where a continuation merges with its last token.
-    `cached_tokens` were in the cache at the beginning, `computed_tokens` the model had to run
-    through for all continuations together.
+    `cached_tokens` were in the cache at the beginning; the model computed `computed_tokens` for
+    all continuations together.
     """
 
     rid: str
@@ -208,7 +208,7 @@ class Generation(Protocol):
 
     @property
     def closes_reasoning(self) -> bool:
-        """Whether the prompt has the end of the model's reasoning: the text begins behind it."""
+        """Whether the prompt has the end of the model's reasoning: the text begins after it."""
         ...
 
     def __aiter__(self) -> AsyncIterator[GenerateOutput]:

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from srt.files.gguf_tokens import SPM_SPACE, GGUFTokens, TokenType, merges_by_score
 
 _LITERAL = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-# Tokens of Phi-3 that leave the white space behind them alone, unlike its other special ones.
+# Tokens of Phi-3 that leave the white space after them alone, unlike its other special ones.
 _NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 _SPACE_INSIDE = re.compile(f"[^{SPM_SPACE}]{SPM_SPACE}")
 

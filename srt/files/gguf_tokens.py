@@ -68,7 +68,7 @@ def _caseless(digits: str, marks: str = "") -> str:
 
 
 def _cased(digits: str, suffixes: str = "", without: str = "", ends: str = "[\r\n/]*") -> str:
-    """Words that begin anew at a capital letter behind small ones, as in GPT-4o and Mistral.
+    """Words that begin anew at a capital letter after small ones, as in GPT-4o and Mistral.
     `without` narrows the letters; `ends` may follow other characters."""
     upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
@@ -272,7 +272,7 @@ class GGUFTokens:
 
     @property
     def strips_after_special(self) -> bool:
-        """Whether special tokens take the white space behind them: those of Phi-3 do."""
+        """Whether special tokens take the white space after them: those of Phi-3 do."""
         return self.is_spm and self._file.metadata.get("general.architecture") == "phi3"
 
     def _required(self, key: str, value: _T | None) -> _T:

@@ -1,7 +1,7 @@
 """Reads SentencePiece's `tokenizer.model` as the content of a tokenizer.json, for `HFFiles`.
 
 Differences from SentencePiece, as with GGUF files: control pieces are found in a text, a space is
-put behind control and user-defined pieces as before a text, and where extra white space is removed,
+put after control and user-defined pieces as before a text, and where extra white space is removed,
 what stands next to such a piece is too. In unigram models, a text "<0x41>" is that byte if one of
 its characters is no piece. With a charsmap, the library maps clusters of characters: marks that
 combine with a changed character may be lost, and half-width kana keep their marks apart.

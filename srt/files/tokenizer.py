@@ -99,7 +99,7 @@ class Tokenizer:
     def encode_inside(self, text: str) -> np.ndarray:
         """The ids of `text` where it continues other text, int32 [n].
 
-        Some tokenizers put a space before a text, so it is encoded behind a line break, or alone
+        Some tokenizers put a space before a text, so it is encoded after a line break, or alone
         where it would merge with that.
         """
         before, ids, alone = (

@@ -40,7 +40,7 @@ class Engine:
     """
 
     def __init__(self, model: str = "smollm2", **args: Any) -> None:
-        # The launcher makes this directory and removes it, whatever becomes of this process.
+        # The launcher makes this directory, and removes it even if this process is killed.
         self.directory = Path(tempfile.gettempdir()) / f"srt-engine-{secrets.token_hex(8)}"
         directory = str(self.directory)
         self._pid = os.getpid()
@@ -147,7 +147,7 @@ class Engine:
         continuations: Sequence[str | Sequence[int]],
         **request: Unpack[ScoreArgs],
     ) -> ScoreOutput:
-        """How likely each continuation is behind the prefix; see `AsyncClient.score`."""
+        """How likely each continuation is after the prefix; see `AsyncClient.score`."""
         return self.call(self.client.score(prefix, continuations, **request))
 
     @property
@@ -211,7 +211,7 @@ class Engine:
         sampling: Sampling,
         request: BatchArgs,
     ) -> list[Any]:
-        """Of each prompt its output, or the list of its samples if n > 1."""
+        """For each prompt its output, or the list of its samples if n > 1."""
         texts = [prompts] if isinstance(prompts, str) else prompts
         requests = [
             checked_request({"text": text, "sampling": sampling or {}, **request}) for text in texts

@@ -29,7 +29,7 @@ _LETTERS = "aiLmsux"
 
 
 def parse_flags(source: PatternSource, current: Flags) -> FlagGroup:
-    """Read flags after `(?`, up to and including the `)` or `:` behind them."""
+    """Read flags after `(?`, up to and including the `)` or `:` after them."""
     on = _letters(source, allow_none=source.peek() == "-")
     types = sorted(set(on) & set(_TYPES))
     if len(types) > 1:
@@ -67,7 +67,7 @@ def _end_of_flags(source: PatternSource, *, must_be_scoped: bool) -> bool:
     if source.skip(":"):
         return True
     if must_be_scoped:
-        raise PatternError("missing : behind flags", source.pos)
+        raise PatternError("missing : after flags", source.pos)
     if not source.skip(")"):
-        raise PatternError("missing -, : or ) behind flags", source.pos)
+        raise PatternError("missing -, : or ) after flags", source.pos)
     return False

@@ -15,7 +15,7 @@ from srt.patterns.read_re import parse
 from srt.patterns.tree import Anchor, AnchorKind, Chars, Choice, Concat, Literal, Node, Repeat
 
 MAX_GROUP_NODES = 4096
-_END = 0  # the node behind the pattern
+_END = 0  # the node after the pattern
 _GROUP_ENDS = (AnchorKind.GROUP_START, AnchorKind.GROUP_END)
 
 

@@ -67,7 +67,7 @@ class PatternSource:
     def skip_comment(self, terminator: str) -> bool:
         """Read up to and including `terminator`, or to the end; whether it was found.
 
-        As in `re`, a backslash makes the character behind it part of the comment.
+        As in `re`, a backslash makes the character after it part of the comment.
         """
         while char := self.take():
             if char == terminator:

@@ -29,7 +29,7 @@ _Attempts = tuple[_Spots, ...]  # each sorted
 
 class Accepted(NamedTuple):
     """A match: which of the state's attempts came through, and with which pattern. The number
-    behind the state's own is the attempt that began with the character."""
+    after the state's own is the attempt that began with the character."""
 
     attempt: int
     pattern: int

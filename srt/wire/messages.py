@@ -95,9 +95,9 @@ class Continuation(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class ScoreReq(PromptMessage, frozen=True, kw_only=True):
-    """How likely each continuation is behind a prefix, which is one of text and input_ids. Each is
-    then a request of its own, whose rid is `score_rid(rid, index)`. If one of `literal_spans` ends
-    with the prefix, it goes on in each text behind that."""
+    """How likely each continuation is after a prefix, which is one of text and input_ids. Each
+    continuation becomes a request of its own, whose rid is `score_rid(rid, index)`. If one of
+    `literal_spans` ends with the prefix, it extends over each text after it."""
 
     continuations: list[Continuation]
 
@@ -127,8 +127,8 @@ class TokenizeReq(Message, frozen=True):
 
 
 class CaptureReq(Message, frozen=True):
-    """Which parts of `text`, an answer that has ended, its constraint has names for. Answered by
-    Captured or Refused; nothing reaches the scheduler."""
+    """Asks for the parts of `text`, an answer that has ended, that its constraint names. Answered
+    by Captured or Refused; nothing reaches the scheduler."""
 
     rid: str
     epoch: int
@@ -144,12 +144,12 @@ FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq | Ca
 
 
 class Admitted(Message, frozen=True):
-    """The request passed every check and is on its way; `prompt_tokens` is its length, and
+    """The request passed every check and is on its way. `prompt_tokens` is its prompt's length;
     `opens_reasoning` says that the output begins inside the model's reasoning, `closes_reasoning`
-    that it begins behind it. Of a score it is the prefix's length, and `score_start` the first
-    position that is scored. The output's first ids take the place of the prompt's last
-    `healed_tokens`. The samples `aborted` (0 is the only one of most requests) were ended before
-    they began: nothing else comes of them."""
+    that it begins after it. For a score, `prompt_tokens` is the prefix's length, and `score_start`
+    the first position that is scored. The output's first ids replace the prompt's last
+    `healed_tokens`. The samples `aborted` (most requests have only sample 0) were ended before
+    they began: nothing else is sent for them."""
 
     rid: str
     epoch: int
@@ -162,7 +162,7 @@ class Admitted(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The request was not taken. Nothing else will be sent for it."""
+    """The request was not admitted. Nothing else will be sent for it."""
 
     rid: str
     epoch: int
@@ -178,7 +178,7 @@ class Tokenized(Message, frozen=True):
 
 
 class Captured(Message, frozen=True):
-    """The answer to a CaptureReq; None if it has no names for parts, or they were not found."""
+    """The answer to a CaptureReq; None if the constraint has no names, or nothing was found."""
 
     rid: str
     epoch: int
@@ -237,18 +237,18 @@ class Welcome(Message, frozen=True):
 
 
 class Expired(Message, frozen=True):
-    """Answers the Hello of a client whose lease has ended: what it had in flight is gone, and it
+    """Answers the Hello of a client whose lease has ended: its requests in flight are lost, and it
     must come back under a new identity."""
 
 
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What is new of one request: text and ids since its last Output; `finish` on the last.
+    """The news of one request: text and ids since its last Output; `finish` on the last.
 
-    `ids` take the place of the last `dropped` ids sent before: text never changes, but a jump may
-    cut it into other tokens. `completion_tokens`, `jump_tokens` (of those, forced by a grammar) and
-    `forward_passes` (that sampled a token) count so far. `prompt_logprobs` come with the first
-    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. With `more` it is a
-    part of one that was too long to be sent in one message, and goes on in the next.
+    `ids` replace the last `dropped` ids sent before: text never changes, but a jump may divide it
+    into other tokens. `completion_tokens`, `jump_tokens` (those of them that a grammar forced) and
+    `forward_passes` (that sampled a token) are totals so far. `prompt_logprobs` come with the first
+    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `more`: this Output
+    was too long for one message, and the next one continues it.
     """
 
     rid: str
@@ -271,7 +271,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class OutputBatch(Message, frozen=True):
-    """What is new for one client after one scheduler step; all of it, unless that is too long for
+    """The news for one client after one scheduler step; in several batches if it is too long for
     one message."""
 
     epoch: int
@@ -279,7 +279,7 @@ class OutputBatch(Message, frozen=True):
 
 
 class ControlResult(Message, frozen=True):
-    """A ControlReply at its client."""
+    """A ControlReply, sent on to its client."""
 
     rid: str
     epoch: int

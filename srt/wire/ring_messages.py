@@ -1,4 +1,4 @@
-"""What the parts of a ring send one another, and its supervisor everyone: see `messages`."""
+"""Messages among the parts of a ring, and from its supervisor to everyone; see `messages`."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class TokenizedReq(Message, frozen=True):
 
 class Abort(Message, frozen=True):
     """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
-    one socket, and the detokenizer aborts only what it has output of."""
+    one socket, and the detokenizer aborts only requests that it has output of."""
 
     client: bytes
     rid: str
@@ -53,14 +53,14 @@ class Abort(Message, frozen=True):
 
 
 class ClientGone(Message, frozen=True):
-    """A client can no longer be reached: end everything it has, now and still on its way."""
+    """A client can no longer be reached: end all its requests, also those still on their way."""
 
     client: bytes
     epoch: int
 
 
 class Control(Message, frozen=True):
-    """A ControlReq on its way, with the client that asked. `counts` are what the front adds to the
+    """A ControlReq on its way, with the client that asked. The front's `counts` are added to the
     scheduler's statistics."""
 
     client: bytes
@@ -72,14 +72,14 @@ class Control(Message, frozen=True):
 
 
 class GrammarLost(Message, frozen=True):
-    """The grammar `key` is not in the ring's directory (any more), or damaged; requests wait."""
+    """The grammar `key` is missing from the ring's directory, or damaged; requests wait for it."""
 
     key: str
     epoch: int
 
 
 class GrammarMade(Message, frozen=True):
-    """The answer to a GrammarLost: it is there again, or `error` says why not."""
+    """The answer to a GrammarLost: the grammar is there again, or `error` says why not."""
 
     key: str
     epoch: int
@@ -120,7 +120,7 @@ class CompileReply(Message, frozen=True):
 
 
 class CompilerStarted(Message, frozen=True):
-    """The compiler is up, and knows of no earlier CompileReq: whoever waits asks again."""
+    """The compiler is up, and has no earlier CompileReq: the front asks again for what it needs."""
 
 
 class CompileCounts(Message, frozen=True):
@@ -138,7 +138,7 @@ CompilerRequest = CompileReq | CompileCancel
 
 class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What the detokenizer must know of a request, sent once, before its first tokens. The first
-    `skip_bytes` bytes of the output are no part of its text."""
+    `skip_bytes` bytes of the output are not part of its text."""
 
     handle: int
     client: bytes
@@ -156,7 +156,7 @@ class ReqStart(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class ReqEnd(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The last word on a request. Every TokenizedReq gets exactly one."""
+    """The end of a request. Every TokenizedReq gets exactly one."""
 
     handle: int
     finish: Finish
@@ -174,13 +174,13 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class TokenBatch(Message, frozen=True):
-    """All that the scheduler has to tell after a step.
+    """All that the scheduler has to report after a step.
 
     Tokens of requests that neither stream nor can be stopped by their text come many at a time.
     Parallel columns: `handles[i]` produced `counts[i]` tokens; their ids follow one another in
     `ids` (int32), with as many float32 in `logprobs` (NaN where not asked for; empty if nobody
     asked). `jumps` are (column, drop, skip): the ids of that column were forced by a grammar, and
-    take the place of the req's last `drop` ids, with whose `skip` bytes they begin. `details` has
+    replace the req's last `drop` ids, whose `skip` bytes they begin with. `details` has
     an entry for each column whose req asked for one.
     """
 
@@ -213,7 +213,7 @@ DetokenizerMessage = TokenBatch | ControlReply
 
 
 class Credit(Message, frozen=True):
-    """One request ended, whatever its end: its places at the front are free again."""
+    """One request has ended, in whatever way: its places at the front are free again."""
 
     client: bytes
     rid: str
@@ -224,9 +224,9 @@ class Pace(Message, frozen=True):
     """How fast the scheduler works, several times a second while it does.
 
     Of the requests that came to it in this epoch, `left` have left its queue, and `left_tokens` of
-    their prompts' tokens need no computing, or no more. One that waits takes `prompt_token_s`; a
-    request that waits for one of the `free_places` in the batch, beyond its prompt, `request_s`; a
-    step `step_s`. Those that run need `running_s` more than they would halfway to their ends.
+    their prompts' tokens are computed or cached. A waiting prompt token costs `prompt_token_s`; a
+    request, beyond its prompt, `request_s` once all `free_places` of the batch are taken; a
+    step `step_s`. Running requests need `running_s` more than they would halfway to their ends.
     """
 
     epoch: int
@@ -249,9 +249,9 @@ class RingEvent(Message, frozen=True):
     """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
 
     A new `epoch` means that a part was lost: everything in flight before it has failed.
-    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that those of
-    RING_PARTS are: without the gateway or the compiler the ring serves all but their requests.
-    `dropped` counts messages that made no sense to the supervisor, or to a part that runs.
+    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
+    are ready: without the gateway or the compiler the ring serves all but their requests.
+    `dropped` counts messages that the supervisor, or a running part, could not understand.
     """
 
     epoch: int
@@ -266,11 +266,11 @@ class RingEvent(Message, frozen=True):
 
 
 class Heartbeat(Message, frozen=True):
-    """What a part tells of itself, at every change. The first one, sent when it can serve, is its
+    """What a part reports of itself, at every change. The first one, sent when it can serve, is its
     ready handshake.
 
     `in_flight` counts the requests the part still holds (the front's count decides a drain).
-    `info` holds facts for the start-up log. `dropped` messages made no sense to the part.
+    `info` holds facts for the start-up log. `dropped` messages could not be understood.
     """
 
     part: str

@@ -116,12 +116,12 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     frequency_penalty: Annotated[
         float,
         _between(-2, 2),
-        Meta(description="Taken from a token's logit for each time it was generated."),
+        Meta(description="Subtracted from a token's logit for each time it was generated."),
     ] = 0.0
     presence_penalty: Annotated[
         float,
         _between(-2, 2),
-        Meta(description="Taken once from the logit of each generated token."),
+        Meta(description="Subtracted once from the logit of each generated token."),
     ] = 0.0
     repetition_penalty: Annotated[
         float,
@@ -161,11 +161,11 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     skip_special_tokens: Annotated[bool, Meta(description="Leave them out of the text.")] = True
     jump_forward: Annotated[
         JumpForward,
-        Meta(description='"off" samples forced text token by token, else it is appended.'),
+        Meta(description='"off" samples forced text token by token instead of appending it.'),
     ] = "canonical"
     token_healing: Annotated[
         bool,
-        Meta(description="The prompt's last tokens are written anew if a longer one begins so."),
+        Meta(description="Take back the prompt's last tokens if a longer one begins with them."),
     ] = False
 
     def shared(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
 
     `max_new_tokens` None means: until the context (or the token pool) is full. `min_new_tokens`
     blocks EOS, stop ids and stop strings until that many tokens were generated. `stop` never
-    appears in the returned text. `stop_regex` are patterns of which the first match ends the
+    appears in the returned text. The first match of a `stop_regex` pattern ends the
     output, as a stop string does; with `no_stop_trim` the stop string or match stays in the text.
 
     At most one of `regex`, `json_schema` (JSON text), `ebnf`, `structural_tag` (JSON text) and
@@ -186,7 +186,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
     `constraint_after`.
 
     `n` is the number of completions of the prompt, which is computed once; sample i > 0 of a
-    request with a seed draws as a request with `sub_seed(seed, i)` would.
+    request with a seed draws the same as a request with `sub_seed(seed, i)`.
     """
 
     n: Annotated[Int, _COUNT] = 1

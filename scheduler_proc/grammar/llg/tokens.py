@@ -22,7 +22,7 @@ class LLTokens:
     is_tokenizer_wrapper = True
 
     def __init__(self, vocabulary: TokenVocabulary) -> None:
-        """A vocabulary without EOS gets one for llguidance, behind its last id."""
+        """A vocabulary without EOS gets one for llguidance, after its last id."""
         self._ids: dict[bytes, list[int]] = {}
         for i, data in enumerate(vocabulary.token_bytes):
             if data:

@@ -49,7 +49,7 @@ class PreparedSchema:
 def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
     """Read a JSON Schema. Raises GrammarError naming the keyword and its JSON pointer.
 
-    Instances have their properties in the order of `properties`, others behind them; with
+    Instances have their properties in the order of `properties`, others after them; with
     "compact" whitespace there is none between JSON tokens.
     """
     try:

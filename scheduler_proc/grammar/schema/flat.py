@@ -107,7 +107,7 @@ class _Printer:
         return self._bracketed("[]", tail)
 
     def _repeated(self, shape: Arrays, comma: str) -> str:
-        """The items behind the prefix, of which all are there."""
+        """The items after the prefix, of which all are there."""
         known = len(shape.prefix)
         least = max(0, shape.least - known)
         most = None if shape.most is None else shape.most - known

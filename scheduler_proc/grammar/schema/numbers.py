@@ -157,7 +157,7 @@ def _small(exponent: int) -> str:
 
 
 def _digits(value: Fraction) -> tuple[int, str]:
-    """The integer part of a decimal fraction, and the places behind its point."""
+    """The integer part of a decimal fraction, and the places after its point."""
     whole, rest = divmod(value, 1)
     count = 0
     while rest.denominator != 1:

@@ -197,7 +197,7 @@ class ItemPaths:
 @dataclass(frozen=True)
 class Distinct:
     """Arrays of `least` to `most` different ones of `literals`: at each index those whose numbers
-    are in `slots`, behind them in `rest`. Of the first `counted` there must be as many as in
+    are in `slots`, after them in `rest`. Of the first `counted` there must be as many as in
     `share`. Made for printing."""
 
     literals: tuple[JsonLiteral, ...]

@@ -136,7 +136,7 @@ class Simplifier:
     def _steps(
         self, shape: Arrays, state: tuple[int, ...]
     ) -> Iterator[tuple[Need, tuple[int, ...]]]:
-        """What the next item can be, and the counts of `contains` behind it."""
+        """What the next item can be, and the counts of `contains` after it."""
         options: list[tuple[Need, tuple[int, ...]]] = [(shape.item(state[0]), ())]
         for count, wanted in zip(state[1:], shape.contains, strict=True):
             if wanted.most is None and count == wanted.least:  # nothing depends on it any more

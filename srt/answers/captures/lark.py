@@ -1,7 +1,7 @@
 """The captures of Lark grammars: rules `name[capture]: ...`, and where they lie in a text.
 
 llguidance tells the texts of captures, but not their places, not twice in a row the same, and also
-of parses that came to nothing. So a grammar is written anew, with a control token before and behind
+of parses that came to nothing. So a grammar is written anew, with a control token before and after
 each rule that is captured, and the text is read with that, byte by byte: a token is put in where
 the grammar does not go on without it, the latest place first. What is found is a parse of the text.
 """

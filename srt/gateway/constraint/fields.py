@@ -60,7 +60,7 @@ def openai_constraint(fields: OpenAISamplingFields) -> Given | None:
 def sampling_of(
     fields: SamplingFields, given: Given | None, after: str, **others: Any
 ) -> SamplingParams:
-    """The ring's parameters: those of `fields`, the constraint, which holds behind the text
+    """The ring's parameters: those of `fields`, the constraint, which holds after the text
     `after`, and `others`, which the body has under names of its own."""
     held: dict[str, Any] = {} if given is None else {given.kind: given.value}
     values = fields.shared() | {

@@ -17,7 +17,7 @@ UNREAD_TIMEOUT_S = 5.0
 
 
 def reading_all(app: ASGIApp) -> ASGIApp:
-    """`app`, whose answers end behind the request's body, or behind a bound on what is left."""
+    """`app`, whose answers end after the request's body, or after a bound on what is left."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         has_ended = _waits_to_send(scope["headers"])

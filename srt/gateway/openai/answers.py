@@ -167,7 +167,7 @@ def matched(output: GenerateOutput) -> int | str | None:
 
 
 def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType:
-    """The captures of a finished answer in `shown`, what a reader gets of its text: that behind
+    """The captures of a finished answer in `shown`, what a reader gets of its text: that after
     the prompt, or the end of it. What of a capture is not shown is left out."""
     text, before = output.text, len(shown) - len(output.text)
     if output.captures is None or not (shown.endswith(text) or text.endswith(shown)):
@@ -187,7 +187,7 @@ class NewTokens:
     """Which of one answer's tokens a snapshot adds.
 
     A jump may still replace the last ones of a constrained answer, which is why the stream of
-    these is behind that of the text.
+    these is after that of the text.
     """
 
     def __init__(self, sampling: SamplingParams) -> None:
@@ -196,7 +196,7 @@ class NewTokens:
         self._told = 0
 
     def take(self, output: GenerateOutput) -> tuple[int, int]:
-        """The first new token, and the one behind the last."""
+        """The first new token, and the one after the last."""
         start, end = self._told, len(output.output_ids)
         if output.finish is None:
             end = max(start, end - self._held)

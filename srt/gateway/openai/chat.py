@@ -165,7 +165,7 @@ def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
 def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> None:
     if plan and body.parse_tool_calls and reasoning and not body.separate_reasoning:
         raise RequestError(
-            "separate_reasoning false cannot be combined with tools, whose calls are read behind "
+            "separate_reasoning false cannot be combined with tools, whose calls are read after "
             "the reasoning; parse_tool_calls false leaves both in the content",
             param="separate_reasoning",
         )

@@ -217,7 +217,7 @@ class _Writer:
         )
 
     def _begin(self, text: str, output: GenerateOutput) -> tuple[str, CompletionLogprobs | None]:
-        """`text` behind the prompt if that is echoed, and the prompt's log-probabilities."""
+        """`text` after the prompt if that is echoed, and the prompt's log-probabilities."""
         if not self._body.echo:
             return text, None
         given, ids = self._prompt.text, self._prompt.input_ids or ()

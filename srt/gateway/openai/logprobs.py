@@ -98,7 +98,7 @@ class CompletionScores:
     """Writes one completion's log-probabilities as they come, and keeps each token's offset.
 
     An offset is the number of whole characters before the token in the text, in which the tokens
-    `hidden` are not. Tokens that a stop string or its cut took away have offsets at or behind the
+    `hidden` are not. Tokens that a stop string or its cut took away have offsets at or after the
     end of the text.
     """
 

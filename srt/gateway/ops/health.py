@@ -29,7 +29,7 @@ _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 @get("/health", opt=PUBLIC | documented(answer=Health))
 async def health(request: HttpRequest) -> ASGIApp:
-    """200 as long as this process runs, once requests could be taken; 503 before. The body tells
+    """200 as long as this process runs, once requests could be taken; 503 before. The body has
     the ring's state."""
     gateway = gateway_of(request)
     ring = gateway.client.ring

@@ -35,7 +35,7 @@ def input_messages(
     """The messages, and by the name of each, and of each call, the field that it came from: the
     first `num_earlier` from a stored response, then one for the text or those of the list.
 
-    Calls become part of the assistant's message in front of them, and reasoning of the one behind.
+    Calls become part of the assistant's message in front of them, and reasoning of the one after.
     """
     messages, places = [], {}
     if instructions:

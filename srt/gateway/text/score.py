@@ -1,5 +1,5 @@
-"""POST /score_choices: how likely each continuation is behind one prefix; and /v1/score, SGLang's
-way to ask how likely certain tokens are behind each of several prompts."""
+"""POST /score_choices: how likely each continuation is after one prefix; and /v1/score, SGLang's
+way to ask how likely certain tokens are after each of several prompts."""
 
 import math
 import time
@@ -77,7 +77,7 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
 
 @post("/v1/score", status_code=200, opt=documented(LabelBody, LABEL_KIND, LabelScores))
 async def score_labels(request: HttpRequest) -> ASGIApp:
-    """How likely each label is as the next token behind query and item, for every item."""
+    """How likely each label is as the next token after query and item, for every item."""
     body = await read_body(request, LabelBody, LABEL_KIND)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)

@@ -26,9 +26,9 @@ class NativeSampling(SamplingFields, kw_only=True, frozen=True):
     """The `sampling_params` of /generate."""
 
     max_new_tokens: Annotated[
-        Int | None, Meta(description="0 computes the prompt only; null is all the room.")
+        Int | None, Meta(description="0 computes the prompt only; null: all the room there is.")
     ] = 128
-    min_new_tokens: Annotated[Int, Meta(description="No stop before so many tokens.")] = 0
+    min_new_tokens: Annotated[Int, Meta(description="No stop before this many tokens.")] = 0
     sampling_seed: Annotated[Int | None, Meta(description="Another name of seed.")] = None
     stream_interval: Annotated[
         Interval | None, Meta(description="Tokens between two events of a stream.")
@@ -71,7 +71,7 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         Meta(description="First prompt position with a log-probability; -1 is none."),
     ] = None
     top_logprobs_num: Annotated[
-        Count | list[Count], Meta(description="So many most likely tokens of each position.")
+        Count | list[Count], Meta(description="How many likely tokens of each position.")
     ] = 0
     token_ids_logprob: Annotated[
         list[TokenId | list[TokenId] | None],
@@ -93,7 +93,7 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         Meta(description="Parts of the one text, [start, stop], in which control tokens are text."),
     ] = field(default_factory=list)
     timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
     ] = 0
 
 

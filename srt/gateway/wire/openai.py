@@ -30,15 +30,15 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     """The fields that completions and chat completions have in common."""
 
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
-    min_tokens: Annotated[Int, Meta(description="No stop before so many tokens.")] = 0
+    min_tokens: Annotated[Int, Meta(description="No stop before this many tokens.")] = 0
     include_stop_str_in_output: Annotated[
-        bool, Meta(description="vLLM's name of no_stop_trim.")
+        bool, Meta(description="vLLM's name for no_stop_trim.")
     ] = False
     stream: Annotated[bool, Meta(description="Answer with server-sent events.")] = False
     stream_options: Annotated[StreamOptions | None, Meta(description="What to add to it.")] = None
     prompt_logprobs: Annotated[
         TopCount | None,
-        Meta(description="vLLM's: the prompt's tokens with so many likely ones; not streamed."),
+        Meta(description="vLLM's: the prompt's tokens with this many likely ones; not streamed."),
     ] = None
     return_token_ids: Annotated[
         bool, Meta(description="vLLM's: add the ids of the prompt and of the text.")
@@ -48,7 +48,7 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     ] = False
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
     timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
     ] = 0
     rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
 
@@ -76,12 +76,12 @@ class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
     max_tokens: Annotated[Count, Meta(description="Tokens to generate at most.")] = 16
     best_of: Annotated[
         Count | None,
-        Meta(description="So many are generated, and the n likeliest returned; not streamed."),
+        Meta(description="How many to generate; the n likeliest are returned; not streamed."),
     ] = None
     echo: Annotated[bool, Meta(description="The text begins with the prompt.")] = False
     logprobs: Annotated[
         TopCount | None,
-        Meta(description="Log-probabilities, with so many likely tokens at each place."),
+        Meta(description="Log-probabilities, with this many likely tokens at each place."),
     ] = None
 
 
@@ -127,11 +127,11 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     ] = None
     logprobs: Annotated[bool, Meta(description="Log-probabilities of the tokens.")] = False
     top_logprobs: Annotated[
-        TopCount, Meta(description="So many likely tokens at each place; needs logprobs.")
+        TopCount, Meta(description="How many likely tokens at each place; needs logprobs.")
     ] = 0
     add_generation_prompt: Annotated[
         bool | None,
-        Meta(description="Begin the assistant's turn; the default unless the last one goes on."),
+        Meta(description="Begin the assistant's turn; the default unless the last continues."),
     ] = None
     continue_final_message: Annotated[
         bool, Meta(description="The answer continues the last message.")
@@ -140,7 +140,7 @@ class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
         dict[str, Any], Meta(description="Further variables of the chat template.")
     ] = field(default_factory=dict)
     reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it, or that "none" turns it off.')
+        str | None, Meta(description='For templates that know it; "none" turns reasoning off.')
     ] = None
     verbosity: Annotated[
         Verbosity | None, Meta(description="low, medium or high: for templates that know it.")

@@ -29,11 +29,11 @@ class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     content: Annotated[
         str | list[InputPart] | None, Meta(description="message, reasoning: a text or text parts.")
     ] = None
-    call_id: Annotated[str, Meta(description="The call, of both its items.")] = ""
+    call_id: Annotated[str, Meta(description="The call id, in both items of a call.")] = ""
     name: Annotated[str, Meta(description="function_call: the function.")] = ""
     arguments: Annotated[str, Meta(description="function_call: the JSON text of an object.")] = ""
     output: Annotated[
-        str | list[InputPart] | None, Meta(description="function_call_output: what came of it.")
+        str | list[InputPart] | None, Meta(description="function_call_output: the result.")
     ] = None
 
 
@@ -85,7 +85,7 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     input: Annotated[str | list[InputItem], Meta(description="A text of the user, or items.")]
     instructions: Annotated[str | None, Meta(description="A system message in front.")] = None
     previous_response_id: Annotated[
-        str | None, Meta(description="The stored response that this goes on from.")
+        str | None, Meta(description="The stored response to continue.")
     ] = None
     store: Annotated[
         bool, Meta(description="Keep the response, if the server has room for any.")
@@ -118,7 +118,7 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     )
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
     timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with what it has; 0 is no limit.")
+        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
     ] = 0
     rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
 

@@ -68,7 +68,7 @@ class LabelBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     apply_softmax: Annotated[
         bool, Meta(description="Probabilities among the labels, not among all tokens.")
     ] = False
-    item_first: Annotated[bool, Meta(description="The query comes behind the item.")] = False
+    item_first: Annotated[bool, Meta(description="The query comes after the item.")] = False
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
     rid: Annotated[Rid | None, Meta(description="The request's id.")] = None
     cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""

@@ -32,7 +32,7 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     ] = field(default_factory=list)
     add_generation_prompt: Annotated[
         bool | None,
-        Meta(description="Begin the assistant's turn; the default unless the last one goes on."),
+        Meta(description="Begin the assistant's turn; the default unless the last continues."),
     ] = None
     continue_final_message: Annotated[
         bool, Meta(description="The answer would continue the last message.")
@@ -41,7 +41,7 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
         dict[str, Any], Meta(description="Further variables of the chat template.")
     ] = field(default_factory=dict)
     reasoning_effort: Annotated[
-        str | None, Meta(description='For templates that know it, or that "none" turns it off.')
+        str | None, Meta(description='For templates that know it; "none" turns reasoning off.')
     ] = None
     verbosity: Annotated[
         Verbosity | None, Meta(description="low, medium or high: for templates that know it.")

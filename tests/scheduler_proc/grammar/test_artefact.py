@@ -94,9 +94,9 @@ def test_a_missing_file(tmp_path: Path) -> None:
     [
         (("a", "<f8", (1,), 0), "dtype"),
         (("a", "|O", (1,), 0), "dtype"),
-        (("a", "<i4", (1 << 40,), 0), "ends behind"),
+        (("a", "<i4", (1 << 40,), 0), "ends after"),
         (("a", "<i4", (-1,), 0), "no valid place"),
-        (("a", "<i4", (1,), 1 << 20), "ends behind"),
+        (("a", "<i4", (1,), 1 << 20), "ends after"),
         (("a", "<i4", (1,), -64), "no valid place"),
         (("a", "<i4", (1,), 4), "no valid place"),
     ],
