@@ -20,7 +20,7 @@ from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.llg.backend import parser_limits
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.schema.oracle import byte_tokenizer
-from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.shapes import Distinct, Objects, Values
 
 BENCH_FILE = "jsonschemabench_sample.jsonl"
@@ -43,7 +43,7 @@ class Orders:
     is one to try for each object schema of the grammar, and an unconstrained object takes any.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SchemaPlan) -> None:
         """`plan` has the shapes that the grammar prints."""
         self._shapes = list(_shapes(plan))
 
@@ -72,7 +72,7 @@ class _Shape:
         return self._ranks.get(name, len(self._ranks))
 
 
-def _shapes(plan: Plan) -> Iterator[_Shape]:
+def _shapes(plan: SchemaPlan) -> Iterator[_Shape]:
     for shape in (shape for shapes in plan.shapes.values() for shape in shapes):
         match shape:
             case Objects():

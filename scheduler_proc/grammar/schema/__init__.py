@@ -13,7 +13,7 @@ from scheduler_proc.grammar.schema.document import Document
 from scheduler_proc.grammar.schema.emit import BeyondSchemaError, Emitter
 from scheduler_proc.grammar.schema.flat import flat_regex
 from scheduler_proc.grammar.schema.normalise import Normaliser
-from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.rules import printed_rules
 from srt.wire.constraint import Whitespace
 
@@ -26,7 +26,7 @@ class PreparedSchema:
     where there is no `regex`, `prepare` has seen to that. `plan` has the shapes of all its parts.
     """
 
-    def __init__(self, plan: Plan, whitespace: Whitespace) -> None:
+    def __init__(self, plan: SchemaPlan, whitespace: Whitespace) -> None:
         self.plan, self._whitespace = plan, whitespace
         self.regex = flat_regex(plan, whitespace)
 
@@ -53,7 +53,9 @@ def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
     "compact" whitespace there is none between JSON tokens.
     """
     try:
-        prepared = PreparedSchema(Plan(Normaliser(Document(source)), ((0, True),)), whitespace)
+        prepared = PreparedSchema(
+            SchemaPlan(Normaliser(Document(source)), ((0, True),)), whitespace
+        )
         if prepared.regex is None:
             _ = prepared.grammar
         return prepared

@@ -12,7 +12,7 @@ from typing import Any
 from scheduler_proc.grammar.base import GrammarError
 from scheduler_proc.grammar.schema.numbers import EXACT, takes_regex
 from scheduler_proc.grammar.schema.pattern import Pattern, none_of
-from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     UNIVERSE,
@@ -45,7 +45,7 @@ class Emitter:
     """Prints the needs of one plan, those with parts as definitions. Its methods raise
     BeyondSchemaError."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SchemaPlan) -> None:
         self._plan = plan
         self._names: dict[Need, str] = {}
         self._definitions: dict[str, Any] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler_proc.grammar.schema.numbers import choice, integer_regex, takes_regex
 from scheduler_proc.grammar.schema.pattern import Pattern, none_of, one_of, pattern_of
-from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,
@@ -36,7 +36,7 @@ class _NotFlatError(Exception):
     """The schema cannot be, or should not be, one regex."""
 
 
-def flat_regex(plan: Plan, whitespace: str) -> str | None:
+def flat_regex(plan: SchemaPlan, whitespace: str) -> str | None:
     """The regex, in the syntax of Python's `re`, of the plan's JSON texts; None if not flat."""
     try:
         return _Printer(plan, _BLANKS[whitespace]).need(plan.root)
@@ -45,7 +45,7 @@ def flat_regex(plan: Plan, whitespace: str) -> str | None:
 
 
 class _Printer:
-    def __init__(self, plan: Plan, blanks: str) -> None:
+    def __init__(self, plan: SchemaPlan, blanks: str) -> None:
         self._plan = plan
         self._blanks = blanks
         self._open: set[Need] = set()

@@ -23,7 +23,7 @@ MAX_NEEDS = 10_000
 MAX_SHAPES = 50_000
 
 
-class Plan:
+class SchemaPlan:
     """`root` and `shapes`: for each reachable need but ANYTHING, its printable shapes."""
 
     def __init__(self, normaliser: Normaliser, root: Need) -> None:

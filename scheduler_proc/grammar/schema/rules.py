@@ -13,7 +13,7 @@ from scheduler_proc.grammar.schema.document import refuse
 from scheduler_proc.grammar.schema.emit import scalar_schema
 from scheduler_proc.grammar.schema.numbers import number_terminal, takes_regex
 from scheduler_proc.grammar.schema.pattern import one_of
-from scheduler_proc.grammar.schema.plan import Plan
+from scheduler_proc.grammar.schema.plan import SchemaPlan
 from scheduler_proc.grammar.schema.shapes import (
     ANYTHING,
     Arrays,
@@ -34,13 +34,13 @@ _MAX_PARTS = 500
 _NEVER = "/[^\\s\\S]/"  # an empty body would be the empty string
 
 
-def printed_rules(plan: Plan, whitespace: Whitespace) -> LLGrammar:
+def printed_rules(plan: SchemaPlan, whitespace: Whitespace) -> LLGrammar:
     """The grammar of a plan. Raises GrammarError for what no grammar can say."""
     return _Rules(plan, whitespace).grammar()
 
 
 class _Rules:
-    def __init__(self, plan: Plan, whitespace: Whitespace) -> None:
+    def __init__(self, plan: SchemaPlan, whitespace: Whitespace) -> None:
         self._plan = plan
         self._gap = " gap " if whitespace == "free" else " "
         self._comma = f'{self._gap}","{self._gap}'

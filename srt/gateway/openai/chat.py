@@ -35,7 +35,7 @@ _TOOLS = "tools"
 _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 
 
-class Reading(Struct, frozen=True, kw_only=True):
+class AnswerReading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
     `functions` are the tools that may be called (empty: look for none), by their names with the
@@ -63,7 +63,7 @@ class Chat(NamedTuple):
     by their places in the structural tag that was made of them."""
 
     request: Request
-    reading: Reading
+    reading: AnswerReading
     names: dict[str, str]
     places: dict[str, str]
 
@@ -100,7 +100,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         chat=chat_options(body, vocab.chat_template or ""),
         scoring=scoring,
     )
-    reading = Reading(
+    reading = AnswerReading(
         form=form,
         functions=plan.functions if plan is not None and reads_tools else {},
         constrained=plan is not None and given is not None and after in ("", reasoned),

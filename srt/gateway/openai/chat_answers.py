@@ -17,7 +17,7 @@ from srt.client.generation import GenerateOutput, Request
 from srt.files.vocab import Vocab
 from srt.gateway.http.turns import slices
 from srt.gateway.openai.answers import NewTokens, captures_in, ended, matched
-from srt.gateway.openai.chat import Chat, Reading
+from srt.gateway.openai.chat import AnswerReading, Chat
 from srt.gateway.openai.logprobs import (
     Position,
     TokenNames,
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 class ChatReader:
     """Reads one answer. `opened`: it begins inside the reasoning."""
 
-    def __init__(self, reading: Reading, opened: bool) -> None:
+    def __init__(self, reading: AnswerReading, opened: bool) -> None:
         self._splitter: ReasoningSplitter | None = None
         has_channels = reading.form.in_channels and reading.reasoning
         if reading.reasoning and not has_channels:
@@ -163,7 +163,7 @@ class ChatFace:
         self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
         self._prompt_ids = prompt_ids
         self._writers = [
-            _Writer(body, ChatReader(chat.reading, opened), chat.request, self._names)
+            _ChatWriter(body, ChatReader(chat.reading, opened), chat.request, self._names)
             for _ in range(body.n)
         ]
 
@@ -191,7 +191,7 @@ class ChatFace:
         return ranked_prompt(positions, self._names)
 
 
-class _Writer:
+class _ChatWriter:
     """Writes one choice piece by piece; whole answers are one piece.
 
     Log-probabilities and ids are those of every token that the model wrote, in reasoning and calls

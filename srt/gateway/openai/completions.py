@@ -103,7 +103,9 @@ class CompletionFace:
         self._samples = body.best_of or body.n
         self._names = TokenNames(vocab, body.return_tokens_as_token_ids)
         self._writers = [
-            _Writer(body, vocab, self._names, prompt, prompt_ids[i] if prompt_ids else None)
+            _CompletionWriter(
+                body, vocab, self._names, prompt, prompt_ids[i] if prompt_ids else None
+            )
             for i, prompt in enumerate(prompts)
             for _ in range(self._samples)
         ]
@@ -150,7 +152,7 @@ class CompletionFace:
         return UNSET
 
 
-class _Writer:
+class _CompletionWriter:
     """Writes one choice piece by piece; whole answers are one piece."""
 
     def __init__(

@@ -18,7 +18,7 @@ from srt.gateway.batch import Batch
 from srt.gateway.errors import report_defect
 from srt.gateway.http.turns import each_in_turn
 from srt.gateway.openai.answers import ended
-from srt.gateway.openai.chat import Reading
+from srt.gateway.openai.chat import AnswerReading
 from srt.gateway.openai.chat_answers import ChatReader
 from srt.gateway.wire.openai import ChatDelta
 from srt.gateway.wire.responses import (
@@ -51,7 +51,7 @@ class ResponseWriter:
         self,
         body: ResponsesRequest,
         model: str,
-        reading: Reading,
+        reading: AnswerReading,
         vocab: Vocab,
         generation: Generation,
         is_stored: bool = False,
