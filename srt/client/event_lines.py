@@ -14,9 +14,12 @@ async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     parts: list[bytes] = []  # of a line: joined once, so that a long one takes linear time
     async for chunk in response.aiter_bytes():
         *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            yield b"".join((*parts, line)).removesuffix(b"\r")
+        if parts and lines:
+            lines[0] = b"".join((*parts, lines[0]))
             parts.clear()
-        parts.append(rest)
+        for line in lines:
+            yield line.removesuffix(b"\r")
+        if rest:
+            parts.append(rest)
     if rest := b"".join(parts):
         yield rest

@@ -6,7 +6,7 @@ snapshots and does not hold up the others.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -40,34 +40,33 @@ class HttpSamples:
         self._abort = abort
         rids = [sample_rid(rid, i) for i in range(count)] if count > 1 else [rid]
         self.generations = [HttpGeneration(self, _nothing_yet(response, rid)) for rid in rids]
-        self.reader = asyncio.ensure_future(self.read()) if count > 1 else None
+        self.reader = asyncio.ensure_future(self._read_all()) if count > 1 else None
 
     @property
     def is_running(self) -> bool:
         """Whether a task still reads the stream."""
         return self.reader is not None and not self.reader.done()
 
-    async def read(self) -> None:
-        """All of the stream."""
+    async def _read_all(self) -> None:
         try:
-            while await self.advance():
-                pass
+            await self.read()
         finally:
             self._fail(RingError(_CUT))
 
-    async def advance(self) -> bool:
-        """Hand out the next event. False after the last one: then all samples have ended."""
+    async def read(self, reader: "HttpGeneration | None" = None) -> None:
+        """The stream until `reader` has news, or its end: then all samples have ended."""
         error: RequestError = RingError(_CUT)
         try:
             async for payload in self._events:
                 last = [generation.last for generation in self.generations]
                 for index, output in _parsed(self._parse, payload, last).items():
                     self.generations[index].take(output)
-                return True
+                if reader is not None and reader.changed.is_set():
+                    return reader.changed.clear()
         except RequestError as failure:
             error = failure
         self._fail(error)
-        return False
+        await self._response.aclose()
 
     def _fail(self, error: RequestError) -> None:
         for generation in self.generations:
@@ -112,17 +111,13 @@ class HttpGeneration(Snapshots):
 
     def known(self, delta: str) -> GenerateOutput:
         last = self.last
-        if (last.rid, last.delta) == (self.rid, delta):
+        if last.rid == self.rid and last.delta == delta:
             return last
         return msgspec.structs.replace(last, rid=self.rid, delta=delta)
 
-    async def until_changed(self) -> None:
-        if self._samples.reader is None:
-            while not self.changed.is_set():
-                await self._samples.advance()
-            self.changed.clear()
-        else:
-            await super().until_changed()
+    def until_changed(self) -> Coroutine[Any, Any, None]:
+        is_shared = self._samples.reader is not None
+        return super().until_changed() if is_shared else self._samples.read(self)
 
     async def complete(self) -> None:
         """The usage of a chat, which follows its end; and the connection can be used again."""

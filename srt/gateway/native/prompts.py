@@ -176,7 +176,11 @@ def _salts(body: NativeRequest, count: int) -> list[str]:
 def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: int) -> str | None:
     """The field of `body` that the ring's field `param` of prompt `index` came from."""
     if param in _SAMPLING_FIELDS:
-        at = f"[{index}]" if isinstance(body.sampling_params, list) else ""
+        sampling, at = body.sampling_params, ""
+        if isinstance(sampling, list):
+            sampling, at = sampling[index], f"[{index}]"
+        if param == "seed" and sampling.seed is None:
+            param = "sampling_seed"
         return f"sampling_params{at}.{param}"
     if param in ("text", "input_ids") or (param is None and is_list):
         name = "text" if body.text is not None else "input_ids"

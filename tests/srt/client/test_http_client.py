@@ -1,6 +1,7 @@
 """The HTTP transport against the gateway itself."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -422,6 +423,36 @@ async def test_a_strange_event_ends_the_request_with_the_servers_error(
         for generation in await client.submit_samples(request):
             with pytest.raises(RingError, match="cannot be read"):
                 await generation.result()
+
+
+class _Strange(httpx.AsyncByteStream):
+    """A stream that goes on after an event that cannot be read."""
+
+    is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"data: {}\n\n"
+        await asyncio.Event().wait()
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("n", [1, 2])
+async def test_the_connection_of_a_strange_event_is_closed(n: int) -> None:
+    stream = _Strange()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=stream, headers=EVENTS)
+
+    async with HttpClient("http://strange", transport=httpx.MockTransport(answer)) as client:
+        request = Request(text="a", sampling=SamplingParams(n=n))
+        samples = await client.submit_samples(request)
+        for generation in samples:
+            with pytest.raises(RingError, match="cannot be read"):
+                await generation.result()
+            await generation.aclose()
+        assert stream.is_closed
 
 
 async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
