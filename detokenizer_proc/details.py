@@ -11,25 +11,23 @@ class DetailRows:
 
     def __init__(self, num_top: int, num_ids: int) -> None:
         self._top_size, self._id_size = _BYTES * num_top, _BYTES * num_ids
-        self._top_ids, self._top_logprobs = bytearray(), bytearray()
-        self._id_logprobs = bytearray()
+        self._top_ids, self._top_values = bytearray(), bytearray()
+        self._id_values = bytearray()
 
     def add(self, detail: LogprobDetail, count: int) -> None:
         """Append the first `count` rows."""
         self._top_ids += detail.top_ids[: self._top_size * count]
-        self._top_logprobs += detail.top_logprobs[: self._top_size * count]
-        self._id_logprobs += detail.id_logprobs[: self._id_size * count]
+        self._top_values += detail.top_values[: self._top_size * count]
+        self._id_values += detail.id_values[: self._id_size * count]
 
     def keep(self, count: int) -> None:
         """Drop all but the first `count` rows."""
         del self._top_ids[self._top_size * count :]
-        del self._top_logprobs[self._top_size * count :]
-        del self._id_logprobs[self._id_size * count :]
+        del self._top_values[self._top_size * count :]
+        del self._id_values[self._id_size * count :]
 
     def packed(self) -> LogprobDetail | None:
         """All rows; None if there are none."""
-        if not (self._top_ids or self._id_logprobs):
+        if not (self._top_ids or self._id_values):
             return None
-        return LogprobDetail(
-            bytes(self._top_ids), bytes(self._top_logprobs), bytes(self._id_logprobs)
-        )
+        return LogprobDetail(bytes(self._top_ids), bytes(self._top_values), bytes(self._id_values))

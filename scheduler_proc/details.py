@@ -30,8 +30,8 @@ class StepDetails:
         ids = slice(*self._id_indptr[[first, first + count]])
         return LogprobDetail(
             top_ids=pack_ids(logprobs.top_ids[top]),
-            top_logprobs=pack_floats(logprobs.top_logprobs[top]),
-            id_logprobs=pack_floats(logprobs.id_logprobs[ids]),
+            top_values=pack_floats(logprobs.top_logprobs[top]),
+            id_values=pack_floats(logprobs.id_logprobs[ids]),
         )
 
 
@@ -39,6 +39,6 @@ def no_detail(num_top: int, num_ids: int) -> LogprobDetail:
     """Of a position that has no log-probabilities."""
     return LogprobDetail(
         top_ids=pack_ids(np.zeros(num_top, np.int32)),
-        top_logprobs=pack_floats(np.full(num_top, np.nan)),
-        id_logprobs=pack_floats(np.full(num_ids, np.nan)),
+        top_values=pack_floats(np.full(num_top, np.nan)),
+        id_values=pack_floats(np.full(num_ids, np.nan)),
     )

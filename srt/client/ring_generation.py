@@ -225,16 +225,16 @@ def _top_rows(detail: LogprobDetail | None, count: int) -> list[list[tuple[float
     if detail is None or not detail.top_ids:
         return [[] for _ in range(count)]
     ids = unpack_ids(detail.top_ids).reshape(count, -1).tolist()
-    values = unpack_floats(detail.top_logprobs).reshape(count, -1).tolist()
+    values = unpack_floats(detail.top_values).reshape(count, -1).tolist()
     rows = zip(values, ids, strict=True)
     return [list(zip(row_values, row_ids, strict=True)) for row_values, row_ids in rows]
 
 
 def _id_rows(detail: LogprobDetail | None, count: int) -> list[list[float]]:
     """Of each of `count` positions, the log-probabilities of the named tokens."""
-    if detail is None or not detail.id_logprobs:
+    if detail is None or not detail.id_values:
         return [[] for _ in range(count)]
-    rows: list[list[float]] = unpack_floats(detail.id_logprobs).reshape(count, -1).tolist()
+    rows: list[list[float]] = unpack_floats(detail.id_values).reshape(count, -1).tolist()
     return rows
 
 

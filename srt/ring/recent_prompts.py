@@ -23,14 +23,14 @@ class RecentPrompts:
 
     def own_len(self, req: TokenizedReq) -> int:
         """How many tokens `req` has of its own; at least the last one. It is remembered."""
-        data, shared = req.input_ids, 0
+        data, own_salt, shared = req.input_ids, req.cache_salt, 0
         most = len(data) // 4 - 1 if len(data) > HEAD_BYTES else 0
         for salt, other in reversed(self._last):
             if shared == most:
                 break
-            if salt == req.cache_salt and other[:HEAD_BYTES] == data[:HEAD_BYTES]:
+            if salt == own_salt and other[:HEAD_BYTES] == data[:HEAD_BYTES]:
                 shared = max(shared, _shared_len(data, other, most))
-        self._last.append((req.cache_salt, data))
+        self._last.append((own_salt, data))
         return len(data) // 4 - shared
 
 

@@ -202,12 +202,12 @@ class Finish(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 class LogprobDetail(Struct, frozen=True, array_like=True, omit_defaults=True):
     """Log-probabilities at t positions besides the chosen tokens': of the k most likely tokens,
-    best first (`top_ids` int32 [t, k], `top_logprobs` float32 [t, k]), and of m tokens that the
-    request names (`id_logprobs` float32 [t, m])."""
+    best first (`top_ids` int32 [t, k], `top_values` float32 [t, k]), and of m tokens that the
+    request names (`id_values` float32 [t, m])."""
 
     top_ids: bytes = b""
-    top_logprobs: bytes = b""
-    id_logprobs: bytes = b""
+    top_values: bytes = b""
+    id_values: bytes = b""
 
 
 # ---- client -> back (the detokenizer's ROUTER) -----------------------------------------------

@@ -119,7 +119,7 @@ def _rows_of(detail: LogprobDetail | None, count: int, rows: slice) -> LogprobDe
     """These of the `count` rows of a detail."""
     if detail is None:
         return None
-    columns = (detail.top_ids, detail.top_logprobs, detail.id_logprobs)
+    columns = (detail.top_ids, detail.top_values, detail.id_values)
     widths = [len(column) // count for column in columns]
     parts = zip(columns, widths, strict=True)
     return LogprobDetail(*(column[rows.start * w : rows.stop * w] for column, w in parts))
@@ -135,4 +135,4 @@ def _size(output: Output) -> int:
 def _detail_size(detail: LogprobDetail | None) -> int:
     if detail is None:
         return 0
-    return len(detail.top_ids) + len(detail.top_logprobs) + len(detail.id_logprobs)
+    return len(detail.top_ids) + len(detail.top_values) + len(detail.id_values)

@@ -183,7 +183,7 @@ def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> No
         pack_ids([2, 3]), pack_floats([-2.0, -2.0]), pack_floats([-3.0, -4.0, -3.0, -4.0])
     )
     named = start(3, stream=True, scoring=Scoring(ids=[5]))
-    only = LogprobDetail(id_logprobs=pack_floats([-1.0]))
+    only = LogprobDetail(id_values=pack_floats([-1.0]))
     later = replace(batch({3: b"b"}, (named,), logprobs=[-0.5]), details={0: only})
     assert only_output(detokenizer.step(later)).detail == only
 

@@ -72,7 +72,7 @@ class Reader:
             del self.named[len(self.named) - output.dropped :]
             if output.detail is not None:
                 self.tops += unpack_ids(output.detail.top_ids).reshape(-1, 2).tolist()
-                self.named += unpack_floats(output.detail.id_logprobs).reshape(-1, 3).tolist()
+                self.named += unpack_floats(output.detail.id_values).reshape(-1, 3).tolist()
                 assert output.detail.top_ids == detail(unpack_ids(output.ids).tolist()).top_ids
             assert (output.detail is not None) == (self.scored and len(output.ids) > 0)
             self.last = output

@@ -79,8 +79,8 @@ class Collected:
         self._extend("ids", unpack_ids(output.ids).reshape(-1, 1), output.dropped)
         self._extend("logprobs", unpack_floats(output.logprobs).reshape(-1, 1), output.dropped)
         self._extend("top ids", unpack_ids(got.top_ids).reshape(-1, k or 1), output.dropped)
-        self._extend("tops", unpack_floats(got.top_logprobs).reshape(-1, k or 1), output.dropped)
-        self._extend("named", unpack_floats(got.id_logprobs).reshape(-1, m or 1), output.dropped)
+        self._extend("tops", unpack_floats(got.top_values).reshape(-1, k or 1), output.dropped)
+        self._extend("named", unpack_floats(got.id_values).reshape(-1, m or 1), output.dropped)
 
     def _extend(self, name: str, new: Any, dropped: int) -> None:
         rows = self.rows.setdefault(name, [])

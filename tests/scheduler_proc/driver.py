@@ -249,8 +249,8 @@ def _details_of(start: ReqStart, detail: LogprobDetail | None, count: int) -> li
         assert not scoring.has_details, "a detail is missing"
         return []
     top_ids = unpack_ids(detail.top_ids).reshape(count, num_top).tolist()
-    top_logprobs = unpack_floats(detail.top_logprobs).reshape(count, num_top).tolist()
-    id_logprobs = unpack_floats(detail.id_logprobs).reshape(count, num_ids).tolist()
+    top_logprobs = unpack_floats(detail.top_values).reshape(count, num_top).tolist()
+    id_logprobs = unpack_floats(detail.id_values).reshape(count, num_ids).tolist()
     return [Detail(*parts) for parts in zip(top_ids, top_logprobs, id_logprobs, strict=True)]
 
 

@@ -167,10 +167,10 @@ def _rids(rid: str | list[str] | None, count: int, is_list: bool) -> list[str | 
 
 
 def _salts(body: NativeRequest, count: int) -> list[str]:
-    if body.cache_salt and body.extra_key and body.cache_salt != body.extra_key:
+    salt, key = body.cache_salt, body.extra_key
+    if salt and key and salt != key:
         raise RequestError("extra_key and cache_salt are one field: give one", param="extra_key")
-    name = "cache_salt" if body.cache_salt else "extra_key"
-    return _per_prompt(body.cache_salt or body.extra_key, count, name)
+    return _per_prompt(salt or key, count, "cache_salt" if salt else "extra_key")
 
 
 def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: int) -> str | None:

@@ -23,6 +23,7 @@ from srt.gateway.constraint.fields import (
 )
 from srt.gateway.openai.chat_messages import chat_messages
 from srt.gateway.openai.tool_plan import tool_plan
+from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.tokens import TokenizeBody
 from srt.wire.constraint import ConstraintKind
@@ -93,12 +94,10 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         stream=body.stream,
         sampling=body.to_params(given, after, limit),
         messages=messages,
-        rid=body.rid,
-        cache_salt=body.cache_salt,
-        timeout_ms=body.timeout_ms,
         tools=shown,
         chat=chat_options(body, vocab.chat_template or ""),
         scoring=scoring,
+        **shared_fields(body),
     )
     reading = AnswerReading(
         form=form,

@@ -21,6 +21,7 @@ from srt.gateway.openai.logprobs import (
     prompt_positions,
     ranked_prompt,
 )
+from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import (
     CompletionChoice,
     CompletionLogprobs,
@@ -58,10 +59,8 @@ def completion_requests(
             sampling=sampling,
             text=value if isinstance(value, str) else None,
             input_ids=None if isinstance(value, str) else value,
-            rid=f"{body.rid}_{i}" if body.rid and many else body.rid,
-            cache_salt=body.cache_salt,
-            timeout_ms=body.timeout_ms,
             scoring=scoring,
+            **shared_fields(body, i if many else None),
         )
         for i, value in enumerate(values)
     ]

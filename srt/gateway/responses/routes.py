@@ -31,6 +31,7 @@ from srt.gateway.openai.chat import Chat, chat_of, placed
 from srt.gateway.responses.answers import ResponseWriter, response_events
 from srt.gateway.responses.input import input_items, input_messages
 from srt.gateway.wire.fields import RESPONSES
+from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.responses import (
     FunctionChoice,
@@ -147,9 +148,7 @@ def _chat(
         tools=[_tool(body, i) for i in range(len(body.tools))],
         tool_choice=_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
-        cache_salt=body.cache_salt,
-        timeout_ms=body.timeout_ms,
-        rid=body.rid,
+        **shared_fields(body),
     )
     try:
         return chat_of(asked, reasoning, vocab)

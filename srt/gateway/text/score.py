@@ -19,6 +19,7 @@ from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
+from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import PromptTokensDetails, Usage
 from srt.gateway.wire.score import (
     LABEL_KIND,
@@ -62,9 +63,8 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
         continuations=body.continuations,
         text=body.text,
         input_ids=body.input_ids,
-        cache_salt=body.cache_salt,
-        rid=rid,
         literal_spans=tuple(body.literal_spans),
+        **{**shared_fields(body), "rid": rid},
     )
     mine = (tenant(), rid)
     gateway.live.setdefault(mine, score)
@@ -124,8 +124,7 @@ async def _last_positions(
             input_ids=None if is_text else prompt,
             sampling=_NEXT_TOKEN,
             scoring=Scoring(ids=body.label_token_ids),
-            rid=body.rid and f"{body.rid}_{index}",
-            cache_salt=body.cache_salt,
+            **shared_fields(body, index),
         )
         for index, prompt in enumerate(prompts)
     ]

@@ -4,7 +4,7 @@ Requests list the honoured fields only; the others are in `fields`. The structs 
 schema that the documentation shows.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -18,8 +18,23 @@ from srt.wire.sampling import Int, SamplingParams
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Rid = Annotated[str, Meta(min_length=1, max_length=256)]
+OwnRid = Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")]
+Salt = Annotated[str, Meta(description="Prompts share KV under one salt only.")]
+TimeoutMs = Annotated[
+    Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
+]
 LogprobEntry = tuple[float | None, int, str | None]
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+def shared_fields(body: Struct, index: int | None = None) -> dict[str, Any]:
+    """The fields of `body` that go into the client's request as they are. A prompt of several has
+    an `index`, which its id ends with."""
+    names = ("rid", "cache_salt", "timeout_ms")
+    fields = {name: getattr(body, name) for name in names if hasattr(body, name)}
+    if index is not None and fields["rid"]:
+        fields["rid"] += f"_{index}"
+    return fields
 
 
 class NativeSampling(SamplingFields, kw_only=True, frozen=True):
@@ -46,6 +61,13 @@ class NativeSampling(SamplingFields, kw_only=True, frozen=True):
             min_new_tokens=self.min_new_tokens,
             seed=self.seed if self.sampling_seed is None else self.sampling_seed,
         )
+
+
+class RequestBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """Fields of bodies that have no sampling parameters of their own."""
+
+    rid: OwnRid = None
+    cache_salt: Salt = ""
 
 
 class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -92,9 +114,7 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         list[tuple[Count, Count]],
         Meta(description="Parts of the one text, [start, stop], in which control tokens are text."),
     ] = field(default_factory=list)
-    timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
-    ] = 0
+    timeout_ms: TimeoutMs = 0
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
-from srt.gateway.wire.native import Count, Rid, TokenId
+from srt.gateway.wire.native import Count, OwnRid, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
@@ -46,11 +46,9 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     return_tokens_as_token_ids: Annotated[
         bool, Meta(description="vLLM's: tokens in log-probabilities are written token_id:5.")
     ] = False
-    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
-    timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
-    ] = 0
-    rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
+    rid: OwnRid = None
+    cache_salt: Salt = ""
+    timeout_ms: TimeoutMs = 0
 
     def to_params(
         self, given: Given | None, after: str, max_new_tokens: int | None

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.native import Count, Rid
+from srt.gateway.wire.native import Count, RequestBody, TimeoutMs
 from srt.gateway.wire.openai import Verbosity
 from srt.wire.sampling import Int
 
@@ -78,7 +78,7 @@ class FunctionChoice(Struct, forbid_unknown_fields=True, frozen=True):
     name: str
 
 
-class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
     """The body of /v1/responses."""
 
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
@@ -116,11 +116,7 @@ class ResponsesRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=
     metadata: Annotated[dict[str, str], Meta(description="Given back in the answer.")] = field(
         default_factory=dict
     )
-    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
-    timeout_ms: Annotated[
-        Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
-    ] = 0
-    rid: Annotated[Rid | None, Meta(description="The request's id; otherwise a new one.")] = None
+    timeout_ms: TimeoutMs = 0
 
 
 class OutputText(Struct, frozen=True, kw_only=True):

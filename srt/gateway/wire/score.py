@@ -3,18 +3,18 @@ the documentation shows."""
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from srt.client.generation import ScoreOutput
 from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind
-from srt.gateway.wire.native import Count, Rid, TokenId
+from srt.gateway.wire.native import Count, RequestBody, TokenId
 from srt.gateway.wire.openai import Usage
 
 SCORE_KIND: Kind = NO_EXTRAS
 LABEL_KIND = Kind({"user": Ignored("an end-user label")})
 
 
-class ScoreBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class ScoreBody(RequestBody, kw_only=True, frozen=True):
     """The body of /score_choices. Exactly one of text and input_ids is the prefix."""
 
     continuations: Annotated[
@@ -26,9 +26,7 @@ class ScoreBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     literal_spans: Annotated[
         list[tuple[Count, Count]],
         Meta(description="Parts of `text`, [start, stop], in which control tokens are text."),
-    ] = []
-    rid: Annotated[Rid | None, Meta(description="The request's id.")] = None
-    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
+    ] = field(default_factory=list)
 
 
 class ScoredChoice(Struct, frozen=True, kw_only=True):
@@ -55,7 +53,7 @@ class ScoreResponse(Struct, frozen=True, kw_only=True):
     e2e_latency: float
 
 
-class LabelBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class LabelBody(RequestBody, kw_only=True, frozen=True):
     """The body of /v1/score. Query and items are all texts or all token ids."""
 
     query: Annotated[str | list[TokenId], Meta(description="What all prompts have in common.")]
@@ -70,8 +68,6 @@ class LabelBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     ] = False
     item_first: Annotated[bool, Meta(description="The query comes after the item.")] = False
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
-    rid: Annotated[Rid | None, Meta(description="The request's id.")] = None
-    cache_salt: Annotated[str, Meta(description="Prompts share KV under one salt only.")] = ""
 
 
 class LabelScores(Struct, frozen=True, kw_only=True):
