@@ -9,15 +9,15 @@ import httpx
 
 
 async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Lines as they come, without their end. Only a newline ends one: httpx's own splitting also
-    takes U+2028 and the like, which JSON may hold as they are."""
+    """Lines as they come, without their end and those that are empty. Only a newline ends one:
+    httpx's own splitting also takes U+2028 and the like, which JSON may hold as they are."""
     parts: list[bytes] = []  # of a line: joined once, so that a long one takes linear time
     async for chunk in response.aiter_bytes():
         *lines, rest = chunk.split(b"\n")
         if parts and lines:
             lines[0] = b"".join((*parts, lines[0]))
             parts.clear()
-        for line in lines:
+        for line in filter(None, lines):
             yield line.removesuffix(b"\r")
         if rest:
             parts.append(rest)

@@ -31,8 +31,6 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
     """An event of /generate: all that is known of one sample."""
     index = payload.get("index", 0)
     meta = payload["meta_info"]
-    output_logprobs = meta.get("output_token_logprobs")
-    prompt_logprobs = meta.get("input_token_logprobs")
     output = GenerateOutput(
         rid=meta["id"],
         text=payload["text"],
@@ -42,18 +40,25 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         cached_tokens=meta["cached_tokens"],
         completion_tokens=meta["completion_tokens"],
         finish=_finish(meta["finish_reason"]),
-        output_logprobs=None if output_logprobs is None else [e[0] for e in output_logprobs],
-        prompt_logprobs=None if not prompt_logprobs else [(e[0], e[1]) for e in prompt_logprobs],
         jump_forward_tokens=meta.get("jump_forward_tokens", 0),
         forward_passes=meta.get("forward_passes", 0),
         healed_tokens=meta.get("healed_tokens", 0),
-        output_top_logprobs=_rows(meta, "output_top_logprobs", _pairs),
-        prompt_top_logprobs=_rows(meta, "input_top_logprobs", _pairs),
-        output_id_logprobs=_rows(meta, "output_token_ids_logprobs", _values),
-        prompt_id_logprobs=_rows(meta, "input_token_ids_logprobs", _values),
         captures=_captures(meta),
+        **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}
+
+
+def _logprobs(meta: Any) -> dict[str, Any]:
+    """The fields of an output that a request without log-probabilities has none of."""
+    return {
+        "output_logprobs": _values(meta["output_token_logprobs"]),
+        "prompt_logprobs": _rows(meta, "input_token_logprobs", lambda entry: (entry[0], entry[1])),
+        "output_top_logprobs": _rows(meta, "output_top_logprobs", _pairs),
+        "prompt_top_logprobs": _rows(meta, "input_top_logprobs", _pairs),
+        "output_id_logprobs": _rows(meta, "output_token_ids_logprobs", _values),
+        "prompt_id_logprobs": _rows(meta, "input_token_ids_logprobs", _values),
+    }
 
 
 def _captures(meta: Any) -> list[Capture] | None:

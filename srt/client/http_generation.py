@@ -40,6 +40,7 @@ class HttpSamples:
         self._abort = abort
         rids = [sample_rid(rid, i) for i in range(count)] if count > 1 else [rid]
         self.generations = [HttpGeneration(self, _nothing_yet(response, rid)) for rid in rids]
+        self._last = [generation.last for generation in self.generations]
         self.reader = asyncio.ensure_future(self._read_all()) if count > 1 else None
 
     @property
@@ -55,14 +56,14 @@ class HttpSamples:
 
     async def read(self, reader: "HttpGeneration | None" = None) -> None:
         """The stream until `reader` has news, or its end: then all samples have ended."""
-        error: RequestError = RingError(_CUT)
         try:
             async for payload in self._events:
-                last = [generation.last for generation in self.generations]
-                for index, output in _parsed(self._parse, payload, last).items():
+                for index, output in _parsed(self._parse, payload, self._last).items():
                     self.generations[index].take(output)
+                    self._last[index] = output
                 if reader is not None and reader.changed.is_set():
                     return reader.changed.clear()
+            error: RequestError = RingError(_CUT)
         except RequestError as failure:
             error = failure
         self._fail(error)
@@ -103,7 +104,7 @@ class HttpGeneration(Snapshots):
         """What is known of it now."""
         if self.error is not None:
             return
-        if not self.has_ended and _is_news(output, self.last):
+        if self.finish is None and _is_news(output, self.last):
             self.wake()
         self.last = output
         self.text, self.finish = output.text, output.finish

@@ -8,7 +8,7 @@ import pytest
 from srt.client.event_lines import event_lines
 
 STREAM = "data: one\u2028é\r\n\ndata: two\n\nlast".encode()
-LINES = ["data: one\u2028é", "", "data: two", "", "last"]
+LINES = ["data: one\u2028é", "data: two", "last"]
 
 
 class Chunks(httpx.AsyncByteStream):
