@@ -117,7 +117,7 @@ ZMQ_FILES = (
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
 )
-MAX_FILE_LINES = 600
+MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
 
 
