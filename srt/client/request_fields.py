@@ -75,17 +75,23 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
         raise RequestError(f"{path}: {error}", param=path or None) from None
 
 
+@cache
+def _parts(kind: Any) -> tuple[tuple[Any, ...], Any, Any]:
+    """The kinds of an annotation, the one of them that is more than text, and its items' kind."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    (other,) = [each for each in kinds if each not in (str, NoneType)] or [str]
+    return kinds, other, get_args(other)[0] if get_origin(other) in (list, Sequence) else None
+
+
 def _value(path: str, kind: Any, value: Any) -> Any:
     """`value` as an annotation says: structs, lists of structs and ids are made here."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    kinds, kind, item = _parts(kind)
     if value is None and NoneType in kinds:
         return None
     if isinstance(value, str) and str in kinds:
         return _leaf(path, str, value)
-    (kind,) = [each for each in kinds if each not in (str, NoneType)] or [str]
     if _is_struct(kind):
         return _struct(path, kind, value)
-    item = get_args(kind)[0] if get_origin(kind) in (list, Sequence) else None
     if kind == Sequence[int]:
         return _ids(path, value)
     if not _is_struct(item) and get_origin(item) is not UnionType:
