@@ -4,15 +4,15 @@ Routes carry a `RouteDoc` in their options (see `documented`). A body's schema a
 that are accepted without being honoured, from its `Kind`, and null where the server takes it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from srt.gateway.errors import ErrorBody
-from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind
+from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind, rule_sentences
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -85,6 +85,9 @@ class _Schemas:
             types += [t for t in (doc.body, doc.answer, doc.events, *doc.query.values()) if t]
         template = _REFS + "{name}"
         found, self.components = msgspec.json.schema_components(types, ref_template=template)
+        for struct in {struct for kind in types for struct in _structs(kind)}:
+            for name, sentences in rule_sentences(struct).items():
+                self.components[struct.__name__]["properties"][name]["description"] += sentences
         self._found = list(zip(types, found, strict=True))
         self._done: set[str] = set()
         for doc in docs:
@@ -111,6 +114,16 @@ class _Schemas:
                     properties[field] = _or_null(properties[field])
             for field, treatment in kind.fields.items():
                 properties.setdefault(field, _unused(treatment))
+
+
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    """The structs that a type names, and those in their fields."""
+    parts: Iterable[Any] = get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        yield kind
+        parts = get_type_hints(kind).values()
+    for part in parts:
+        yield from _structs(part)
 
 
 def _names_in(schema: Any) -> Iterator[str]:

@@ -273,12 +273,18 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
-def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
-    """Every field of a kind of request: honoured ones from `struct`, then the others by class."""
-    _, components = msgspec.json.schema_components([struct])
+def rule_sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """What the rules of a struct's fields say, to follow their descriptions."""
     rules: dict[str, str] = {}
     for name, rule in rules_of(struct):
         rules[name] = f"{rules.get(name, '')} {rule.words[0].upper()}{rule.words[1:]}."
+    return rules
+
+
+def describe(struct: type[msgspec.Struct], kind: Kind) -> Iterator[FieldRow]:
+    """Every field of a kind of request: honoured ones from `struct`, then the others by class."""
+    _, components = msgspec.json.schema_components([struct])
+    rules = rule_sentences(struct)
     for name, schema in components[struct.__name__]["properties"].items():
         yield FieldRow(name, "honoured", schema.get("description", "") + rules.get(name, ""))
     for name, field in sorted(kind.fields.items()):

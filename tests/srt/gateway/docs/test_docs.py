@@ -12,6 +12,7 @@ from srt.gateway.routes import HANDLERS
 from srt.gateway.wire.fields import CHAT, COMPLETION, NATIVE, NATIVE_SAMPLING, Kind, OnlyNeutral
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.gateway.wire.openai import ChatRequest, CompletionRequest
+from srt.wire.sampling import rules_of
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import in_process
 
@@ -105,6 +106,14 @@ def test_bodies_have_all_fields_that_are_taken(document: Any, struct: Any, kind:
     for name, field in kind.fields.items():
         if isinstance(field, OnlyNeutral):
             assert properties[name]["enum"][0] is None
+
+
+@pytest.mark.parametrize("struct", [NativeSampling, ChatRequest, CompletionRequest])
+def test_descriptions_say_the_rules(document: Any, struct: Any) -> None:
+    properties = document["components"]["schemas"][struct.__name__]["properties"]
+    for name, rule in rules_of(struct):
+        assert rule.words[1:] in properties[name]["description"]
+    assert properties["top_p"]["description"] == "1 is off. Must be in (0, 1]."
 
 
 async def test_keys_are_told() -> None:
