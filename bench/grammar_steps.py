@@ -3,7 +3,7 @@ in this process, jump-forward off, all masks seen before.
 
 A step of reqs with a grammar cannot be sealed before the step before has been read (lag 0), so
 its commit and seal are exposed: the model waits for them. Without a grammar they are hidden (lag
-1) behind the step that runs.
+1) after the step that runs.
 """
 
 import time

@@ -129,7 +129,7 @@ async def measure(url: str, name: str, orders: Connection, args: argparse.Namesp
 
 
 async def _drained(client: AsyncClient) -> None:
-    """Until the compile worker has done what the attack left behind: until a new constraint,
+    """Until the compile worker has done what the attack left over: until a new constraint,
     which queues behind that, has been compiled."""
     while True:
         sampling = {"regex": f"x{time.monotonic_ns()}", "max_new_tokens": 1}

@@ -113,7 +113,7 @@ HTTP_ATTACKS: dict[str, Attack] = {
 
 def attack(url: str, orders: Connection) -> None:
     """The attacker's process: a name begins an attack, "" ends it and asks for its Answers. It
-    tells when it is ready, and when an attack has begun."""
+    reports when it is ready, and when an attack has begun."""
     allow_connections(FLOOD)
     orders.send("ready")
     asyncio.run(_obey(url, orders))
@@ -145,7 +145,7 @@ class Phase(NamedTuple):
 
 
 async def phase(url: str, ring: str, seconds: float) -> Phase:
-    """Streams and short requests for so many seconds."""
+    """Streams and short requests for this many seconds."""
     found = Phase([], Counter(), Counter())
     async with AsyncClient(url) as over_http, AsyncClient(ring) as over_ring:
         asking = asyncio.create_task(_ask(url, found))

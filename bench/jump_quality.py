@@ -127,7 +127,7 @@ class Laboratory:
         )
 
     def _batches(self, core: Scheduler) -> Iterator[TokenBatch]:
-        """What the core tells, step by step, until it has no work."""
+        """What the core reports, step by step, until it has no work."""
         while core.has_work:
             plan = core.prepare(0.0)
             step = None if plan is None else core.seal(plan)

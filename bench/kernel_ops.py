@@ -73,7 +73,7 @@ class Linear(NamedTuple):
         return "int8" if self.format in INT8_FORMATS else "fp32"
 
     def title(self, rows: int) -> str:
-        """The name of the row with so many activations."""
+        """The name of the row with this many activations."""
         shape = f"{self.inputs}x{self.outputs} {self.format.name}"
         return f"linear {self.name} {shape}, M={rows}"
 

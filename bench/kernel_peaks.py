@@ -57,7 +57,7 @@ def measure_machine(setting: Setting, show: Callable[[str, str], None]) -> Peaks
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[str]:
-    """Such as "L2 2048K"; empty where the system does not tell."""
+    """Such as "L2 2048K"; empty where the system does not say."""
     found = []
     for index in sorted(folder.glob("index*")):
         level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))

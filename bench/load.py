@@ -20,7 +20,7 @@ PROBE_TOKENS = 400
 
 class Record(Struct):
     """One request. Times are `time.perf_counter()` seconds; `chunk_times` has one per chunk of
-    text. `cached_tokens` is None when the server does not tell."""
+    text. `cached_tokens` is None when the server does not report it."""
 
     started: float
     ended: float = 0.0
@@ -94,7 +94,7 @@ class LoadGenerator:
         return reply.is_success
 
     async def server_info(self) -> Any:
-        """What the server tells about itself, or None."""
+        """What the server reports about itself, or None."""
         reply = await self._http.get("/server_info")
         try:
             return reply.json() if reply.is_success else None

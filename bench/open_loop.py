@@ -1,8 +1,8 @@
 """`python -m bench.open_loop`: sends requests at a rate that does not depend on the answers.
 
-It runs as a process of its own, whose CPU time it tells: what it takes is taken from the server
+It runs as a process of its own, whose CPU time it reports: what it takes is taken from the server
 that it measures. So it speaks just enough HTTP for that, over kept connections, and looks for no
-more in a stream than its first event and its end. With `--concurrency` it keeps so many requests
+more in a stream than its first event and its end. With `--concurrency` it keeps this many requests
 in flight instead. The report goes to stdout as JSON.
 """
 
@@ -35,7 +35,7 @@ class Exchange(Struct):
     first: float = 0.0
     ended: float = 0.0
     status: int = 0
-    failed: bool = False  # the stream was cut, or told an error
+    failed: bool = False  # the stream was cut, or reported an error
 
 
 class OpenLoopReport(Struct):
@@ -197,7 +197,7 @@ class Generator:
 
 
 def bodies(model: str, words: int, max_tokens: int, count: int, seed: int) -> Iterator[bytes]:
-    """Requests of so many words each, all different, made ahead of the run."""
+    """Requests of this many words each, all different, made ahead of the run."""
     source = TextSource(seed)
     options = {"model": model, "max_tokens": max_tokens, "temperature": 0, "stream": True}
     made = [

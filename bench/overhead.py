@@ -93,7 +93,7 @@ class Client:
         return Served((long.wall_s - short.wall_s) / steps, exposed / computed, cpu_s)
 
     async def _answers(self, tokens: int) -> Run:
-        """All answers of so many tokens, to their ends."""
+        """All answers of this many tokens, to their ends."""
         began, cpu, others = time.perf_counter(), time.process_time(), cpu_seconds(os.getpid())
         await asyncio.gather(*(self._answer(i, tokens) for i in range(self._rows)))
         parts = dict.fromkeys(PARTS, 0.0)
@@ -130,7 +130,7 @@ async def measure(rows: int, stream: bool, log: Path) -> Served:
 
 
 async def settled() -> None:
-    """Returns when the processes of this one idle: a server has work behind its start, such as
+    """Returns when the processes of this one idle: a server has work after its start, such as
     taking the pool's memory, that is done once."""
     for _ in range(MAX_SETTLE_ROUNDS):
         before = cpu_seconds(os.getpid(), engine_module="")

@@ -2,7 +2,7 @@
 
 A server is started, and its capacity measured with CLOSED requests in flight. Then requests arrive
 at random at multiples of that rate, whatever becomes of the earlier ones, from a generator in a
-process of its own (`bench.open_loop`), on one core, whose CPU time is told. Answers count while
+process of its own (`bench.open_loop`), on one core, whose CPU time is reported. Answers count while
 requests are being sent, after the first RAMP_S seconds; latencies are those of all that were sent.
 
 "in time": complete answers whose first token came within the bound on the wait, per second. "of

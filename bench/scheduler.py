@@ -2,7 +2,7 @@
 
 A null executor answers at once, so all time is the core's: CPU microseconds of this thread, at lag
 1, as the actor drives it. Rows that decode: per step, by the number of rows, with room in the pool
-and where every slot has to be evicted. A queue: per step that looks at so many waiting requests and
+and where every slot has to be evicted. A queue: per step that looks at `waiting` requests and
 admits one; the mean is over all looks, as what the core keeps of the queue is not renewed at each.
 """
 

@@ -103,7 +103,7 @@ class NotedClock(StepClock):
 
 
 class LoopAlone(SchedulerActor):
-    """The loop over one core; what it tells goes nowhere."""
+    """The loop over one core; what it sends goes nowhere."""
 
     def __init__(self, core: Scheduler, step_s: float) -> None:
         self.args = SimpleNamespace(check_invariants=False)  # type: ignore[assignment]

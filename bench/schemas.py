@@ -122,7 +122,7 @@ class OrderSearch:
         self._forks = 0
 
     def accepts(self, value: Any) -> bool | None:
-        """Whether some order is accepted; None if it was not found in so many tries."""
+        """Whether some order is accepted; None if it was not found in this many tries."""
         self._forks = 0
         given = self._sorted(value) if self._orders is None else value
         if self._walk(self._matcher.deep_copy(), (given, None)):

@@ -1,7 +1,7 @@
 """`python -m bench.serving`: measures any OpenAI-compatible server on the serving workloads.
 
 With `--url` the server is up; its prefix cache is emptied before each workload where the server can
-do that, and the report tells whether it did, because a second run with the same seed would
+do that, and the report says whether it did, because a second run with the same seed would
 otherwise find its prompts cached. With `--peer` our server and a peer are started in turns.
 """
 

@@ -1,4 +1,4 @@
-"""Steady greedy streams, whose inter-token latencies tell what else a server does."""
+"""Steady greedy streams, whose inter-token latencies show what else a server does."""
 
 import asyncio
 import time

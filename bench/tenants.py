@@ -1,8 +1,8 @@
-"""`python -m bench.tenants`: what the time to a first token tells of another API key's prompts.
+"""`python -m bench.tenants`: what the time to a first token reveals of another API key's prompts.
 
 One key sends a prompt of random tokens; another sends the same one, or a new one of that length, in
 random order. AUC is the probability that a new prompt takes longer than an equal one: 0.5 says
-nothing, 1.0 everything. `--share` lets the keys share the prefix cache, to see what that tells.
+nothing, 1.0 everything. `--share` lets the keys share the prefix cache, to see what that reveals.
 """
 
 import argparse

@@ -13,7 +13,7 @@ from srt.patterns.stop_search import Found, PatternSearch, StopSearch, StringSea
 
 
 class Stops(NamedTuple):
-    """What ends a request's text: strings, and patterns of which the shortest match counts.
+    """What ends a request's text: strings, and patterns, whose shortest match counts.
 
     They count only if they are complete at token `min_new_tokens` or later. The text ends before
     what was found, or after it with `kept`.

@@ -21,7 +21,7 @@ class ProgramError(LangError):
 
 
 def original(error: BaseException | None) -> BaseException | None:
-    """What a ProgramError tells of; any other error itself."""
+    """The error that a ProgramError reports; any other error itself."""
     if isinstance(error, ProgramError) and error.__cause__ is not None:
         return error.__cause__
     return error

@@ -29,7 +29,7 @@ class Expr:
         the coroutine that this returns. Whatever either raises becomes the stream's error."""
 
     def leave(self, stream: Stream, slots: Slots) -> None:
-        """After `perform`, or in its place where the stream has failed: let nobody wait for it."""
+        """After `perform`, or instead of it if the stream has failed: end all waits for it."""
         for slot in slots:
             if not slot.done.done():
                 lost = stream.failure or CancelledError("the value was never written")

@@ -2,7 +2,7 @@
 
 `str(expression)` is a mark, which holds a random number of this process, so that no text from
 elsewhere has one. A text cannot own its expressions, as joining texts makes plain ones: of those
-that were written into texts the last `MAX_KEPT` are kept, and of those that were used so many, and
+that were written into texts the last `MAX_KEPT` are kept, and as many of those that were used, and
 `MAX_USED_BYTES` of texts and images.
 """
 

@@ -1,7 +1,7 @@
 """What programs extend their states by, besides text: `gen`, `select` and their kin.
 
 They check their arguments and return expressions; nothing runs here. Sampling arguments that are
-None leave the run's defaults as they are. Positional order is SGLang's.
+None leave the run's defaults unchanged. Positional order is SGLang's.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The scheduler process: sockets, clock and one compute thread around the `Scheduler` core.
 
 The loop keeps one step running in the compute thread. With overlap (lag 1) it plans the next step
-while one runs and queues it behind: the compute thread goes from one to the other without waiting
+while one runs and queues it: the compute thread goes from one to the other without waiting
 for the loop. Messages are taken at any time, because the loop itself never computes.
 
 A plan that waits for the step that runs is sealed in the compute thread. Only then is the core used
@@ -69,7 +69,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 class SchedulerActor(Actor):
-    """Drives the core: prepare, seal, finalize, run, commit, tell."""
+    """Drives the core: prepare, seal, finalize, run, commit, report."""
 
     name = "scheduler"
 
@@ -249,7 +249,7 @@ class SchedulerActor(Actor):
         running: Launched | None = None
         while True:
             plan = self._prepare() if self._overlap or running is None else None
-            # Queued behind the step that runs, so that the compute thread goes on by itself.
+            # Queued after the step that runs, so that the compute thread goes on by itself.
             finished, running = running, await self._launch(plan, running)
             self._tell()
             succeeded = finished is None or await self._settle(finished)
@@ -299,7 +299,7 @@ class SchedulerActor(Actor):
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it raised: then its parts have been
-        run in its place, and what is queued behind it has ended without running."""
+        run in its place, and what is queued after it has ended without running."""
         result = await self._result(launched)
         if result is not None:
             self._recovery.commit(launched.step, result)

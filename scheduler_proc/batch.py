@@ -73,7 +73,7 @@ class Adjust(NamedTuple):
 
     @classmethod
     def none(cls, samples: int) -> "Adjust":
-        """Nothing, for so many samples."""
+        """Nothing, for this many samples."""
         indptr, floats = np.zeros(samples + 1, np.int32), np.empty(0, np.float32)
         return cls(indptr, np.empty(0, np.int32), floats, floats)
 

@@ -46,7 +46,7 @@ def joined(first: Step, second: Step) -> Step:
 
 
 def _renumber(rows: list[Row], samples: int, details: np.ndarray, before: int) -> None:
-    """Of rows with so many samples and details before them; `details` says which number each
+    """Of rows with this many samples and details before them; `details` says which number each
     detail row has now."""
     for row in rows:
         if row.sample >= 0:
@@ -105,7 +105,7 @@ def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, Details | No
 
 
 def _appended(buffer: np.ndarray | None, head: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """After the head, of which the buffer is the longer form, if there is room for the tail."""
+    """After the head, if its buffer has room for the tail."""
     stop = len(head) + len(tail)
     if buffer is None or stop > len(buffer):
         return np.concatenate((head, tail))

@@ -18,7 +18,7 @@ from scheduler_proc.step import LateTokens, Row, Step
 def lay_out(
     rows: list[Row], table: ReqToTokenPool, sampling: SamplingTable, kv_room: int = 0
 ) -> Step:
-    """A step of these rows, one at least, which are numbered by this; with room for so many
+    """A step of these rows, one at least, which are numbered by this; with room for this many
     kv_indices of rows that are appended."""
     extend_lens = np.array([row.extend_len for row in rows], np.int32)
     starts = np.array([row.start for row in rows], np.int32)

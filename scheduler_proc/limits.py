@@ -47,7 +47,7 @@ class TokenRules:
         self.need_output = self._bad is not None and self._bad.reach > 0
 
     def limits(self, output: np.ndarray, num_outputs: int, grammar: Grammar | None) -> Limits:
-        """What may follow `num_outputs` tokens, of which `output` (int32 [n]) are known, within a
+        """What may follow `num_outputs` tokens, the known ones being `output` (int32 [n]), within a
         grammar: no stop id until min_new_tokens.
 
         A stop is let through where a grammar lets nothing else follow. Raises GrammarError if the

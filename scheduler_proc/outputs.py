@@ -1,8 +1,8 @@
-"""Collects what the scheduler has to tell the detokenizer until the actor takes it as one batch.
+"""Collects what the scheduler has to send to the detokenizer until the actor takes it as one batch.
 
-Tokens that nobody looks at before the end are held back and told HELD_TOKENS at a time: a step
+Tokens that nobody looks at before the end are held back and sent HELD_TOKENS at a time: a step
 then costs the detokenizer nothing. Tokens that are forced before the req is admitted for the first
-time wait until then: its start tells how much of the prompt was cached.
+time wait until then: its start says how much of the prompt was cached.
 """
 
 import math
@@ -20,7 +20,7 @@ HELD_TOKENS = 64  # of a req that is not watched, at most
 
 @dataclass(slots=True)
 class _Held:
-    """Sampled tokens of one req that have not been told, and their log-probabilities."""
+    """Sampled tokens of one req that have not been sent, and their log-probabilities."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -76,7 +76,7 @@ class OutputBuffer:
         logprobs: list[float],
         detail: LogprobDetail | None = None,
     ) -> None:
-        """`tokens` take the place of the last `drop` ones, of which they begin with `skip` bytes;
+        """`tokens` replace the last `drop` ones and begin with `skip` bytes of them;
         `logprobs` and `detail` are theirs."""
         if req.cached_tokens is None:
             self._early.setdefault(req.handle, []).extend(tokens)
@@ -88,7 +88,7 @@ class OutputBuffer:
         self._add_column(req, tokens, logprobs)
 
     def admitted(self, req: Req) -> None:
-        """The req has been admitted for the first time: tell what had to wait for that."""
+        """The req has been admitted for the first time: send what had to wait for that."""
         tokens = self._early.pop(req.handle, None)
         if tokens is not None:
             self._start(req)
@@ -112,7 +112,7 @@ class OutputBuffer:
         self._ends.append(ReqEnd(req.handle, finish))
 
     def take(self, epoch: int) -> TokenBatch | None:
-        """Everything collected, or None if there is nothing to tell."""
+        """Everything collected, or None if there is nothing to send."""
         if not (self._handles or self._starts or self._ends or self._prompt_logprobs):
             return None
         batch = TokenBatch(

@@ -1,4 +1,4 @@
-"""Measures how fast the scheduler works, so that the front can tell how long a new request waits.
+"""Measures how fast the scheduler works, for the front's estimate of how long a new request waits.
 
 The actor reports every step; what one takes by its tokens is a line through those of late. While
 requests wait, what the tokens done were expected to take is set against the time that passes. All
@@ -13,7 +13,7 @@ from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.ring_messages import Pace, TokenizedReq
 
 REPORT_INTERVAL_S = 0.1
-MAX_ERROR = 4.0  # what was expected is corrected by so many times at most
+MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
 TRUST_S = 1.0  # of waiting, before the correction counts for as much as none
 _TOTALS = (
     *("admitted", "computed_prompt_tokens", "generation_tokens"),
@@ -57,7 +57,7 @@ class PaceMeter:
         self._own[req.client, req.rid] = own
 
     def stepped(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens has been run; `seconds` is the time since the one before, or
+        """A step of this many tokens has been run; `seconds` is the time since the one before, or
         since it began if nothing was to be done in between."""
         keep = math.exp(-seconds / MEMORY_S)
         self._cost.add(tokens, seconds, keep)
@@ -74,7 +74,7 @@ class PaceMeter:
             self._queued = [keep * passed + seconds, keep * expected + expected_s]
 
     def report(self, now: float, *, at_once: bool = False) -> Pace | None:
-        """The present pace, if it is time to tell it again."""
+        """The present pace, if it is time to report it again."""
         if not at_once and now < self._reported_at + REPORT_INTERVAL_S:
             return None
         self._reported_at = now

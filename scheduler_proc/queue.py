@@ -12,7 +12,7 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
   it waits.
 
 A look costs what has changed since the one before: the first window's order is kept, and the tree
-tells whose match has changed. Later windows are ordered when they are reached.
+says whose match has changed. Later windows are ordered when they are reached.
 """
 
 import random

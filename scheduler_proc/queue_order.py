@@ -15,7 +15,7 @@ from scheduler_proc.req import Req
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Spot, Watchers
 
-MATCH_GRAIN = 16  # matches are told apart by so many parts of a prompt
+MATCH_GRAIN = 16  # matches are compared in this many parts of a prompt
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
@@ -122,7 +122,7 @@ class AtRandom(ByArrival):
 
 
 def order_of(policy: str, watchers: Watchers, rng: random.Random) -> Order:
-    """A new order, of nobody yet. Raises KeyError if there is no such policy."""
+    """A new, empty order. Raises KeyError if there is no such policy."""
     makers: dict[str, Callable[[], Order]] = {
         "lpm": LongestPrefixFirst,
         "dfs-weight": lambda: DepthFirstByWeight(watchers),
@@ -142,7 +142,7 @@ def _node_at(spot: Spot) -> TreeNode:
 def _weigh(
     node: TreeNode, count: int, weights: dict[int, int], branches: dict[int, list[TreeNode]]
 ) -> None:
-    """Count so many reqs at every node from here to the root, and list these nodes by parent."""
+    """Count this many reqs at every node from here to the root, and list these nodes by parent."""
     while node.parent is not None:
         parent = node.parent
         if node.uid not in weights:

@@ -2,8 +2,8 @@
 raise by themselves. The others get the tokens that they would have had.
 
 The actor owns one, and runs the parts that it names. A step is split MAX_SPLITS times at most; what
-is left then is run once more as it is. That finds five guilty rows of 64, and bounds what a device
-costs that is lost. After MAX_HOPELESS steps in a row of which no part succeeded, steps that raise
+is left then is run once more unchanged. That finds five guilty rows of 64, and bounds what a device
+costs that is lost. After MAX_HOPELESS steps in a row that failed in all parts, steps that raise
 are no longer split until one succeeds.
 """
 

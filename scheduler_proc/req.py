@@ -40,8 +40,8 @@ class Residency:
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """What a req that asks for log-probabilities has not been told: those of its known tokens at
-    positions [start, stop), and what is told together with them."""
+    """What a req that asks for log-probabilities has not been sent: those of its known tokens at
+    positions [start, stop), and what is sent together with them."""
 
     start: int
     stop: int
@@ -67,10 +67,10 @@ class Req:
     grammar: Grammar | None
     retokeniser: Retokeniser | None  # None: there are no jumps
     is_limited: bool  # in what it may sample
-    pending: Pending | None  # None: nobody asks for log-probabilities
+    pending: Pending | None  # None: log-probabilities are not asked for
     residency: Residency | None = None  # None: not in memory
     cached_tokens: int | None = None  # of the first admission; None before
-    started: bool = False  # the detokenizer has been told
+    started: bool = False  # the detokenizer knows it
     finish: Finish | None = None
 
     @classmethod

@@ -57,7 +57,7 @@ class ReqMemory:
         return self.pool.free_size >= n
 
     def set_aside(self, reqs: list[Req], counts: list[int], *, in_runs: bool) -> None:
-        """Give each req so many slots more for what it decodes next. They have been found.
+        """Give each req this many slots more for what it decodes next. They have been found.
         `in_runs` seeks a run for each, else they come from one for all."""
         if in_runs:
             parts: list[np.ndarray | None] = [self.pool.alloc(count) for count in counts]

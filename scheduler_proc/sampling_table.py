@@ -31,7 +31,7 @@ class SamplingTable:
         self._seed_hash[row] = _splitmix64(np.array(wish.seed & _MASK, np.uint64, ndmin=1))[0]
 
     def samples(self, rows: np.ndarray, seq_lens: np.ndarray) -> Samples:
-        """Of the samples of these rows [S], each of the token that comes after so many [S]."""
+        """Of the samples of these rows [S], each of the token that comes after this many [S]."""
         outputs = (seq_lens - self._prompt_len[rows]).astype(np.uint64)
         return Samples(
             uniform=_uniform(self._seed_hash[rows], outputs),

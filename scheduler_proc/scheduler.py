@@ -129,7 +129,7 @@ class Scheduler:
         return True
 
     def take_output(self) -> TokenBatch | None:
-        """What there is to tell the detokenizer since the last call."""
+        """The news for the detokenizer since the last call."""
         return self._outputs.take(self.epoch)
 
     # ---- a step --------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Scheduler:
 
     def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
         """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
-        jump, which is told together with them."""
+        jump, which is sent together with them."""
         req, start, first = row.req, row.logprob_start, row.known_detail
         in_prompt = min(max(0, req.tokens.prompt_len - start), len(logprobs))
         if in_prompt > 0:

@@ -15,7 +15,7 @@ class StepClock:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.exposed_s = 0.0
-        # Of the steps that nobody has looked at: tokens, those of them that are a decode each, and
+        # Of the steps since the last look: tokens, those of them that are a decode each, and
         # seconds with the exposed ones before.
         self.steps: deque[tuple[int, int, float]] = deque(maxlen=MAX_STEPS)
         self._began = self._since = 0.0
@@ -29,12 +29,12 @@ class StepClock:
         self._began = now
 
     def end(self, now: float, tokens: int = 0, decodes: int = 0) -> None:
-        """It has finished a step of so many tokens and decodes, or failed one (0)."""
+        """It has finished a step of this many tokens and decodes, or failed one (0)."""
         self.step_s += now - self._began
         if tokens > 0:
             self.steps.append((tokens, decodes, now - self._since))
         self._ended = now
 
     def rest(self) -> None:
-        """There is nothing to run: the time until the next step is nobody's."""
+        """There is nothing to run: the time until the next step does not count."""
         self._ended = None

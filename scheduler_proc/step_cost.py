@@ -4,7 +4,7 @@ Both come from a least-squares fit, so that what was seen under little load hold
 """
 
 MEMORY_S = 20.0  # of busy time, after which a step counts e times less
-MAX_SURPRISE = 8.0  # a step counts as at most so many times what it was expected to take
+MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
 FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
 
 
@@ -43,7 +43,7 @@ class StepCost:
         return base_s, self._slope
 
     def _fit_slope(self) -> None:
-        """Steps of one size do not tell the two apart: what others have told still holds; before
+        """Steps of one size do not separate the two: what others have shown still holds; before
         there were any, all is the tokens'."""
         count, tokens, seconds, squares, products = self._sums
         spread = squares * count - tokens * tokens

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scheduler_proc.step_cost import FIRST_STEP, MAX_SURPRISE, MEMORY_S, StepCost
 
-# By default a step with prefills is planned to last so many times one without. Both are estimates:
+# By default a step with prefills may last this many times one without. Both are estimates:
 # it leaves room for one that takes a tenth longer to be within four. Fewer would cost throughput: a
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
@@ -26,12 +26,12 @@ class StepCosts(NamedTuple):
     token_s: float
 
     def decode_s(self, rows: int) -> float:
-        """Of a step in which so many rows decode and nothing else happens."""
+        """Of a step in which this many rows decode and nothing else happens."""
         return self.base_s + rows * self.row_s
 
 
 def tokens_beside(costs: StepCosts, decodes: int, whole: int, target_s: float) -> int:
-    """The prompt tokens for a step of `target_s` with so many decodes; at most the `whole` budget.
+    """The prompt tokens for a step of `target_s` with these decodes; at most the `whole` budget.
     A target of 0 stands for AUTO_STEPS times what it takes without them."""
     decode_s = costs.decode_s(decodes)
     left_s = (target_s or AUTO_STEPS * decode_s) - decode_s
@@ -51,7 +51,7 @@ class CostMeter:
         self._known: StepCosts | None = None
 
     def add(self, decodes: int, others: int, seconds: float) -> None:
-        """A step of so many decodes and other tokens, one of either at least. A machine that stood
+        """A step of these many decodes and others, one of either at least. A machine that stood
         still says nothing of the next step."""
         base_s, row_s = self._decodes.line()
         token_s = self._seconds / self._tokens if self._tokens else 0.0
@@ -70,7 +70,7 @@ class CostMeter:
         self._seconds = keep * self._seconds + weight * rest_s
 
     def news(self) -> StepCosts | None:
-        """The costs, if they are known and not about those that were told last."""
+        """The costs, if they are known and differ from those reported last."""
         base_s, row_s = self._decodes.line()
         if row_s > 0.0 and self._seconds > 0.0:
             costs = StepCosts(base_s, row_s, self._seconds / self._tokens)

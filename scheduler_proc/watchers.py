@@ -54,7 +54,7 @@ class Cursor:
 
 
 class Spot:
-    """A place where matches end: so many tokens from the root, on the edge of a node or at a root.
+    """A place where matches end: `length` tokens from the root, on the edge of a node or at a root.
     `groups` are the cursors by their next token, `handles` are theirs, sorted."""
 
     __slots__ = ("groups", "handles", "home", "length")
@@ -91,7 +91,7 @@ class Watchers:
         self._moved: dict[Cursor, None] = {}
 
     def add(self, cursor: Cursor, tokens: np.ndarray, salt: str) -> None:
-        """From now on, `cursor` is told of if the match of `tokens` may have changed."""
+        """From now on, `cursor` is reported if the match of `tokens` may have changed."""
         node, length = cursor.node, cursor.length
         home: Home = salt if node is None or node.parent is None else node.uid
         spots = self._homes.setdefault(home, {})
@@ -102,7 +102,7 @@ class Watchers:
         cursor.spot.add(cursor)
 
     def remove(self, cursor: Cursor) -> None:
-        """It is told of no more."""
+        """It is not reported any more."""
         self._moved.pop(cursor, None)
         spot = cursor.spot
         if spot is None:

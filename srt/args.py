@@ -93,7 +93,7 @@ class ServerArgs(Struct, frozen=True):
         return tuple(dict.fromkeys(name for name in names if name))
 
     def api_keys(self) -> tuple[str, ...]:
-        """The keys of both options, any of which opens the HTTP routes; with none, and no admin's,
+        """The keys of both options. Each opens the HTTP routes; with none, and no admin's,
         they are open.
 
         Raises ConfigError for a file that cannot be read and for what no header could carry.

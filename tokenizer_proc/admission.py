@@ -15,7 +15,7 @@ from srt.wire.sampling import sub_seed
 
 
 class Admission(NamedTuple):
-    """What the client is told, and what the scheduler gets: one request per sample or score."""
+    """What the client gets, and what the scheduler gets: one request per sample or score."""
 
     admitted: Admitted
     parts: list[TokenizedReq]

@@ -1,4 +1,4 @@
-"""Makes of a request whose text was read what the scheduler gets, and what the client is told.
+"""Makes the scheduler's and the client's messages of a request whose text was read.
 
 Called by the front. It knows the model's limits and changes nothing; whether there is room for what
 it makes is the front's affair. Raises RequestError naming the field for what does not fit.
@@ -112,7 +112,7 @@ class Builder:
 
 
 def _unconstrained(sampling: SamplingParams) -> SamplingParams:
-    """`sampling` without the constraint's texts, which the scheduler needs not."""
+    """`sampling` without the constraint's texts, which the scheduler does not need."""
     if sampling.constraint is None:
         return sampling
     texts: dict[str, Any] = dict.fromkeys(CONSTRAINT_KINDS)

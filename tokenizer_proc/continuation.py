@@ -20,7 +20,7 @@ def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
     """The chat up to the last character of its last message.
 
     Raises RequestError where there is no such prompt: after the text come calls, or the template
-    does not write the text as it is (blanks before it may go), or not once.
+    does not write the text unchanged (blanks before it may go), or not once.
     """
     last = messages[-1]
     if last.tool_calls:

@@ -215,7 +215,7 @@ class Front:
             self._wait.update(pace)
 
     def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
-        """What to tell the scheduler, if the request is in flight: its credit comes later. One
+        """What to send to the scheduler, if the request is in flight: its credit comes later. One
         that waits or is parked has ended; with its last sample it is admitted, so that its client
         hears of it.
         """

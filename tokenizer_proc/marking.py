@@ -2,8 +2,8 @@
 
 Called by the prompt reader before a chat is rendered. A chat in which a user's text holds a control
 token, or begins or ends with a part of one, is rendered with a character for private use inside of
-each (`ControlTokens.marked`); the tokenizer then tells those of the template from the user's, and
-takes the marks out. All other chats are rendered and encoded as they are.
+each (`ControlTokens.marked`); then the tokenizer separates the template's from the user's, and
+takes the marks out. All other chats are rendered and encoded unchanged.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The places of requests in flight, and their bounds: so many requests, so many prompt tokens.
+"""The places of requests in flight, and their bounds: of requests and of prompt tokens.
 
 `Front` takes a place for each request that it does not refuse, and frees it when that ends. What a
 request may still generate does not count: it is unknown, and mostly far below its limit.

@@ -28,7 +28,7 @@ from tokenizer_proc.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
-# Text above so many characters per token of the limit mostly does not fit: its head is encoded
+# Text above this many characters per token of the limit mostly does not fit: its head is encoded
 # first. Where the head ends, it may have some tokens more than the whole text has there.
 _HEAD_CHARS_PER_TOKEN = 4
 _HEAD_SPARE_TOKENS = 256
@@ -256,7 +256,7 @@ def _object(text: str, param: str) -> dict[str, Any]:
 def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> RequestError:
     """The error for a prompt that does not fit, alone or with what it asks for, in OpenAI's words.
 
-    Clients search the text for the limit, so its first sentence stays as it is.
+    Clients search the text for the limit, so its first sentence must not change.
     """
     size = len(prompt.ids)
     if max_new_tokens is None:

@@ -2,7 +2,7 @@
 
 The front counts what it hands to the scheduler; the scheduler says how much of it has left its
 queue, and how fast it works. Only what is before a request counts, so that one which finds nothing
-before it is never refused, however large it is. Before the scheduler's first word nobody waits.
+before it is never refused, however large it is. Before the scheduler reports, no wait is expected.
 """
 
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.ring_messages import Pace, TokenizedReq
 
 _AT_REST = Pace(epoch=0)
-SLACK = 1.25  # a wait may turn out to be so many times what is expected: machines slow down
+SLACK = 1.25  # a wait may turn out to be this many times what is expected: machines slow down
 
 
 class QueueWait:
-    """The expected wait behind all that was handed on. `limit_s` 0 is no limit."""
+    """The expected wait after all that was handed on. `limit_s` 0 is no limit."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -20,8 +20,8 @@ MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 
 @dataclass(eq=False)
 class Piece:
-    """A request whose text is to be read. `rids` are those of its parts, of which `aborted` (by
-    number) have ended already; `gone` says that nobody waits for it any more. It times out at
+    """A request whose text is to be read. `rids` are those of its parts; those in
+    `aborted`, by number, have ended; `gone` says that nobody waits for it any more. It times out at
     `deadline_s` (0: never)."""
 
     client: bytes
@@ -61,7 +61,7 @@ class Turns:
         return self._num_pieces + len(self._reading)
 
     def check_room(self, caller: Caller, num_chars: int) -> None:
-        """Raise RequestError (429) if a piece of so many characters is too much."""
+        """Raise RequestError (429) if a piece of this many characters is too much."""
         mine = len(self._waiting.get(caller, ()))
         if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
             raise _overloaded("requests")

@@ -1,4 +1,4 @@
-"""The runs behind each table, with the server's default options unless a column says otherwise.
+"""The runs of each table, with the server's default options unless a column says otherwise.
 
 A row is a family at one size of the pool (a share of the working set, which is the tokens of all
 the prompts' common tree), or one attack. Reuse is a share of what the offline optimum reuses: all

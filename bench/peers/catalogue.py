@@ -149,7 +149,7 @@ class Vllm:
         )
 
     def command(self, model: Path, port: int) -> list[str]:
-        """`vllm serve` with prefix caching, which tells its cached tokens."""
+        """`vllm serve` with prefix caching, which reports its cached tokens."""
         options = {"--dtype": "float32", "--max-num-seqs": 64, "--port": port}
         switches = ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
         server = self._venv / "bin/vllm"

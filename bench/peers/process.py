@@ -80,7 +80,7 @@ def _tail(log: Path) -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    # Children are in the leader's process group: what it leaves behind is killed with it.
+    # Children are in the leader's process group: what it leaves running is killed with it.
     with suppress(ProcessLookupError):
         process.terminate()
     with suppress(TimeoutError):

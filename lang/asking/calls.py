@@ -57,7 +57,7 @@ def defaults_of(stream: Stream) -> Sampling:
 
 
 def meta_of(completion: Completion) -> dict[str, Any]:
-    """SGLang's names, and whatever else the back end told."""
+    """SGLang's names, and whatever else the back end reported."""
     reason = {"type": completion.finish, "matched": completion.matched}
     return {
         "prompt_tokens": completion.prompt_tokens,

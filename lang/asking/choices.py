@@ -15,7 +15,7 @@ from lang.backends.scores import Scored, Scores
 
 
 class ChoicesDecision(Struct, frozen=True):
-    """The choice made, and what `get_meta_info` tells of how."""
+    """The choice made, and what `get_meta_info` has about it."""
 
     decision: str
     meta_info: dict[str, Any] = {}

@@ -150,7 +150,7 @@ class OpenAI(BackendDefaults):
     async def score(
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
-        """One request of an echo for each text. Token ids are not told: -1 stands for them."""
+        """One request of an echo for each text. Token ids are not given: -1 stands for them."""
         if not self.capabilities.score:
             return await super().score(prompt, continuations, unconditional=unconditional)
         if unconditional:

@@ -1,4 +1,4 @@
-"""What a back end tells of texts after a prompt: their tokens' log-probabilities."""
+"""What a back end reports of texts after a prompt: their tokens' log-probabilities."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`run_batch`: many runs of one function, so many at a time, in order.
+"""`run_batch`: many runs of one function, a limited number at a time, in order.
 
 Each run keeps its slot until all its states are idle, so `num_threads` also bounds what is asked
 of the server at once. Leaving the results early ends every run that has begun.
@@ -121,7 +121,7 @@ class Batch:
 
     def _one(self, call: Arguments) -> ProgramState:
         begun = self._begin(call)
-        with contextlib.suppress(Exception):  # the run keeps it, and `error()` tells
+        with contextlib.suppress(Exception):  # the run keeps it, and `error()` returns it
             begun.perform()
         loop.wait(begun.state.program.idle())
         self._end(begun.state)
@@ -140,7 +140,7 @@ class Batch:
     async def _one_async(self, call: Arguments, slots: asyncio.Semaphore) -> ProgramState:
         async with slots:
             begun = self._begin(call)
-            with contextlib.suppress(Exception):  # the run keeps it, and `error()` tells
+            with contextlib.suppress(Exception):  # the run keeps it, and `error()` returns it
                 await begun.perform_async()
             await begun.rest()
             self._end(begun.state)

@@ -149,7 +149,7 @@ class Program:
     def cancel(self, error: BaseException | None = None) -> None:
         """End all states, and the runs inside of this one: requests are aborted, waits raise.
 
-        What is over stays as it is.
+        Ended runs are not changed.
         """
         error = error or CancelledError("the program was cancelled")
         with self._lock:

@@ -43,7 +43,7 @@ class Slot:
 class Stream:
     """One state's part of a run. `changed` is called whenever there is more of it to read.
 
-    Whatever it does has an address below its own, of which the seeds are made: see `step`.
+    Whatever it does has an address below its own, which the seeds come from: see `step`.
     """
 
     def __init__(self, program: Program, changed: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """Values with structure: types and schemas as constraints, and what was written as values.
 
-A gen's variable stays a `str`; what is behind it is `.value`, and the named groups of its regex
+A gen's variable stays a `str`; its value is `.value`, and the named groups of its regex
 are attributes. With `schema=` the variable is the instance itself.
 """
 

@@ -21,7 +21,7 @@ def fork(worker: Worker, size: int) -> list[Worker]:
 
 
 class _Fork(Expr):
-    """Open the children, all with this stream as it is, whether it has failed or not."""
+    """Open the children, all with copies of this stream, whether it has failed or not."""
 
     def __init__(self, children: Sequence[Worker]) -> None:
         self.children = children

@@ -1,8 +1,8 @@
-"""Folders of artefacts, bounded in bytes, the least recently used of which go first.
+"""Folders of artefacts, bounded in bytes: the least recently used go first.
 
 There are two: the ring's, private to one server, from which the scheduler maps, and the on-disk
 cache, which any number of servers of one user share. A file appears in a folder whole or not at
-all, and is never changed: taking one away does not disturb whoever has mapped it.
+all, and is never changed: taking one away does not disturb a process that has mapped it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _TEMPORARY = ".tmp-"
 def compiler_version() -> str:
     """Names the code that compiles: what other code made is not taken from the cache. Of the
     modules of this package, of those that read patterns, of the kernels, which compute the masks,
-    and the libraries behind them; and Python's Unicode tables, of which classes and cases of
+    and the libraries under them; and Python's Unicode tables, of which classes and cases of
     letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
     ours = (

@@ -38,7 +38,7 @@ class HealedGrammar:
                 row[:] = narrowed
 
     def _fitting(self, written: int) -> np.ndarray:
-        """The tokens that fit where so many bytes are written: uint32 [mask_width]."""
+        """The tokens that fit where this many bytes are written: uint32 [mask_width]."""
         vocabulary = self._vocabulary
         ids = vocabulary.sorted_tokens.starting(self._text[written:])
         return vocabulary.pack([*ids.tolist(), *self._given_here(written)])

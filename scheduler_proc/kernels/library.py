@@ -230,7 +230,7 @@ class Library:
         return handle
 
     def isa(self) -> str:
-        """The level that engines and pools use unless they are told another."""
+        """The level that engines and pools use unless another is given."""
         name: bytes | None = self.c.srt_isa()
         if name is None:
             raise self._error()

@@ -206,7 +206,7 @@ def rope_angles(table: RopeTable, positions: torch.Tensor) -> tuple[torch.Tensor
 def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Rotate pairs (i, i + n) of x [T, heads, head_dim], where cos and sin are of n pairs.
 
-    What is left of a head stays as it is. Returns x's dtype.
+    The rest of a head is unchanged. Returns x's dtype.
     """
     pairs = cos.shape[-1]
     parts = [pairs, pairs, x.shape[-1] - 2 * pairs]

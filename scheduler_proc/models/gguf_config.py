@@ -52,7 +52,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 # Gemma's largest models divide scores by other than the root of a head's size, and llama.cpp knows
 # them by their number of layers.
 _SCALED_BY_HIDDEN = {"gemma2": 46, "gemma3": 62}
-# In every group of so many layers, all but the last have a window.
+# In every group of this many layers, all but the last have a window.
 _WINDOW_PERIODS = {"gemma2": 2, "gemma3": 6}
 
 
@@ -200,7 +200,7 @@ def _rope(keys: _ArchitectureKeys, dims: int | None, context_len: int, path: Pat
 
 
 def _gemma(arch: str, keys: _ArchitectureKeys) -> dict[str, Any]:
-    """What the Gemmas compute besides. Their files hold norms as they are applied."""
+    """The Gemmas' additional steps. Their files hold norms in the form that is applied."""
     softcap = keys.logit_softcap
     if arch not in ("gemma2", "gemma3"):
         return {"logit_softcap": softcap or None}

@@ -84,7 +84,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         )
 
     def _tags(self, form: ToolFormat, *, all_checked: bool) -> list[dict[str, Any]]:
-        """One for each tool, as long as a constraint may have so many characters."""
+        """One for each tool, unless the constraint would be too long."""
         tags, size = [], 0
         for tool in self.tools:
             tags.append(_tag(form, tool, checked=all_checked or tool.strict))

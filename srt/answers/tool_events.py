@@ -1,4 +1,4 @@
-"""What a parser of tool calls tells, and what all of them have in common."""
+"""The events of a parser of tool calls, and what all such parsers have in common."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class EventParser:
         self.num_calls = 0
         self._is_first = is_first
         self._step = first_step
-        self._rest = ""  # text that no event has told of
+        self._rest = ""  # text that no event has reported
         self._events: list[ToolEvent] = []
         self._blanks: list[str] = []  # not given out: a call may follow
         self._has_content = False

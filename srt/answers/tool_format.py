@@ -301,5 +301,5 @@ def template_format(source: str | None) -> ToolFormat | None:
 
 
 def model_format(template: str | None, tool_template: str | None) -> ToolFormat:
-    """The format for a model with these chat templates, of which the second is for tools."""
+    """The format for a model with these chat templates; the second is for tools."""
     return template_format(tool_template) or template_format(template) or HERMES

@@ -34,7 +34,7 @@ _KINDS: dict[type, tuple[str, ...]] = {
 }
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _MAX_REFERENCES = 16  # that follow one another
-_MAX_VALUES = 1024  # that are looked at for their types, where the schema tells none
+_MAX_VALUES = 1024  # that are looked at for their types, where the schema has none
 _MAX_CHOICES = 64  # of one parameter: by references many parameters may have the same
 
 Schema = dict[str, Any]
@@ -64,7 +64,7 @@ class Parameters:
                 value = text
             if kinds is None:
                 is_json = value is not text
-            else:  # texts are written as they are: their quotes are their own
+            else:  # texts are written unchanged: their quotes are their own
                 is_json = type(value) is not str and not kinds.isdisjoint(_KINDS[type(value)])
             if is_json:
                 return written

@@ -1,6 +1,6 @@
 """Requests that a server has admitted over HTTP, and their streams.
 
-A single sample is read by whoever waits for it. The samples of a request share one stream, so a
+The reader of a single sample reads the stream. The samples of a request share one stream, so a
 task reads it and gives each sample its part; a slow reader of one sample sees fewer, larger
 snapshots and does not hold up the others.
 """

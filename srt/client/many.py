@@ -1,4 +1,4 @@
-"""Many requests on one client: so many in flight at a time, the first failure ends all.
+"""Many requests on one client: a limited number in flight, and the first failure ends all.
 
 `Engine` and `LLM` hand in batches of any size with it; the server's bounds are for strangers. They
 are handed in sorted by prompt, which is the depth-first order of the server's prefix tree: windows

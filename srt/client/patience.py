@@ -17,8 +17,8 @@ TICK_S = 0.5
 async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK_S) -> T:
     """What `awaitable` gives, which is cancelled with this call.
 
-    Raises TimeoutError after `timeout_s`, of which a tick in which the loop stood still for another
-    tick does not count; but for no more ticks than twice the limit has.
+    Raises TimeoutError after `timeout_s`. A tick during which the loop stood still for another tick
+    does not count, but the whole wait has at most twice the limit's ticks.
     """
     future = asyncio.ensure_future(awaitable)
     left_s, ticks = timeout_s, 0

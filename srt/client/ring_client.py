@@ -93,7 +93,7 @@ class RingClient:
     async def _captures(
         self, constraint: Constraint, text: str, tenant: str
     ) -> list[Capture] | None:
-        """The captures of an answer. None also if they cannot be told: the answer is there."""
+        """The captures of an answer. None also if they cannot be found: the answer is there."""
         rid = self._next_wire_id()
         req = CaptureReq(rid, self._link.epoch, constraint, text, tenant)
         try:

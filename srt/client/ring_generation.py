@@ -25,7 +25,7 @@ from srt.wire.messages import (
 )
 
 Forget = Callable[["RingGeneration"], None]
-# Of a constraint, a text and a tenant; None where there are none, or nobody can tell.
+# Of a constraint, a text and a tenant; None where there are none, or they cannot be found.
 FindCaptures = Callable[[Constraint, str, str], Awaitable[list[Capture] | None]]
 _ABORTED = Finish("abort")
 
@@ -119,7 +119,7 @@ class RingGeneration(Snapshots):
         return [self.wire_id]
 
     async def complete(self) -> None:
-        """What the first sample tells of the prompt, and what its text has captures of."""
+        """The first sample's news of the prompt, and the captures of its text."""
         await self._prompt.is_known.wait()
         self._captures = await self.group.captures(self.text)
 

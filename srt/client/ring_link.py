@@ -3,7 +3,7 @@
 The only file that knows the clients' sockets. A client has a random identity for its life. It says
 Hello on the back socket and sends nothing before the Welcome of the present epoch; Hellos go on as
 its lease. When a RingEvent brings a new epoch, or none comes any more, everything in flight is
-lost: `on_lost` is told, which needs no working ring.
+lost: `on_lost` is called, which needs no working ring.
 """
 
 import asyncio

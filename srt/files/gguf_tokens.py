@@ -262,7 +262,7 @@ class GGUFTokens:
         return pairs
 
     def literal_texts(self) -> list[str]:
-        """`texts`, with spaces in user-defined tokens, which are found in a text as it is given."""
+        """`texts`, with spaces in user-defined tokens, which are found in the given text."""
         if not self.is_spm:
             return self.texts
         return [
@@ -295,7 +295,7 @@ class GGUFTokens:
         types = self._keys.token_type
         if types is None and not self.is_spm:
             types = [TokenType.NORMAL] * len(self.texts)
-        # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be told.
+        # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be given.
         types = self._required("token_type", types)
         if len(types) != len(self.texts):
             raise ConfigError(f"{self.path}: {len(types)} types for {len(self.texts)} tokens")

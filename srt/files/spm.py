@@ -146,7 +146,7 @@ def _piece(message: dict[int, list[Any]]) -> _ModelPiece:
     text = message[1][-1].decode() if 1 in message else ""
     score = struct.unpack("<f", message[2][-1])[0] if 2 in message else 0.0
     kind = _last(message, 3, TokenType.NORMAL)
-    # Found in a text as it is given, not as it is normalised.
+    # Found in the given text, not in the normalised one.
     found = text.replace(SPM_SPACE, " ") if kind == TokenType.USER_DEFINED else text
     return _ModelPiece(found, score, kind)
 

@@ -20,7 +20,7 @@ from srt.ring.listener import allow_connections
 
 log = logging.getLogger(__name__)
 
-KEY_INTERVAL_S = 1.0  # in two of which a changed file of keys is read
+KEY_INTERVAL_S = 1.0  # a changed file of keys is read within two of these
 
 
 class GatewayActor(Actor):

@@ -22,7 +22,7 @@ from srt.tasks import all_of
 from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
-MAX_REFUSALS = 1024  # of so many callers
+MAX_REFUSALS = 1024  # callers whose refusals are remembered
 RenameParam = Callable[[str | None, int], str | None]
 
 

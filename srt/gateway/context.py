@@ -27,7 +27,7 @@ HttpRequest = litestar.Request[Any, Any, State]
 class GatewayInfo(Struct, frozen=True):
     """Facts about the served model and the server, fixed at start-up.
 
-    Clients may call the model `model_name`, by its path and by `model_names`, of which `*` is any.
+    Clients may call the model `model_name`, by its path and by `model_names`, in which `*` is any.
     `context_len` and `max_total_tokens` are in tokens. `max_requests` may be in flight, samples
     counted one by one. `server_args` is shown by /server_info and must hold no secrets. Without
     `api_keys` and `admin_keys` every route is open; with `share_cache_between_keys` all of them
@@ -84,7 +84,7 @@ class Gateway(Struct, eq=False):
     """The state of one gateway process.
 
     `live` holds, by tenant and rid, what can be aborted: the admitted requests, those that wait for
-    admission, and scores; `groups` the rids behind a name that a client gave to several. `vocab` is
+    admission, and scores; `groups` the rids that a client gave one name. `vocab` is
     the served model's. `keys` may be replaced at any time. `profile` is the one that has been
     started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
     as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`

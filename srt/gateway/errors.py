@@ -1,6 +1,6 @@
 """Turns every failure into the one error body, `{"error": {message, type, code, param, ...}}`.
 
-Nothing else in the gateway writes an error. A 500 tells a request id, under which the log has
+Nothing else in the gateway writes an error. A 500 has a request id, under which the log has
 the traceback; the client never sees one.
 """
 
@@ -49,7 +49,7 @@ class ClientDisconnected(Exception):
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
-    """What a client is told: `type` in OpenAI's words, `code` from `srt.wire.errors`."""
+    """What a client sees: `type` in OpenAI's words, `code` from `srt.wire.errors`."""
 
     message: str
     type: str
@@ -71,7 +71,7 @@ def http_status(info: ErrorInfo) -> int:
 
 
 def error_body(info: ErrorInfo, request_id: str | UnsetType = UNSET) -> ErrorBody:
-    """The body for `info`; `request_id` is told for defects only."""
+    """The body for `info`; `request_id` is given for defects only."""
     status = http_status(info)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     detail = ErrorDetail(
@@ -86,7 +86,7 @@ def error_body(info: ErrorInfo, request_id: str | UnsetType = UNSET) -> ErrorBod
 
 
 def report_defect(exc: BaseException) -> ErrorBody:
-    """Log an unexpected exception under a new request id; the body that tells the id."""
+    """Log an unexpected exception under a new request id; the body with that id."""
     request_id = uuid.uuid4().hex
     logger.error("request %s failed", request_id, exc_info=exc)
     return error_body(ErrorInfo(INTERNAL, f"internal error (request id {request_id})"), request_id)

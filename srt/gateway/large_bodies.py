@@ -7,7 +7,7 @@ from srt.wire.errors import OVERLOADED, RequestError
 
 LARGE_BYTES = 64 * 1024  # bodies up to this size always find room
 MAX_HELD_BYTES = 128 * 1024 * 1024
-MAX_TENANT_BYTES = 64 * 1024 * 1024  # nobody keeps out all others
+MAX_TENANT_BYTES = 64 * 1024 * 1024  # no tenant keeps out all others
 
 
 class LargeBodies:

@@ -124,7 +124,7 @@ def _case_variants() -> dict[int, list[int]]:
 
 def _simple_lower(point: int) -> int:
     lower = chr(point).lower()
-    return ord(lower[0])  # only U+0130 has more: i and a dot, of which i is the simple mapping
+    return ord(lower[0])  # only U+0130 has more: i, its simple mapping, and a dot
 
 
 def _cased_characters() -> Iterable[int]:

@@ -88,7 +88,7 @@ class GroupPattern:
 
     def spans(self, text: str) -> list[Span]:
         """Each time that a group matched, in the order of their beginnings. Where the pattern does
-        not match all of the text, `text` is taken for the beginning of a match, and what is told
+        not match all of the text, `text` is taken for the beginning of a match, and the result
         are the groups that have ended."""
         found = self.whole_spans(text)
         return self._spans(text, (1 << len(self._steps)) - 1) or [] if found is None else found

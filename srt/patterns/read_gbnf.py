@@ -55,7 +55,7 @@ def is_gbnf(source: str) -> bool:
 
 
 def read_gbnf(source: str) -> Rules:
-    """The rules, of which `root` is one. Raises GrammarError with line and column."""
+    """The rules; `root` is one of them. Raises GrammarError with line and column."""
     parser = _GbnfParser(source)
     rules = parser.rules()
     if "root" not in rules:

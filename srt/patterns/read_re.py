@@ -43,7 +43,7 @@ _REFUSED_GROUPS = {
 
 
 def parse(pattern: str, *, boundaries: bool = False, groups: bool = False) -> Node:
-    """The AST of `pattern`; `boundaries`: it may have those of words. `groups`: it tells where
+    """The AST of `pattern`; `boundaries`: it may have those of words. `groups`: it records where
     named groups begin and end, and what is lazy.
 
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
@@ -60,7 +60,7 @@ class _Group:
     def __init__(self, opened: int, flags: Flags, name: str = "") -> None:
         self.opened = opened
         self.flags = flags
-        self.name = name  # if it is to be told
+        self.name = name  # if it is to be reported
         self.alternatives: list[Node] = []
         self.items: list[Node] = []
         self.repeated = False  # whether the last item has its quantifier
@@ -88,7 +88,7 @@ class _ReParser:
         self._source = PatternSource(pattern)
         self._boundaries = boundaries
         self._tells_groups = groups
-        self._name = ""  # of the group that is being opened, if it is to be told
+        self._name = ""  # of the group that is being opened, if it is to be reported
         self._groups = [_Group(0, Flags())]
         self._num_ranges = 0
         self._names: set[str] = set()

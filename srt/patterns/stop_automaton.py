@@ -57,7 +57,7 @@ class Move(NamedTuple):
 
 
 class _Targets(dict[int, int | None]):
-    """Where spots come to with a character of one class, filled as they are asked for."""
+    """Where spots come to with a character of one class, filled on demand."""
 
     def __init__(self, nfa: StopNFA, point: int) -> None:
         self._nfa = nfa

@@ -1,6 +1,6 @@
 """Searches a text that comes in pieces for what ends an output: strings and patterns.
 
-Owned by the text stream of one request. A search tells where it has found something, and how much
+Owned by the text stream of one request. A search reports where it has found something, and how much
 of the text's end it may yet need: that much must be held back. Its work per character is bounded,
 and does not grow with the text.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from srt.patterns.stop_automaton import Accepted, StopAutomaton
 
-# What a match has before its last so many characters is not taken back.
+# Only this many characters at the end of a match are taken back.
 MAX_MATCH_CHARS = 1024
 MAX_AUTOMATA = 32  # of the patterns that were used last
 

@@ -20,11 +20,11 @@ from srt.wire.messages import Message, encode
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 10_000  # per socket and peer
 EVENT_INTERVAL_S = 1.0  # a RingEvent at least this often
-HEARTBEAT_INTERVAL_S = 0.25  # a change is told within this time
+HEARTBEAT_INTERVAL_S = 0.25  # a change is reported within this time
 RING_LOST_S = 5.0  # no RingEvent for this long: the supervisor is gone
 LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
-MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep is told
+MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, its name included
 

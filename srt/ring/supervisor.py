@@ -109,7 +109,7 @@ class Supervisor:
         return None if self._listener is None else url_of(self._listener)
 
     def facts(self, part: str) -> dict[str, Any]:
-        """What a part told of itself when it became ready."""
+        """What a part reported of itself when it became ready."""
         return self._children[part].info
 
     async def run(self, on_ready: Any = None) -> int:
@@ -281,7 +281,7 @@ class Supervisor:
         return sum(child.beat.in_flight for child in self._children.values() if child.beat)
 
     async def _shut_down(self) -> None:
-        """Everybody out, the gateway first; nothing is left behind."""
+        """Everybody out, the gateway first; nothing is left running."""
         self._stop.set()
         self._closing = True
         gateway = [child for child in self._children.values() if child.part == "gateway"]

@@ -44,7 +44,7 @@ _LIMITS: dict[str, Any] = {
 }
 MAX_GRAMMAR_CHARS = 4 * 2**20
 _MAX_VALIDATED = 256  # tokens that are tried one by one
-_BYTES_PER_GRAMMAR_CHAR = 64  # of the compiled form; llguidance does not tell its size
+_BYTES_PER_GRAMMAR_CHAR = 64  # of the compiled form; llguidance does not report its size
 
 
 def tokenizer_of(vocabulary: TokenVocabulary) -> Any:

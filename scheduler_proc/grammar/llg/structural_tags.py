@@ -69,7 +69,7 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
 
 
 class _TagCompiler:
-    """Turns formats into Lark. `stops` are the strings of which one must follow a format."""
+    """Turns formats into Lark. one of the strings `stops` must follow a format."""
 
     def __init__(self, whitespace: Whitespace) -> None:
         self.builder = LarkBuilder()
@@ -177,7 +177,7 @@ class _TagCompiler:
     # ---- Tags ----
 
     def _tag(self, taken: str, given: TagFormat, place: str, depth: int) -> Compiled:
-        """A tag of which the string `taken` has already been read."""
+        """A tag whose beginning `taken` has already been read."""
         self._num_tags += 1
         if self._num_tags > MAX_TAGS:
             raise refuse_tag(place, f"more than {MAX_TAGS} tags")

@@ -76,7 +76,7 @@ class TagFormat(_Format, tag="tag"):
 
     @property
     def ends(self) -> list[str]:
-        """The strings of which one must end it; none if it ends where its content does."""
+        """One of these strings must end it; none if it ends where its content does."""
         ends = [self.end] if isinstance(self.end, str) else self.end
         return [] if ends == [""] else ends
 

@@ -34,7 +34,7 @@ class _Node:
 
 
 def build_dawg(strings: Iterable[bytes], max_nodes: int) -> Dawg:
-    """The automaton of `strings`, of which there may be duplicates, in any order.
+    """The automaton of `strings`, in any order; there may be duplicates.
 
     Raises StateLimitError as soon as it has more than `max_nodes` nodes.
     """

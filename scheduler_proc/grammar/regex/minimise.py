@@ -3,7 +3,7 @@
 A round splits every block by the blocks that its states lead to. As in Hopcroft's algorithm, the
 largest part keeps the block's number, so that only states that lead to a renumbered state have to
 be looked at again: O(n log n) states are, whatever the number of rounds. The first partition is
-by the distances to acceptance, which tells nearly all states of an acyclic automaton apart.
+by the distances to acceptance, which separates nearly all states of an acyclic automaton.
 
 Source: J. Hopcroft, "An n log n algorithm for minimizing states in a finite automaton", 1971.
 """

@@ -39,7 +39,7 @@ class Complement:
         self._keywords = keywords
 
     def failures(self) -> Iterator[Shape]:
-        """Shapes of which each fails one of the keywords; together all that fail any."""
+        """Shapes that each fail one of the keywords; together, all that fail any."""
         keywords, schema = self._keywords, self._keywords.schema
         yield from self._not_types()
         types = keywords.types()

@@ -188,7 +188,7 @@ def _numbers(shape: Numbers) -> dict[str, Any]:
     if int(str(shape.multiple.numerator).rstrip("0")) > _MOST_REMAINDERS:
         what = f"multipleOf {float(shape.multiple):g}"
         raise GrammarError(f"JSON schema: {what} takes an automaton that is too large")
-    # Those with fewer decimal places it judges wrongly, but by the multiples that have so many.
+    # Numbers with fewer decimal places are judged by the multiples that have this many.
     steps, unit = [least_common(shape.multiple, Fraction(1))], Fraction(1)
     while steps[-1] != shape.multiple:
         unit /= 10
@@ -198,5 +198,5 @@ def _numbers(shape: Numbers) -> dict[str, Any]:
 
 
 def _plain(value: Fraction) -> int | float:
-    """A number as it is written in JSON: exact for what JSON text gave."""
+    """A number as JSON writes it: exact for what JSON text gave."""
     return value.numerator if value.denominator == 1 else float(value)

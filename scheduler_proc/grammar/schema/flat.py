@@ -107,7 +107,7 @@ class _Printer:
         return self._bracketed("[]", tail)
 
     def _repeated(self, shape: Arrays, comma: str) -> str:
-        """The items after the prefix, of which all are there."""
+        """The items after a prefix that is complete."""
         known = len(shape.prefix)
         least = max(0, shape.least - known)
         most = None if shape.most is None else shape.most - known
@@ -148,7 +148,7 @@ class _Printer:
 
 
 def _around_required(members: list[tuple[str, bool]], comma: str) -> str:
-    """Members of which at least one is required: the commas go with the others."""
+    """Members, at least one of them required: the commas go with the others."""
     first = next(i for i, (_, required) in enumerate(members) if required)
     before = "".join(f"(?:{text}{comma})?" for text, _ in members[:first])
     after = "".join(

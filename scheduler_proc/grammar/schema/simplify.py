@@ -87,7 +87,7 @@ class Simplifier:
         return self._unique(shape)
 
     def _paths(self, shape: Arrays) -> list[Shape]:
-        """The array as it is, or with its `contains` counted along the items."""
+        """The array unchanged, or with its `contains` counted along the items."""
         if not shape.contains:
             return [shape]
         whole = self._of_all(shape)
@@ -256,7 +256,7 @@ class Simplifier:
         return found
 
     def _apart(self, shape: Objects) -> Objects:
-        """The same with patterns of which no two match one name."""
+        """The same with patterns of which each name matches one at most."""
         place = f"{shape.limits_at}/patternProperties"
         names = [names for names, _ in shape.patterns]
         if all(each == Strings(patterns=each.patterns[:1]) for each in names):

@@ -2,7 +2,7 @@
 
 The compile worker runs each compilation so. A child is forked ahead of its job and rehearses: that
 takes several times longer than most compilations, because a child copies each page of its parent's
-memory that it is the first to touch. Its outcome is read as soon as it is told; whatever a hostile
+memory that it is the first to touch. Its outcome is read as soon as it is sent; whatever a hostile
 job does to the child, the worker lives on.
 """
 
@@ -166,7 +166,7 @@ class Children:
 
 
 class _CpuLimit:
-    """Within it, `timeout` ends early when a child has used so many seconds of CPU time."""
+    """Within it, `timeout` ends early when a child has used this many seconds of CPU time."""
 
     def __init__(self, pid: int, seconds: float, timeout: asyncio.Timeout) -> None:
         self._clock, self._timeout = (~pid << 3) | _CPU_CLOCK, timeout
@@ -234,7 +234,7 @@ def _decoded(report: bytes) -> Outcome:
 
 
 def _judge(status: int, errors: bytes) -> Outcome:
-    """The outcome of a child that told none."""
+    """The outcome of a child that sent none."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
         return Outcome("time")

@@ -31,7 +31,7 @@ Status = Literal["ok", "cached", "invalid", "time", "starved", "memory", "crash"
 
 class Limits(NamedTuple):
     """Of one child: seconds of CPU time, bytes of memory above what it inherits, and seconds by
-    the clock, of which a busy machine may give a child little."""
+    the clock: a busy machine may give a child little of it."""
 
     seconds: float
     num_bytes: int
@@ -57,10 +57,10 @@ class Work(Protocol):
         """Touch what a job will need: called in a child that was forked ahead of its job."""
 
     def do(self, job: bytes) -> Outcome:
-        """Raises what its outcome is told by: GrammarError, MemoryError, RecursionError."""
+        """Raises what becomes its outcome: GrammarError, MemoryError, RecursionError."""
 
     def finish(self, job: bytes) -> None:
-        """What is left to do when the outcome "ok" has been told."""
+        """What is left to do when the outcome "ok" has been sent."""
 
 
 class Inherited(NamedTuple):

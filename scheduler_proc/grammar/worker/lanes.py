@@ -4,8 +4,8 @@ one asker's behind another's.
 Nobody knows beforehand how long a compilation takes, so each begins in the quick lane. What is
 still running after a quantum goes over to the long lane, if there is room in it; else it makes way
 for the next that waits, and begins again in the long lane when its turn comes. Askers take turns
-in both; whoever has nothing running takes the newest slot of the one who has most, if those are
-several. Pure: the service asks what to do, does it, and tells what has ended.
+in both; an asker with nothing running takes the newest slot of the one with most, if those are
+several. Pure: the service asks what to do, does it, and reports what has ended.
 """
 
 from collections import Counter

@@ -2,7 +2,7 @@
 
 The worker's actor calls it and sends its answers. Each constraint is compiled once however many
 ask for it, and not at all once nobody waits for it; a few are compiled at once, a bounded number
-waits, of which each asker has a bounded part, and failures are remembered. Compiling itself is
+waits, with a bounded part for each asker, and failures are remembered. Compiling itself is
 `run`'s affair, so that nothing a constraint does can harm the service.
 """
 
@@ -61,7 +61,7 @@ class Counters:
     timed_out: int = 0
     failed: int = 0  # over the memory limit, or crashed
     refused: int = 0  # the queue was full
-    cancelled: int = 0  # whoever asked had gone
+    cancelled: int = 0  # nobody waited for it any more
     seconds: float = 0.0
 
     def totals(self) -> dict[str, float]:
@@ -263,7 +263,7 @@ class CompileService:
     # ---- outcomes ------------------------------------------------------------------------------
 
     def _conclude(self, pending: _Pending, outcome: Outcome, seconds: float) -> ErrorInfo | None:
-        """Count, log and remember; what to tell those who asked, if it failed."""
+        """Count, log and remember; what to answer those who asked, if it failed."""
         counters, kind = self.counters, pending.constraint.kind
         counters.seconds += seconds
         if outcome.status in ("ok", "cached"):

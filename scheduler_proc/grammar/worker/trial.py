@@ -17,14 +17,14 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 MAX_LOAD_S = 0.4
 _WALKS = 2
 _TOKENS = 12
-_QUICK_S = 0.005  # of CPU time; where one walk takes no more, another would hardly tell more
+_QUICK_S = 0.005  # of CPU time; if one walk takes no more, another would hardly show more
 
 
 def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> None:
     """Raise GrammarError with the reason if the grammar must not reach the scheduler.
 
     `compiled.load_s`, if there is one, is the CPU time in seconds that loading it takes. An
-    automaton of ours is always affordable: it is loaded as it is.
+    automaton of ours is always affordable: it is loaded without a trial.
     """
     if compiled.backend == "fsm":
         return

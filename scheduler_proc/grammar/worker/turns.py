@@ -1,4 +1,4 @@
-"""A queue of jobs that goes by whoever asks for them: each asker has a lane, and lanes take turns.
+"""A queue of jobs that is fair to those who ask: each asker has a lane, and lanes take turns.
 
 Who runs least goes first, and among those who run alike the one whose turn was longest ago: a
 flood of one asker's jobs delays its own only. A job of several askers stands in the lanes of all,

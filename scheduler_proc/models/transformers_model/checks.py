@@ -86,7 +86,7 @@ def _run_whole(causal: Any, tokens: _Tokens) -> tuple[nn.Module, torch.Tensor]:
     """What makes the hidden states that the model's head takes; logits [T, vocab_size]."""
     base = causal.base_model
     if base is causal:
-        raise ConfigError("its class does not tell its head from its decoder")
+        raise ConfigError("its class does not separate its head from its decoder")
     called: list[bool] = []
     hook = base.register_forward_hook(lambda *_: called.append(True))
     trace = Trace(checks_masks=True)

@@ -106,7 +106,7 @@ def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
 
 
 def _in_short(error: Exception) -> str:
-    """What transformers says, on one line; it would tell users how to run a model's code."""
+    """What transformers says, on one line; it would explain how to run a model's code."""
     if "trust_remote_code" in str(error):
         return "the model needs code of its own, which is never run"
     return textwrap.shorten(str(error), 300)

@@ -1,6 +1,6 @@
 """The captures of Lark grammars: rules `name[capture]: ...`, and where they lie in a text.
 
-llguidance tells the texts of captures, but not their places, not twice in a row the same, and also
+llguidance gives the texts of captures, but not their places, not twice in a row the same, and also
 of parses that came to nothing. So a grammar is written anew, with a control token before and after
 each rule that is captured, and the text is read with that, byte by byte: a token is put in where
 the grammar does not go on without it, the latest place first. What is found is a parse of the text.
@@ -28,7 +28,7 @@ _HEAD = re.compile(
 _ATTRIBUTE = re.compile(rf"(?P<key>\w+)\s*(?:=\s*(?P<value>{_STRING}|{_PATTERN}|[^,\"/]*))?")
 _END_TOKEN = 256
 _NOT_CAPTURED = {
-    "max_tokens": "max_tokens counts tokens, which a text does not tell",
+    "max_tokens": "max_tokens counts tokens, which a text does not have",
     "stop_capture": "stop_capture is not supported",
 }
 

@@ -75,7 +75,7 @@ class KeyFiles:
 
     def have_changed(self) -> bool:
         """Whether there are other `keys` now: a file was written or replaced, and is not being
-        written, as it was the same at the last look, and behind reading. A bad file changes
+        written, as it was the same at the last look, and after reading. A bad file changes
         nothing, and no key becomes an admin's because the others have gone."""
         before, self._last = self._last, self._stamps()
         if self._last == self._read or self._last != before:

@@ -178,5 +178,5 @@ def _only(given: list[Given]) -> Given | None:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value as text; text is taken as it is."""
+    """A JSON value as text; text is unchanged."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -20,7 +20,7 @@ _BOTH = "a request must not have both Content-Length and Transfer-Encoding"
 
 
 def checking_heads(app: ASGIApp) -> ASGIApp:
-    """`app` behind the checks."""
+    """`app` after the checks."""
 
     async def wrapped(scope: Any, receive: Receive, send: Send) -> None:
         headers = scope["headers"]

@@ -131,7 +131,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_write_timer()
 
     def _watch_write(self) -> None:
-        """While a write is blocked nothing is added to the buffer, so it tells what is taken."""
+        """While a write is blocked nothing is added to the buffer, so it shows what is taken."""
         self._stop_write_timer()
         size = self.transport.get_write_buffer_size()
         self._write_timer = self.loop.call_later(self.write_stall_s, self._check_write, size)

@@ -52,7 +52,7 @@ async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, N
 
 
 async def named_events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """Frame `payloads`, objects with a type, under the names of their types. They tell of failures
+    """Frame `payloads`, objects with a type, under the names of their types. They report failures
     and of their end by themselves."""
     async with aclosing(payloads):
         async for payload in payloads:

@@ -24,7 +24,7 @@ class NativeAnswers:
     """The words for the answers to `requests`, which have `samples` answers each, prompt after
     prompt.
 
-    `prompt_ids` are the ids of each prompt, if the answers are to tell them; `texts` the vocabulary
+    `prompt_ids` are the ids of each prompt, if the answers are to have them; `texts` the vocabulary
     from which log-probabilities get the texts of their tokens, if they are to have any.
     """
 

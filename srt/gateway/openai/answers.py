@@ -50,13 +50,13 @@ class Face(Protocol):
         ...
 
     def prompt_ids(self) -> list[int] | UnsetType:
-        """The prompt's ids, for routes that tell them once for all choices."""
+        """The prompt's ids, for routes that send them once for all choices."""
         ...
 
     def prompt_logprobs(
         self, outputs: Sequence[GenerateOutput]
     ) -> Iterable[msgspec.Raw] | UnsetType:
-        """The prompt's log-probabilities, for routes that tell them once for all choices."""
+        """The prompt's log-probabilities, for routes that send them once for all choices."""
         ...
 
 
@@ -121,7 +121,7 @@ async def chunks(
             async for choice in each_in_turn(face.chunk_choices(index, output)):
                 if choice is not None:
                     yield chunk([choice], usage)
-                    prompt_ids = UNSET  # told once
+                    prompt_ids = UNSET  # sent once
     if options.include_usage:
         yield chunk([], usage_of(batch, last))
 

@@ -145,7 +145,7 @@ class _Message:
 
 class ChatFace:
     """Words the choices of one chat, each read by its own reader. `opened`: they begin inside the
-    reasoning; `prompt_ids` are to be told if they are given."""
+    reasoning; `prompt_ids` are in the answer if they are given."""
 
     id_prefix = "chatcmpl-"
     object = "chat.completion"

@@ -86,7 +86,7 @@ def _scores_echo(body: CompletionRequest) -> bool:
 
 class CompletionFace:
     """Words completions. `samples` requests stand for each of `prompts`, in the order of these;
-    `prompt_ids` are theirs, if they are to be told."""
+    `prompt_ids` are theirs, if the answer is to have them."""
 
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"

@@ -79,7 +79,7 @@ async def _generated(gateway: Gateway) -> Generated:
 
 
 async def _one_token(client: Client) -> None:
-    """Generate a token in a namespace of its own, of which the cache keeps one token."""
+    """Generate a token in a namespace of its own: the cache keeps one token of it."""
     request = Request(
         input_ids=[0],
         sampling=_ONE_TOKEN,

@@ -257,7 +257,7 @@ async def response_events(
     batch: Batch, writer: ResponseWriter, keep: Callable[[ResponseWriter], None]
 ) -> AsyncGenerator[Event, None]:
     """The events of a stream. A failure is the last one; otherwise the response is given to `keep`
-    before its end is told."""
+    before its end is sent."""
     for event in writer.begin():
         yield event
     try:

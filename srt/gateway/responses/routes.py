@@ -131,7 +131,7 @@ def _chat(
     reasoning: bool,
     vocab: Vocab,
 ) -> Chat:
-    """The body as a chat of `items`, of which the first are stored. RequestErrors name the body's
+    """The body as a chat of `items`; the first ones are stored. RequestErrors name the body's
     own fields."""
     is_text = isinstance(body.input, str)
     messages, places = input_messages(items, body.instructions, num_earlier, is_text)

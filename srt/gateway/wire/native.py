@@ -28,7 +28,7 @@ Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 def shared_fields(body: Struct, index: int | None = None) -> dict[str, Any]:
-    """The fields of `body` that go into the client's request as they are. A prompt of several has
+    """The fields of `body` that go into the client's request unchanged. A prompt of several has
     an `index`, which its id ends with."""
     names = ("rid", "cache_salt", "timeout_ms")
     fields = {name: getattr(body, name) for name in names if hasattr(body, name)}
@@ -132,7 +132,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     """Facts about one answer. Entries of log-probabilities are [logprob, token id, text or null].
 
     Of the completion's tokens, `jump_forward_tokens` were forced by the constraint;
-    `forward_passes` tells how often the model was asked for one. The first output ids take the
+    `forward_passes` is how often the model was asked for one. The first output ids take the
     place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
     prompt's log-probabilities. `captures` are at the end of an answer whose constraint has names
     for parts of it.
