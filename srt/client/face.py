@@ -56,8 +56,8 @@ class AsyncClient:
     async def submit(self, **request: Unpack[SubmitArgs]) -> Generation:
         """Submit a request for one completion; returns once it is admitted.
 
-        The arguments are the fields of `srt.client.generation.Request`; `sampling`, `chat` and
-        messages may be given as dicts.
+        The arguments are the fields of `srt.client.generation.Request`, with the arguments of
+        `scoring_of` in place of `scoring`; `sampling`, `chat` and messages may be given as dicts.
         """
         generation: Generation = await self._transport.submit(checked_request(request))
         return generation
