@@ -11,6 +11,7 @@ pass. So every variable is settled in the end, whatever happens, and no wait can
 
 import asyncio
 import threading
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ class Worker:
     fork opens it."""
 
     def __init__(self, program: Program, parent: "Worker | None" = None) -> None:
-        self.stream = Stream(program, self.notify)
+        me = weakref.proxy(self)  # no cycle: a state is freed with its last reference
+        self.stream = Stream(program, lambda: me.notify())
         self.children: list[Worker] = []  # of streaming runs, whose forks can be watched
         self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()

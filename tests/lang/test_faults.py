@@ -406,6 +406,25 @@ def test_states_are_collected() -> None:
     until(gone)
 
 
+def test_a_finished_state_waits_for_no_garbage_collection() -> None:
+    """Its text and images are freed with the last reference to it."""
+
+    def body(s: Any) -> None:
+        forks = s.fork(2)
+        forks += sgl.gen("a")
+        forks.join()
+
+    gc.disable()
+    try:
+        state = sgl.function(body).run(backend=FakeBackend())
+        state.sync()
+        stream = weakref.ref(state._stream)
+        del state
+        until(lambda: stream() is None)
+    finally:
+        gc.enable()
+
+
 def test_what_is_over_stays_as_it_is() -> None:
     state = sgl.function(lambda s: s.__iadd__(sgl.gen("a"))).run(backend=FakeBackend())
     assert state["a"] == "<0>"
