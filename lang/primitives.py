@@ -18,7 +18,7 @@ from lang.backends.base import Image
 from lang.ir import Expr, Media
 from lang.sampling import PLAIN, Sampling
 from lang.values.structured import is_plain, named_groups_of, schema_of, text_schema_of
-from srt.patterns.stops import build_stops
+from srt.patterns.stop_search import PatternSearch
 
 _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
@@ -111,10 +111,10 @@ def _is_neutral(key: str, value: Any) -> bool:
 
 def _gen(name: str | None, given: dict[str, Any], dtype: Any, schema: Any) -> Gen:
     """Check arguments that depend on each other."""
-    stop_patterns = _several(given.get("stop_regex"))
+    stop_patterns = tuple(_several(given.get("stop_regex")))
     for pattern in stop_patterns:
         re.compile(pattern)
-    build_stops(stop_patterns)
+    PatternSearch(stop_patterns)  # refuses what it cannot find, and keeps its automaton
     convert = None
     if schema is not None:
         if "json_schema" in given:

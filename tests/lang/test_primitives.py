@@ -676,7 +676,7 @@ def test_stop_patterns_end_the_text() -> None:
     assert state["a"] == "a" * 5000
     for pattern in ("(?=a)b", "a*", "(a){300}"):
         with pytest.raises(ValueError):
-            sgl.gen("a", stop_regex=pattern)
+            sgl.gen("a", stop_regex=[pattern])
     assert run(lambda s: s.__iadd__(sgl.gen("a", stop_regex="q")), backend)["a"].endswith("345")
 
 
