@@ -6,25 +6,27 @@ if it will have one; the plan fills in the rest when the token is known. If a ro
 otherwise, as after a jump, the guess is of no use.
 """
 
-from scheduler_proc.batch import Adjust, ForwardBatch, SuppressedIds
+from collections.abc import Sequence
+
+from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS
 from scheduler_proc.memory import ReqToTokenPool
-from scheduler_proc.penalties import with_entries
+from scheduler_proc.penalties import LateChange
 from scheduler_proc.req import Req
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
 class Guess:
-    """A step whose last `rows`, of one token each, all sample. `before` says what changes the
-    logits of the samples before theirs."""
+    """A step whose last `rows`, of one token each, all sample. `changes` are those of them whose
+    newest token changes what they sample."""
 
-    def __init__(self, step: Step, rows: list[Row], before: Adjust) -> None:
+    def __init__(self, step: Step, rows: list[Row], changes: Sequence[LateChange]) -> None:
         self._step = step
         self._rows = rows
-        self._before = before
+        self._changes = changes
 
     @classmethod
     def of(
@@ -42,11 +44,11 @@ class Guess:
         step = lay_out(rows, table, sampling)
         if any(part and part.batch.details is not None for part in (first, step)):
             return None
-        step.late_tokens = NO_LATE_TOKENS
-        if first is None:
-            return cls(step, rows, Adjust.none(0))
-        before = first.batch.adjust or Adjust.none(first.batch.num_samples)
-        return cls(joined(first, step), rows, before)
+        late = NO_LATE_TOKENS if first is None else first.late_tokens
+        step = step if first is None else joined(first, step)
+        changes = step.late_tokens.changes[len(late.changes) :]
+        step.late_tokens = late  # the others will be known
+        return cls(step, rows, changes)
 
     def completed(self, rows: list[Row]) -> Step | None:
         """The step, now that these `rows` of the reqs have been planned; they learn their samples.
@@ -62,10 +64,10 @@ class Guess:
         batch = self._step.batch
         for row in self._rows:
             _fill_in(batch, row)
-        if batch.adjust is not None:
-            changes = (row.req.tokens.logit_changes for row in self._rows)
-            entries = [None if change is None else change.entries for change in changes]
-            batch.adjust = with_entries(self._before, entries)
+        newest = {id(row.req.tokens.logit_changes): row.req.tokens.known[-1] for row in self._rows}
+        for change in self._changes:
+            assert batch.adjust is not None
+            change.fill_in(batch.adjust, int(newest[id(change.changes)]))
         return self._step
 
 

@@ -61,6 +61,10 @@ class LogitChanges:
         size = self._size
         return Entries(self._ids[:size], self._repeat[:size], self._add[:size], self._counts[:size])
 
+    def place(self, token: int) -> int:
+        """The number of its entry, which it keeps; of a token that has none, how many there are."""
+        return self._index.get(token, self._size)
+
     def count(self, token: int, change: int) -> None:
         """The output has `token` once more (`change` 1) or once less (-1)."""
         if not self.count_outputs:
@@ -120,8 +124,7 @@ class LateChange(NamedTuple):
 
     def fill_in(self, adjust: Adjust, token: int) -> None:
         """Count the token, whose entry is the last if it had none."""
-        found = np.flatnonzero(adjust.ids[self.start :][: len(self.counts)] == token)
-        number = int(found[0]) if len(found) > 0 else len(self.counts) - 1
+        number = min(self.changes.place(token), len(self.counts) - 1)
         repeat, add = self.changes.effect(token, number, int(self.counts[number]) + 1)
         at = self.start + number
         adjust.ids[at], adjust.repeat[at], adjust.add[at] = token, repeat, add

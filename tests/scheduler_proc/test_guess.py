@@ -29,7 +29,9 @@ class Checked:
 
         def check(guess: Guess, rows: list[Row]) -> Step | None:
             assert self._plan is not None
+            others = guess._step.batch.adjust
             step, rows = completed(guess, rows), list(rows)
+            assert guess._step.batch.adjust is others, "all changes are copied while the step waits"
             self.false += step is None
             if step is not None and len(rows) < len(self._plan.deferred):
                 self.ended += 1

@@ -56,14 +56,22 @@ def assert_same(got: ForwardBatch, expected: ForwardBatch) -> None:
 
 
 def plain(batch: ForwardBatch) -> dict[str, Any]:
-    """Every array by its name; of masks those that are used, whatever their order, and of groups
-    that say nothing not whether they are there."""
+    """Every array by its name; of masks those that are used, whatever their order, of changes those
+    that change something, and of groups that say nothing not whether they are there."""
     found: dict[str, Any] = {}
     for field in fields(ForwardBatch):
         value = getattr(batch, field.name)
         if isinstance(value, Masks):
             found |= {"masked": value.rows >= 0, "words": value.words[value.rows[value.rows >= 0]]}
-        elif isinstance(value, Samples | Adjust | Details):
+        elif isinstance(value, Adjust):
+            changes = np.flatnonzero((value.repeat != 1) | (value.add != 0))
+            owners = np.repeat(np.arange(batch.num_samples), np.diff(value.indptr))
+            if len(changes) > 0:
+                found |= {"adjust.owners": owners[changes]}
+                found |= {
+                    f"adjust.{name}": getattr(value, name)[changes] for name in value._fields[1:]
+                }
+        elif isinstance(value, Samples | Details):
             if isinstance(value, Samples) or max(map(len, value[1:])) > 0:
                 columns = value._asdict().items()
                 found |= {f"{field.name}.{name}": column for name, column in columns}
