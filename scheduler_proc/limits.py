@@ -40,7 +40,7 @@ class TokenRules:
         allowed = wire.sampling.allowed_token_ids
         self._allowed = None if allowed is None else _mask_of(allowed, vocab_size)
         self._healed_ids: list[int] = unpack_ids(wire.healed_ids).tolist()
-        self._stop_ids = np.unique([*wire.eos_ids, *wire.sampling.stop_token_ids]).astype(np.int32)
+        self._stop_ids = np.array(sorted({*wire.eos_ids, *wire.sampling.stop_token_ids}), np.int32)
         self._min_new_tokens = wire.sampling.min_new_tokens
         self.forbid_something = self._bad is not None or self._allowed is not None
         self.is_any = self.forbid_something or self._min_new_tokens > 0
