@@ -23,10 +23,14 @@ DIALECTS = get_args(Dialect)
 _NOWHERE = ("n", "token_healing", "jump_forward", "logprob_start_len", "stop_regex")
 _AS_THEY_ARE = {*CommonSampling.__struct_fields__, "min_tokens"}
 _OPENAI = {"temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed"}
+_VLLM = {
+    *(*_OPENAI, "top_k", "min_p", "repetition_penalty", "min_tokens", "stop_token_ids"),
+    *("ignore_eos", "skip_special_tokens", "allowed_token_ids", "bad_words"),
+}
 _UNKNOWN_TO: dict[Dialect, set[str]] = {
     "openai": _AS_THEY_ARE - _OPENAI | {"regex", "ebnf"},
     "sglang": set(),
-    "vllm": set(),
+    "vllm": _AS_THEY_ARE - _VLLM,
 }
 _CONFIGURED = {"temperature", "top_p", "top_k", "min_p"}  # models have defaults of their own
 _REGEX_META = frozenset("\\.+*?()|[]{}^$")
