@@ -24,6 +24,7 @@ class Samples(NamedTuple):
     temperature: Annotated[np.ndarray, np.float32]  # <= 1e-6 is greedy
     top_p: Annotated[np.ndarray, np.float32]
     min_p: Annotated[np.ndarray, np.float32]
+    top_n_sigma: Annotated[np.ndarray, np.float32]  # up to 0 is off
     top_k: Annotated[np.ndarray, np.int32]  # -1 is off
     uniform: Annotated[np.ndarray, np.float64]  # in [0, 1): the draw, made from the row's seed
     want_logprob: Annotated[np.ndarray, np.bool_]  # return the chosen token's log-probability

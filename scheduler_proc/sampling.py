@@ -1,4 +1,5 @@
-"""Turns logits into token ids: penalties and masks, temperature, top-k, top-p, min-p, the draw.
+"""Turns logits into token ids: penalties and masks, top-n-sigma, temperature, top-k, top-p, min-p,
+the draw.
 
 Called by the torch executor on the rows that sample. A row's token is a function of that row's
 logits, parameters and uniform draw alone: tokens are ranked by (probability, then lowest id) and
@@ -104,7 +105,11 @@ def _draw(
 ) -> torch.Tensor:
     """Ids [n] for the non-greedy `rows` [n]."""
     temperature = _on(samples.temperature, masked)[rows, None]
-    weights = ((masked[rows] - row_max[rows, None]) / temperature).exp_()  # largest is 1
+    logits, top = masked[rows], row_max[rows, None]
+    if (samples.top_n_sigma > 0).any():
+        sigmas = _on(samples.top_n_sigma, masked, torch.float64)[rows, None]
+        logits = _within_sigmas(logits, top, sigmas)
+    weights = ((logits - top) / temperature).exp_()  # largest is 1
     vocab = masked.shape[1]
     top_k = _on(samples.top_k, masked, torch.int64)[rows, None]
     filters = _Filters(
@@ -121,6 +126,25 @@ def _draw(
         picked = _draw_filtered(weights[chosen], cumulative[chosen, -1:], filters.pick(chosen))
         ids = ids.index_copy(0, chosen, picked)
     return ids
+
+
+def _within_sigmas(logits: torch.Tensor, top: torch.Tensor, sigmas: torch.Tensor) -> torch.Tensor:
+    """The logits [n, V], with -inf at what is more than `sigmas` [n, 1] standard deviations below
+    the largest, `top` [n, 1], in the rows where `sigmas` is above 0. The deviation is of those
+    logits that are not -inf."""
+    left = logits > -torch.inf
+    count = left.sum(dim=-1, keepdim=True)
+    values = logits.double()
+    mean = _sum(values.where(left, 0.0)) / count
+    deviation = (_sum((values - mean).square().where(left, 0.0)) / count).sqrt()
+    # Rounding hides in which order the sums were added, so that a logit at the floor itself stays.
+    floor = (top - sigmas * deviation).float().where(sigmas > 0, -torch.inf)
+    return logits.masked_fill(logits < floor, -torch.inf)
+
+
+def _sum(values: torch.Tensor) -> torch.Tensor:
+    """[n, m] -> [n, 1], in a fixed order, whatever n is."""
+    return values.cumsum(dim=-1)[:, -1:]
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

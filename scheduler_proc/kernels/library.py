@@ -25,7 +25,7 @@ from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
 from srt.wire.errors import SrtError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64

@@ -19,6 +19,7 @@ MAX_STOP_TOKEN_IDS = 256
 MAX_CONSTRAINT_CHARS = 512 * 1024
 MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
+MAX_SIGMAS = 100
 _WORD = 2**64 - 1
 MAX_SAMPLES = 128  # of one prompt
 MAX_STOP_REGEXES = 32
@@ -97,6 +98,11 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `allowed_token_ids` are left (None: all; the end too must be among them), and no token that
     would complete one of `bad_words` within the output; a request to which nothing is left ends
     with an error. Log-probabilities are those of the logits before all this.
+
+    Of the logits that are left, `top_n_sigma` n keeps those of at least M - n * s, where M is the
+    largest and s the standard deviation of all that are left (Tang et al. 2024, arXiv 2411.07641;
+    llama.cpp computes the same). The temperature, which would not change this choice, comes next,
+    then `top_k`, `top_p` of what `top_k` keeps, and `min_p`.
     """
 
     temperature: Annotated[float, _between(0, 100), Meta(description="Up to 1e-6 is greedy.")] = 1.0
@@ -113,6 +119,14 @@ class CommonSampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_p: Annotated[
         float, Rule(lambda p: 0.0 <= p <= 1.0, "must be in [0, 1]"), Meta(description="0 is off.")
     ] = 0.0
+    top_n_sigma: Annotated[
+        float,
+        _between(-1, MAX_SIGMAS),
+        Meta(
+            description="Only logits at most this many standard deviations below the largest are "
+            "kept; up to 0 is off."
+        ),
+    ] = -1.0
     frequency_penalty: Annotated[
         float,
         _between(-2, 2),

@@ -93,6 +93,7 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     "too many messages": (chat(messages=[{"role": "user", "content": ""}] * 9000), 400, "messages"),
     "top_k 0": (sampled(top_k=0), 400, "sampling_params.top_k"),
     "min_p 2": (sampled(min_p=2.0), 400, "sampling_params.min_p"),
+    "top_n_sigma 101": (sampled(top_n_sigma=101.0), 400, "sampling_params.top_n_sigma"),
     "negative max_new_tokens": (sampled(max_new_tokens=-1), 400, "sampling_params.max_new_tokens"),
     "max_new_tokens over the context": (
         sampled(max_new_tokens=8192),

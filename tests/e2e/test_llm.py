@@ -38,6 +38,13 @@ def test_outputs_are_in_order_and_complete(llm: LLM, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == ""
 
 
+def test_almost_no_sigmas_are_greedy(llm: LLM) -> None:
+    """As from the faces of `test_sampling_parameter`."""
+    sampling = SamplingParams(temperature=5.0, top_n_sigma=1e-6, max_tokens=6)
+    drawn, greedy = llm.generate(PROMPTS, sampling), llm.generate(PROMPTS, GREEDY)
+    assert [o.outputs[0].text for o in drawn] == [o.outputs[0].text for o in greedy]
+
+
 def test_prompts_of_every_kind(llm: LLM) -> None:
     text = PROMPTS[0]
     ids = llm.generate(text, GREEDY)[0].prompt_token_ids

@@ -14,7 +14,7 @@ struct Batch {
   std::vector<int32_t> logprob_tokens, logprob_targets, next_ids;
   std::vector<int32_t> adjust_indptr{0}, adjust_ids;
   std::vector<int32_t> detail_rows, top_indptr{0}, detail_indptr{0}, detail_ids, top_ids;
-  std::vector<float> temperature, top_p, min_p, logprobs, prompt_logprobs;
+  std::vector<float> temperature, top_p, min_p, top_n_sigma, logprobs, prompt_logprobs;
   std::vector<float> adjust_repeat, adjust_add, top_logprobs, id_logprobs;
   std::vector<double> uniform;
   std::vector<uint8_t> want_logprob;
@@ -28,8 +28,8 @@ struct Batch {
             int32_t(logprob_tokens.size()), int32_t(detail_rows.size()), input_ids.data(),
             positions.data(), out_slots.data(),
             qo_indptr.data(), kv_indptr.data(), kv_indices.data(), sample_tokens.data(),
-            temperature.data(), top_p.data(), min_p.data(), top_k.data(), uniform.data(),
-            want_logprob.data(), suppress_indptr.data(), suppress_ids.data(),
+            temperature.data(), top_p.data(), min_p.data(), top_n_sigma.data(), top_k.data(),
+            uniform.data(), want_logprob.data(), suppress_indptr.data(), suppress_ids.data(),
             masks.empty() ? nullptr : mask_rows.data(), masks.data(),
             adjust_ids.empty() ? nullptr : adjust_indptr.data(), adjust_ids.data(),
             adjust_repeat.data(), adjust_add.data(), logprob_tokens.data(),
@@ -82,6 +82,7 @@ inline void Batch::add_sample(int32_t token) {
   top_k.push_back(one_of({-1, -1, 1, 5, 50, 500}));
   top_p.push_back(one_of({1.f, 1.f, .9f, .1f}));
   min_p.push_back(one_of({0.f, 0.f, .05f}));
+  top_n_sigma.push_back(one_of({-1.f, 0.f, 1.f}));
   uniform.push_back(double(rng()) * 0x1p-32);
   want_logprob.push_back(one_in(2));
   for (int i = one_in(3) ? below(4) : 0; i > 0; i--)

@@ -44,6 +44,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "top_p": NUMBERS,
     "top_k": INTEGERS,
     "min_p": NUMBERS,
+    "top_n_sigma": NUMBERS,
     "seed": st.none() | INTEGERS,
     "stop_token_ids": st.lists(TOKENS, max_size=4),
     "frequency_penalty": NUMBERS,

@@ -33,9 +33,10 @@ def exact(
     top_k: int = -1,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    top_n_sigma: float = -1.0,
 ) -> np.ndarray:
     """The distribution [V] that the parameters define, by a direct sort in float64."""
-    scaled = logits.astype(np.float64) / temperature
+    scaled = within_sigmas(logits, top_n_sigma).astype(np.float64) / temperature
     probs = np.exp(scaled - scaled.max())
     probs /= probs.sum()
     order = np.argsort(-probs, kind="stable")
@@ -48,6 +49,13 @@ def exact(
     probs[probs < np.float32(min_p) * probs.max()] = 0.0
     result: np.ndarray = probs / probs.sum()
     return result
+
+
+def within_sigmas(logits: np.ndarray, top_n_sigma: float) -> np.ndarray:
+    """One row's logits, with -inf where top-n-sigma takes them away."""
+    left = logits[logits > -np.inf].astype(np.float64)
+    floor = np.float32(left.max() - top_n_sigma * left.std())
+    return np.where((top_n_sigma > 0) & (logits < floor), -np.inf, logits)
 
 
 # Changes of single logits: id -> (repeat, add); those of the largest and the smallest are in it.
@@ -89,13 +97,13 @@ def check_draws(draws: int, name: str, **params: Any) -> None:
 
 
 PARAMS = [
-    {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-    for temperature, top_k, top_p, min_p in product([0.7, 1.5], [-1, 5], [1.0, 0.8], [0.0, 0.1])
+    dict(zip(("temperature", "top_k", "top_p", "min_p", "top_n_sigma"), values, strict=True))
+    for values in product([0.7, 1.5], [-1, 5], [1.0, 0.8], [0.0, 0.1], [-1.0, 1.2])
 ]
 
 
 @pytest.mark.parametrize("name", CHANGES)
-@pytest.mark.parametrize("params", PARAMS[::3])
+@pytest.mark.parametrize("params", PARAMS[::5])
 def test_draws_follow_the_exact_distribution(name: str, params: dict[str, Any]) -> None:
     check_draws(4000, name, **params)
 
@@ -151,7 +159,9 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
     torch.testing.assert_close(got, want, rtol=1.2e-7, atol=0.0)
 
 
-@pytest.mark.parametrize("fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}, {"top_n_sigma": 1.0}]
+)
 def test_the_draw_inverts_the_distribution(fields: dict[str, float]) -> None:
     """Equally spaced draws hit each token as often as its probability says, to one draw."""
     logits = spread_logits(40, seed=3)
@@ -181,6 +191,7 @@ def mixed_batch(count: int, vocab: int) -> tuple[torch.Tensor, dict[str, np.ndar
         "top_k": rng.choice([-1, 1, 20, 1500], count),
         "top_p": rng.choice([1.0, 0.3, 0.95, 0.9999], count),
         "min_p": rng.choice([0.0, 0.0, 1e-4, 0.2], count),
+        "top_n_sigma": rng.choice([-1.0, 0.0, 0.5, 2.0], count),
         "uniform": rng.random(count),
         "want_logprob": rng.random(count) < 0.5,
     }
@@ -247,6 +258,26 @@ def test_common_settings_never_sort_the_vocabulary(
     for temperature in (0.05, 1.0):
         sample(logits, sample_batch(1, temperature=temperature, **fields))
     assert len(counts) == 2 and max(counts) <= 1024
+
+
+def test_top_n_sigma_looks_at_what_masks_and_changes_leave() -> None:
+    """Of two tokens both lie a standard deviation from their mean; the others do not count."""
+    logits = torch.tensor([[50.0, 3.0, 0.3, -90.0]]).repeat(4, 1)
+    batch = sample_batch(
+        *(4, [{2: (1.0, 0.5)}] * 4),
+        temperature=1e4,
+        uniform=np.nextafter(1.0, 0.0),
+        top_n_sigma=[2.0, 1.99, 0.0, -1.0],
+    )
+    batch.suppressed = [SuppressedIds(row, int32([0, 3])) for row in range(4)]
+    assert sample(logits, batch)[0].tolist() == [2, 1, 2, 2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-3, 1.0, 100.0])
+def test_next_to_no_sigmas_leave_the_largest_logit(temperature: float) -> None:
+    logits = torch.from_numpy(np.stack([spread_logits(50, seed) for seed in range(20)]))
+    batch = sample_batch(20, temperature=temperature, top_n_sigma=1e-6, uniform=0.99)
+    assert sample(logits, batch)[0].tolist() == logits.argmax(dim=-1).tolist()
 
 
 def test_greedy_takes_the_first_of_equals() -> None:

@@ -1,5 +1,7 @@
 """How the running reqs sample, gathered by table row."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,12 +54,13 @@ def test_each_draw_is_a_hash_of_the_seed_and_of_how_many_outputs_there_are(
 
 def test_rows_are_gathered_in_any_order_and_may_change_hands() -> None:
     table = SamplingTable(3)
-    first = SamplingParams(max_new_tokens=1, temperature=0.5, top_p=0.25, top_k=7, min_p=0.125)
+    filters: dict[str, Any] = {"top_p": 0.25, "top_k": 7, "min_p": 0.125, "top_n_sigma": 1.5}
+    first = SamplingParams(max_new_tokens=1, temperature=0.5, **filters)
     table.write(2, req(0, 1, SamplingParams(max_new_tokens=1, temperature=2.0)))
     table.write(0, req(0, 1, SamplingParams(max_new_tokens=1, temperature=1.5)))
     table.write(2, req(0, 1, first))
     samples = table.samples(np.array([2, 0]), np.array([1, 1], np.int32))
     assert samples.temperature.tolist() == [0.5, 1.5]
-    assert (samples.top_p[0], samples.top_k[0], samples.min_p[0]) == (0.25, 7, 0.125)
+    assert {name: getattr(samples, name)[0] for name in filters} == filters
     assert samples.want_logprob.tolist() == [False, False]
     assert {n: column.dtype for n, column in samples._asdict().items()} == SAMPLE_DTYPES

@@ -43,6 +43,7 @@ SampleParams params_of(const srt_batch &batch, int row, int vocab) {
   params.temperature = batch.temperature[row];
   params.top_p = batch.top_p[row];
   params.min_p = batch.min_p[row];
+  params.top_n_sigma = batch.top_n_sigma[row];
   params.top_k = batch.top_k[row];
   params.uniform = batch.uniform[row];
   params.suppress = suppressed ? batch.suppress_ids + suppressed[row] : nullptr;

@@ -10,8 +10,9 @@ namespace srt {
 
 struct SampleParams {
   float temperature, top_p, min_p;
-  int top_k;       // -1: off
-  double uniform;  // in [0, 1): the row's random draw
+  float top_n_sigma;  // up to 0: off
+  int top_k;          // -1: off
+  double uniform;     // in [0, 1): the row's random draw
   const int32_t *suppress;
   int num_suppress;
   const uint32_t *mask;  // [(vocab+31)/32] bit set: allowed; NULL: all are

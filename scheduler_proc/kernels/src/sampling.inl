@@ -175,6 +175,46 @@ static int finite_argmax(const Row &row) {
   return index;
 }
 
+// ---- top-n-sigma --------------------------------------------------------------------------------
+
+// The sum of `term` over the logits that are not -inf.
+template <class Term>
+static double sum_terms(const Row &row, Term term) {
+  alignas(64) float buffer[kSampleTile];
+  double lanes[kSampleLanes] = {}, total = 0;
+  for (int t = 0; t < row.tiles(); t++) {
+    const float *x = read_tile(row, t, buffer);
+    for (int i = 0; x && i < kSampleTile; i += kSampleLanes) {
+      for (int l = 0; l < kSampleLanes; l++)
+        lanes[l] += x[i + l] > -kInfinity ? term(static_cast<double>(x[i + l])) : 0.;
+    }
+  }
+  for (double lane : lanes) total += lane;
+  return total;
+}
+
+// The row with only the logits that are at most n standard deviations below `top`, its largest.
+static Row within_sigmas(const Row &row, float n, float top, SampleScratch &scratch) {
+  const double count = sum_terms(row, [](double) { return 1.; });
+  const double mean = sum_terms(row, [](double x) { return x; }) / count;
+  const double squares = sum_terms(row, [=](double x) { return (x - mean) * (x - mean); });
+  const double floor = top - static_cast<double>(n) * std::sqrt(squares / count);
+  // Rounding hides in which order the sums were added, so that a logit at the floor itself stays.
+  const float least = floor > -FLT_MAX ? static_cast<float>(floor) : -FLT_MAX;
+  alignas(64) float buffer[kSampleTile];
+  for (int t = 0; t < row.tiles(); t++) {
+    const float *x = read_tile(row, t, buffer);
+    for (int j = 0; j < kSampleTile / 32; j++) {
+      uint32_t word = 0;
+      for (int i = 0; x && i < 32; i++) word |= static_cast<uint32_t>(x[32 * j + i] >= least) << i;
+      scratch.words[t * (kSampleTile / 32) + j] = word;
+    }
+  }
+  return {row.values, row.count, scratch.words, row.ids, row.vocab};
+}
+
+// ---- weights ------------------------------------------------------------------------------------
+
 // out = exp((x - top) / temperature); returns the largest of each lane.
 static F weigh_tile(const float *x, float top, float temperature, float *out) {
   const F shift = set1(top), divisor = set1(temperature), floor = set1(-100.f);
@@ -367,7 +407,8 @@ static int sample_index(const Row &row, const SampleParams &params, SampleScratc
   const Peak peak = find_peak(row);
   if (!peak.finite) return finite_argmax(row);
   if (params.temperature <= kGreedyTemperature) return peak.index;
-  return draw(row, params, peak, scratch);
+  if (!(params.top_n_sigma > 0)) return draw(row, params, peak, scratch);
+  return draw(within_sigmas(row, params.top_n_sigma, peak.value, scratch), params, peak, scratch);
 }
 
 }  // namespace sampler

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 4
+#define SRT_ABI_VERSION 5
 
 #ifdef __cplusplus
 extern "C" {
@@ -88,6 +88,7 @@ typedef struct {
   const int32_t *kv_indices;
   const int32_t *sample_tokens; /* [S] index into [0, T) */
   const float *temperature, *top_p, *min_p; /* [S] */
+  const float *top_n_sigma;                 /* [S], up to 0: off */
   const int32_t *top_k;                     /* [S], -1: off */
   const double *uniform;                    /* [S] in [0, 1) */
   const uint8_t *want_logprob;              /* [S] */

@@ -97,6 +97,7 @@ def test_larger_rows(native: Sampler, vocab: int, count: int) -> None:
         temperature=rng.choice([0.0, 0.7, 1.2], count),
         top_k=rng.choice([-1, 5], count),
         top_p=rng.choice([1.0, 0.9], count),
+        top_n_sigma=rng.choice([-1.0, 1.5], count),
         uniform=rng.random(count),
         want_logprob=rng.random(count) < 0.5,
     )
@@ -236,6 +237,7 @@ def test_a_draw_is_the_same_alone_and_in_a_batch(tmp_path: Path, share_prefixes:
         "top_k": rng.choice([-1, 20], 24),
         "top_p": rng.choice([1.0, 0.9], 24),
         "min_p": rng.choice([0.0, 0.01], 24),
+        "top_n_sigma": rng.choice([-1.0, 3.0], 24),
         "uniform": rng.random(24),
     }
     changes = [{int(i): (1.7, -0.5) for i in rng.permutation(131)[: 1 + row]} for row in range(24)]

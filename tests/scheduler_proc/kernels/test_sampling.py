@@ -18,6 +18,7 @@ from scheduler_proc.batch import ForwardBatch, SuppressedIds
 from tests.scheduler_proc.kernels.ops import levels
 from tests.scheduler_proc.kernels.sampler import Case, Sampler, make_case, sampler_of
 from tests.scheduler_proc.ragged import int32
+from tests.scheduler_proc.test_sampling import within_sigmas
 
 TOP_K_OFF = [-1, 2**31 - 1]
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
@@ -59,6 +60,7 @@ def random_case(seed: int, count: int, vocab: int, spread: float, step: float) -
         top_k=rng.choice([*TOP_K_OFF, -1, 1, 2, 20, 50, 300, 1500, 20000], count),
         top_p=rng.choice([1.0, 1.0, 1e-3, 0.3, 0.9, 0.95, 0.9999], count),
         min_p=rng.choice([0.0, 0.0, 0.0, 1e-4, 0.05, 0.3, 1.0], count),
+        top_n_sigma=rng.choice([-1.0, -1.0, 0.0, 1e-6, 0.5, 1.0, 2.0, 4.0, 100.0], count),
         uniform=np.where(rng.random(count) < 0.1, ALMOST_ONE, rng.random(count)),
         want_logprob=rng.random(count) < 0.5,
     )
@@ -69,6 +71,7 @@ def could_be_drawn(case: Case, row: int, token: int) -> bool:
     """Whether a rounding error may make `token` the draw of `row`, by a sort in float64."""
     batch, left = case.batch, case.candidates()[row]
     logits = np.where(left, case.logits[row], -np.inf).astype(np.float32)
+    logits = within_sigmas(logits, batch.samples.top_n_sigma[row])
     with np.errstate(over="ignore"):
         scaled = (logits - logits.max()) / batch.samples.temperature[row]
         weights = np.exp(scaled).astype(np.float64)
@@ -153,6 +156,7 @@ def pick(case: Case, rows: np.ndarray) -> Case:
     top_k=st.sampled_from([-1, 1, 2, 3, 8, 100]),
     top_p=st.sampled_from([1.0, 0.9, 0.5, 0.1]),
     min_p=st.sampled_from([0.0, 0.01, 0.4, 1.0]),
+    top_n_sigma=st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0, 3.0]),
     uniform=st.floats(0.0, ALMOST_ONE),
     data=st.data(),
 )
@@ -170,7 +174,10 @@ def test_small_rows(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"top_p": 0.9}, {"top_p": 0.9999}, {"min_p": 1e-4}, {"top_k": 20000}, {"top_k": 400}],
+    [
+        *({"top_p": 0.9}, {"top_p": 0.9999}, {"min_p": 1e-4}, {"top_k": 20000}, {"top_k": 400}),
+        *({"top_n_sigma": 4.0}, {"top_n_sigma": 4.0, "top_p": 0.9}),
+    ],
 )
 @pytest.mark.parametrize("spread", [0.0, 0.1, 1.0])
 def test_filters_that_keep_much_of_the_vocabulary(
@@ -182,7 +189,9 @@ def test_filters_that_keep_much_of_the_vocabulary(
     check(make_case(logits, temperature=1.3, uniform=uniform, **fields), native, differing=0.5)
 
 
-@pytest.mark.parametrize("fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}, {"top_n_sigma": 1.0}]
+)
 def test_equally_spaced_draws_hit_each_token_as_the_reference_does(
     native: Sampler, fields: dict[str, Any]
 ) -> None:
@@ -191,6 +200,22 @@ def test_equally_spaced_draws_hit_each_token_as_the_reference_does(
     case = make_case(np.tile(logits, (4000, 1)), temperature=1.0, uniform=uniform, **fields)
     counts = [np.bincount(ids, minlength=40) for ids, _ in (native.sample(case), case.reference())]
     assert np.abs(counts[0] - counts[1]).max() <= 1
+
+
+@pytest.mark.parametrize("vocab", [2, 20, 5000])
+def test_a_logit_at_the_floor_of_top_n_sigma_stays(native: Sampler, vocab: int) -> None:
+    """Two tokens lie one standard deviation from their mean; what a mask takes away does not count,
+    whether the sampler makes a list of the two (5000) or not."""
+    rng = np.random.default_rng(vocab)
+    logits = rng.permuted(np.tile(np.arange(vocab) / 7, (300, 1)), axis=1).astype(np.float32)
+    allowed = rng.permuted(np.arange(vocab) < np.full((300, 1), 2), axis=1)
+    highest = np.where(allowed, logits, -np.inf).argmax(axis=1)
+    lowest = np.where(allowed, logits, np.inf).argmin(axis=1)
+    last_rank = {"temperature": 1e4, "top_p": 0.9999, "uniform": ALMOST_ONE}
+    for sigmas, want in [(2.0, lowest), (1.99, highest), (0.0, lowest), (-1.0, lowest)]:
+        case = make_case(logits, allowed, top_n_sigma=sigmas, **last_rank)
+        np.testing.assert_array_equal(native.sample(case)[0], want)
+        np.testing.assert_array_equal(case.reference()[0], want)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-6])
