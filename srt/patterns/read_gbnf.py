@@ -80,27 +80,10 @@ def error_at(source: str, position: int, what: str) -> GrammarError:
 # ---- Checks ----------------------------------------------------------------------------------
 
 
-def _children(node: Rule) -> tuple[Rule, ...]:
-    match node:
-        case Concat(items) | Choice(items):
-            return items
-        case Repeat(item):
-            return (item,)
-        case _:
-            return ()
-
-
-def _references(node: Rule) -> list[Reference]:
-    if isinstance(node, Reference):
-        return [node]
-    return [found for child in _children(node) for found in _references(child)]
-
-
 def _check_references(rules: Rules, parser: "_GbnfParser") -> None:
-    for body in rules.values():
-        for reference in _references(body):
-            if reference.name not in rules:
-                raise parser.error(f"there is no rule {reference.name!r}", reference.position)
+    for reference in parser.references:
+        if reference.name not in rules:
+            raise parser.error(f"there is no rule {reference.name!r}", reference.position)
 
 
 def _check_productive(rules: Rules, parser: "_GbnfParser") -> None:
@@ -182,6 +165,7 @@ class _GbnfParser:
         self.source = source
         self.at = 0
         self.starts: dict[str, int] = {}  # where each rule begins
+        self.references: list[Reference] = []  # also those that the tree leaves out: `x{0}`
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
         return error_at(self.source, self.at if at is None else at, what)
@@ -247,7 +231,9 @@ class _GbnfParser:
             return inner
         if self._take("."):
             return Chars(ANY)
-        return Reference(self._name("a literal, a class, a group or a name"), start)
+        reference = Reference(self._name("a literal, a class, a group or a name"), start)
+        self.references.append(reference)
+        return reference
 
     def _repeated(self, item: Rule) -> Rule:
         start = self.at

@@ -68,6 +68,7 @@ def test_the_language_is_that_of_the_source(
             "unterminated character class, expected ']' at line 3, column 7",
         ),
         ("root ::= a\nb ::= c", "no rule 'a' at line 1, column 10"),
+        ("root ::= a{0}", "no rule 'a' at line 1, column 10"),  # though nothing is left of it
         ('x ::= "a"', "no rule 'root'"),
         ('root ::= "a"\nroot ::= "b"', "defined twice at line 2, column 1"),
         ('x ::= "b"\nroot ::= "a" root', "recursion never ends at line 2, column 1"),
