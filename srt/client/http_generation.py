@@ -23,6 +23,7 @@ from srt.wire.messages import sample_rid
 Abort = Callable[[str], Awaitable[None]]
 
 _DATA = b"data: "
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 _CUT = "the server closed the stream before the end"
 _STRANGE = "the server sent an event that cannot be read"
 
@@ -156,7 +157,7 @@ async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
             if line == b"data: [DONE]":
                 return
             if line.startswith(_DATA):
-                payload = msgspec.json.decode(line[len(_DATA) :])
+                payload = _decode(line[len(_DATA) :])
                 if "error" in payload:
                     raise error_from(payload["error"], 500)
                 yield payload

@@ -410,7 +410,9 @@ async def test_line_separators_that_json_may_hold_do_not_end_a_line() -> None:
     assert output.text == text
 
 
-@pytest.mark.parametrize("event", [b"data: {broken", b"data: {}", b'data: {"meta_info": 3}'])
+@pytest.mark.parametrize(
+    "event", [b"data: {broken", b"data: {}", b"data: 5", b'data: {"meta_info": 3}']
+)
 @pytest.mark.parametrize("n", [1, 2])
 async def test_a_strange_event_ends_the_request_with_the_servers_error(
     event: bytes, n: int
