@@ -1,6 +1,6 @@
 """The detokenizer without its sockets: scheduler batches in; outputs, aborts and credits out.
 
-Called by the detokenizer actor once per TokenBatch. What stops a text here has the last word:
+Called by the detokenizer actor once per TokenBatch. A stop found here is final:
 text, ids, logprobs, counts and finish are those of the completing token, and what the scheduler
 still sends for the request only ends it. Invariant: each ReqEnd gives one Credit, and each
 request whose client is there one finish.

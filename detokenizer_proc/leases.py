@@ -1,4 +1,4 @@
-"""Which clients live: each repeats its Hello, and is gone when none has come for long."""
+"""Which clients are alive: each repeats its Hello, and is gone when none has come for a while."""
 
 from srt.ring.places import LEASE_INTERVAL_S, LEASE_S
 

@@ -1,4 +1,4 @@
-"""Expressions inside of text: what stands for one in an f-string, and is found again there.
+"""Expressions inside text: the marks that stand for them in an f-string, and finding them again.
 
 `str(expression)` is a mark, which holds a random number of this process, so that no text from
 elsewhere has one. A text cannot own its expressions, as joining texts makes plain ones: of those

@@ -1,9 +1,9 @@
 """The compute thread: runs steps one after the other, and does not wait for the loop in between.
 
-The scheduler's actor owns one. A step is queued while the one before runs, whose tokens are filled
-in here; or it is made here, by a function of the actor's, of what the one before has sampled. The
-loop hears of a step's end when the next one has started: waking it takes time, and then both want
-the interpreter.
+The scheduler's actor owns one. A step is queued while the previous one runs, and gets that one's
+tokens here; or a function of the actor's makes it here from what the previous one has sampled. The
+loop learns of a step's end after the next one has started: waking the loop takes time, and then
+both threads want the interpreter.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """Plans the rows of the reqs that decode, and sets slots aside for them.
 
-Part of the scheduler core. Those with most outputs come first; when slots run out, those with
-fewest give theirs up. So something always gets done.
+Part of the scheduler core. Reqs with most outputs come first; when slots run out, those with fewest
+give up theirs. So there is always progress.
 
 All slots of a step are found together, and with room in the pool each req gets a run of DECODE_RUN,
-so that its KV lies together. Only where the pool, the cache and the slots set aside earlier do not
-suffice is each req served by itself, and others retracted for it.
+so that its KV lies together. Only if the pool, the cache and the slots set aside earlier do not
+suffice is each req served by itself, and others are retracted for it.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,5 +1,5 @@
-"""Log-probabilities besides the chosen tokens', on their way out: the part of a step's result that
-belongs to each row, as the message that carries it. Who asks is planned in `plan`.
+"""Reads out of a step's result the log-probabilities besides the chosen tokens': each row's part,
+as the message that carries it. `plan` has the rows that ask for them.
 """
 
 import numpy as np

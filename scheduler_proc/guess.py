@@ -3,7 +3,7 @@
 What such a row may sample depends on a token that is still being sampled, but it is nearly always a
 row of that one token, in a slot that is set aside. So it is laid out as that, with room for a mask
 if it will have one; the plan fills in the rest when the token is known. If a row turns out
-otherwise, as after a jump, the guess is of no use.
+otherwise, as after a jump, the guess is discarded.
 """
 
 from collections.abc import Sequence

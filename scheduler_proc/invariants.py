@@ -1,4 +1,4 @@
-"""The rules that hold after every step; checked in tests and, when asked for, in a live server."""
+"""The rules that hold after every step; checked in tests and, with an option, in a live server."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Two laid out steps as one: rows that were laid out ahead, and those that had to wait for tokens.
+"""Joins two laid-out steps into one: rows laid out ahead, and rows that had to wait for tokens.
 
 The rows of the first come first, so their numbers stay.
 """

@@ -1,5 +1,5 @@
 """Which tokens a req may sample next: `allowed_token_ids`, bad words, blocked stop ids, and how
-they meet a grammar's mask. Called by `Req` for each step that it samples in.
+they combine with a grammar's mask. Called by `Req` for each step that it samples in.
 
 Masks are uint32 [ceil(vocab/32)], lowest bit first, as a grammar's.
 """

@@ -1,7 +1,7 @@
 """The paged memory of the scheduler: which KV slots are free, and which slots a req's tokens use.
 
 A page is one token, so any prefix length can be shared and nothing is ever copied to share.
-These classes only keep books; the K and V tensors live in the executor.
+These classes only record it; the K and V tensors belong to the executor.
 """
 
 from bisect import bisect_left, insort

@@ -1,8 +1,9 @@
 """Measures how fast the scheduler works, for the front's estimate of how long a new request waits.
 
-The actor reports every step; what one takes by its tokens is a line through those of late. While
-requests wait, what the tokens done were expected to take is set against the time that passes. All
-sums forget with busy time only: an idle server keeps what it knows. Nothing here changes the core.
+The actor reports every step; a line through recent steps gives the time of a step by its tokens.
+While requests wait, the time expected for the tokens done is compared with the time that passes.
+All sums decay with busy time only: an idle server keeps what it knows. Nothing here changes the
+core.
 """
 
 import math

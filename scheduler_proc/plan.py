@@ -1,4 +1,4 @@
-"""A step in the making: the rows that the scheduler chose."""
+"""A step before its arrays are laid out: the rows that the scheduler chose."""
 
 from dataclasses import dataclass, field
 

@@ -5,7 +5,7 @@ tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs 
 `fcfs`; `random`. Whatever the policy:
 
 * Reqs that have been admitted before (retracted ones) come first, oldest first.
-* Nobody comes after a req that arrived more than `max_wait_s` later. The policy orders the reqs
+* No req comes after one that arrived more than `max_wait_s` later. The policy orders the reqs
   that arrived within `max_wait_s` of the oldest; then, of what is left, those within `max_wait_s`
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the
   bound moves with the queue, and a batch that came at once is the policy's as a whole, however long

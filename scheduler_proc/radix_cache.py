@@ -3,15 +3,15 @@
 An edge is a run of token ids and carries as many slots; the pool's page is one token, so an edge
 may be split anywhere and no KV is ever copied. The scheduler owns the tree and is its only caller.
 
-Rules that the rest of the scheduler leans on:
+Rules that the rest of the scheduler relies on:
 * Only tokens whose KV has been computed are in the tree.
 * A running req locks the node where its prefix ends; a lock counts on every node up to the root,
   so `node.lock_ref >= child.lock_ref` and nothing on a locked path is evicted.
 * What is not locked is evictable, leaf by leaf: first what no waiting req has matched, the least
-  recently used first; then what the waiting reqs have, that of the last in the queue first. A leaf
+  recently used first; then what waiting reqs have matched, the last in the queue first. A leaf
   gives up its tail token by token, and its parent becomes a leaf once it has no children left.
 * A childless node that nobody but the inserting req locks grows in place, so that a prompt that
-  grows by a token per request is one edge and no chain of nodes.
+  grows by a token per request is one edge, not a chain of nodes.
 * Namespaces (`salt`) are separate trees that share the pool and the eviction order.
 
 Time is a counter, not a clock, so that a recorded trace replays exactly. What a look at the queue

@@ -1,5 +1,5 @@
 """Lists of different lengths, one after the other in one array: list i is values[indptr[i] :
-indptr[i+1]]. Batches, what cuts them and what joins them count with these.
+indptr[i+1]]. Batches, their parts and their joins are indexed by these.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""What becomes of a step that raised: it is run again by halves, so that only the rows end that
-raise by themselves. The others get the tokens that they would have had.
+"""Runs a step that raised again, by halves, so that only rows that raise by themselves are ended.
+The others get the tokens that they would have had.
 
 The actor owns one, and runs the parts that it names. A step is split MAX_SPLITS times at most; what
-is left then is run once more unchanged. That finds five guilty rows of 64, and bounds what a device
-costs that is lost. After MAX_HOPELESS steps in a row that failed in all parts, steps that raise
+is left then is run once more unchanged. That finds five failing rows of 64, and bounds the time
+spent on a lost device. After MAX_HOPELESS steps in a row that failed in all parts, steps that raise
 are no longer split until one succeeds.
 """
 

@@ -1,5 +1,5 @@
-"""How the running reqs sample, as columns by table row, so that a step's arrays are gathered from
-them at once. `ReqMemory` writes a row when its req enters memory; the plan reads.
+"""The running reqs' sampling parameters, in columns by table row: a step's arrays are gathered at
+once. `ReqMemory` writes a row when its req enters memory; the plan reads.
 """
 
 import numpy as np

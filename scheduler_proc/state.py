@@ -1,7 +1,7 @@
 """What the parts of the scheduler core share: every req, where it is, and the memory it holds.
 
-The core moves reqs from the queue into the batch, back (retracted), and to their end, by the
-methods here only. Invariant: a req that has not ended is in `waiting` or in `running`, not in both.
+The core moves reqs from the queue into the batch, back (retracted), and out of it, only by
+the methods here. Invariant: a req that has not ended is in `waiting` or in `running`, not in both.
 """
 
 import random

@@ -1,6 +1,6 @@
 """What a step takes by its size, measured: `base + n * each` seconds.
 
-Both come from a least-squares fit, so that what was seen under little load holds under much.
+Both come from a least-squares fit, so that what was measured at low load holds at high load.
 """
 
 MEMORY_S = 20.0  # of busy time, after which a step counts e times less

@@ -1,5 +1,5 @@
-"""How many prompt tokens a step may compute while others decode: as many as let it last as long as
-it should, by what steps have taken of late.
+"""How many prompt tokens a step may compute while others decode: as many as fit into its target
+time, estimated from recent steps.
 
 The actor owns a `CostMeter` and hands its figures to the core as data, from which the core derives
 each step's budget: the core has no clock, and its traces replay.

@@ -1,4 +1,4 @@
-"""A node of the radix tree, as all see it that work on the tree or look at its paths."""
+"""A node of the radix tree, for all that change the tree or walk its paths."""
 
 import numpy as np
 

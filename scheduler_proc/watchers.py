@@ -1,9 +1,9 @@
-"""Which waiting reqs' matches a change of the radix tree may change: they are found without looking
-at the others.
+"""Finds the waiting reqs whose match a change of the radix tree may change, without looking at the
+others.
 
-The tree owns one and reports its changes; the queue adds the cursors of reqs, which have just been
-tracked, and takes those that are to be tracked again. Invariant: a cursor that was added is at the
-place where its match ends, by the token that would lengthen it, or among those that moved.
+The tree owns one and reports its changes. The queue adds the cursors of reqs after matching them,
+and takes those that must be matched again. Invariant: an added cursor is stored at the place where
+its match ends, by the token that would lengthen it, or is among those that moved.
 """
 
 from bisect import bisect_left, insort

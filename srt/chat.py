@@ -1,8 +1,8 @@
 """`python -m srt.chat`: a chat in the terminal with a running server.
 
 Lines that begin with a slash are commands (`/help` lists them); a line that ends with a backslash
-goes on. Behind each answer stand its tokens, their rate, and how much of the prompt was cached.
-Ctrl-C ends an answer, and at the prompt the chat.
+continues. After each answer come its tokens, their rate, and how much of the prompt was cached.
+Ctrl-C ends an answer; at the prompt it ends the chat.
 """
 
 import argparse

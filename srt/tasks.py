@@ -1,7 +1,7 @@
 """Several calls at once: none outlives its owner, and no failure is lost.
 
-A call that is ended closes its request in what is left of it. So it is cancelled once, and waited
-for: a second cancel would break the close off, and leave the request at work on the server.
+A cancelled call closes its request while it unwinds. So it is cancelled once, and waited for: a
+second cancel would interrupt that, and leave the request running on the server.
 """
 
 import asyncio

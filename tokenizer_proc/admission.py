@@ -1,4 +1,4 @@
-"""What the front says to a request that it takes, and what then goes to the scheduler.
+"""The front's answer to a request that it admits, and what then goes to the scheduler.
 
 A request for several samples, like a score, is several requests from here on: admitted together,
 each with a rid and a place of its own.

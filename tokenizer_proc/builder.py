@@ -1,7 +1,7 @@
 """Makes the scheduler's and the client's messages of a request whose text was read.
 
 Called by the front. It knows the model's limits and changes nothing; whether there is room for what
-it makes is the front's affair. Raises RequestError naming the field for what does not fit.
+it makes is decided by the front. Raises RequestError naming the field for what does not fit.
 """
 
 from typing import Any

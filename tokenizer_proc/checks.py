@@ -1,4 +1,4 @@
-"""What a request may say beside its prompt: names, sampling, time and log-probabilities.
+"""Checks what a request has besides its prompt: names, sampling, time and log-probabilities.
 
 Called by the front; raises RequestError naming the field.
 """

@@ -1,7 +1,7 @@
 """The compiled grammars that the front knows of: those that lie ready, and what they were made of.
 
-A request whose grammar lies in the ring's directory needs no compiler, whatever has become of
-that. Grammars may be removed from there at any time: the scheduler, which is the one to read them,
+A request whose grammar lies in the ring's directory needs no compiler, even if that is
+gone. Grammars may be removed from there at any time: the scheduler, which is the one to read them,
 says so, and then the compiler is asked for the same constraint again.
 """
 

@@ -1,6 +1,6 @@
 """Runs of programs' functions: plain ones in threads, `async def` ones on a loop.
 
-`start` uses a bounded pool of the process; a function that is started from inside of another one
+`start` uses a bounded pool of the process; a function that is started inside another one
 that holds a thread gets a thread of its own, so that nobody waits for a thread that waits for it.
 """
 

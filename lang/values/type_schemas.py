@@ -1,8 +1,8 @@
-"""JSON Schemas of types and pydantic models, of what is read as values of them.
+"""JSON Schemas of types and pydantic models: of the JSON that can be read as their values.
 
-msgspec's own schemas do not say how times without a zone are written, nor names of dicts that are
-no texts, and have formats of their own; so has pydantic. A set may be written with items that come
-twice. Objects have no members but those of their types: small models invent some up to the limit.
+The schemas of msgspec and pydantic have formats of their own, and msgspec's leave out how times
+without a zone and dict keys other than texts are written. A set's items may repeat. Objects have no
+members besides those of their types: small models would invent some up to the limit.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A forked child that works for its parent: it lets go of what is the parent's, and dies with it.
+"""A forked child that works for its parent: it closes what belongs to the parent, and dies with it.
 
 For processes that run what others wrote, be it a user's grammar or a model's template, where only a
 process of its own can be stopped for certain.

@@ -1,7 +1,7 @@
-"""What a prompt has of its own: the tokens that none of the last prompts began with too.
+"""How many tokens a prompt has of its own: those after what it shares with recent prompts.
 
-The others are in the cache, or will be when their turn comes. The front and the scheduler count the
-requests that go from one to the other so, in the same order and hence with the same sums.
+The others are in the cache, or will be when their turn comes. The front and the scheduler both
+count the requests between them in this way, in the same order and so with the same sums.
 """
 
 from collections import deque

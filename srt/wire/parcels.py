@@ -1,4 +1,4 @@
-"""Messages whose size grows with a request's positions, cut into such as a socket takes.
+"""Cuts messages whose size grows with a request's positions into messages that a socket accepts.
 
 A receiver drops the connection of a peer whose message is above MAX_MESSAGE_BYTES, so senders cut:
 the scheduler its TokenBatches, the detokenizer its OutputBatches. What arrives adds up to the same.
