@@ -1,5 +1,6 @@
 """Every primitive on a fake back end: what the state, the prompts and the variables become."""
 
+import asyncio
 import datetime
 import decimal
 import enum
@@ -23,6 +24,7 @@ from lang.run.trace import Call
 from srt.wire.sampling import sub_seed
 from tests.lang.fakes import HANG, FakeBackend
 from tests.scheduler_proc.grammar.byte_matcher import schema_matcher
+from tests.waiting import SOON_S
 
 
 def run(body: Any, backend: FakeBackend | None = None, **kwargs: Any) -> sgl.ProgramState:
@@ -281,6 +283,13 @@ def test_separated_reasoning() -> None:
     assert state.text().endswith("assistant\nyes<|im_end|>\n")
     with pytest.raises(ValueError, match="model_type"):
         sgl.separate_reasoning(sgl.gen("a"), "unknown")
+
+
+async def test_what_fails_beside_separated_reasoning_keeps_nobody_waiting() -> None:
+    parts = HANG + sgl.gen("a", choices=["x"], timeout_s=0.01)
+    state = run(lambda s: s.__iadd__(sgl.separate_reasoning(parts, model_type="qwen3")))
+    with pytest.raises(ProgramError, match="took longer than timeout_s"):
+        await asyncio.wait_for(state.get("a"), SOON_S)
 
 
 # ---- structure -----------------------------------------------------------------------------------

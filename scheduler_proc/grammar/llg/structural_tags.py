@@ -69,7 +69,7 @@ def tags_grammar(source: str, whitespace: Whitespace) -> LLGrammar:
 
 
 class _TagCompiler:
-    """Turns formats into Lark. one of the strings `stops` must follow a format."""
+    """Turns formats into Lark. One of the strings `stops` must follow a format."""
 
     def __init__(self, whitespace: Whitespace) -> None:
         self.builder = LarkBuilder()
