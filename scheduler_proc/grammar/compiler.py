@@ -26,7 +26,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.patterns.groups import GroupPattern
 from srt.patterns.read_re import parse
 from srt.patterns.tree import whole
-from srt.patterns.write import regex
+from srt.patterns.write import NO_CHARACTER, regex
 from srt.wire.constraint import Constraint, may_capture
 from srt.wire.errors import ConfigError
 
@@ -104,5 +104,8 @@ class GrammarCompiler:
 
     def _llguidance(self, constraint: Constraint) -> CompiledGrammar:
         if constraint.kind == "regex":  # in one syntax, and with one meaning, on every back end
-            constraint = replace(constraint, source=regex(whole(parse(constraint.source))))
+            source = regex(whole(parse(constraint.source)))
+            if NO_CHARACTER in source:  # llguidance would take a pattern that nothing matches
+                raise GrammarError("a set without characters cannot be passed on")
+            constraint = replace(constraint, source=source)
         return compile_llguidance(constraint, self._vocabulary)

@@ -17,6 +17,7 @@ _ANY_JSON = r"""(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\bfnrt]|u00(?:[01][0-9a-fA-F]|7[f
 _C0_BUT_LINE_FEED: Ranges = ((0x00, 0x09), (0x0B, 0x1F))
 # What a JSON string may hold only as an escape, by the practice of the back end (DEL included).
 _CONTROL: Ranges = ((0x00, 0x1F), (0x7F, 0x7F))
+NO_CHARACTER = r"[^\s\S]"
 _QUOTES = characters('"\\')
 _SHORT_ESCAPES = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r"}
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -115,7 +116,7 @@ def _class(ranges: Ranges) -> str:
     negated = complement(ranges)
     if ranges and negated and len(negated) < len(ranges):
         return f"[^{_ranges(negated)}]"
-    return f"[{_ranges(ranges)}]" if ranges else r"[^\s\S]"
+    return f"[{_ranges(ranges)}]" if ranges else NO_CHARACTER
 
 
 def _ranges(ranges: Ranges) -> str:
@@ -144,7 +145,7 @@ def _json_class(ranges: Ranges) -> str:
     control = intersection(ranges, _CONTROL)
     options += [_escape(point) for low, high in control for point in range(low, high + 1)]
     if not options:
-        return r"[^\s\S]"
+        return NO_CHARACTER
     return options[0] if len(options) == 1 and len(raw) > 0 else "(?:" + "|".join(options) + ")"
 
 

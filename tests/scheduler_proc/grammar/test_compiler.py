@@ -141,3 +141,9 @@ def test_a_back_end_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="xgrammar is not installed"):
         GrammarCompiler(BYTES, "xgrammar")
+
+
+@pytest.mark.parametrize("backend", ["fsm", "llguidance"])
+def test_a_pattern_that_nothing_matches_is_refused(backend: str) -> None:
+    with pytest.raises(GrammarError, match=r"no text can match|a set without characters"):
+        GrammarCompiler(BYTES, backend).compile(Constraint("regex", r"a[^\W\w]"))
