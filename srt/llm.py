@@ -76,7 +76,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         """The fields of an `srt` request that ask for the same. Raises RequestError."""
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) < 0:
-                raise RequestError(f"{name} must be 0 or more", param=name)
+                raise RequestError(" must be 0 or more", at=name)
         given = {name: value for name, value in self.shared().items() if value is not None}
         sampling = given | {
             "top_k": self.top_k or -1,

@@ -169,7 +169,7 @@ class FakeClient:
         each content. The text "refused" is."""
         self.tokenized.append(request)
         if request.text == "refused":
-            raise RequestError("text is refused", param="text")
+            raise RequestError(" is refused", at="text")
         if request.messages is not None:
             return [len(message.content) for message in request.messages]
         ids = [len(word) for word in (request.text or "").split()]

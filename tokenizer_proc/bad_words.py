@@ -27,7 +27,7 @@ def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
                 raise RequestError(f"bad_words[{i}] has no tokens", param="bad_words")
             num_tokens += len(ids)
             if num_tokens > MAX_BAD_TOKENS:
-                limit = f"bad_words take more than {MAX_BAD_TOKENS} tokens, the limit"
-                raise RequestError(limit, param="bad_words")
+                limit = f" take more than {MAX_BAD_TOKENS} tokens, the limit"
+                raise RequestError(limit, at="bad_words")
             found[tuple(ids)] = None
     return [list(ids) for ids in found]

@@ -104,8 +104,8 @@ class Builder:
         resolved = room if wanted is None else wanted
         if sampling.min_new_tokens > resolved:
             raise RequestError(
-                f"min_new_tokens must not exceed the {resolved} tokens left for the completion",
-                param="min_new_tokens",
+                f" must not exceed the {resolved} tokens left for the completion",
+                at="min_new_tokens",
             )
         stops = [i for i in sampling.stop_token_ids if 0 <= i < self._vocab.vocab_size]
         return replace(sampling, max_new_tokens=resolved, stop_token_ids=stops)
@@ -122,6 +122,6 @@ def _unconstrained(sampling: SamplingParams) -> SamplingParams:
 def _check_scoring_start(scoring: Scoring | None, prompt_tokens: int) -> None:
     if scoring is not None and not -1 <= scoring.start <= prompt_tokens:
         raise RequestError(
-            f"logprob_start_len must be between -1 and the prompt's {prompt_tokens} tokens",
-            param="logprob_start_len",
+            f" must be between -1 and the prompt's {prompt_tokens} tokens",
+            at="logprob_start_len",
         )

@@ -30,9 +30,9 @@ def check_control(req: ControlReq) -> None:
     """An operation on the scheduler."""
     _check_rid(req.rid)
     if req.op not in CONTROL_OPS:
-        raise RequestError(f"op must be one of {', '.join(CONTROL_OPS)}", param="op")
+        raise RequestError(f" must be one of {', '.join(CONTROL_OPS)}", at="op")
     if not (math.isfinite(req.timeout_s) and req.timeout_s >= 0):
-        raise RequestError("timeout_s must be 0 or more", param="timeout_s")
+        raise RequestError(" must be 0 or more", at="timeout_s")
 
 
 def check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> None:
@@ -40,30 +40,30 @@ def check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> None
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
-        limit = f"timeout_ms must be between 0 (none) and {MAX_TIMEOUT_MS}"
-        raise RequestError(limit, param="timeout_ms")
+        limit = f" must be between 0 (none) and {MAX_TIMEOUT_MS}"
+        raise RequestError(limit, at="timeout_ms")
     if req.sampling.n > max_requests:
-        limit = f"n must be at most {max_requests}, the requests that may be in flight"
-        raise RequestError(limit, param="n")
+        limit = f" must be at most {max_requests}, the requests that may be in flight"
+        raise RequestError(limit, at="n")
 
 
 def _check_rid(rid: str) -> None:
     if not 0 < len(rid) <= MAX_RID_CHARS:
-        raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+        raise RequestError(f" must have 1 to {MAX_RID_CHARS} characters", at="rid")
 
 
 def _check_name(name: str, param: str) -> None:
     if len(name) > MAX_NAME_CHARS:
-        raise RequestError(f"{param} must have at most {MAX_NAME_CHARS} characters", param=param)
+        raise RequestError(f" must have at most {MAX_NAME_CHARS} characters", at=param)
 
 
 def _check_details(req: GenerateReq, vocab_size: int) -> None:
     """What is asked for beside the chosen tokens' log-probabilities."""
     scoring = req.scoring or Scoring()
     if not 0 <= scoring.top <= MAX_TOP_LOGPROBS:
-        limit = f"top_logprobs must be between 0 and {MAX_TOP_LOGPROBS}"
-        raise RequestError(limit, param="top_logprobs")
+        limit = f" must be between 0 and {MAX_TOP_LOGPROBS}"
+        raise RequestError(limit, at="top_logprobs")
     ids = scoring.ids
     if len(ids) > MAX_LOGPROB_TOKEN_IDS or not all(0 <= i < vocab_size for i in ids):
-        limit = f"logprob_token_ids takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
-        raise RequestError(limit, param="logprob_token_ids")
+        limit = f" takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
+        raise RequestError(limit, at="logprob_token_ids")

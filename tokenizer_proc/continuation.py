@@ -24,12 +24,12 @@ def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
     """
     last = messages[-1]
     if last.tool_calls:
-        raise RequestError(f"{PARAM}: the last message must not have tool calls", param=PARAM)
+        raise RequestError(": the last message must not have tool calls", at=PARAM)
     # Of both cases, so that a filter which changes case is found out.
     mark = f"<mArK-{secrets.token_hex(8)}>"
     text = render([*messages[:-1], replace(last, content=last.content + mark)])
     before, *behind = text.split(mark)
     if len(behind) != 1 or not before.endswith(last.content.lstrip()):
         reason = "the chat template does not write the text of the last message as it is"
-        raise RequestError(f"{PARAM}: {reason}", param=PARAM)
+        raise RequestError(f": {reason}", at=PARAM)
     return before

@@ -382,7 +382,7 @@ class Front:
         if any(
             (client, rid) in self._places or self._turns.named(client, rid) for rid in piece.rids
         ):
-            raise RequestError("rid is already in use by a request in flight", param="rid")
+            raise RequestError(" is already in use by a request in flight", at="rid")
         if not isinstance(req, Question):
             self._places.check_room(len(piece.rids))
         if has_text(req):

@@ -71,4 +71,4 @@ def compile_error(error: ErrorInfo, constraint: Constraint) -> ErrorInfo:
     """The compiler's error, naming the field if it is the constraint that is wrong."""
     if error.code != BAD_REQUEST:
         return error
-    return replace(error, message=f"{constraint.kind}: {error.message}", param=constraint.kind)
+    return replace(error, reason=f": {error.reason}", param=constraint.kind, follows_param=True)

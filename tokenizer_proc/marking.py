@@ -76,8 +76,8 @@ def marked_text(
     for i, (start, stop) in enumerate(spans):
         if not done <= start <= stop <= len(text):
             where = f"literal_spans[{i}]"
-            reason = f"{where} must come after the one before, within {len(text)} characters"
-            raise RequestError(reason, param=where)
+            reason = f" must come after the one before, within {len(text)} characters"
+            raise RequestError(reason, at=where)
         parts += [text[done:start], text[start:stop]]
         done = stop
     literal = parts[1::2]
@@ -94,7 +94,7 @@ def unused_mark(texts: Iterable[str], param: str) -> str:
     for code in (code for codes in _PRIVATE_USE for code in codes):
         if chr(code) not in used:
             return chr(code)
-    raise RequestError(f"{param} must not use every character for private use", param=param)
+    raise RequestError(" must not use every character for private use", at=param)
 
 
 def _mapped(chat: Chat, change: Callable[[str], str]) -> Chat:

@@ -87,10 +87,10 @@ class PromptReader:
             )
         _check_chat_only(req)
         if req.literal_spans and req.text is None:
-            raise RequestError("literal_spans need text", param="literal_spans")
+            raise RequestError(" need text", at="literal_spans")
         prompt = self._chat(req) if given[0] == "messages" else Prompt(self._ids(req), given[0])
         if len(prompt.ids) == 0:
-            raise RequestError(f"{prompt.param} must hold at least one token", param=prompt.param)
+            raise RequestError(" must hold at least one token", at=prompt.param)
         return prompt
 
     def _ids(self, req: GenerateReq) -> np.ndarray:
@@ -111,7 +111,7 @@ class PromptReader:
     def _chat(self, req: GenerateReq | TokenizeReq) -> Prompt:
         messages = req.messages or []
         if not messages:
-            raise RequestError("messages must not be empty", param="messages")
+            raise RequestError(" must not be empty", at="messages")
         if not all(message.role for message in messages):
             raise RequestError("every message must have a role", param="messages")
         self.check_size(req)
@@ -137,8 +137,8 @@ class PromptReader:
     ) -> Chat:
         args = _object(options.template_args, "chat.template_args")
         for name in sorted(self._template.server_names & args.keys()):
-            reason = f"chat.template_args: {name!r} is set by the server"
-            raise RequestError(reason, param="chat.template_args")
+            reason = f": {name!r} is set by the server"
+            raise RequestError(reason, at="chat.template_args")
         chat = Chat(messages, tools, args)
         return chat if self._control is None else marked_chat(chat, self._control)
 
@@ -159,7 +159,7 @@ class PromptReader:
                 raise
             info = error.info
             raise RequestError.from_info(
-                replace(info, message=info.message.replace(chat.mark, ""))
+                replace(info, reason=info.reason.replace(chat.mark, ""))
             ) from None
 
     def encode(
@@ -186,10 +186,10 @@ class PromptReader:
     def checked_ids(self, data: bytes, param: str) -> np.ndarray:
         """The ids (int32 [n]) that the field `param` holds."""
         if len(data) % 4:
-            raise RequestError(f"{param} must be packed int32", param=param)
+            raise RequestError(" must be packed int32", at=param)
         ids = unpack_ids(data)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocab_size):
-            raise RequestError(f"{param} must be in [0, {self._vocab_size})", param=param)
+            raise RequestError(f" must be in [0, {self._vocab_size})", at=param)
         return ids
 
     def _check_fits(self, text: str, param: str) -> None:
@@ -215,9 +215,9 @@ def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:
     if req.messages is not None:
         return
     if req.tools:
-        raise RequestError("tools need messages", param="tools")
+        raise RequestError(" need messages", at="tools")
     if req.chat != ChatOptions():
-        raise RequestError("chat needs messages", param="chat")
+        raise RequestError(" needs messages", at="chat")
 
 
 def _chars(messages: list[ChatMessage]) -> int:
@@ -249,7 +249,7 @@ def _object(text: str, param: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise RequestError(f"{param} must be the text of a JSON object", param=param)
+        raise RequestError(" must be the text of a JSON object", at=param)
     return value
 
 

@@ -130,7 +130,7 @@ def _check_stop_patterns(patterns: list[str]) -> None:
     try:
         build_stops(patterns)
     except GrammarError as error:
-        raise RequestError(f"stop_regex {error}", param="stop_regex") from None
+        raise RequestError(f" {error}", at="stop_regex") from None
 
 
 def _line(error: BaseException) -> str:

@@ -73,14 +73,14 @@ class ScoreReader:
             raise RequestError("exactly one of text and input_ids must be given", param="text")
         count = len(req.continuations)
         if not 1 <= count <= self._max_continuations:
-            reason = f"continuations must be 1 to {self._max_continuations}, not {count}"
-            raise RequestError(reason, param="continuations")
+            reason = f" must be 1 to {self._max_continuations}, not {count}"
+            raise RequestError(reason, at="continuations")
         if req.literal_spans and req.text is None:
-            raise RequestError("literal_spans need text", param="literal_spans")
+            raise RequestError(" need text", at="literal_spans")
         for i, continuation in enumerate(req.continuations):
             if not (continuation.text or continuation.ids):
                 where = f"continuations[{i}]"
-                raise RequestError(f"{where} must not be empty", param=where)
+                raise RequestError(" must not be empty", at=where)
         texts = [c.text for c in req.continuations if c.text is not None]
         read = len(req.text or "") + len(req.literal_spans)  # for each, and spans may be empty
         if len(texts) * read + sum(map(len, texts)) > MAX_SCORE_CHARS:
@@ -123,7 +123,7 @@ class ScoreReader:
             alone = self._reader.encode_inside(text, where)
             ids = np.concatenate((prefix, alone))
         if len(ids) == 0:
-            raise RequestError(f"{where} must hold at least one token", param=where)
+            raise RequestError(" must hold at least one token", at=where)
         if len(ids) > self._limit:
             raise self._too_long(len(ids), "prefix with this continuation", where)
         return ids
@@ -150,6 +150,6 @@ def common_length(sequences: Sequence[np.ndarray]) -> int:
 
 def _too_much(limit: str) -> RequestError:
     return RequestError(
-        f"continuations must have at most {limit} in all, the prefix counted with each",
-        param="continuations",
+        f" must have at most {limit} in all, the prefix counted with each",
+        at="continuations",
     )

@@ -99,7 +99,7 @@ class RuntimeEndpoint(BackendDefaults):
         bos_id = await self._model.bos_id()
         if bos_id is None:
             reason = "there is none before this call, and the model has no BOS token in its place"
-            raise RequestError(f"text: {reason}", param="text")
+            raise RequestError(f": {reason}", at="text")
         return {"input_ids": [bos_id]}
 
     async def _texts(self, output: GenerateOutput, sampling: Sampling) -> Mapping[int, str]:
@@ -267,7 +267,7 @@ def _token_biases(given: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise RequestError("logit_bias must be by token ids", param="logit_bias") from None
+        raise RequestError(" must be by token ids", at="logit_bias") from None
 
 
 def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:

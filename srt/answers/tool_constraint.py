@@ -91,7 +91,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
             size += len(msgspec.json.encode(tags[-1]))
             if size > MAX_CONSTRAINT_CHARS:
                 reason = f"takes more than {MAX_CONSTRAINT_CHARS} characters"
-                raise RequestError(f"tools: what enforces their schemas {reason}", param="tools")
+                raise RequestError(f": what enforces their schemas {reason}", at="tools")
         return tags
 
     def _only_calls(self, form: ToolFormat, tags: list[Any]) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
     for name, given in _parameters(schema).items():
         if not _HEAD.fullmatch(f"<parameter={name}>\n"):
             rule = "must have 1 to 200 characters, no line ends and no '>'"
-            raise RequestError(f"tools: names of parameters {rule}: {name[:80]!r}", param="tools")
+            raise RequestError(f": names of parameters {rule}: {name[:80]!r}", at="tools")
         formats = [{"type": "any_text"}]
         if checked:
             formats = []
@@ -162,7 +162,7 @@ def _check_size(size: int) -> None:
     if size > MAX_CONSTRAINT_CHARS:
         limit = f"more than {MAX_CONSTRAINT_CHARS} characters for one function"
         reason = f"the schemas of parameters, each with all definitions, have {limit}"
-        raise RequestError(f"tools: {reason}", param="tools")
+        raise RequestError(f": {reason}", at="tools")
 
 
 def _value_format(given: Schema, root: Schema) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def _options(given: Any, root: Schema) -> list[Schema]:
     for count, each in enumerate(pending):
         if count > _MAX_CHOICES:
             reason = f"a parameter has more than {_MAX_CHOICES} choices in its schema"
-            raise RequestError(f"tools: {reason}", param="tools")
+            raise RequestError(f": {reason}", at="tools")
         option = _resolved(each, root)
         choices = _list(option, "anyOf") or _list(option, "oneOf")
         if choices and "type" not in option:

@@ -185,7 +185,7 @@ def scoring_of(
         return Scoring(logprob_start_len, top_logprobs, list(logprob_token_ids))
     for name, given in (("top_logprobs", top_logprobs), ("logprob_token_ids", logprob_token_ids)):
         if given:
-            raise RequestError(f"{name} needs return_logprob", param=name)
+            raise RequestError(" needs return_logprob", at=name)
     return None
 
 
@@ -227,7 +227,7 @@ class Generation(Protocol):
 def require_single(request: Request) -> None:
     """Raise RequestError unless the request is for one completion."""
     if request.sampling.n != 1:
-        raise RequestError("n must be 1 here: submit_samples takes more", param="n")
+        raise RequestError(" must be 1 here: submit_samples takes more", at="n")
 
 
 class Client(Protocol):

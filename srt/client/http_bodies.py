@@ -35,7 +35,7 @@ def chat_body(request: Request) -> dict[str, Any]:
     """For the chat route: asks for the text as the model writes it, its ids, and the usage so far
     in every chunk."""
     if request.literal_spans:
-        raise RequestError("literal_spans need text", param="literal_spans")
+        raise RequestError(" need text", at="literal_spans")
     body = _shared_body(request) | _sampling_fields(request.sampling)
     body["max_tokens"] = body.pop("max_new_tokens")
     body["min_tokens"] = body.pop("min_new_tokens")
@@ -67,7 +67,7 @@ def score_body(request: ScoreRequest) -> dict[str, Any]:
 def check_tenant(tenant: str) -> None:
     """Raise RequestError for one that a program names: it has one key, which decides."""
     if tenant:
-        raise RequestError("tenant must be empty over HTTP: the server sets it", param="tenant")
+        raise RequestError(" must be empty over HTTP: the server sets it", at="tenant")
 
 
 def _shared_body(request: Request) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
     for name in ("regex", "json_schema", "ebnf", "structural_tag"):
         if getattr(sampling, name) == "":
-            raise RequestError(f"{name} must not be empty", param=name)
+            raise RequestError(" must not be empty", at=name)
     return {name: getattr(sampling, name) for name in sampling.__struct_fields__}
 
 
@@ -109,12 +109,12 @@ def _template_args(text: str) -> dict[str, Any]:
         args = None
     if not isinstance(args, dict):
         param = "chat.template_args"
-        raise RequestError(f"{param} must be the text of a JSON object", param=param)
+        raise RequestError(" must be the text of a JSON object", at=param)
     return args
 
 
 def _check_chat_only(request: Request | TokenizeRequest) -> None:
     if request.messages is None and request.tools:
-        raise RequestError("tools need messages", param="tools")
+        raise RequestError(" need messages", at="tools")
     if request.messages is None and request.chat != ChatOptions():
-        raise RequestError("chat needs messages", param="chat")
+        raise RequestError(" needs messages", at="chat")

@@ -59,7 +59,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
         given = given.get("function", given)  # OpenAI's JSON of a function
     fields = msgspec.structs.asdict(given) if isinstance(given, kind) else given
     if not isinstance(fields, Mapping):
-        raise RequestError(f"{path} must be a {kind.__name__} or a dict", param=path)
+        raise RequestError(f" must be a {kind.__name__} or a dict", at=path)
     prefix = f"{path}." if path and kind is not SamplingParams else ""
     types, made = _types(kind), {}
     for name, value in fields.items():
@@ -97,7 +97,7 @@ def _value(path: str, kind: Any, value: Any) -> Any:
     if not _is_struct(item) and get_origin(item) is not UnionType:
         return _leaf(path, kind, value)
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise RequestError(f"{path} must be a list", param=path)
+        raise RequestError(" must be a list", at=path)
     return [_value(f"{path}[{i}]", item, each) for i, each in enumerate(value)]
 
 
@@ -110,7 +110,7 @@ def _ids(path: str, ids: Any) -> list[int]:
     try:
         return [int(i) for i in ids]
     except (TypeError, ValueError):
-        raise RequestError(f"{path} must be a list of integers", param=path) from None
+        raise RequestError(" must be a list of integers", at=path) from None
 
 
 def _leaf(path: str, kind: Any, value: Any) -> Any:
@@ -118,10 +118,10 @@ def _leaf(path: str, kind: Any, value: Any) -> Any:
         value = msgspec.convert(value, kind, str_keys=True)  # of tokens, as JSON has them
         msgspec.msgpack.encode(value)  # no lone surrogates, no integers beyond 64 bits
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
-        raise RequestError(f"{path}: {error}", param=path) from None
+        raise RequestError(f": {error}", at=path) from None
     numbers = value.values() if isinstance(value, dict) else (value,)
     if not all(math.isfinite(n) for n in numbers if isinstance(n, float)):  # JSON has no word
-        raise RequestError(f"{path} must be a finite number", param=path)
+        raise RequestError(" must be a finite number", at=path)
     return value
 
 

@@ -197,7 +197,7 @@ class RingClient:
         """The request's rid, its own or a new one, and its tenant, once requests can be sent."""
         rid = uuid.uuid4().hex if request.rid is None else request.rid
         if not 0 < len(rid) <= MAX_RID_CHARS:
-            raise RequestError(f"rid must have 1 to {MAX_RID_CHARS} characters", param="rid")
+            raise RequestError(f" must have 1 to {MAX_RID_CHARS} characters", at="rid")
         self._check_unused(rid, request.tenant)
         await self._link.until_usable()
         self._check_unused(rid, request.tenant)
@@ -205,4 +205,4 @@ class RingClient:
 
     def _check_unused(self, rid: str, tenant: str) -> None:
         if (tenant, rid) in self._by_rid:
-            raise RequestError(f"rid {rid!r} is already in use", param="rid")
+            raise RequestError(f" {rid!r} is already in use", at="rid")

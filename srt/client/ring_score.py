@@ -115,7 +115,7 @@ def packed(ids: Sequence[int], param: str) -> bytes:
     try:
         return pack_ids(ids)
     except (ValueError, TypeError, OverflowError):
-        raise RequestError(f"{param} must be a list of int32", param=param) from None
+        raise RequestError(" must be a list of int32", at=param) from None
 
 
 def _choice(output: Output) -> ChoiceScore:

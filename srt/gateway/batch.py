@@ -19,11 +19,10 @@ from srt.client.generation import GenerateOutput, Generation, Request
 from srt.gateway.callers.tenant import Name, tenant
 from srt.gateway.context import Gateway, Refusal, check_running
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, ErrorInfo, RequestError
+from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
 
 MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
-RenameParam = Callable[[str | None, int], str | None]
 
 
 class Batch:
@@ -163,28 +162,28 @@ def check_size(num_prompts: int, samples: int, limit: int, name: str) -> None:
     samples together, which could never be in flight at once."""
     if num_prompts > 1 and num_prompts * samples > limit:
         asked = f"{num_prompts} prompts" + (f", {samples} times each" if samples > 1 else "")
-        raise RequestError(f"{name} asks for {asked}; the limit is {limit} in all", param=name)
+        raise RequestError(f" asks for {asked}; the limit is {limit} in all", at=name)
 
 
 async def submit_all(
     gateway: Gateway,
     requests: Sequence[Request],
     *,
-    rename_param: RenameParam,
+    names: Callable[[int], Names],
     name: str | None = None,
 ) -> Batch:
     """Submit every request; if one is refused, abort the others and raise its error.
 
-    All must want the same number of samples. `rename_param` translates the field that an error
-    names, with the request's index, to the caller's field. An abort of `name` ends all of them,
-    and an abort of a request's rid all its samples.
+    All must want the same number of samples. `names` gives for the request of an index
+    the caller's fields by the ring's. An abort of `name` ends all of them, and an abort of a
+    request's rid all its samples.
     """
     started = time.monotonic()
     check_running(gateway)
     _check_load(gateway, started)
     requests = [_named(request) for request in requests]
     with _announced(gateway, requests, name):
-        prompts = await _admitted(gateway, requests, rename_param)
+        prompts = await _admitted(gateway, requests, names)
     gateway.was_ready = True
     generations = [sample for samples in prompts for sample in samples]
     batch = Batch(gateway, generations, started, len(prompts[0]))
@@ -243,7 +242,7 @@ def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) 
 
 
 async def _admitted(
-    gateway: Gateway, requests: Sequence[Request], rename_param: RenameParam
+    gateway: Gateway, requests: Sequence[Request], names: Callable[[int], Names]
 ) -> list[Sequence[Generation]]:
     """The samples of each request. If one is refused, none is left."""
     num_aborts = gateway.num_aborts
@@ -256,7 +255,7 @@ async def _admitted(
                 samples = await gateway.client.submit_samples(request)
             except RequestError as exc:
                 _remember(gateway, exc.info)
-                raise renamed(exc, rename_param, index) from exc
+                raise exc.renamed(names(index)) from exc
             for sample in samples:
                 admitted.push_async_callback(sample.aclose)
             prompts.append(samples)
@@ -265,12 +264,3 @@ async def _admitted(
                 await gateway.client.abort(sample.rid, tenant())
         admitted.pop_all()
     return prompts
-
-
-def renamed(exc: RequestError, rename_param: RenameParam, index: int) -> RequestError:
-    """`exc` with the caller's name of the field."""
-    old, new = exc.info.param, rename_param(exc.info.param, index)
-    message = exc.info.message
-    if old and new and message.startswith((f"{old} ", f"{old}:")):
-        message = new + message[len(old) :]
-    return RequestError.from_info(msgspec.structs.replace(exc.info, message=message, param=new))

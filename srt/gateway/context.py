@@ -134,5 +134,5 @@ def check_model(model: str | None, info: GatewayInfo) -> None:
     """Raise RequestError (404) if a request is for another model than the one that is served."""
     names = (None, info.model_name, info.model_path, *info.model_names)
     if model not in names and "*" not in info.model_names:
-        message = f"model {model!r} is not served here; this server has {info.model_name!r}"
-        raise RequestError(message, param="model", code=MODEL_NOT_FOUND)
+        message = f" {model!r} is not served here; this server has {info.model_name!r}"
+        raise RequestError(message, at="model", code=MODEL_NOT_FOUND)

@@ -84,8 +84,8 @@ class StoredResponses:
     def items(self, owner: str, response_id: str) -> list[InputItem]:
         """The conversation that a response has ended. Raises RequestError if there is none."""
         if not self.is_on:
-            reason = "previous_response_id is not supported: this server stores no responses"
-            raise RequestError(reason, param="previous_response_id")
+            reason = " is not supported: this server stores no responses"
+            raise RequestError(reason, at="previous_response_id")
         try:
             found = self._found(owner, response_id)
         except RequestError as error:

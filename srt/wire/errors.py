@@ -7,9 +7,12 @@ SrtError
 """
 
 import os
+import re
+from collections.abc import Mapping
 from copy import copy
 from typing import Self
 
+import msgspec
 from msgspec import Struct
 
 BAD_REQUEST = "bad_request"
@@ -37,15 +40,29 @@ HTTP_STATUS = {
 }
 
 
+# The fields of an API's body by the paths of others, as of the ring's; a part of a path may do.
+Names = Mapping[str | None, str]
+_ENDS = re.compile(r"(?=[.\[])|\Z")  # of the parts of a path
+
+
 class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What went wrong: a stable `code`, a sentence, the offending field, and whether to retry;
-    `retry_after_s` is how long the server asks to wait before that, 0 if it does not know."""
+    """What went wrong: a stable `code`, the reason, the offending field, and whether to retry;
+    `retry_after_s` is how long the server asks to wait before that, 0 if it does not know.
+
+    The reason is a whole sentence, or with `follows_param` what comes after the field's name.
+    """
 
     code: str
-    message: str
+    reason: str
     param: str | None = None
     retryable: bool = False
     retry_after_s: float = 0.0
+    follows_param: bool = False
+
+    @property
+    def message(self) -> str:
+        """The sentence, with the field's name."""
+        return f"{self.param}{self.reason}" if self.follows_param else self.reason
 
     @property
     def http_status(self) -> int:
@@ -80,15 +97,18 @@ class RequestError(SrtError):
 
     def __init__(
         self,
-        message: str,
+        reason: str,
         *,
         param: str | None = None,
+        at: str | None = None,
         code: str = BAD_REQUEST,
         retryable: bool = False,
         retry_after_s: float = 0.0,
     ) -> None:
-        super().__init__(message)
-        self.info = ErrorInfo(code, message, param, retryable, retry_after_s)
+        """A whole sentence about `param`; or what follows the name of the field `at` in one."""
+        field, follows = (param, False) if at is None else (at, True)
+        self.info = ErrorInfo(code, reason, field, retryable, retry_after_s, follows)
+        super().__init__(self.info.message)
 
     def copy(self) -> Self:
         """The same error to raise once more: an exception keeps the traceback of each raise."""
@@ -96,13 +116,19 @@ class RequestError(SrtError):
 
     @classmethod
     def from_info(cls, info: ErrorInfo) -> "RequestError":
-        return cls(
-            info.message,
-            param=info.param,
-            code=info.code,
-            retryable=info.retryable,
-            retry_after_s=info.retry_after_s,
-        )
+        error = cls(info.message)
+        error.info = info
+        return error
+
+    def renamed(self, names: Names) -> "RequestError":
+        """The same with the caller's name of the field. The longest part of its path, from the
+        left, that `names` has is replaced; None stands for an error that names no field."""
+        param = name = self.info.param
+        heads = [None] if param is None else [param[: m.start()] for m in _ENDS.finditer(param)]
+        for head in heads:
+            if head in names:
+                name = names[head] + (param or "")[len(head or "") :]
+        return RequestError.from_info(msgspec.structs.replace(self.info, param=name))
 
 
 class RingError(RequestError):

@@ -251,8 +251,8 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         self.check_values()
         least, most = self.min_new_tokens, self.max_new_tokens
         if most is not None and least > most:
-            reason = f"min_new_tokens must not exceed max_new_tokens ({most})"
-            raise RequestError(reason, param="min_new_tokens")
+            reason = f" must not exceed max_new_tokens ({most})"
+            raise RequestError(reason, at="min_new_tokens")
         self._check_tokens(vocab_size)
         self._check_constraint()
 
@@ -261,7 +261,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
         for name, default, (holds, words) in _RULES:
             value = getattr(self, name)
             if value is not default and value is not None and not holds(value):
-                raise RequestError(f"{name} {words}", param=name)
+                raise RequestError(f" {words}", at=name)
 
     def check_count(self) -> None:
         """Raise RequestError unless `n` keeps its rule."""
@@ -313,7 +313,7 @@ _RULES = tuple((name, _DEFAULTS[name], rule) for name, rule in rules_of(Sampling
 
 def _check(ok: bool, param: str, rule: str) -> None:
     if not ok:
-        raise RequestError(f"{param} {rule}", param=param)
+        raise RequestError(f" {rule}", at=param)
 
 
 def sub_seed(seed: int, sample: int) -> int:

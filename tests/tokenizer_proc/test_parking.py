@@ -110,7 +110,7 @@ def test_a_bad_constraint_names_its_field(kind: str) -> None:
     question = asked(front, request(sampling={kind: value}))
     error = ErrorInfo(BAD_REQUEST, "unbalanced ) at position 3")
     answers = front.compiled(CompileReply(question.id, EPOCH, error=error))
-    worded = ErrorInfo(BAD_REQUEST, f"{kind}: unbalanced ) at position 3", param=kind)
+    worded = ErrorInfo(BAD_REQUEST, ": unbalanced ) at position 3", kind, follows_param=True)
     assert refused_by(answers) == {(A, "r"): worded}
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
 

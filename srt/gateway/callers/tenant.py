@@ -90,7 +90,7 @@ def _named(request: _T) -> _T:
     caller, salt = _caller.get(), request.cache_salt
     if caller.has_own_cache:
         if len(salt) > MAX_SALT_CHARS:
-            limit = f"cache_salt must have at most {MAX_SALT_CHARS} characters"
-            raise RequestError(limit, param="cache_salt")
+            limit = f" must have at most {MAX_SALT_CHARS} characters"
+            raise RequestError(limit, at="cache_salt")
         salt = hashlib.sha256(f"{caller.tenant}/{salt}".encode()).hexdigest()
     return replace(request, tenant=caller.tenant, cache_salt=salt)

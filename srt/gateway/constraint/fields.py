@@ -98,9 +98,9 @@ def _whitespace(fields: SamplingFields, given: Given | None) -> Whitespace:
     names = list(wanted)
     for name in names[1:]:
         if wanted[name] != wanted[names[0]]:
-            raise RequestError(f"{name} contradicts {names[0]}", param=name)
+            raise RequestError(f" contradicts {names[0]}", at=name)
     if given is None and "free" in wanted.values():
-        raise RequestError(f"{names[0]} needs a constraint", param=names[0])
+        raise RequestError(" needs a constraint", at=names[0])
     return wanted[names[0]] if names else "compact"
 
 
@@ -110,7 +110,7 @@ def _pattern(pattern: str, path: str) -> Whitespace:
     if pattern in _FREE_PATTERNS:
         return "free"
     reason = 'is not supported with this value: JSON has no blanks ("") or any ("[\\n\\t ]*")'
-    raise RequestError(f"{path} {reason}", param=path)
+    raise RequestError(f" {reason}", at=path)
 
 
 def _own(fields: SamplingFields) -> list[Given]:
@@ -173,7 +173,7 @@ def _tag(value: JsonText, path: str) -> list[Given]:
 
 def _only(given: list[Given]) -> Given | None:
     for one in given[1:]:
-        raise RequestError(f"{one.path} cannot be combined with {given[0].path}", param=one.path)
+        raise RequestError(f" cannot be combined with {given[0].path}", at=one.path)
     return given[0] if given else None
 
 

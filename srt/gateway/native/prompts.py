@@ -1,19 +1,18 @@
 """From the body of /generate to the prompts that the ring takes, and back for field names."""
 
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from srt.client.generation import Request, scoring_of
-from srt.gateway.batch import check_size, renamed
+from srt.gateway.batch import check_size
 from srt.gateway.context import GatewayInfo
 from srt.gateway.wire.native import NativeRequest, NativeSampling
-from srt.wire.errors import RequestError
+from srt.wire.errors import Names, RequestError
 from srt.wire.sampling import SamplingParams, Scoring
 
 T = TypeVar("T")
 
 _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
-_BODY_NAMES = {  # by the ring's, where they differ
+_BODY_NAMES: Names = {  # by the ring's, where they differ
     "top_logprobs": "top_logprobs_num",
     "logprob_token_ids": "token_ids_logprob",
 }
@@ -52,7 +51,7 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
         info.check_entries(body.input_ids or [], name)
         values, is_list = _id_lists(body.input_ids or [])
     if not values:
-        raise RequestError(f"{name} must not be empty", param=name)
+        raise RequestError(" must not be empty", at=name)
     if body.literal_spans:
         _check_spans(body)
     count = len(values)
@@ -82,9 +81,9 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
 def _check_spans(body: NativeRequest) -> None:
     name = "literal_spans"
     if not isinstance(body.text, str):
-        raise RequestError(f"{name} need one text", param=name)
+        raise RequestError(" need one text", at=name)
     if body.return_prompt_token_ids:
-        raise RequestError(f"{name} and return_prompt_token_ids exclude each other", param=name)
+        raise RequestError(" and return_prompt_token_ids exclude each other", at=name)
 
 
 def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scoring | None]:
@@ -100,7 +99,7 @@ def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scor
     try:
         return [scoring_of(*row) for row in zip(*columns, strict=True)]
     except RequestError as exc:
-        raise renamed(exc, partial(rename_param, body, False), 0) from exc
+        raise exc.renamed(names_of(body, False, 0)) from exc
 
 
 def _default_start(sampling: NativeSampling) -> int:
@@ -112,7 +111,7 @@ def _samples(samplings: list[NativeSampling]) -> int:
     for index, sampling in enumerate(samplings):
         if sampling.n != samplings[0].n:
             param = f"sampling_params[{index}].n"
-            raise RequestError(f"{param} must be the same for all prompts", param=param)
+            raise RequestError(" must be the same for all prompts", at=param)
     return samplings[0].n
 
 
@@ -122,17 +121,17 @@ def _params(sampling: NativeSampling, body: NativeRequest, index: int) -> Sampli
         params.check_count()
         return params
     except RequestError as exc:
-        raise renamed(exc, partial(rename_param, body, False), index) from exc
+        raise exc.renamed(names_of(body, False, index)) from exc
 
 
 def _id_lists(ids: list[Any]) -> tuple[list[list[int]], bool]:
     lists = [item for item in ids if isinstance(item, list)]
     if not lists:
         if not ids:
-            raise RequestError("input_ids must not be empty", param="input_ids")
+            raise RequestError(" must not be empty", at="input_ids")
         return [ids], False
     if len(lists) != len(ids):
-        raise RequestError("input_ids must not mix ids and lists of ids", param="input_ids")
+        raise RequestError(" must not mix ids and lists of ids", at="input_ids")
     return lists, True
 
 
@@ -143,7 +142,7 @@ def _named_ids(value: list[Any], count: int) -> list[list[int]]:
     if not lists:
         return [value] * count
     if len(lists) != len(value):
-        raise RequestError(f"{name} must not mix ids and lists of ids", param=name)
+        raise RequestError(" must not mix ids and lists of ids", at=name)
     return [ids or [] for ids in _per_prompt(lists, count, name)]
 
 
@@ -151,7 +150,7 @@ def _per_prompt(value: T | list[T], count: int, name: str) -> list[T]:
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
-        raise RequestError(f"{name} must have one entry per prompt ({count})", param=name)
+        raise RequestError(f" must have one entry per prompt ({count})", at=name)
     return value
 
 
@@ -161,7 +160,7 @@ def _rids(rid: str | list[str] | None, count: int, is_list: bool) -> list[str | 
     if isinstance(rid, str):
         return [f"{rid}_{i}" for i in range(count)] if is_list else [rid]
     if len(set(rid)) != len(rid):
-        raise RequestError("rid must not repeat an id", param="rid")
+        raise RequestError(" must not repeat an id", at="rid")
     given: list[str | None] = [*rid]
     return _per_prompt(given, count, "rid")
 
@@ -169,20 +168,19 @@ def _rids(rid: str | list[str] | None, count: int, is_list: bool) -> list[str | 
 def _salts(body: NativeRequest, count: int) -> list[str]:
     salt, key = body.cache_salt, body.extra_key
     if salt and key and salt != key:
-        raise RequestError("extra_key and cache_salt are one field: give one", param="extra_key")
+        raise RequestError(" and cache_salt are one field: give one", at="extra_key")
     return _per_prompt(salt or key, count, "cache_salt" if salt else "extra_key")
 
 
-def rename_param(body: NativeRequest, is_list: bool, param: str | None, index: int) -> str | None:
-    """The field of `body` that the ring's field `param` of prompt `index` came from."""
-    if param in _SAMPLING_FIELDS:
-        sampling, at = body.sampling_params, ""
-        if isinstance(sampling, list):
-            sampling, at = sampling[index], f"[{index}]"
-        if param == "seed" and sampling.seed is None:
-            param = "sampling_seed"
-        return f"sampling_params{at}.{param}"
-    if param in ("text", "input_ids") or (param is None and is_list):
-        name = "text" if body.text is not None else "input_ids"
-        return f"{name}[{index}]" if is_list else name
-    return _BODY_NAMES.get(param, param) if param else None
+def names_of(body: NativeRequest, is_list: bool, index: int) -> Names:
+    """The fields of `body` by those of the ring's request for prompt `index`."""
+    sampling, at = body.sampling_params, ""
+    if isinstance(sampling, list):
+        sampling, at = sampling[index], f"[{index}]"
+    prompt = "text" if body.text is not None else "input_ids"
+    prompt = f"{prompt}[{index}]" if is_list else prompt
+    names: dict[str | None, str] = {f: f"sampling_params{at}.{f}" for f in _SAMPLING_FIELDS}
+    if sampling.seed is None:
+        names["seed"] = names["sampling_seed"]
+    names |= {**_BODY_NAMES, "text": prompt, "input_ids": prompt}
+    return names | {None: prompt} if is_list else names

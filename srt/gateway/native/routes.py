@@ -9,7 +9,7 @@ from litestar import HttpMethod, route
 from litestar.types import ASGIApp
 
 from srt.client.generation import Request, TokenizeRequest
-from srt.gateway.batch import Batch, renamed, submit_all
+from srt.gateway.batch import Batch, submit_all
 from srt.gateway.context import Gateway, HttpRequest, gateway_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -17,7 +17,7 @@ from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
 from srt.gateway.native.answers import NativeAnswers
-from srt.gateway.native.prompts import Prompts, prompts_of, rename_param
+from srt.gateway.native.prompts import Prompts, names_of, prompts_of
 from srt.gateway.wire.native import REQUEST_KIND, NativeRequest, NativeResponse
 from srt.wire.errors import RequestError
 
@@ -61,16 +61,16 @@ async def _admit(
     gateway: Gateway, body: NativeRequest, prompts: Prompts
 ) -> tuple[Batch, NativeAnswers]:
     """Hand all prompts in; what words their answers."""
-    rename = partial(rename_param, body, prompts.is_list)
+    names = partial(names_of, body, prompts.is_list)
     prompt_ids: list[list[int]] = []
     if body.return_prompt_token_ids:
         for index, prompt in enumerate(prompts.requests):
             try:
                 prompt_ids.append(await _prompt_ids(gateway, prompt))
             except RequestError as exc:
-                raise renamed(exc, rename, index) from exc
+                raise exc.renamed(names(index)) from exc
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
-    batch = await submit_all(gateway, prompts.requests, rename_param=rename, name=name)
+    batch = await submit_all(gateway, prompts.requests, names=names, name=name)
     texts = gateway.vocab if body.return_text_in_logprobs else None
     return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
 

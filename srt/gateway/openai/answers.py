@@ -208,9 +208,9 @@ def check_details(body: OpenAIRequest) -> None:
     """Raise RequestError for fields that do not go together."""
     options = body.stream_options
     if options is not None and not body.stream:
-        raise RequestError("stream_options needs stream: true", param="stream_options")
+        raise RequestError(" needs stream: true", at="stream_options")
     if options is not None and options.continuous_usage_stats and not options.include_usage:
         param = "stream_options.continuous_usage_stats"
-        raise RequestError(f"{param} needs include_usage: true", param=param)
+        raise RequestError(" needs include_usage: true", at=param)
     if body.prompt_logprobs is not None and body.stream:
-        raise RequestError("prompt_logprobs are not streamed", param="prompt_logprobs")
+        raise RequestError(" are not streamed", at="prompt_logprobs")

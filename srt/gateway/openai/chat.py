@@ -27,7 +27,7 @@ from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
 from srt.gateway.wire.tokens import TokenizeBody
 from srt.wire.constraint import ConstraintKind
-from srt.wire.errors import RequestError
+from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import Scoring
 
@@ -65,7 +65,7 @@ class Chat(NamedTuple):
 
     request: Request
     reading: AnswerReading
-    names: dict[str, str]
+    names: dict[str | None, str]
     places: dict[str, str]
 
 
@@ -78,7 +78,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
     if body.top_logprobs and not body.logprobs:
-        raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
+        raise RequestError(" needs logprobs: true", at="top_logprobs")
     own = openai_constraint(body)
     given = _constraint(body, plan, own, form)
     reasons_first = reasoning and given is not None and not _answers(body, messages, tags)
@@ -127,7 +127,7 @@ def _answers(body: ChatRequest, messages: list[ChatMessage], tags: Tags) -> bool
 
 
 # The body's names of what says how the template writes messages.
-OPTION_NAMES = {
+OPTION_NAMES: Names = {
     "chat.template_args": "chat_template_kwargs",
     "chat.continue_final": "continue_final_message",
 }
@@ -137,8 +137,8 @@ def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions
     """How the template is to write the messages."""
     begins = body.add_generation_prompt
     if begins and body.continue_final_message:
-        reason = "add_generation_prompt cannot be combined with continue_final_message"
-        raise RequestError(reason, param="add_generation_prompt")
+        reason = " cannot be combined with continue_final_message"
+        raise RequestError(reason, at="add_generation_prompt")
     hints: dict[str, Any] = {
         "reasoning_effort": body.reasoning_effort,
         "verbosity": body.verbosity,
@@ -155,7 +155,7 @@ def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions
     )
 
 
-def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
+def _limit(body: ChatRequest) -> tuple[int | None, dict[str | None, str]]:
     if body.max_completion_tokens is not None:
         return body.max_completion_tokens, {"max_new_tokens": "max_completion_tokens"}
     return body.max_tokens, {"max_new_tokens": "max_tokens"}
@@ -164,9 +164,9 @@ def _limit(body: ChatRequest) -> tuple[int | None, dict[str, str]]:
 def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> None:
     if plan and body.parse_tool_calls and reasoning and not body.separate_reasoning:
         raise RequestError(
-            "separate_reasoning false cannot be combined with tools, whose calls are read after "
+            " false cannot be combined with tools, whose calls are read after "
             "the reasoning; parse_tool_calls false leaves both in the content",
-            param="separate_reasoning",
+            at="separate_reasoning",
         )
 
 
@@ -188,8 +188,8 @@ def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | 
     """The constraint that has the answer either call tools or match what the body asks for."""
     if plan.choice != "auto":
         if own is not None:
-            reason = f"{own.path} cannot be combined with tool_choice: the answer is calls only"
-            raise RequestError(reason, param=own.path)
+            reason = " cannot be combined with tool_choice: the answer is calls only"
+            raise RequestError(reason, at=own.path)
         return _tools(plan.constraint(form))
     answer = None if own is None else _as_format(own)
     if answer is not None and form.in_channels:
@@ -223,8 +223,8 @@ def placed(error: RequestError, places: dict[str, str]) -> RequestError:
         if f"{found[1]}/".startswith(f"{place}/"):
             rest = found[1].removeprefix(place)  # inside a tag of the client's
             inner = f"structural tag at /format{rest}: " if rest else ""
-            reason = f"{field}: {inner}{error.info.message[found.end() :]}"
-            return RequestError(reason, param=field, code=error.info.code)
+            reason = f": {inner}{error.info.message[found.end() :]}"
+            return RequestError(reason, at=field, code=error.info.code)
     return error
 
 
@@ -233,7 +233,7 @@ def _as_format(own: Given) -> dict[str, object]:
     kind: ConstraintKind = own.kind
     if kind == "choices":
         if not own.value:
-            raise RequestError(f"{own.path} must not be empty", param=own.path)
+            raise RequestError(" must not be empty", at=own.path)
         return {
             "type": "or",
             "elements": [{"type": "const_string", "value": text} for text in own.value],
@@ -247,8 +247,8 @@ def _as_format(own: Given) -> dict[str, object]:
         return {"type": "json_schema", "json_schema": value}
     form = value.get("format") if isinstance(value, dict) else None
     if not isinstance(form, dict):
-        reason = f"{own.path} beside tools must be an object with a format"
-        raise RequestError(reason, param=own.path)
+        reason = " beside tools must be an object with a format"
+        raise RequestError(reason, at=own.path)
     return form
 
 
@@ -256,4 +256,4 @@ def _decoded(text: str, path: str) -> object:
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"{path} is not valid JSON: {error}", param=path) from None
+        raise RequestError(f" is not valid JSON: {error}", at=path) from None

@@ -19,7 +19,7 @@ def chat_messages(messages: list[MessageIn]) -> list[ChatMessage]:
     The result of a tool must follow the message that called it.
     """
     if not messages:
-        raise RequestError("messages must not be empty", param="messages")
+        raise RequestError(" must not be empty", at="messages")
     called: dict[str, str] = {}  # the function by the call's id
     converted = []
     for index, message in enumerate(messages):
@@ -38,8 +38,8 @@ def _converted(
     if message.role == "tool":
         if message.tool_call_id not in called:
             param = f"{where}.tool_call_id"
-            reason = f"{param} {message.tool_call_id!r} is no call of an earlier message"
-            raise RequestError(reason, param=param)
+            reason = f" {message.tool_call_id!r} is no call of an earlier message"
+            raise RequestError(reason, at=param)
         name = name or called[message.tool_call_id]
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
@@ -64,8 +64,8 @@ def _check_roles(message: MessageIn, where: str) -> None:
     }
     for field, (role, is_given) in owners.items():
         if is_given and message.role != role:
-            reason = f"{where}.{field} is for messages of role {role!r} only"
-            raise RequestError(reason, param=f"{where}.{field}")
+            reason = f" is for messages of role {role!r} only"
+            raise RequestError(reason, at=f"{where}.{field}")
     if message.role == "tool" and not message.tool_call_id:
         param = f"{where}.tool_call_id"
         raise RequestError(f"missing field {param!r}", param=param)
@@ -80,9 +80,9 @@ def _call(call: ToolCallJson, where: str) -> ToolCall:
     try:
         value: Any = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"{param} is not valid JSON: {error}", param=param) from None
+        raise RequestError(f" is not valid JSON: {error}", at=param) from None
     if not isinstance(value, dict):
-        raise RequestError(f"{param} must be the text of a JSON object", param=param)
+        raise RequestError(" must be the text of a JSON object", at=param)
     return ToolCall(call.id, call.function.name, arguments)
 
 
@@ -100,7 +100,7 @@ def parts_text(
     for i, part in enumerate(parts):
         if part.type not in text_types:
             param = f"{where}[{i}].type"
-            raise RequestError(f"{param} {part.type!r} is not supported: text only", param=param)
+            raise RequestError(f" {part.type!r} is not supported: text only", at=param)
         if isinstance(part.text, UnsetType):
             param = f"{where}[{i}].text"
             raise RequestError(f"missing field {param!r}", param=param)

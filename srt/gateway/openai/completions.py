@@ -44,10 +44,10 @@ def completion_requests(
     many = isinstance(body.prompt, list) and not all(isinstance(p, int) for p in body.prompt)
     values: list[Any] = body.prompt if many else [body.prompt]  # type: ignore[assignment]
     if body.prompt == []:
-        raise RequestError("prompt must not be empty", param="prompt")
+        raise RequestError(" must not be empty", at="prompt")
     check_size(len(values), sampling.n, info.max_requests, "prompt")
     if len({type(value) for value in values}) > 1:
-        raise RequestError("prompt must not mix texts and token ids", param="prompt")
+        raise RequestError(" must not mix texts and token ids", at="prompt")
     scoring = None
     wants_prompt = _scores_echo(body) or body.prompt_logprobs is not None
     if body.logprobs is not None or wants_prompt or _has_losers(body):
@@ -68,12 +68,12 @@ def completion_requests(
 
 def _check(body: CompletionRequest) -> None:
     if body.best_of is not None and body.best_of < body.n:
-        raise RequestError(f"best_of must be at least n ({body.n})", param="best_of")
+        raise RequestError(f" must be at least n ({body.n})", at="best_of")
     if _has_losers(body) and body.stream:
-        raise RequestError("best_of above n cannot be streamed", param="best_of")
+        raise RequestError(" above n cannot be streamed", at="best_of")
     if body.logprobs is not None and body.token_healing:
-        reason = "token_healing cannot be combined with logprobs, whose offsets it would shift"
-        raise RequestError(reason, param="token_healing")
+        reason = " cannot be combined with logprobs, whose offsets it would shift"
+        raise RequestError(reason, at="token_healing")
 
 
 def _has_losers(body: CompletionRequest) -> bool:

@@ -1,8 +1,7 @@
 """The OpenAI routes: completions, chat completions, models."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 from litestar import get, post
@@ -34,16 +33,16 @@ from srt.gateway.wire.openai import (
     OpenAIResponse,
     StreamOptions,
 )
-from srt.wire.errors import RequestError
+from srt.wire.errors import Names, RequestError
 
-_COMPLETION_NAMES = {
+_COMPLETION_NAMES: dict[str | None, str] = {
     "text": "prompt",
     "input_ids": "prompt",
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "top_logprobs": "logprobs",
 }
-_CHAT_NAMES = {
+_CHAT_NAMES: dict[str | None, str] = {
     "text": "messages",
     "input_ids": "messages",
     "min_new_tokens": "min_tokens",
@@ -107,17 +106,22 @@ async def _answer(
     body: OpenAIRequest,
     prompts: list[Request],
     face_of: FaceOf,
-    names: Mapping[str, str],
+    names: Names,
 ) -> ASGIApp:
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
     check_details(body)
-    rename = partial(_rename_param, names, len(prompts) > 1)
+
+    def names_at(index: int) -> Names:
+        prompt = f"prompt[{index}]"
+        own = {"text": prompt, "input_ids": prompt, None: prompt}
+        return {**names, **own} if len(prompts) > 1 else names
+
     model = body.model or gateway.info.model_name
 
     async def admitted() -> tuple[Batch, Face]:
         name = body.rid if len(prompts) > 1 else None
-        batch = await submit_all(gateway, prompts, rename_param=rename, name=name)
+        batch = await submit_all(gateway, prompts, names=names_at, name=name)
         try:
             prompt_ids = await _prompt_ids(gateway, prompts) if body.return_token_ids else []
             return batch, face_of(batch, prompt_ids)
@@ -151,15 +155,6 @@ async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list
         else list(p.input_ids)
         for p in prompts
     ]
-
-
-def _rename_param(
-    names: Mapping[str, str], is_list: bool, param: str | None, index: int
-) -> str | None:
-    renamed = names.get(param, param) if param else None
-    if is_list and (renamed is None or renamed == "prompt"):
-        return f"prompt[{index}]"
-    return renamed
 
 
 def _card(gateway: Gateway, name: str) -> ModelCard:

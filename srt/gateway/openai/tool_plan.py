@@ -26,12 +26,12 @@ def tool_plan(
         chosen = [tool for tool in offered if tool.spec.name == choice.function.name]
         if not chosen:
             param = "tool_choice.function.name"
-            raise RequestError(f"{param} {choice.function.name!r} is not in tools", param=param)
+            raise RequestError(f" {choice.function.name!r} is not in tools", at=param)
         plan = ToolPlan(tools=chosen, choice="named", parallel=parallel)
         return plan, [tool.spec for tool in offered]
     if not offered:
         if choice == "required":
-            raise RequestError("tool_choice 'required' needs tools", param="tool_choice")
+            raise RequestError(" 'required' needs tools", at="tool_choice")
         return None, []
     if choice == "none":
         return None, []
@@ -41,31 +41,31 @@ def tool_plan(
 
 def _offered(tools: list[ToolIn]) -> list[OfferedTool]:
     if len(tools) > MAX_TOOLS:
-        raise RequestError(f"tools takes at most {MAX_TOOLS} functions", param="tools")
+        raise RequestError(f" takes at most {MAX_TOOLS} functions", at="tools")
     offered: dict[str, OfferedTool] = {}
     size = 0
     for index, tool in enumerate(tools):
         where = f"tools[{index}].function"
         spec = _spec(tool.function, where)
         if spec.name in offered:
-            raise RequestError(f"{where}.name {spec.name!r} is given twice", param=f"{where}.name")
+            raise RequestError(f" {spec.name!r} is given twice", at=f"{where}.name")
         size += len(spec.description) + len(spec.parameters)
         offered[spec.name] = OfferedTool(spec, tool.function.strict)
     if size > MAX_TOOL_CHARS:
-        limit = f"tools is limited to {MAX_TOOL_CHARS} characters, not {size}"
-        raise RequestError(limit, param="tools")
+        limit = f" is limited to {MAX_TOOL_CHARS} characters, not {size}"
+        raise RequestError(limit, at="tools")
     return list(offered.values())
 
 
 def _spec(function: FunctionIn, where: str) -> ToolSpec:
     if not _NAME.fullmatch(function.name):
         rule = "must have 1 to 64 letters, digits, underscores or hyphens"
-        raise RequestError(f"{where}.name {rule}", param=f"{where}.name")
+        raise RequestError(f" {rule}", at=f"{where}.name")
     parameters = function.parameters
     if parameters is None:
         return ToolSpec(function.name, function.description)
     if parameters.get("type", "object") != "object":
         param = f"{where}.parameters"
-        raise RequestError(f"{param} must be a schema of type object", param=param)
+        raise RequestError(" must be a schema of type object", at=param)
     text = msgspec.json.encode(parameters).decode()
     return ToolSpec(function.name, function.description, text)

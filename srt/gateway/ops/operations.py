@@ -47,8 +47,8 @@ def _timeout(request: HttpRequest) -> float:
     except ValueError:
         timeout_s = math.nan
     if not 0 <= timeout_s <= MAX_FLUSH_WAIT_S:
-        message = f"timeout must be a number of seconds from 0 to {MAX_FLUSH_WAIT_S:g}"
-        raise RequestError(message, param="timeout")
+        message = f" must be a number of seconds from 0 to {MAX_FLUSH_WAIT_S:g}"
+        raise RequestError(message, at="timeout")
     return timeout_s
 
 
@@ -71,7 +71,7 @@ async def abort_request(request: HttpRequest) -> ASGIApp:
 def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
     """Those of the live requests that the caller may abort and that `body` names."""
     if not body.rid:
-        raise RequestError("rid or abort_all must be given", param="rid")
+        raise RequestError(" or abort_all must be given", at="rid")
     owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]
     if body.prefix:
         live = (name for name in gateway.live if name[1].startswith(body.rid))

@@ -25,25 +25,26 @@ def input_items(given: str | list[InputItem]) -> list[InputItem]:
     if isinstance(given, str):
         return [InputItem(role="user", content=given)]
     if not given:
-        raise RequestError("input must not be empty", param="input")
+        raise RequestError(" must not be empty", at="input")
     return given
 
 
 def input_messages(
     items: list[InputItem], instructions: str | None, num_earlier: int, is_text: bool
-) -> tuple[list[MessageIn], dict[str, str]]:
+) -> tuple[list[MessageIn], dict[str | None, str]]:
     """The messages, and by the name of each, and of each call, the field that it came from: the
     first `num_earlier` from a stored response, then one for the text or those of the list.
 
     Calls become part of the assistant's message in front of them, and reasoning of the one after.
     """
-    messages, places = [], {}
+    messages: list[MessageIn] = []
+    places: dict[str | None, str] = {}
     if instructions:
         messages.append(MessageIn(role="system", content=instructions))
         places["messages[0]"] = "instructions"
     if len(items) > MAX_OBJECTS:
-        reason = f"input takes at most {MAX_OBJECTS} items, with those of previous_response_id"
-        raise RequestError(reason, param="input")
+        reason = f" takes at most {MAX_OBJECTS} items, with those of previous_response_id"
+        raise RequestError(reason, at="input")
     reasoning = ""
     for index, item in enumerate(items):
         where = "input" if is_text else f"input[{index - num_earlier}]"
@@ -59,10 +60,12 @@ def input_messages(
             messages[-1] = _joined(messages[-1], message)
         else:
             messages.append(message)
-            places[f"messages[{len(messages) - 1}]"] = where
+            at = f"messages[{len(messages) - 1}]"
+            places |= {at: where, f"{at}.tool_call_id": f"{where}.call_id"}
         last = messages[-1].tool_calls or []
         if item.type == "function_call":
-            places[f"messages[{len(messages) - 1}].tool_calls[{len(last) - 1}]"] = where
+            at = f"messages[{len(messages) - 1}].tool_calls[{len(last) - 1}]"
+            places |= {at: where, f"{at}.function": where}
     return messages, places
 
 
@@ -74,10 +77,10 @@ def _check(item: InputItem, where: str) -> None:
         if name in needed and value == _NOT_GIVEN[name]:
             raise RequestError(f"missing field {param!r}", param=param)
         if name not in (*needed, *optional) and value != _NOT_GIVEN[name]:
-            raise RequestError(f"{param} is not for items of type {item.type!r}", param=param)
+            raise RequestError(f" is not for items of type {item.type!r}", at=param)
     if item.type == "message" and item.role not in _ROLES:
-        reason = f"{where}.role must be one of {', '.join(_ROLES)}"
-        raise RequestError(reason, param=f"{where}.role")
+        reason = f" must be one of {', '.join(_ROLES)}"
+        raise RequestError(reason, at=f"{where}.role")
 
 
 def _message(item: InputItem, where: str, reasoning: str) -> MessageIn:

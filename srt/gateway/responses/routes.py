@@ -4,7 +4,6 @@ The body becomes a `ChatRequest`, so that formats, tools and reasoning mean what
 Where the server has room to store responses, they can be fetched, deleted and gone on from.
 """
 
-from collections.abc import Mapping
 from contextlib import aclosing
 
 from litestar import delete, get, post
@@ -13,7 +12,7 @@ from litestar.types import ASGIApp
 from msgspec import UNSET
 
 from srt.files.vocab import Vocab
-from srt.gateway.batch import Batch, renamed, submit_all
+from srt.gateway.batch import Batch, submit_all
 from srt.gateway.callers.tenant import tenant
 from srt.gateway.constraint.wire import (
     JsonObjectFormat,
@@ -43,15 +42,16 @@ from srt.gateway.wire.responses import (
     TextFormatIn,
 )
 from srt.gateway.wire.tools import FunctionIn, FunctionName, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import RequestError
+from srt.wire.errors import Names, RequestError
 
-_NAMES = {
+_NAMES: Names = {
     "text": "input",
     "messages": "input",
     "max_new_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
     "response_format": "text.format",
+    "response_format.json_schema": "text.format",
     "tool_choice.function.name": "tool_choice.name",
 }
 
@@ -78,13 +78,10 @@ async def responses(request: HttpRequest) -> ASGIApp:
             stored.keep(owner, writer.stored, items)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
-        def rename(param: str | None, _: int) -> str | None:
-            return _renamed(param, chat.names)
-
         try:
-            batch = await submit_all(gateway, [chat.request], rename_param=rename)
+            batch = await submit_all(gateway, [chat.request], names=lambda _: chat.names)
         except RequestError as error:
-            raise renamed(placed(error, chat.places), rename, 0) from error
+            raise placed(error, chat.places).renamed(_names(body)) from error
         model = body.model or gateway.info.model_name
         (generation,) = batch.generations
         vocab = gateway.vocab
@@ -153,29 +150,20 @@ def _chat(
     try:
         return chat_of(asked, reasoning, vocab)
     except RequestError as error:
-        raise renamed(error, lambda param, _: _renamed(param, places), 0) from error
+        raise error.renamed(_names(body) | places) from error
 
 
-def _renamed(param: str | None, names: Mapping[str, str]) -> str | None:
-    """The body's name of a field of the chat or of the ring."""
-    if param is None:
-        return None
-    name = _NAMES.get(names.get(param, param), names.get(param, param))
-    if name.startswith("messages["):
-        place = max((p for p in names if name.startswith(p)), key=len, default="")
-        rest = name[len(place) :].replace(".function.", ".").replace(".tool_call_id", ".call_id")
-        return names.get(place, "input") + rest
-    if name.startswith("tools["):
-        return name.replace("].function", "]")
-    return name.replace("response_format.json_schema", "text.format")
+def _names(body: ResponsesRequest) -> dict[str | None, str]:
+    """The body's fields by those of the chat, and by those of the ring that it has not."""
+    return {**_NAMES, **{f"tools[{i}].function": f"tools[{i}]" for i in range(len(body.tools))}}
 
 
 def _format(form: TextFormatIn) -> ResponseFormat | None:
     if form.type != "json_schema":
         given = (form.schema, form.name, form.description, form.strict)
         if any(value is not UNSET for value in given):
-            reason = f"text.format of type {form.type!r} takes no other fields"
-            raise RequestError(reason, param="text.format")
+            reason = f" of type {form.type!r} takes no other fields"
+            raise RequestError(reason, at="text.format")
         return JsonObjectFormat() if form.type == "json_object" else None
     if form.schema is UNSET:
         param = "text.format.schema"

@@ -30,7 +30,7 @@ from srt.gateway.wire.score import (
     ScoreResponse,
     score_response,
 )
-from srt.wire.errors import CONFLICT, RequestError
+from srt.wire.errors import CONFLICT, Names, RequestError
 from srt.wire.sampling import SamplingParams, Scoring
 
 MAX_ITEMS = 1024
@@ -56,8 +56,8 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
     check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
-        reason = f"continuations must be 1 to {limit}, not {count}"
-        raise RequestError(reason, param="continuations")
+        reason = f" must be 1 to {limit}, not {count}"
+        raise RequestError(reason, at="continuations")
     rid = body.rid or uuid.uuid4().hex
     score = ScoreRequest(
         continuations=body.continuations,
@@ -82,7 +82,7 @@ async def score_labels(request: HttpRequest) -> ASGIApp:
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
     if not body.label_token_ids:
-        raise RequestError("label_token_ids must not be empty", param="label_token_ids")
+        raise RequestError(" must not be empty", at="label_token_ids")
     prompts = _label_prompts(body)
     outputs = await while_connected(request.receive, _last_positions(gateway, body, prompts))
     return json_reply(
@@ -99,7 +99,7 @@ def _label_prompts(body: LabelBody) -> list[Any]:
     """The query joined with each item: texts, or lists of ids."""
     items = [body.items] if isinstance(body.items, str) else body.items
     if not 0 < len(items) <= MAX_ITEMS:
-        raise RequestError(f"items must have 1 to {MAX_ITEMS} entries", param="items")
+        raise RequestError(f" must have 1 to {MAX_ITEMS} entries", at="items")
     query: Any = body.query
     most = MAX_JOINED_CHARS if isinstance(query, str) else MAX_JOINED_IDS
     if len(query) * len(items) > most:
@@ -109,7 +109,7 @@ def _label_prompts(body: LabelBody) -> list[Any]:
     for index, item in enumerate(items):
         if isinstance(item, str) != isinstance(query, str):
             param = f"items[{index}]"
-            raise RequestError(f"{param} must be of the query's kind: text or ids", param=param)
+            raise RequestError(" must be of the query's kind: text or ids", at=param)
     return [item + query if body.item_first else query + item for item in items]
 
 
@@ -128,7 +128,7 @@ async def _last_positions(
         )
         for index, prompt in enumerate(prompts)
     ]
-    batch = await submit_all(gateway, requests, rename_param=_label_param, name=body.rid)
+    batch = await submit_all(gateway, requests, names=_label_names, name=body.rid)
     async with aclosing(batch):
         outputs = await batch.results()
     for output in outputs:
@@ -137,10 +137,9 @@ async def _last_positions(
     return outputs
 
 
-def _label_param(param: str | None, index: int) -> str | None:
-    names = {"text": f"items[{index}]", "input_ids": f"items[{index}]"}
-    names["logprob_token_ids"] = "label_token_ids"
-    return names.get(param, param) if param else f"items[{index}]"
+def _label_names(index: int) -> Names:
+    item = f"items[{index}]"
+    return {"text": item, "input_ids": item, None: item, "logprob_token_ids": "label_token_ids"}
 
 
 def _probabilities(output: GenerateOutput, among_labels: bool) -> list[float]:

@@ -9,7 +9,6 @@ from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from srt.client.generation import Client, TokenizeRequest
-from srt.gateway.batch import renamed
 from srt.gateway.context import HttpRequest, check_model, gateway_of
 from srt.gateway.http.body import read_body
 from srt.gateway.http.disconnect import while_connected
@@ -60,8 +59,8 @@ def _requests(body: TokenizeBody, template: str) -> list[TokenizeRequest]:
         raise RequestError("exactly one of prompt and messages must be given", param="prompt")
     if body.messages is not None:
         if body.add_special_tokens:
-            reason = "add_special_tokens is not supported with messages: the template writes them"
-            raise RequestError(reason, param="add_special_tokens")
+            reason = " is not supported with messages: the template writes them"
+            raise RequestError(reason, at="add_special_tokens")
         _, shown = tool_plan(body.tools, "auto" if body.tools else None, True)
         chat = chat_options(body, template)
         messages = chat_messages(body.messages)
@@ -69,9 +68,9 @@ def _requests(body: TokenizeBody, template: str) -> list[TokenizeRequest]:
     _check_text_only(body)
     prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt or []
     if not prompts:
-        raise RequestError("prompt must not be empty", param="prompt")
+        raise RequestError(" must not be empty", at="prompt")
     if len(prompts) > MAX_PROMPTS:
-        raise RequestError(f"prompt takes at most {MAX_PROMPTS} texts", param="prompt")
+        raise RequestError(f" takes at most {MAX_PROMPTS} texts", at="prompt")
     special = body.add_special_tokens is not False
     return [TokenizeRequest(text=text, add_special_tokens=special) for text in prompts]
 
@@ -87,23 +86,19 @@ def _check_text_only(body: TokenizeBody) -> None:
     }
     for name, is_given in given.items():
         if is_given:
-            raise RequestError(f"{name} goes with messages only", param=name)
+            raise RequestError(" goes with messages only", at=name)
 
 
 async def _tokenized(
     client: Client, requests: Sequence[TokenizeRequest], body: TokenizeBody
 ) -> list[list[int]]:
-    def name(param: str | None, index: int) -> str | None:
-        at = f"[{index}]" if isinstance(body.prompt, list) else ""
-        names = {"text": f"prompt{at}", **OPTION_NAMES}
-        return names.get(param, param) if param else None
-
     rows = []
     for index, request in enumerate(requests):
         try:
             rows.append(await client.tokenize(request))
         except RequestError as exc:
-            raise renamed(exc, name, index) from exc
+            at = f"[{index}]" if isinstance(body.prompt, list) else ""
+            raise exc.renamed({"text": f"prompt{at}", **OPTION_NAMES}) from exc
     return rows
 
 
@@ -120,7 +115,7 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
     _check_length(body.tokens)
     lists: list[Any] = [item for item in body.tokens if isinstance(item, list)]
     if lists and len(lists) != len(body.tokens):
-        raise RequestError("tokens must not mix ids and lists of ids", param="tokens")
+        raise RequestError(" must not mix ids and lists of ids", at="tokens")
     for row in lists or [body.tokens]:
         _check_ids(row, gateway.vocab.vocab_size)
     decode, skip = gateway.vocab.decode_prompt, body.skip_special_tokens
@@ -131,13 +126,13 @@ async def detokenize(request: HttpRequest) -> ASGIApp:
 
 def _check_length(ids: Sequence[Any]) -> None:
     if len(ids) > MAX_IDS:
-        raise RequestError(f"tokens takes at most {MAX_IDS} ids of one text", param="tokens")
+        raise RequestError(f" takes at most {MAX_IDS} ids of one text", at="tokens")
 
 
 def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
     _check_length(ids)
     if max(ids, default=0) >= vocab_size:
-        raise RequestError(f"tokens must be in [0, {vocab_size})", param="tokens")
+        raise RequestError(f" must be in [0, {vocab_size})", at="tokens")
 
 
 ROUTES = [tokenize, detokenize]

@@ -266,7 +266,7 @@ def _needs_no_action(item: Any, field: FieldClass, path: Path) -> bool:
     if isinstance(field, Ignored) or any(_same(item, value) for value in field.neutral):
         return True
     where = _where(path)
-    raise RequestError(f"{where} is not supported with this value: {field.why}", param=where)
+    raise RequestError(f" is not supported with this value: {field.why}", at=where)
 
 
 def _same(a: Any, b: Any) -> bool:

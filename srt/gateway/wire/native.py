@@ -52,7 +52,7 @@ class NativeSampling(SamplingFields, kw_only=True, frozen=True):
     def to_params(self) -> SamplingParams:
         """The same as the ring's own type. RequestError if there are two constraints or seeds."""
         if None not in (self.seed, self.sampling_seed) and self.seed != self.sampling_seed:
-            raise RequestError("seed and sampling_seed are one field: give one", param="seed")
+            raise RequestError(" and sampling_seed are one field: give one", at="seed")
         return sampling_of(
             self,
             native_constraint(self),

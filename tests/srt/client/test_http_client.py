@@ -306,7 +306,7 @@ async def test_constraints_and_tools_go_through() -> None:
 
 async def test_refusals_keep_their_code_and_field() -> None:
     fake = FakeClient()
-    fake.refusals[0] = RequestError("text is too long", param="text", code=CONTEXT_LENGTH)
+    fake.refusals[0] = RequestError(" is too long", at="text", code=CONTEXT_LENGTH)
     fake.refusals[1] = RequestError("full", code=OVERLOADED, retryable=True)
     fake.refusals[2] = RingError("starting")
     async with served(fake) as server, HttpClient(server.url) as client:

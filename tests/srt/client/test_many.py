@@ -129,7 +129,7 @@ async def test_prompts_are_read_beside_one_another(monkeypatch: pytest.MonkeyPat
 
 async def test_what_is_no_prompt_is_refused_by_name() -> None:
     async def make() -> Request:
-        raise RequestError("input_ids must be integers", param="input_ids")
+        raise RequestError(" must be integers", at="input_ids")
 
     jobs = [Job((1, ids), 1, make) for ids in ([1, "a"], [1, 2])]
     with pytest.raises(RequestError, match="input_ids"):

@@ -224,7 +224,7 @@ async def test_what_the_compiler_refuses_is_named_as_the_client_wrote_it(
     fields: dict[str, Any], param: str
 ) -> None:
     client = FakeClient()
-    client.refusals[0] = RequestError("json_schema: no `not`", param="json_schema")
+    client.refusals[0] = RequestError(": no `not`", at="json_schema")
     error = await refused("/v1/completions", {"prompt": "a", **fields}, client)
     assert (error["param"], error["message"]) == (param, f"{param}: no `not`")
 

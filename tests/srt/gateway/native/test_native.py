@@ -413,7 +413,7 @@ async def test_abort_as_a_finish_reason() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_refused_item_aborts_the_others_and_is_named(stream: bool) -> None:
     client = FakeClient()
-    client.refusals[2] = RequestError("text is too long", param="text", code=CONTEXT_LENGTH)
+    client.refusals[2] = RequestError(" is too long", at="text", code=CONTEXT_LENGTH)
     body = {"text": ["a", "b", "c", "d"], "stream": stream}
     async with in_process(client) as http:
         response = await http.post("/generate", json=body)

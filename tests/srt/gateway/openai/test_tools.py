@@ -442,8 +442,8 @@ async def test_errors_of_the_whole_tag_name_the_field(
     body: dict[str, Any], place: str, param: str, message: str | None
 ) -> None:
     client = FakeClient()
-    whole = f"structural_tag: structural tag at {place}: bad"
-    client.refusals = dict.fromkeys((0, 1), RequestError(whole, param="structural_tag"))
+    whole = f": structural tag at {place}: bad"
+    client.refusals = dict.fromkeys((0, 1), RequestError(whole, at="structural_tag"))
     async with in_process(client) as http:
         errors = [
             error_of(await http.post(ROUTE, json=BODY | body | {"stream": stream}))
@@ -473,9 +473,7 @@ async def test_the_format_is_that_of_the_template() -> None:
     forced = await tag_of(BODY | {"tool_choice": "required"}, template=template)
     assert (forced["begin"], forced["end"]) == ("[TOOL_CALLS] [", "]")
     bad = {"function": {**WEATHER["function"], "parameters": {"type": "object", "minimum": "x"}}}
-    error = RequestError(
-        "tools: structural tag at /format/content/tags/1/content: no", param="tools"
-    )
+    error = RequestError(": structural tag at /format/content/tags/1/content: no", at="tools")
     refusing = FakeClient()
     refusing.refusals[0] = error
     async with in_process(refusing, template=template) as http:

@@ -184,7 +184,7 @@ async def test_bad_bodies_of_score(fields: dict[str, Any], param: str) -> None:
 
 async def test_a_refused_item_is_named() -> None:
     client = FakeClient()
-    client.refusals[1] = RequestError("text is too long", param="text")
+    client.refusals[1] = RequestError(" is too long", at="text")
     async with in_process(client) as http:
         error = error_of(await http.post("/v1/score", json=LABELS))
     assert (error["param"], error["message"]) == ("items[1]", "items[1] is too long")
