@@ -11,7 +11,15 @@ from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
-from srt.wire.messages import BackMessage, ControlResult, Expired, Goodbye, Hello, Message, Welcome
+from srt.wire.messages import (
+    BackMessage,
+    ControlResult,
+    Expired,
+    Goodbye,
+    Hello,
+    RingMessage,
+    Welcome,
+)
 from srt.wire.parcels import output_batches
 from srt.wire.ring_messages import ClientGone, ControlReply, DetokenizerMessage, TokenBatch
 
@@ -70,7 +78,7 @@ class DetokenizerActor(Actor):
                 if not self._deliver(client, part):
                     break
 
-    def _deliver(self, client: bytes, message: Message) -> bool:
+    def _deliver(self, client: bytes, message: RingMessage) -> bool:
         """A client that is not there, or does not read, loses its requests; the others go on."""
         is_sent = send_now(self._clients, message, to=client)
         if not is_sent:

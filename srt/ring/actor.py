@@ -28,7 +28,7 @@ from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
-from srt.wire.messages import Message
+from srt.wire.messages import RingMessage
 from srt.wire.ring_messages import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class Actor:
         """Run `coroutine` beside the handlers, once the actor has started."""
         self._loops.append(coroutine)
 
-    def send(self, socket: RingSocket, message: Message) -> None:
+    def send(self, socket: RingSocket, message: RingMessage) -> None:
         """Send to the next part. Its queue holds thousands of messages: a full one means that it
         hangs, and then only a new epoch helps."""
         if not send_now(socket, message):

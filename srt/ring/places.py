@@ -15,7 +15,7 @@ import zmq
 from srt.args import ServerArgs
 from srt.ring.socket import RingContext, RingSocket
 from srt.wire.errors import ConfigError, RequestError
-from srt.wire.messages import Message, encode
+from srt.wire.messages import RingMessage, encode
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 QUEUE_MESSAGES = 10_000  # per socket and peer
@@ -170,7 +170,7 @@ def connect(context: RingContext, kind: int, address: str) -> RingSocket:
     return socket
 
 
-def send_now(socket: RingSocket, message: Message, to: bytes | None = None) -> bool:
+def send_now(socket: RingSocket, message: RingMessage, to: bytes | None = None) -> bool:
     """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
     or its queue is full; the caller decides what that means.
 

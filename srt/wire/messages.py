@@ -27,14 +27,14 @@ PROTOCOL_VERSION = 2
 JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may replace
 
 
-class Message(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
+class RingMessage(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
     """Base of all messages."""
 
 
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
 
 
-class PromptMessage(Message, frozen=True):
+class PromptMessage(RingMessage, frozen=True):
     """What requests have in common that are about a prompt, which is text or packed ids.
 
     Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
@@ -71,14 +71,14 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     timeout_ms: int = 0
 
 
-class AbortReq(Message, frozen=True):
+class AbortReq(RingMessage, frozen=True):
     """End request `rid` of the sending client. Unknown rids are ignored."""
 
     rid: str
     epoch: int
 
 
-class ControlReq(Message, frozen=True):
+class ControlReq(RingMessage, frozen=True):
     """An operation on the scheduler: "flush_cache" or "stats". Answered by ControlReply."""
 
     rid: str
@@ -112,7 +112,7 @@ def sample_rid(rid: str, index: int) -> str:
     return f"{rid}/{index}"
 
 
-class TokenizeReq(Message, frozen=True):
+class TokenizeReq(RingMessage, frozen=True):
     """The token ids of a text, or of the prompt that messages make. Answered by Tokenized or
     Refused; nothing reaches the scheduler."""
 
@@ -126,7 +126,7 @@ class TokenizeReq(Message, frozen=True):
     tenant: str = ""
 
 
-class CaptureReq(Message, frozen=True):
+class CaptureReq(RingMessage, frozen=True):
     """Asks for the parts of `text`, an answer that has ended, that its constraint names. Answered
     by Captured or Refused; nothing reaches the scheduler."""
 
@@ -143,7 +143,7 @@ FrontMessage = GenerateReq | AbortReq | ControlReq | ScoreReq | TokenizeReq | Ca
 # ---- front -> client -------------------------------------------------------------------------
 
 
-class Admitted(Message, frozen=True):
+class Admitted(RingMessage, frozen=True):
     """The request passed every check and is on its way. `prompt_tokens` is its prompt's length;
     `opens_reasoning` says that the output begins inside the model's reasoning, `closes_reasoning`
     that it begins after it. For a score, `prompt_tokens` is the prefix's length, and `score_start`
@@ -161,7 +161,7 @@ class Admitted(Message, frozen=True):
     closes_reasoning: bool = False
 
 
-class Refused(Message, frozen=True):
+class Refused(RingMessage, frozen=True):
     """The request was not admitted. Nothing else will be sent for it."""
 
     rid: str
@@ -169,7 +169,7 @@ class Refused(Message, frozen=True):
     error: ErrorInfo
 
 
-class Tokenized(Message, frozen=True):
+class Tokenized(RingMessage, frozen=True):
     """The answer to a TokenizeReq: packed ids."""
 
     rid: str
@@ -177,7 +177,7 @@ class Tokenized(Message, frozen=True):
     ids: bytes
 
 
-class Captured(Message, frozen=True):
+class Captured(RingMessage, frozen=True):
     """The answer to a CaptureReq; None if the constraint has no names, or nothing was found."""
 
     rid: str
@@ -213,13 +213,13 @@ class LogprobDetail(Struct, frozen=True, array_like=True, omit_defaults=True):
 # ---- client -> back (the detokenizer's ROUTER) -----------------------------------------------
 
 
-class Hello(Message, frozen=True):
+class Hello(RingMessage, frozen=True):
     """Opens, and by repetition keeps, a client's lease on the back socket."""
 
     version: int = PROTOCOL_VERSION
 
 
-class Goodbye(Message, frozen=True):
+class Goodbye(RingMessage, frozen=True):
     """The client closes; its lease ends without waiting for the time-out."""
 
 
@@ -229,14 +229,14 @@ BackMessage = Hello | Goodbye
 # ---- back -> client --------------------------------------------------------------------------
 
 
-class Welcome(Message, frozen=True):
+class Welcome(RingMessage, frozen=True):
     """Answers each Hello. The client may send requests of this epoch from now on."""
 
     epoch: int
     version: int = PROTOCOL_VERSION
 
 
-class Expired(Message, frozen=True):
+class Expired(RingMessage, frozen=True):
     """Answers the Hello of a client whose lease has ended: its requests in flight are lost, and it
     must come back under a new identity."""
 
@@ -270,7 +270,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     more: bool = False
 
 
-class OutputBatch(Message, frozen=True):
+class OutputBatch(RingMessage, frozen=True):
     """The news for one client after one scheduler step; in several batches if it is too long for
     one message."""
 
@@ -278,7 +278,7 @@ class OutputBatch(Message, frozen=True):
     outputs: list[Output]
 
 
-class ControlResult(Message, frozen=True):
+class ControlResult(RingMessage, frozen=True):
     """A ControlReply, sent on to its client."""
 
     rid: str

@@ -6,13 +6,13 @@ from msgspec import Struct
 
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
-from srt.wire.messages import Finish, LogprobDetail, Message
+from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
 
 
-class TokenizedReq(Message, frozen=True):
+class TokenizedReq(RingMessage, frozen=True):
     """An admitted request. `eos_ids` are the ids that end it (none with ignore_eos).
 
     `sampling.max_new_tokens` is never None here, and `sampling.seed` may be. A constraint is no
@@ -43,7 +43,7 @@ class TokenizedReq(Message, frozen=True):
     deadline_s: float = 0.0
 
 
-class Abort(Message, frozen=True):
+class Abort(RingMessage, frozen=True):
     """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
     one socket, and the detokenizer aborts only requests that it has output of."""
 
@@ -52,14 +52,14 @@ class Abort(Message, frozen=True):
     epoch: int
 
 
-class ClientGone(Message, frozen=True):
+class ClientGone(RingMessage, frozen=True):
     """A client can no longer be reached: end all its requests, also those still on their way."""
 
     client: bytes
     epoch: int
 
 
-class Control(Message, frozen=True):
+class Control(RingMessage, frozen=True):
     """A ControlReq on its way, with the client that asked. The front's `counts` are added to the
     scheduler's statistics."""
 
@@ -71,14 +71,14 @@ class Control(Message, frozen=True):
     counts: dict[str, float] = {}
 
 
-class GrammarLost(Message, frozen=True):
+class GrammarLost(RingMessage, frozen=True):
     """The grammar `key` is missing from the ring's directory, or damaged; requests wait for it."""
 
     key: str
     epoch: int
 
 
-class GrammarMade(Message, frozen=True):
+class GrammarMade(RingMessage, frozen=True):
     """The answer to a GrammarLost: the grammar is there again, or `error` says why not."""
 
     key: str
@@ -92,7 +92,7 @@ SchedulerMessage = TokenizedReq | Abort | ClientGone | Control | GrammarMade
 # ---- front <-> compiler ----------------------------------------------------------------------
 
 
-class CompileReq(Message, frozen=True):
+class CompileReq(RingMessage, frozen=True):
     """Compile a constraint. `id` is the front's; it may ask again, after a restart, and for each
     `asker`, a client and tenant: askers take turns."""
 
@@ -102,14 +102,14 @@ class CompileReq(Message, frozen=True):
     asker: bytes = b""
 
 
-class CompileCancel(Message, frozen=True):
+class CompileCancel(RingMessage, frozen=True):
     """Nobody waits for the answer to the CompileReq `id` any more: it need not come."""
 
     id: int
     epoch: int
 
 
-class CompileReply(Message, frozen=True):
+class CompileReply(RingMessage, frozen=True):
     """The artefact of a CompileReq lies under `key` in the ring's directory, or `error` says why
     there is none."""
 
@@ -119,11 +119,11 @@ class CompileReply(Message, frozen=True):
     error: ErrorInfo | None = None
 
 
-class CompilerStarted(Message, frozen=True):
+class CompilerStarted(RingMessage, frozen=True):
     """The compiler is up, and has no earlier CompileReq: the front asks again for what it needs."""
 
 
-class CompileCounts(Message, frozen=True):
+class CompileCounts(RingMessage, frozen=True):
     """The compiler's totals since its start, by the names that statistics have."""
 
     counts: dict[str, float]
@@ -173,7 +173,7 @@ class PromptLogprobs(Struct, frozen=True, array_like=True, omit_defaults=True):
     detail: LogprobDetail | None = None
 
 
-class TokenBatch(Message, frozen=True):
+class TokenBatch(RingMessage, frozen=True):
     """All that the scheduler has to report after a step.
 
     Tokens of requests that neither stream nor can be stopped by their text come many at a time.
@@ -196,7 +196,7 @@ class TokenBatch(Message, frozen=True):
     details: dict[int, LogprobDetail] = {}
 
 
-class ControlReply(Message, frozen=True):
+class ControlReply(RingMessage, frozen=True):
     """The answer to a Control; `data` is JSON."""
 
     client: bytes
@@ -212,7 +212,7 @@ DetokenizerMessage = TokenBatch | ControlReply
 # ---- detokenizer, scheduler -> front ---------------------------------------------------------
 
 
-class Credit(Message, frozen=True):
+class Credit(RingMessage, frozen=True):
     """One request has ended, in whatever way: its places at the front are free again."""
 
     client: bytes
@@ -220,7 +220,7 @@ class Credit(Message, frozen=True):
     epoch: int
 
 
-class Pace(Message, frozen=True):
+class Pace(RingMessage, frozen=True):
     """How fast the scheduler works, several times a second while it does.
 
     Of the requests that came to it in this epoch, `left` have left its queue, and `left_tokens` of
@@ -245,7 +245,7 @@ FrontNews = Credit | GrammarLost | Pace
 # ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
 
 
-class RingEvent(Message, frozen=True):
+class RingEvent(RingMessage, frozen=True):
     """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
 
     A new `epoch` means that a part was lost: everything in flight before it has failed.
@@ -265,7 +265,7 @@ class RingEvent(Message, frozen=True):
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
 
 
-class Heartbeat(Message, frozen=True):
+class Heartbeat(RingMessage, frozen=True):
     """What a part reports of itself, at every change. The first one, sent when it can serve, is its
     ready handshake.
 

@@ -34,7 +34,7 @@ from srt.gateway.wire.fields import (
     describe,
 )
 from srt.gateway.wire.native import NativeRequest, NativeSampling
-from srt.gateway.wire.openai import ChatRequest, CompletionRequest, MessageIn, StreamOptions
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest, Message, StreamOptions
 from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
@@ -225,7 +225,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sampling-fields": lambda: fields(NativeSampling, NATIVE_SAMPLING),
     "completion-fields": lambda: fields(CompletionRequest, COMPLETION),
     "chat-fields": lambda: fields(ChatRequest, CHAT),
-    "message-fields": lambda: fields(MessageIn, CHAT.nested["messages"]),
+    "message-fields": lambda: fields(Message, CHAT.nested["messages"]),
     "responses-fields": lambda: fields(ResponsesRequest, RESPONSES),
     "input-fields": lambda: fields(InputItem, RESPONSES.nested["input"]),
     "stream-options-fields": lambda: fields(StreamOptions, CHAT.nested["stream_options"]),

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 from msgspec import UnsetType
 
-from srt.gateway.wire.openai import ContentPart, MessageIn
+from srt.gateway.wire.openai import ContentPart, Message
 from srt.gateway.wire.responses import InputPart
 from srt.gateway.wire.tools import ToolCallJson
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall
 
 
-def chat_messages(messages: list[MessageIn]) -> list[ChatMessage]:
+def chat_messages(messages: list[Message]) -> list[ChatMessage]:
     """The chat as plain text; "developer" is the newer word for "system".
 
     The result of a tool must follow the message that called it.
@@ -32,7 +32,7 @@ def chat_messages(messages: list[MessageIn]) -> list[ChatMessage]:
 
 
 def _converted(
-    message: MessageIn, calls: list[ToolCall], called: dict[str, str], where: str
+    message: Message, calls: list[ToolCall], called: dict[str, str], where: str
 ) -> ChatMessage:
     name = message.name
     if message.role == "tool":
@@ -51,11 +51,11 @@ def _converted(
     )
 
 
-def _calls(message: MessageIn) -> list[ToolCallJson]:
+def _calls(message: Message) -> list[ToolCallJson]:
     return message.tool_calls or []
 
 
-def _check_roles(message: MessageIn, where: str) -> None:
+def _check_roles(message: Message, where: str) -> None:
     """Each field belongs to one role."""
     owners = {
         "tool_calls": ("assistant", bool(message.tool_calls)),

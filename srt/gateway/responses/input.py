@@ -4,7 +4,7 @@ import msgspec
 
 from srt.gateway.openai.chat_messages import parts_text
 from srt.gateway.wire.fields import MAX_OBJECTS
-from srt.gateway.wire.openai import ContentPart, MessageIn
+from srt.gateway.wire.openai import ContentPart, Message
 from srt.gateway.wire.responses import InputItem, InputPart
 from srt.gateway.wire.tools import FunctionCall, ToolCallJson
 from srt.wire.errors import RequestError
@@ -31,16 +31,16 @@ def input_items(given: str | list[InputItem]) -> list[InputItem]:
 
 def input_messages(
     items: list[InputItem], instructions: str | None, num_earlier: int, is_text: bool
-) -> tuple[list[MessageIn], dict[str | None, str]]:
+) -> tuple[list[Message], dict[str | None, str]]:
     """The messages, and by the name of each, and of each call, the field that it came from: the
     first `num_earlier` from a stored response, then one for the text or those of the list.
 
     Calls become part of the assistant's message in front of them, and reasoning of the one after.
     """
-    messages: list[MessageIn] = []
+    messages: list[Message] = []
     places: dict[str | None, str] = {}
     if instructions:
-        messages.append(MessageIn(role="system", content=instructions))
+        messages.append(Message(role="system", content=instructions))
         places["messages[0]"] = "instructions"
     if len(items) > MAX_OBJECTS:
         reason = f" takes at most {MAX_OBJECTS} items, with those of previous_response_id"
@@ -83,21 +83,21 @@ def _check(item: InputItem, where: str) -> None:
         raise RequestError(reason, at=f"{where}.role")
 
 
-def _message(item: InputItem, where: str, reasoning: str) -> MessageIn:
+def _message(item: InputItem, where: str, reasoning: str) -> Message:
     if item.type == "function_call_output":
         output = _text(item.output or "", f"{where}.output")
-        return MessageIn(role="tool", tool_call_id=item.call_id, content=output)
+        return Message(role="tool", tool_call_id=item.call_id, content=output)
     if item.type == "function_call":
         call = ToolCallJson(id=item.call_id, function=FunctionCall(item.name, item.arguments))
-        return MessageIn(role="assistant", tool_calls=[call], reasoning_content=reasoning)
+        return Message(role="assistant", tool_calls=[call], reasoning_content=reasoning)
     text = _text(item.content or "", f"{where}.content")
     if item.role == "assistant":
-        return MessageIn(role="assistant", content=text, reasoning_content=reasoning)
-    return MessageIn(role=item.role, content=[ContentPart("text", text)])  # type: ignore[arg-type]
+        return Message(role="assistant", content=text, reasoning_content=reasoning)
+    return Message(role=item.role, content=[ContentPart("text", text)])  # type: ignore[arg-type]
 
 
-def _joined(message: MessageIn, calls: MessageIn) -> MessageIn:
-    return MessageIn(
+def _joined(message: Message, calls: Message) -> Message:
+    return Message(
         role="assistant",
         content=message.content,
         tool_calls=[*(message.tool_calls or []), *(calls.tool_calls or [])],

@@ -90,7 +90,7 @@ class ContentPart(Struct, frozen=True):
     text: str | UnsetType = UNSET
 
 
-class MessageIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     """A message of a chat."""
 
     role: Annotated[
@@ -116,7 +116,7 @@ class MessageIn(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
 class ChatRequest(OpenAIRequest, kw_only=True, frozen=True):
     """The body of /v1/chat/completions."""
 
-    messages: Annotated[list[MessageIn], Meta(description="The chat so far.")]
+    messages: Annotated[list[Message], Meta(description="The chat so far.")]
     max_tokens: Annotated[
         Count | None, Meta(description="Tokens to generate at most; all the room by default.")
     ] = None

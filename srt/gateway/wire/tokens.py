@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.wire.fields import CHAT, Kind, OnlyNeutral
 from srt.gateway.wire.native import TokenId
-from srt.gateway.wire.openai import MessageIn, Verbosity
+from srt.gateway.wire.openai import Message, Verbosity
 from srt.gateway.wire.tools import ToolIn
 
 TOKENIZE: Kind = Kind(
@@ -22,7 +22,7 @@ class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True
     model: Annotated[str | None, Meta(description="The served name or path.")] = None
     prompt: Annotated[str | list[str] | None, Meta(description="A text, or several.")] = None
     messages: Annotated[
-        list[MessageIn] | None, Meta(description="A chat, which the model's template writes.")
+        list[Message] | None, Meta(description="A chat, which the model's template writes.")
     ] = None
     add_special_tokens: Annotated[
         bool | None, Meta(description="Add what the tokenizer adds to prompts; true for texts.")

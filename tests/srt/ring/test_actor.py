@@ -10,17 +10,17 @@ import srt.ring.actor
 from srt.args import ServerArgs
 from srt.ring.actor import Actor
 from srt.ring.places import Ring
-from srt.wire.messages import Message
+from srt.wire.messages import RingMessage
 
 
 async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A beat that was lost is repaired by one that brings nothing new."""
-    told: list[Message] = []
+    told: list[RingMessage] = []
     monkeypatch.setattr(srt.ring.actor, "HEARTBEAT_INTERVAL_S", 0)
 
-    def send_now(to: None, beat: Message) -> bool:
+    def send_now(to: None, beat: RingMessage) -> bool:
         told.append(beat)
         return True
 

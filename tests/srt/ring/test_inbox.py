@@ -16,7 +16,7 @@ from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
 from srt.wire import messages, ring_messages
-from srt.wire.messages import Message, encode
+from srt.wire.messages import RingMessage, encode
 from srt.wire.ring_messages import Heartbeat, RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
@@ -32,7 +32,7 @@ UNIONS = {
     "ctl": Heartbeat,
     "events": RingEvent,
 }
-GOOD: list[Message] = [
+GOOD: list[RingMessage] = [
     messages.GenerateReq("r", 1, sampling=SamplingParams(stop=["x"]), text="hello"),
     Heartbeat("scheduler", 7, 1, info={"a": [1, 2]}),
     RingEvent(1, True, False, {"scheduler": "ready"}),

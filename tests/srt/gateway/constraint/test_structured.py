@@ -7,7 +7,7 @@ import pytest
 
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.wire.fields import CHAT, Kind, describe
-from srt.gateway.wire.openai import MessageIn
+from srt.gateway.wire.openai import Message
 from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
 from tests.fakes import FakeClient
@@ -232,7 +232,7 @@ async def test_what_the_compiler_refuses_is_named_as_the_client_wrote_it(
 @pytest.mark.parametrize(
     ("struct", "kind"),
     [
-        (MessageIn, CHAT.nested["messages"]),
+        (Message, CHAT.nested["messages"]),
         (StructuredOutputs, CHAT.nested["structured_outputs"]),
     ],
 )

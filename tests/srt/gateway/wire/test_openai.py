@@ -18,7 +18,7 @@ from openai.types.chat import completion_create_params as chat
 from openai.types.responses import response_create_params as response
 
 from srt.gateway.wire.fields import CHAT, COMPLETION, RESPONSES, Ignored, Kind, OnlyNeutral
-from srt.gateway.wire.openai import ChatRequest, CompletionRequest, MessageIn, StreamOptions
+from srt.gateway.wire.openai import ChatRequest, CompletionRequest, Message, StreamOptions
 from srt.gateway.wire.responses import ReasoningIn, ResponsesRequest, TextIn
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import served
@@ -178,13 +178,13 @@ async def test_a_field_does_what_its_class_says(name: str, field: str) -> None:
 
 
 NESTED = [
-    (chat_completion_user_message_param.ChatCompletionUserMessageParam, MessageIn, "messages"),
+    (chat_completion_user_message_param.ChatCompletionUserMessageParam, Message, "messages"),
     (
         chat_completion_assistant_message_param.ChatCompletionAssistantMessageParam,
-        MessageIn,
+        Message,
         "messages",
     ),
-    (chat_completion_tool_message_param.ChatCompletionToolMessageParam, MessageIn, "messages"),
+    (chat_completion_tool_message_param.ChatCompletionToolMessageParam, Message, "messages"),
     (
         chat_completion_stream_options_param.ChatCompletionStreamOptionsParam,
         StreamOptions,
