@@ -270,7 +270,8 @@ async def test_captures_in_a_program(server: Server) -> None:
         sgl.RuntimeEndpoint(server.url),
         sgl.OpenAI("smollm2", base_url=server.url + "/v1", api_key="none", is_chat_model=False),
     ):
-        state = await asyncio.to_thread(colours.run, backend=backend)
-        captures = state.get_meta_info("list")["captures"]
-        ended = re.findall(r"([a-zé]+)(?=[,.])", state["list"])
+        with backend:
+            state = await asyncio.to_thread(colours.run, backend=backend)
+            captures = state.get_meta_info("list")["captures"]
+            ended = re.findall(r"([a-zé]+)(?=[,.])", state["list"])
         assert [capture["text"] for capture in captures] == ended
