@@ -40,7 +40,7 @@ HTTP_STATUS = {
 }
 
 
-# The fields of an API's body by the paths of others, as of the ring's; a part of a path may do.
+# An API's own field for each path of the ring or of another API, or for the beginning of a path.
 Names = Mapping[str | None, str]
 _ENDS = re.compile(r"(?=[.\[])|\Z")  # of the parts of a path
 
