@@ -130,7 +130,7 @@ async def measure(url: str, name: str, orders: Connection, args: argparse.Namesp
 
 async def _drained(client: AsyncClient) -> None:
     """Until the compile worker has done what the attack left over: until a new constraint,
-    which queues behind that, has been compiled."""
+    which is queued after that, has been compiled."""
     while True:
         sampling = {"regex": f"x{time.monotonic_ns()}", "max_new_tokens": 1}
         try:

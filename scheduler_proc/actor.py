@@ -187,18 +187,18 @@ class SchedulerActor(Actor):
         self._wake.set()
 
     def _recall(self, key: str) -> None:
-        """Have the front see that a grammar is made again."""
+        """Ask the front to have a grammar made again."""
         self.send(self._front, GrammarLost(key, self.epoch))
 
     def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
-        """End a request whose grammar cannot be had."""
+        """End a request whose grammar cannot be loaded."""
         with self._core_lock:
             self._core.add(_without_grammar(req), time.monotonic())
             self._core.abort(Abort(req.client, req.rid, req.epoch), error)
             self._tell()
 
     def _shared(self) -> Shared:
-        """In the grammars' thread, before the first of them is loaded."""
+        """Called in the grammars' thread, before the first grammar is loaded."""
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
         retokeniser = None
@@ -223,7 +223,7 @@ class SchedulerActor(Actor):
                 self.send(self._detokenizer, part)
 
     def _tell_pace(self, *, at_once: bool = False) -> None:
-        """How fast it goes, to the front, and what steps cost, to the core."""
+        """Report the pace to the front, and what steps cost to the core."""
         while self._clock.steps:
             tokens, decodes, seconds = self._clock.steps.popleft()
             self._pace.stepped(tokens, seconds)
@@ -236,7 +236,7 @@ class SchedulerActor(Actor):
             send_now(self._front, pace)
 
     async def _keep_pace(self) -> None:
-        """A step may be long: the front hears of what comes and goes meanwhile."""
+        """Report what comes and goes to the front even while a long step runs."""
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
             with self._core_lock:
@@ -262,7 +262,7 @@ class SchedulerActor(Actor):
                 await self._sleep()
 
     async def _sleep(self) -> None:
-        """Until a message comes. With work that cannot run yet, look again soon."""
+        """Wait for a message. If there is work that cannot run yet, look again soon."""
         self._clock.rest()
         self._wake.clear()
         self._tell_pace(at_once=not self._core.has_work)
@@ -279,8 +279,8 @@ class SchedulerActor(Actor):
         return plan
 
     async def _launch(self, plan: Plan | None, before: Launched | None) -> Launched | None:
-        """Have the plan's step run, after the one `before`, whose tokens it needs. If the plan
-        waits for some of these, it is laid out as far as possible meanwhile."""
+        """Queue the plan's step after the step `before`, whose tokens it needs. If the plan waits
+        for some of these, it is laid out as far as possible meanwhile."""
         if plan is None:
             return None
         if plan.deferred and before is not None:
@@ -291,15 +291,15 @@ class SchedulerActor(Actor):
         return None if step is None else self._compute.launch(step, before)
 
     def _seal_deferred(self, plan: Plan, step: Step, result: StepResult) -> Step | None:
-        """In the compute thread, when the step that ran has a result: take over what the plan
-        needs of it. The loop is in `_launch`; only its handlers may come between."""
+        """Take over what the plan needs of the finished step's result. Called in the compute thread
+        while the loop is in `_launch`, where only its handlers may use the core."""
         with self._core_lock:
             self._core.commit_deferred(plan, step, result)
             return self._core.seal(plan)
 
     async def _settle(self, launched: Launched) -> bool:
-        """Wait for the step and take over its result. False if it raised: then its parts have been
-        run in its place, and what is queued after it has ended without running."""
+        """Wait for the step and take over its result. False if it raised: by then its parts have
+        been run instead, and the step queued after it has ended without running."""
         result = await self._result(launched)
         if result is not None:
             self._recovery.commit(launched.step, result)
@@ -317,7 +317,7 @@ class SchedulerActor(Actor):
                 part = parts.send(await self._result(self._compute.launch(part, None)))
 
     async def _result(self, launched: Launched) -> StepResult | None:
-        """None if it raised."""
+        """The step's result, or None if it raised."""
         await launched.ended
         try:
             return launched.result.result()
@@ -326,7 +326,7 @@ class SchedulerActor(Actor):
             return None
 
     async def _take_back(self, plan: Plan, launched: Launched | None) -> None:
-        """A plan that builds on a step that failed: its step, if it was launched, ended without
+        """Cancel a plan that builds on a failed step: its step, if it was launched, ended without
         running."""
         if launched is None:
             self._core.cancel_ahead(plan)
@@ -336,7 +336,7 @@ class SchedulerActor(Actor):
 
 
 def _without_grammar(req: TokenizedReq) -> TokenizedReq:
-    """A request that will be ended before its first step."""
+    """The same request for the core, which is to end it before its first step."""
     return msgspec.structs.replace(req, grammar="")
 
 

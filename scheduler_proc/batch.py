@@ -30,11 +30,11 @@ class Samples(NamedTuple):
     want_logprob: Annotated[np.ndarray, np.bool_]  # return the chosen token's log-probability
 
     def take(self, numbers: np.ndarray) -> "Samples":
-        """Those of these numbers."""
+        """The samples with these numbers."""
         return Samples(*(column[numbers] for column in self))
 
     def followed_by(self, others: "Samples") -> "Samples":
-        """These and then the others."""
+        """These samples, then the others."""
         return Samples(*map(_both, self, others))
 
 
@@ -58,14 +58,14 @@ class Masks(NamedTuple):
     rows: np.ndarray  # [S] int32
 
     def take(self, samples: np.ndarray) -> "Masks":
-        """Of the samples of these numbers."""
+        """The masks of the samples with these numbers."""
         return self._replace(rows=self.rows[samples])
 
 
 class Adjust(NamedTuple):
-    """What is known of single tokens changes the logits of sample s, in this order: those of
-    ids[indptr[s]:indptr[s+1]] (distinct) are divided by `repeat` if positive, else multiplied by
-    it, and `add` is added."""
+    """Changes of single tokens' logits. For sample s, the logits of ids[indptr[s]:indptr[s+1]]
+    (distinct) are first divided by `repeat` if positive, else multiplied by it; then `add` is
+    added."""
 
     indptr: np.ndarray  # [S+1] int32
     ids: np.ndarray  # [A] int32
@@ -74,17 +74,17 @@ class Adjust(NamedTuple):
 
     @classmethod
     def none(cls, samples: int) -> "Adjust":
-        """Nothing, for this many samples."""
+        """No changes, for this many samples."""
         indptr, floats = np.zeros(samples + 1, np.int32), np.empty(0, np.float32)
         return cls(indptr, np.empty(0, np.int32), floats, floats)
 
     def take(self, samples: np.ndarray) -> "Adjust":
-        """Of the samples of these numbers."""
+        """The changes of the samples with these numbers."""
         entries = entries_of(self.indptr, samples)
         return Adjust(taken_indptr(self.indptr, samples), *(c[entries] for c in self[1:]))
 
     def followed_by(self, others: "Adjust") -> "Adjust":
-        """Of these samples and then the others."""
+        """The changes of these samples, then those of the others."""
         return Adjust(both_indptr(self.indptr, others.indptr), *map(_both, self[1:], others[1:]))
 
 
@@ -99,14 +99,14 @@ class Details(NamedTuple):
     ids: np.ndarray  # [M] int32
 
     def take(self, numbers: np.ndarray) -> "Details":
-        """The detail rows of these numbers, in their order."""
+        """The detail rows with these numbers, in the order of the numbers."""
         ids = self.ids[entries_of(self.indptr, numbers)]
         return Details(
             self.rows[numbers], self.top[numbers], taken_indptr(self.indptr, numbers), ids
         )
 
     def followed_by(self, others: "Details") -> "Details":
-        """These and then the others; `rows` stay as they are."""
+        """These detail rows, then the others; the values in `rows` stay unchanged."""
         return Details(
             _both(self.rows, others.rows),
             _both(self.top, others.top),
@@ -161,8 +161,8 @@ class ForwardBatch:
 
 
 class DetailLogprobs(NamedTuple):
-    """Of the detail rows, one after the other; of the most likely tokens the best first, of equal
-    logits the one with the lowest id."""
+    """What the detail rows ask for, one row after the other. Each row's most likely tokens come
+    best first; of equal logits, the lowest id first."""
 
     top_ids: np.ndarray  # [sum of Details.top] int32
     top_logprobs: np.ndarray  # [sum of Details.top] float32

@@ -19,12 +19,12 @@ from scheduler_proc.executor.base import Executor
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 
-MAX_START_S = 0.005  # that the loop lets a step start before it goes on
+MAX_START_S = 0.005  # how long the loop waits for a step to start before it goes on
 
 
 class Launched(NamedTuple):
-    """A step on its way through the compute thread. The loop waits for `ended` before it asks for
-    the `result`."""
+    """A step that is queued or runs in the compute thread. The loop waits for `ended` before it
+    asks for the `result`."""
 
     step: Step
     result: "Future[StepResult]"
@@ -39,7 +39,7 @@ class ComputeThread:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._news: list[tuple[asyncio.Future[Any], Any]] = []  # that the loop has not heard of
+        self._news: list[tuple[asyncio.Future[Any], Any]] = []  # not passed on to the loop yet
         threading.Thread(target=self._work, name="compute", daemon=True).start()
 
     async def load(self, make: Callable[[], Executor]) -> Executor:
@@ -54,8 +54,8 @@ class ComputeThread:
         self._jobs.put(None)
 
     def launch(self, step: Step, before: Launched | None) -> Launched:
-        """Have the step run, after the one `before`, whose tokens it needs. If that has ended, the
-        thread has nothing to do: the step goes before whatever the loop has to do."""
+        """Queue the step after the step `before`, whose tokens it needs. If that has ended, the
+        thread is idle: let it start on the step before the loop does anything else."""
         started = threading.Event()
         is_idle = before is not None and before.result.done()
         result: Future[StepResult] = Future()
@@ -68,8 +68,8 @@ class ComputeThread:
     async def launch_made(
         self, make: Callable[[StepResult], Step | None], before: Launched
     ) -> Launched | None:
-        """Have the step run that `make`, called in the thread, makes of the result of the step
-        `before`; returns when it starts. None if there is none, or if the one before raised.
+        """Run the step that `make`, called in the thread, makes from the result of the step
+        `before`. Returns when it starts; None if `make` gives none or the step before raised.
 
         Raises what `make` raises.
         """
@@ -84,7 +84,7 @@ class ComputeThread:
         return Launched(step, result, ended)
 
     def _submit(self, result: "Future[Any]", call: Callable[[], Any]) -> "asyncio.Future[None]":
-        """Have the thread call it and store its result; when that is done, for the loop."""
+        """Have the thread call `call` and store its result; returns a future for the loop."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def job() -> None:

@@ -37,7 +37,7 @@ class Controls:
         self._pending: dict[str, _PendingFlush] = {}
 
     def take(self, control: Control) -> None:
-        """Answer at once, except a flush that has time to wait."""
+        """Answer at once, except for a flush that may wait."""
         if control.op == "stats":
             self._answer(control, msgspec.json.encode(self._stats() | control.counts))
         elif not self._core.has_work:

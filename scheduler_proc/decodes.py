@@ -26,8 +26,8 @@ def retraction_key(req: Req) -> tuple[int, int]:
 class DecodePlanner:
     """Decodes of the reqs in `running` (by handle), in rows of up to `max_tokens`.
 
-    `retract(req)` takes a req out of memory. `limits(req, length)` says what it may sample once so
-    many more of its tokens are extended, or None if that has ended it.
+    `retract(req)` takes a req out of memory. `limits(req, length)` says what it may sample once
+    `length` more of its tokens are extended, or None if that has ended it.
     """
 
     def __init__(

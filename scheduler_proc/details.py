@@ -13,15 +13,15 @@ class StepDetails:
     """The detail rows of one step, by their numbers."""
 
     def __init__(self, batch: ForwardBatch, result: StepResult) -> None:
-        """The result is that of the batch."""
+        """`result` must be that of `batch`."""
         self._logprobs = result.details
         if batch.details is not None:
             self._top_indptr = indptr_of(batch.details.top)
             self._id_indptr = batch.details.indptr
 
     def read(self, first: int, count: int) -> LogprobDetail | None:
-        """Those of detail rows [first, first+count), which belong to one req; None if `first` is
-        -1: it has none."""
+        """The log-probabilities of detail rows [first, first+count), which belong to one req. None
+        if `first` is -1, which means that it has no detail rows."""
         if first < 0:
             return None
         logprobs = self._logprobs

@@ -20,8 +20,8 @@ from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
 class Guess:
-    """A step whose last `rows`, of one token each, all sample. `changes` are those of them whose
-    newest token changes what they sample."""
+    """A step whose last `rows`, of one token each, all sample. `changes` are for those of these
+    rows whose newest token changes what they may sample."""
 
     def __init__(self, step: Step, rows: list[Row], changes: Sequence[LateChange]) -> None:
         self._step = step
@@ -32,8 +32,8 @@ class Guess:
     def of(
         cls, first: Step | None, reqs: list[Req], table: ReqToTokenPool, sampling: SamplingTable
     ) -> "Guess | None":
-        """The rows of `first` and then one for each req. None where a req will surely not have such
-        a row, or where details are asked for, which do not come row by row."""
+        """The rows of `first`, then one for each req. None if a req will certainly not have such a
+        row, or if any row asks for details, which are not laid out row by row."""
         rows = []
         for req in reqs:
             held = req.residency
@@ -51,7 +51,7 @@ class Guess:
         return cls(step, rows, changes)
 
     def completed(self, rows: list[Row]) -> Step | None:
-        """The step, now that these `rows` of the reqs have been planned; they learn their samples.
+        """The step, now that these `rows` of the reqs are planned; their `sample` is filled in.
         None if they are not as expected. The row of a req that has ended is run all the same."""
         live = [row for row in self._rows if row.req.finish is None]
         if [_place(row) for row in live] != [_place(row) for row in rows]:
@@ -72,12 +72,12 @@ class Guess:
 
 
 def _place(row: Row) -> tuple[int, ...]:
-    """What of a row decides how it is laid out."""
+    """The facts about a row that decide how it is laid out."""
     return (row.req.handle, row.start, row.extend_len, row.samples, row.num_logprobs)
 
 
 def _fill_in(batch: ForwardBatch, row: Row) -> None:
-    """The row's token and its limits."""
+    """Fill in the row's token and its limits."""
     mask, suppressed = row.limits
     batch.input_ids[batch.sample_tokens[row.sample]] = row.req.tokens.known[-1]
     if suppressed is not None:

@@ -101,7 +101,7 @@ class GrammarIntake:
             loaded = TIMED_OUT_EARLY
         except GrammarError as error:
             loaded = ErrorInfo(INTERNAL, str(error))
-        except Exception:  # of a back end: a defect, which must not take the others with it
+        except Exception:  # a back end's defect, which must not harm other requests
             log.exception("a compiled grammar could not be loaded")
             loaded = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
         self._waiting.remove(waiting)
@@ -123,7 +123,7 @@ class GrammarIntake:
         return await self._store.load(key)
 
     async def _made_again(self, key: str) -> ErrorInfo | None:
-        """Until the front has answered, which it does in bounded time; many may wait."""
+        """Wait until the front has answered, which it does in bounded time; many may wait."""
         recalled = self._recalled.get(key)
         if recalled is None:
             recalled = self._recalled[key] = asyncio.get_running_loop().create_future()

@@ -12,7 +12,7 @@ from scheduler_proc.step import LateTokens, Row, Step
 
 
 def joined(first: Step, second: Step) -> Step:
-    """Both have rows, whose reqs are not the same. The second's rows are renumbered in place."""
+    """Both must have rows, of different reqs. The second's rows are renumbered in place."""
     a, b = first.batch, second.batch
     numbers, details = _details(a, b)
     shifted = [entry._replace(row=entry.row + a.num_samples) for entry in b.suppressed]
@@ -46,8 +46,8 @@ def joined(first: Step, second: Step) -> Step:
 
 
 def _renumber(rows: list[Row], samples: int, details: np.ndarray, before: int) -> None:
-    """Of rows with this many samples and details before them; `details` says which number each
-    detail row has now."""
+    """Renumber rows that have this many samples and details before them; `details` gives the new
+    number of each detail row."""
     for row in rows:
         if row.sample >= 0:
             row.sample += samples
@@ -79,14 +79,14 @@ def _adjust(a: ForwardBatch, b: ForwardBatch) -> Adjust | None:
 
 
 def _shifted(changes: tuple[LateChange, ...], before: Adjust | None) -> tuple[LateChange, ...]:
-    """Where their entries are after those that come `before`."""
+    """The changes, with their entries placed after those of `before`."""
     shift = 0 if before is None else len(before.ids)
     return tuple(change._replace(start=change.start + shift) for change in changes)
 
 
 def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, Details | None]:
-    """The number that each detail row, of the first and then of the second, has in both; and all
-    of them: ascending, the samples of both before what both score."""
+    """The new number of each detail row (the first's, then the second's), and all detail rows in
+    the new order: ascending, so that all samples come before all prompt log-probabilities."""
     if a.details is None and b.details is None:
         return np.empty(0, np.int64), None
     first, second = (batch.details or NO_DETAILS for batch in (a, b))
@@ -105,7 +105,7 @@ def _details(a: ForwardBatch, b: ForwardBatch) -> tuple[np.ndarray, Details | No
 
 
 def _appended(buffer: np.ndarray | None, head: np.ndarray, tail: np.ndarray) -> np.ndarray:
-    """After the head, if its buffer has room for the tail."""
+    """The head and the tail in one array: in the head's `buffer` if it has room for the tail."""
     stop = len(head) + len(tail)
     if buffer is None or stop > len(buffer):
         return np.concatenate((head, tail))

@@ -66,7 +66,7 @@ class Jumps:
             self._state.finish(req, finish)
 
     def _end_if_forced(self, req: Req, retokeniser: Retokeniser) -> None:
-        """Where only EOS may follow, no step is needed to sample it; unless it is to be scored."""
+        """Where only EOS may follow, no step is needed to sample it, unless it is to be scored."""
         eos = retokeniser.eos_id
         if eos is None or req.grammar is None:
             return

@@ -18,8 +18,8 @@ from scheduler_proc.step import LateTokens, Row, Step
 def lay_out(
     rows: list[Row], table: ReqToTokenPool, sampling: SamplingTable, kv_room: int = 0
 ) -> Step:
-    """A step of these rows, one at least, which are numbered by this; with room for this many
-    kv_indices of rows that are appended."""
+    """A step of these rows, at least one, which get their numbers here. `kv_room` is how many
+    kv_indices it keeps room for, for rows that are appended later."""
     extend_lens = np.array([row.extend_len for row in rows], np.int32)
     starts = np.array([row.start for row in rows], np.int32)
     seq_lens = starts + extend_lens
@@ -59,7 +59,7 @@ def lay_out(
 
 
 def _input_ids(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
-    """The known ones; where the others are, and which samples of the step before."""
+    """The known ids; the places of the others, and which samples of the step before they are."""
     input_ids = np.zeros(qo_indptr[-1], np.int32)
     at, samples = [], []
     for row, first in zip(rows, qo_indptr.tolist(), strict=False):
@@ -99,7 +99,7 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, np.ndar
 
 
 def _details(rows: list[Row]) -> Details | None:
-    """The detail rows of those that ask, the samples' first; each row learns its own."""
+    """The detail rows of the rows that ask, the samples' first; each row is given its numbers."""
     asking = [row for row in rows if row.req.wish.wants_details]
     if not asking:
         return None
@@ -121,7 +121,7 @@ def _details(rows: list[Row]) -> Details | None:
 
 
 def _details_of(parts: list[tuple[Req, np.ndarray]]) -> Details:
-    """Of (who asks, for which rows [n])."""
+    """The detail rows of `parts`: who asks, and for which rows [n]."""
     counts = [len(rows) for _, rows in parts]
     num_ids = [len(req.wish.logprob_ids) for req, _ in parts]
     tops = [req.wish.scoring.top for req, _ in parts if req.wish.scoring is not None]
@@ -134,7 +134,7 @@ def _details_of(parts: list[tuple[Req, np.ndarray]]) -> Details:
 
 
 def _suppressed(limits: list[Limits]) -> list[SuppressedIds]:
-    """Of each sample's limits."""
+    """What the limits, one for each sample, suppress."""
     return [
         SuppressedIds(sample, limit.suppressed)
         for sample, limit in enumerate(limits)
@@ -143,7 +143,7 @@ def _suppressed(limits: list[Limits]) -> list[SuppressedIds]:
 
 
 def _masks(limits: list[Limits]) -> Masks | None:
-    """Of each sample's limits."""
+    """The masks of the limits, one for each sample."""
     masks = [limit.mask for limit in limits if limit.mask is not None]
     if not masks:
         return None

@@ -17,7 +17,7 @@ _NO_IDS = np.empty(0, np.int32)
 
 
 class NoTokenLeft(ValueError):
-    """What a request asks for leaves no token that could come next. The message is the user's."""
+    """What a request asks for leaves no token that could come next. The message is for the user."""
 
 
 class Limits(NamedTuple):
@@ -67,7 +67,7 @@ class TokenRules:
         return Limits(mask=mask)
 
     def kind(self, grammar: Grammar | None) -> Limits:
-        """Limits of the kind that `limits` gives: with a mask, which is empty, or without."""
+        """Limits of the form that `limits` will give: with a mask (empty here), or without."""
         if grammar is None and self._allowed is None:
             return NO_LIMITS
         return Limits(mask=np.zeros((self._vocab_size + 31) // 32, np.uint32))
@@ -105,7 +105,7 @@ class TokenRules:
         return self._bad.next_ids(tail.tolist())
 
     def _healed_next(self, output: list[int]) -> list[int]:
-        """What the prompt had at this place, while the output is nothing but such tokens."""
+        """The prompt's token at this place, while the output is nothing but the prompt's tokens."""
         count = len(output)
         return self._healed_ids[count : count + 1] if output == self._healed_ids[:count] else []
 
@@ -114,7 +114,7 @@ class BadSequences:
     """Token sequences that must not come; each is found by the id before its last one."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
-        """None of them is empty."""
+        """None of `sequences` may be empty."""
         alone = {ids[0] for ids in sequences if len(ids) == 1}
         self._alone = np.array(sorted(alone), np.int32)
         self._after: dict[int, list[tuple[list[int], int]]] = {}

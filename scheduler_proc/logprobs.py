@@ -17,8 +17,8 @@ def token_logprobs(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 def ranked(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`count` largest of each row of `values` [N, V] and their ids, both [N, count], the largest
-    first and of equals the one with the lowest id. Which of those that tie with the last one are
-    among them is not defined."""
+    first and, of equals, the lowest id first. Which of the values that tie with the last one are
+    included is not defined."""
     if count == values.shape[1]:
         largest, ids = values.sort(dim=-1, descending=True, stable=True)
         return largest, ids

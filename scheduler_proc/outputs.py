@@ -33,7 +33,7 @@ class OutputBuffer:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, what is held back included."""
+        """Forget everything, including what is held back."""
         self._held: dict[int, _Held] = {}  # by handle
         self._early: dict[int, list[int]] = {}  # by handle: forced before its first admission
         self._begin()
@@ -76,8 +76,8 @@ class OutputBuffer:
         logprobs: list[float],
         detail: LogprobDetail | None = None,
     ) -> None:
-        """`tokens` replace the last `drop` ones and begin with `skip` bytes of them;
-        `logprobs` and `detail` are theirs."""
+        """`tokens` replace the last `drop` tokens and begin with `skip` bytes of these;
+        `logprobs` and `detail` belong to `tokens`."""
         if req.cached_tokens is None:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
@@ -107,7 +107,7 @@ class OutputBuffer:
 
     def end(self, req: Req, finish: Finish) -> None:
         self._start(req)
-        self.admitted(req)  # or never will be
+        self.admitted(req)  # if not yet, it never will be
         self._release(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
@@ -131,7 +131,7 @@ class OutputBuffer:
         return batch
 
     def _release(self, req: Req) -> None:
-        """Tell what is held back of the req, if anything."""
+        """Put what is held back of the req into the batch, if anything."""
         held = self._held.pop(req.handle, None)
         if held is not None:
             self._add_column(req, held.ids, held.logprobs)
@@ -144,7 +144,7 @@ class OutputBuffer:
         self._wants_logprobs |= req.wish.scoring is not None
 
     def _add_detail(self, detail: LogprobDetail | None) -> None:
-        """Of the column that comes next."""
+        """The detail belongs to the column that is added next."""
         if detail is not None:
             self._details[len(self._handles)] = detail
 

@@ -23,7 +23,7 @@ _TOTALS = (
 
 
 class PaceMeter:
-    """What the front must know of one core. `entered` counts what was sent to it in this epoch."""
+    """What the front must know of one core. `entered` counts requests sent to it in this epoch."""
 
     def __init__(self, core: Scheduler) -> None:
         self._core = core
@@ -51,7 +51,7 @@ class PaceMeter:
         return self._reported != (self._entered, len(self._core.waiting))
 
     def entered(self, req: TokenizedReq) -> None:
-        """A request has come, for the core at once or when its grammar is loaded."""
+        """A request has arrived; it enters the core now, or once its grammar is loaded."""
         own = self._recent.own_len(req)
         self._entered += 1
         self._entered_tokens += own
@@ -110,27 +110,27 @@ class PaceMeter:
         )
 
     def _outputs(self) -> float:
-        """Of a request, on average. Of those that began together none has ended for a while, of
-        others the short ones. When their beginning is forgotten, they have no more outputs than the
-        first of them."""
+        """The outputs of a request, on average: of those that have ended, or so far if more, since
+        of requests that began together none ends for a while, of others the short ones first.
+        What is so far is capped by the longest: admissions decay out of the sums."""
         admitted, _, generated, ended, ended_outputs = self._work
         longest = max((req.tokens.num_outputs for req in self._core.running.values()), default=0)
         so_far = min(generated / max(1.0, admitted), longest)
         return max(so_far, ended_outputs / max(1.0, ended))
 
     def _request_s(self, outputs: float) -> float:
-        """Seconds of a request beyond its prompt's tokens. Of a full step's fixed time it has the
-        share that its outputs have of the places, or its prompt of the budget, whichever is
-        scarcer."""
+        """Seconds that a request takes beyond its prompt's tokens. Its share of a full step's fixed
+        time is that of its outputs in the places, or of its prompt in the token budget, whichever
+        is larger."""
         base_s, token_s = self._cost.line()
         prompt = self._work[1] / max(1.0, self._work[0])
         share = max(outputs / self._core.places, prompt / self._core.config.chunked_prefill_size)
         return token_s * outputs + base_s * share
 
     def _waiting_tokens(self) -> int:
-        """What the prompts in the queue need: neither what the queue's last look found in the tree
-        nor what prompts before them have too is computed for them. Looks at nothing anew: the
-        core's state is a matter of its inputs alone."""
+        """The tokens of queued prompts that must be computed: not what the queue's last look found
+        in the tree, nor what earlier prompts have too. Does not match again: that would change the
+        core's state, which must depend on its recorded inputs alone."""
         waiting = list(self._core.waiting)
         self._own = {req.key: self._own.get(req.key, req.tokens.prompt_len) for req in waiting}
         needs = (min(self._own[r.key], r.tokens.prompt_len - r.cursor.length) for r in waiting)

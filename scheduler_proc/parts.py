@@ -70,5 +70,5 @@ def _numbers_in(kept: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _number_in(kept: np.ndarray, value: int) -> int:
-    """The same for one; -1 stays."""
+    """The place of one value; -1 stays -1."""
     return -1 if value < 0 else int(np.searchsorted(kept, value))

@@ -40,7 +40,7 @@ class LogitChanges:
         self._bias = sampling.logit_bias
         bias_ids = np.array(list(self._bias), np.int32)
         prompt_ids = np.unique(prompt) if self._repetition != 1.0 else prompt[:0]
-        self._prompt_size = len(prompt_ids)  # those of the prompt come first, and stay
+        self._prompt_size = len(prompt_ids)  # the prompt's come first, and stay there
         ids = np.concatenate((prompt_ids, np.setdiff1d(bias_ids, prompt_ids)))
         self._size = len(ids)
         self._index: dict[int, int] = dict(zip(ids.tolist(), range(self._size), strict=True))
@@ -62,11 +62,11 @@ class LogitChanges:
         return Entries(self._ids[:size], self._repeat[:size], self._add[:size], self._counts[:size])
 
     def place(self, token: int) -> int:
-        """The number of its entry, which it keeps; of a token that has none, how many there are."""
+        """The number of the token's entry, which it keeps; without one, how many there are."""
         return self._index.get(token, self._size)
 
     def count(self, token: int, change: int) -> None:
-        """The output has `token` once more (`change` 1) or once less (-1)."""
+        """`token` is in the output once more (`change` 1) or once less (-1)."""
         if not self.count_outputs:
             return
         at = self._index.get(token)
@@ -76,13 +76,13 @@ class LogitChanges:
         self._repeat[at], self._add[at] = self.effect(token, at, int(self._counts[at]))
 
     def effect(self, token: int, at: int, count: int) -> tuple[float, float]:
-        """Of an entry whose token the output has so often: what divides, and what is added."""
+        """What divides, and what is added, for an entry whose token has come `count` times."""
         is_known = count > 0 or at < self._prompt_size
         penalty = self._frequency * count + self._presence * (count > 0)
         return self._repetition if is_known else 1.0, self._bias.get(token, 0.0) - penalty
 
     def entries_with_room(self) -> Entries:
-        """Copies, with one more that changes nothing yet if there is a token that has none."""
+        """Copies, with one more that changes nothing yet if some token has no entry."""
         while self._unknown in self._index:
             self._unknown += 1
         size = self._size + (self._unknown < self._vocab_size)
@@ -97,7 +97,7 @@ class LogitChanges:
         return copies
 
     def _append(self, token: int) -> int:
-        """A new entry, which changes nothing yet; its place."""
+        """Add an entry, which changes nothing yet; returns its place."""
         at = self._size
         if at == len(self._ids):
             room = max(16, at)
@@ -113,9 +113,9 @@ class LogitChanges:
 
 
 class LateChange(NamedTuple):
-    """A token that was still being sampled when a step was laid out, and counts for what the step
-    may sample: that of `sample` in the step before. The entries of `changes` are those from `start`
-    on in the batch, one for each of their `counts`, as they were then."""
+    """A token that was still being sampled when a step was laid out, but changes what the step may
+    sample: that of `sample` in the step before. In the batch, the entries of `changes` begin at
+    `start`; there is one for each of the `counts`, as they were when the step was laid out."""
 
     changes: LogitChanges
     sample: int
@@ -131,7 +131,7 @@ class LateChange(NamedTuple):
 
 
 def with_entries(adjust: Adjust, lists: Sequence[Entries | None]) -> Adjust:
-    """Of the samples that it has and then those that have these entries, or None."""
+    """The changes of these samples, then those with these entries; None has no changes."""
     indptr = indptr_of([0 if entries is None else len(entries.ids) for entries in lists])
     present = [entries[:3] for entries in lists if entries is not None]
     columns = zip(adjust[1:], *present, strict=True)

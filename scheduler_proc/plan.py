@@ -11,7 +11,7 @@ from scheduler_proc.req import Pending, Req
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import Row, Step
 
-APPENDED = 16  # tokens of a deferred row, beyond those of its req, that there is room for
+APPENDED = 16  # room for this many tokens of a deferred row, beyond those of its req
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class StepPlanner:
             self._limits,
         )
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
-        self._places_in_memory = 0  # reqs that ran then; 0 once all that waited were admitted
+        self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
 
     @property
     def places(self) -> int:
@@ -80,7 +80,7 @@ class StepPlanner:
         return planned
 
     def _extend(self, plan: Plan, req: Req, budget: int) -> int:
-        """Plan up to `budget` of the req's tokens, fewer if memory is short; how many it were."""
+        """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many."""
         state = self._state
         length = min(req.extend_left, budget, state.memory.room)
         if length == 0:
@@ -109,8 +109,8 @@ class StepPlanner:
         return None
 
     def _may_admit(self) -> bool:
-        """Whether it is worth looking at the queue: sorting it for nothing, step after step, is
-        what a long queue behind a full pool would cost."""
+        """Whether it is worth looking at the queue: with a full pool, a long queue would be sorted
+        for nothing, step after step."""
         state = self._state
         if state.table.num_free_rows == 0:
             return False

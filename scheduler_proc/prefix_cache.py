@@ -62,7 +62,7 @@ class PrefixCache(Protocol):
 
 
 class NoCache:
-    """`--disable-radix-cache`: nothing is ever found or kept; reqs keep and free their slots."""
+    """`--disable-radix-cache`: nothing is ever found or kept; reqs own and free their slots."""
 
     enabled = False
 

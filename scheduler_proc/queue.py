@@ -71,8 +71,8 @@ class WaitingQueue:
             del self._resumed[req.handle]
 
     def ordered(self) -> Iterable[Req]:
-        """All waiting reqs in the order of admission, as of now; those of later windows as of when
-        they are reached. Tells the cache what they have matched."""
+        """All waiting reqs in the order of admission: the first window's as of now, those of later
+        windows as of when they are reached. Reports to the cache what they have matched."""
         self._refresh()
         resumed = sorted(self._resumed.values(), key=lambda req: req.handle)
         first = map(self._window.__getitem__, self._order.handles())
@@ -108,14 +108,14 @@ class WaitingQueue:
             cache.also_want(req.cursor)
 
     def _place(self, req: Req) -> None:
-        """Put a req of the first window in its order."""
+        """Put a req of the first window into the order."""
         self._cache.track(req.cursor, req.tokens.known, req.wish.salt)
         self._cache.watchers.add(req.cursor, req.tokens.known, req.wish.salt)
         self._order.add(req)
 
     def _later_windows(self) -> Iterator[Req]:
-        """Those after the first window, cut where one came more than `max_wait_s` after the first
-        of its part."""
+        """The reqs after the first window, window by window: a new one begins where a req came more
+        than `max_wait_s` after the first of the window."""
         reqs = list(self._later.values())
         while reqs:
             latest = reqs[0].arrival_s + self._max_wait_s

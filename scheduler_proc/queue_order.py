@@ -36,8 +36,8 @@ class Order(Protocol):
 
 
 class LongestPrefixFirst:
-    """In order of arrival where the matches differ by little: a word that two prompts begin with
-    saves nothing, and would let one pass the other all along the queue."""
+    """Longest match first, but in order of arrival where matches differ by little: a shared word
+    saves almost nothing, and must not let a req overtake the whole queue."""
 
     def __init__(self) -> None:
         self._sorted: list[tuple[int, int]] = []  # gain, negative, and handle
@@ -95,7 +95,7 @@ class DepthFirstByWeight:
 
 
 class ByArrival:
-    """Keeps nothing but who has come."""
+    """In order of arrival; keeps nothing else."""
 
     def __init__(self) -> None:
         self._sorted: list[int] = []
@@ -111,7 +111,7 @@ class ByArrival:
 
 
 class AtRandom(ByArrival):
-    """Another order each time."""
+    """A new random order at each look."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()

@@ -81,10 +81,10 @@ class RadixCache:
         return matched
 
     def want(self, cursors: Sequence[Cursor]) -> None:
-        """Mark what waiting reqs have matched, the next to be admitted first: it is evicted after
-        all else, in the reverse order. Forgets what was marked before, splits the edges where the
-        matches end. What grows on a wanted leaf counts as wanted until the next look. The cursors
-        have just been tracked."""
+        """Mark what waiting reqs have matched, the next to be admitted first: it is evicted last.
+        Forgets earlier marks, and splits the edges where the matches end. What is added to a
+        wanted leaf counts as wanted until the next look. The cursors must just have been
+        tracked."""
         self._clock = before = max(self._clock, self._last_wanted)
         if not cursors:
             return
@@ -101,8 +101,8 @@ class RadixCache:
             stamp -= 1
 
     def also_want(self, cursor: Cursor) -> None:
-        """Mark what one more waiting req has matched, as the last in the queue, with the rest of
-        the edge on which that ends. The cursor has just been tracked."""
+        """Mark what one more waiting req has matched, as the last in the queue, and the rest of the
+        edge on which the match ends. The cursor must just have been tracked."""
         node = cursor.node
         while node is not None and node.last_access < self._least_wanted:
             node.last_access = self._least_wanted
@@ -169,7 +169,7 @@ class RadixCache:
             node = node.parent
 
     def evict(self, n: int) -> int:
-        """Return up to `n` slots of least recently used leaves to the pool; how many it were."""
+        """Return up to `n` slots of least recently used leaves to the pool; returns how many."""
         evicted = 0
         while evicted < n and self._heap:
             last_access, _, node = heappop(self._heap)

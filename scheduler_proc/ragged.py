@@ -8,21 +8,21 @@ import numpy as np
 
 
 def indptr_of(lens: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Where the list of each of these lengths begins, and the last one ends: int32 [n+1]."""
+    """Where each list of these lengths begins, and where the last one ends: int32 [n+1]."""
     return np.concatenate(([0], np.cumsum(lens))).astype(np.int32)
 
 
 def both_indptr(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Of the lists of the first and then those of the second."""
+    """The indptr of the first's lists, followed by the second's."""
     return np.concatenate((first, second[1:] + first[-1]))
 
 
 def taken_indptr(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Of the lists of these numbers, as they are left when `entries_of` has picked their values."""
+    """The indptr of the lists with these numbers, once `entries_of` has picked their values."""
     return indptr_of(np.diff(indptr)[numbers])
 
 
 def entries_of(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The indices of the values in the lists of these numbers, one list after the other."""
+    """The indices of the values in the lists with these numbers, one list after the other."""
     ranges = [np.arange(indptr[i], indptr[i + 1]) for i in numbers.tolist()]
     return np.concatenate([np.empty(0, np.int64), *ranges]).astype(np.int64)

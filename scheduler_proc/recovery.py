@@ -46,7 +46,7 @@ class Recovery:
             todo = self._halves(part, splits_left) + todo
 
     def _halves(self, step: Step, splits_left: int) -> list[Step]:
-        """Of a step that raised; none if its rows have ended with it."""
+        """The halves of a step that raised; none if its rows have ended with it."""
         if splits_left > 0 and len(step.rows) > 1:
             return self._core.split(step)
         self._core.fail(step, _REASON)

@@ -21,8 +21,8 @@ from srt.wire.ring_messages import TokenizedReq
 
 @dataclass(slots=True, eq=False)
 class Residency:
-    """What a req holds of memory, from its entry to its exit. Only `ReqMemory` makes and drops it,
-    so a late result applies if its row has the req's residency still."""
+    """The memory that a req holds, from its entry to its exit. Only `ReqMemory` makes and drops it,
+    so a late result applies only if its row's residency is still the req's."""
 
     row: int  # in ReqToTokenPool
     node: TreeNode  # locked
@@ -46,11 +46,11 @@ class Pending:
     start: int
     stop: int
     jump: tuple[int, int] = (0, 0)  # how many tokens it drops, and how many bytes it skips
-    ending: Finish | None = None  # the end that only waits for log-probabilities
+    ending: Finish | None = None  # how the req ends, if only log-probabilities are missing
 
     @property
     def is_unplanned(self) -> bool:
-        """Whether there are such tokens that no step scores yet."""
+        """Whether some of these tokens are scored by no step yet."""
         return self.start < self.stop
 
 
@@ -112,7 +112,7 @@ class Req:
 
     @property
     def held(self) -> Residency:
-        """Its residency, where it is known to be in memory."""
+        """The residency of a req that is known to be in memory."""
         assert self.residency is not None
         return self.residency
 
@@ -140,15 +140,15 @@ class Req:
         return self.tokens.seq_len - self.residency.kv_len
 
     def num_missing(self, most: int) -> int:
-        """Slots that are to be set aside yet for what is planned next, `most` tokens at most."""
+        """Slots still to be set aside for what is planned next, at most `most` tokens."""
         held = self.residency
         assert held is not None
         return min(self.tokens.seq_len - held.kv_len, most) - held.num_spare
 
     @property
     def max_prefix_len(self) -> int:
-        """The longest cached prefix of use: the last token's logits are always needed, and the
-        logits of the token before the first log-probability that is still wanted."""
+        """The longest cached prefix that is of use: the last token's logits are always needed, and
+        those of the token before the first log-probability that is still wanted."""
         longest = self.tokens.known_len - 1
         if self.pending is not None and self.pending.is_unplanned:
             longest = min(longest, self.pending.start - 1)
@@ -179,7 +179,7 @@ class Req:
         return token in self.wish.stop_ids and num_outputs > self.wish.sampling.min_new_tokens
 
     def drop_free_grammar(self) -> None:
-        """Let go of a grammar that has nothing left to say: the req is as if it never had one."""
+        """Drop a grammar that allows everything from now on, as if the req never had one."""
         if self.grammar is not None and self.grammar.is_free():
             self.grammar = None
             self.is_limited = self.rules.is_any

@@ -51,14 +51,14 @@ class ReqMemory:
         return self.pool.alloc(n)
 
     def find(self, n: int) -> bool:
-        """See that `n` slots are free, by evicting if need be; whether they are."""
+        """Make `n` slots free, by evicting if need be; returns whether they are."""
         if self.pool.free_size < n:
             self.cache.evict(n - self.pool.free_size)
         return self.pool.free_size >= n
 
     def set_aside(self, reqs: list[Req], counts: list[int], *, in_runs: bool) -> None:
-        """Give each req this many slots more for what it decodes next. They have been found.
-        `in_runs` seeks a run for each, else they come from one for all."""
+        """Give each req this many more slots for what it decodes next; as many must be free. With
+        `in_runs` a run is sought for each, else all come from one allocation."""
         if in_runs:
             parts: list[np.ndarray | None] = [self.pool.alloc(count) for count in counts]
         else:
@@ -74,7 +74,7 @@ class ReqMemory:
             self._num_spares += len(part)
 
     def enter(self, req: Req) -> int:
-        """Lock the cached prefix and give the req a table row that begins with it; its length."""
+        """Lock the cached prefix and begin the req's new table row with it; returns its length."""
         found = self.cache.match_prefix(req.tokens.known[: req.max_prefix_len], req.wish.salt)
         self.cache.inc_lock_ref(found.node)
         row, length = self.table.alloc(), found.length
@@ -131,7 +131,7 @@ class ReqMemory:
         req.residency = None
 
     def free_spares(self, keep: Collection[Req] = ()) -> bool:
-        """Give back what is set aside for anyone but `keep`; whether that was anything."""
+        """Give back what is set aside for anyone but `keep`; returns whether there was anything."""
         before = self._num_spares
         if before == 0:
             return False

@@ -15,7 +15,7 @@ from scheduler_proc.batch import Adjust, ForwardBatch, Samples
 from scheduler_proc.logprobs import ranked, token_logprobs
 from srt.wire.sampling import GREEDY_TEMPERATURE
 
-# Ranks looked at before a row pays for a full sort: top-p almost always ends within them.
+# Ranks that are tried before a full sort: top-p almost always ends within them.
 _TOP_CANDIDATES = 1024
 # Extra ranks after top-k, so that tokens tied with the k-th are seen and ordered by id.
 _TIE_MARGIN = 16
@@ -54,7 +54,7 @@ def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.nd
 
 def restricted(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     """The logits [S, V] with the batch's changes, and -inf at what its rows may not produce; the
-    same tensor if it has none of that."""
+    same tensor if the batch has neither."""
     if batch.adjust is None and not batch.suppressed and batch.masks is None:
         return logits
     result = logits.clone()
@@ -170,7 +170,7 @@ def _draw_filtered(weights: torch.Tensor, total: torch.Tensor, filters: _Filters
 
 
 def _candidate_count(filters: _Filters, vocab: int) -> int:
-    """Ranks that will do for all rows, top-p and min-p permitting."""
+    """How many ranks are enough for all rows, unless top-p or min-p keep more."""
     limited = filters.top_k < vocab
     widest = int(torch.where(limited, filters.top_k + _TIE_MARGIN, _TOP_CANDIDATES).max())
     return min(widest, vocab)

@@ -13,7 +13,7 @@ _PARAMS = tuple(name for name in Samples._fields if name in SamplingParams.__str
 
 
 class SamplingTable:
-    """Each column is [max_reqs]; what it holds of rows that no req has is of no meaning."""
+    """Each column is [max_reqs]; its values in rows that no req has mean nothing."""
 
     def __init__(self, max_reqs: int) -> None:
         self._params = {name: np.zeros(max_reqs, SAMPLE_DTYPES[name]) for name in _PARAMS}
@@ -22,7 +22,7 @@ class SamplingTable:
         self._seed_hash = np.zeros(max_reqs, np.uint64)
 
     def write(self, row: int, req: Req) -> None:
-        """The columns of the row, which the req gets."""
+        """Write the columns of the row that the req gets."""
         wish = req.wish
         for name, column in self._params.items():
             column[row] = getattr(wish.sampling, name)
@@ -31,7 +31,7 @@ class SamplingTable:
         self._seed_hash[row] = _splitmix64(np.array(wish.seed & _MASK, np.uint64, ndmin=1))[0]
 
     def samples(self, rows: np.ndarray, seq_lens: np.ndarray) -> Samples:
-        """Of the samples of these rows [S], each of the token that comes after this many [S]."""
+        """The parameters of these rows' samples [S], each the token after `seq_lens` others [S]."""
         outputs = (seq_lens - self._prompt_len[rows]).astype(np.uint64)
         return Samples(
             uniform=_uniform(self._seed_hash[rows], outputs),
@@ -51,7 +51,7 @@ def _uniform(seed_hash: np.ndarray, outputs: np.ndarray) -> np.ndarray:
 
 
 def _splitmix64(x: np.ndarray) -> np.ndarray:
-    """Of each x, uint64; arithmetic modulo 2^64."""
+    """The hash of each x, uint64; arithmetic modulo 2^64."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

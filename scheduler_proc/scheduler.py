@@ -106,7 +106,7 @@ class Scheduler:
             self._state.finish(req, Finish("abort", error=error))
 
     def drop_client(self, client: bytes) -> None:
-        """End everything of a client that is gone, and whatever of it still arrives."""
+        """End all requests of a client that is gone, and those of it that still arrive."""
         self._gone[client] = None
         if len(self._gone) > MAX_GONE_CLIENTS:
             self._gone.popitem(last=False)
@@ -114,7 +114,7 @@ class Scheduler:
             self._state.finish(req, Finish("abort"))
 
     def reset(self, epoch: int) -> None:
-        """A new epoch: forget every request and untold output; cached prefixes stay."""
+        """A new epoch: forget every request and all unsent output; cached prefixes stay."""
         for req in list(self._state.by_key.values()):
             self._state.finish(req, Finish("abort"))
         self._outputs.clear()
@@ -129,13 +129,13 @@ class Scheduler:
         return True
 
     def take_output(self) -> TokenBatch | None:
-        """The news for the detokenizer since the last call."""
+        """What has to be sent to the detokenizer since the last call."""
         return self._outputs.take(self.epoch)
 
     # ---- a step --------------------------------------------------------------------------------
 
     def measure(self, costs: StepCosts) -> None:
-        """What steps have cost of late; before the first call that is unknown."""
+        """Set what steps have cost recently; until the first call that is unknown."""
         self._planner.costs = costs
 
     def prepare(self, now: float) -> Plan | None:
@@ -174,7 +174,7 @@ class Scheduler:
         self._commit([row for row in step.rows if not row.is_committed], step, result)
 
     def _commit(self, rows: list[Row], step: Step, result: StepResult) -> None:
-        """These rows of a step."""
+        """Commit these rows of a step."""
         details = StepDetails(step.batch, result)
         next_ids, logprobs = result.next_ids.tolist(), result.logprobs.tolist()
         for row in rows:
@@ -197,11 +197,11 @@ class Scheduler:
                 self._commit_prefill(row)
 
     def cancel(self, step: Step) -> None:
-        """A sealed step that will not be run: its reqs go back to the queue as they were."""
+        """Undo a sealed step that will not be run: its reqs go back to the queue as they were."""
         self._take_back(step.rows)
 
     def cancel_ahead(self, plan: Plan) -> None:
-        """The same of what is laid out of a plan that will not be sealed."""
+        """Undo what is laid out of a plan that will not be sealed, in the same way."""
         if plan.ahead is not None:
             self._take_back(plan.ahead.rows)
 
@@ -216,7 +216,7 @@ class Scheduler:
 
     def split(self, step: Step) -> list[Step]:
         """Two halves of a step that could not be computed, to be run one after the other in its
-        place, before any other. Rows whose reqs have ended are in none."""
+        place, before any other step. Rows whose reqs have ended are in neither."""
         live = [number for number, row in enumerate(step.rows) if row.req.finish is None]
         half = (len(live) + 1) // 2
         return [part_of(step, numbers) for numbers in (live[:half], live[half:]) if numbers]
@@ -229,7 +229,7 @@ class Scheduler:
                 self._state.finish(row.req, Finish("abort", error=error))
 
     def _commit_prefill(self, row: Row) -> None:
-        """What a chunk has computed can be shared now."""
+        """Put what a chunk has computed into the tree, for others to share."""
         self.counters.computed_prompt_tokens += row.extend_len
         if row.is_current and row.req.finish is None:
             self.memory.insert_computed(row.req)
@@ -268,7 +268,7 @@ class Scheduler:
         if token in req.wish.stop_ids and req.is_stop(token, req.tokens.known_len):
             self._state.finish(req, Finish("stop", matched=token))
         elif req.grammar is not None and req.grammar.is_terminated():
-            # Without an EOS it is text that has ended the output, and not to be hidden.
+            # Without an EOS it is text that has ended the output, and must not be hidden.
             is_text = req.grammar.is_accepting()
             self._state.finish(req, Finish("stop", matched=None if is_text else token))
         elif req.tokens.known_len == req.tokens.max_len:

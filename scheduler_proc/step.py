@@ -42,9 +42,9 @@ class Row:
 
 
 class LateTokens(NamedTuple):
-    """Tokens that were not known when a step was laid out: the places `at` in its input_ids, and
-    of which samples of the step before they are, both int64 [n]; and what they change of how likely
-    the next ones are."""
+    """Tokens that were not known when a step was laid out: their places `at` in its input_ids and
+    the numbers of their `samples` in the step before, both int64 [n]; and the `changes` that they
+    make to the next logits."""
 
     at: np.ndarray
     samples: np.ndarray

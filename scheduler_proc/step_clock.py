@@ -15,8 +15,8 @@ class StepClock:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.exposed_s = 0.0
-        # Of the steps since the last look: tokens, those of them that are a decode each, and
-        # seconds with the exposed ones before.
+        # Of each step since the last look: its tokens, how many of them are decodes, and its
+        # seconds, including the exposed ones before it.
         self.steps: deque[tuple[int, int, float]] = deque(maxlen=MAX_STEPS)
         self._began = self._since = 0.0
         self._ended: float | None = None  # None: there was nothing to do since

@@ -3,7 +3,7 @@
 Both come from a least-squares fit, so that what was measured at low load holds at high load.
 """
 
-MEMORY_S = 20.0  # of busy time, after which a step counts e times less
+MEMORY_S = 20.0  # of busy time, after which a step counts 1/e of what it did
 MAX_SURPRISE = 8.0  # a step counts as at most this many times what it was expected to take
 FIRST_STEP = 0.05  # of a step is what the first one counts: the machine was cold
 
@@ -16,7 +16,7 @@ class StepCost:
         self._slope = 0.0  # when the steps were last of several sizes
 
     def add(self, tokens: int, seconds: float, keep: float) -> None:
-        """One more step; the earlier ones count `keep` times what they did."""
+        """Add a step; the earlier ones now count `keep` times what they did."""
         base_s, token_s = self.line()
         expected_s = base_s + token_s * tokens
         if expected_s > 0:  # a machine that stood still says nothing of the next step
@@ -43,8 +43,8 @@ class StepCost:
         return base_s, self._slope
 
     def _fit_slope(self) -> None:
-        """Steps of one size do not separate the two: what others have shown still holds; before
-        there were any, all is the tokens'."""
+        """The least-squares line. Steps of one size cannot separate base and slope: then the slope
+        of earlier steps still holds; if there were none, all time is the tokens'."""
         count, tokens, seconds, squares, products = self._sums
         spread = squares * count - tokens * tokens
         if spread > 1e-6 * squares * count:

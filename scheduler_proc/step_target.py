@@ -14,7 +14,7 @@ from scheduler_proc.step_cost import FIRST_STEP, MAX_SURPRISE, MEMORY_S, StepCos
 # it leaves room for one that takes a tenth longer to be within four. Fewer would cost throughput: a
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
-MIN_SHARE = 128  # of the whole budget a prefill gets one part at least, however slow steps are
+MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
 NEWS = 0.05  # by how much a figure has to change to be handed on
 
 
@@ -26,7 +26,7 @@ class StepCosts(NamedTuple):
     token_s: float
 
     def decode_s(self, rows: int) -> float:
-        """Of a step in which this many rows decode and nothing else happens."""
+        """Seconds of a step in which this many rows decode and nothing else happens."""
         return self.base_s + rows * self.row_s
 
 
@@ -51,8 +51,8 @@ class CostMeter:
         self._known: StepCosts | None = None
 
     def add(self, decodes: int, others: int, seconds: float) -> None:
-        """A step of these many decodes and others, one of either at least. A machine that stood
-        still says nothing of the next step."""
+        """Add a step of this many decodes and other tokens, at least one in all. The pause of a
+        machine that stood still says nothing about the next step."""
         base_s, row_s = self._decodes.line()
         token_s = self._seconds / self._tokens if self._tokens else 0.0
         expected_s = base_s + row_s * decodes + token_s * others

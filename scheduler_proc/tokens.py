@@ -20,7 +20,7 @@ class Tokens:
         """`prompt` int32 [n]; there is room for `max_new_tokens` more."""
         self.prompt_len = self.known_len = self.seq_len = len(prompt)
         self.max_len = len(prompt) + (sampling.max_new_tokens or 0)
-        self.late_sample = 0  # of no meaning while all tokens are known
+        self.late_sample = 0  # meaningless while all tokens are known
         self._buffer = np.empty(self.max_len, np.int32)
         self._buffer[: len(prompt)] = prompt
         self.logit_changes: LogitChanges | None = None
@@ -48,7 +48,7 @@ class Tokens:
         return self.seq_len - self.prompt_len
 
     def append(self, token: int) -> None:
-        """The oldest token that was being sampled is known."""
+        """Make the oldest token that was being sampled known."""
         self._buffer[self.known_len] = token
         self.known_len += 1
         if self.logit_changes is not None:

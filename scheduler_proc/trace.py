@@ -143,7 +143,7 @@ class RecordedScheduler(Scheduler):
 
 
 class _WrappedGrammar:
-    """A `Grammar` that has each call that may fail made by `_call`."""
+    """A `Grammar` that makes each call that may fail through `_call`."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -174,12 +174,12 @@ class _WrappedGrammar:
         return self._grammar.is_free()
 
     def fork(self) -> Grammar:
-        """A copy, whose calls are its own affair."""
+        """A copy, whose calls are not wrapped."""
         return self._grammar.fork()
 
 
 class _RecordedGrammar(_WrappedGrammar):
-    """`has_failed(number, reason)` hears of each call that raises GrammarError."""
+    """Calls `has_failed(number, reason)` for each call that raises GrammarError."""
 
     def __init__(self, grammar: Grammar, has_failed: Callable[[int, str], None]) -> None:
         super().__init__(grammar)
@@ -195,7 +195,7 @@ class _RecordedGrammar(_WrappedGrammar):
 
 
 class _ReplayedGrammar(_WrappedGrammar):
-    """Raises GrammarError in the place of the calls that failed, for `reasons` by their number."""
+    """Raises GrammarError instead of the calls that failed; `reasons` are by their numbers."""
 
     def __init__(self, grammar: Grammar, reasons: dict[int, str]) -> None:
         super().__init__(grammar)
@@ -254,7 +254,7 @@ class _Replay:
         self._planned: list[Step] = []
 
     def run(self, records: list[Record]) -> Scheduler:
-        """All records; they are read to the end first, for which calls of grammars will fail."""
+        """Run all records. They are all read first, to know which calls of grammars will fail."""
         for record in records:
             if record.kind == "grammar":
                 number, call, reason = record.data
@@ -337,7 +337,7 @@ def _columns(result: StepResult) -> list[bytes]:
 
 
 def _result(columns: list[bytes]) -> StepResult:
-    """The result that `_columns` has written down."""
+    """The result that `_columns` has recorded."""
     next_ids, logprobs, prompt_logprobs, *details = map(np.frombuffer, columns, _RESULT_TYPES)
     found = DetailLogprobs(*details) if details else None
     return StepResult(next_ids, logprobs, prompt_logprobs, found)

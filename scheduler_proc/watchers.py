@@ -70,7 +70,7 @@ class Spot:
         insort(self.handles, cursor.handle)
 
     def remove(self, cursors: list[Cursor], token: int) -> None:
-        """Of the group of `token`."""
+        """Remove cursors of the group of `token`."""
         group = self.groups[token]
         for cursor in cursors:
             del group[cursor]
@@ -102,7 +102,7 @@ class Watchers:
         cursor.spot.add(cursor)
 
     def remove(self, cursor: Cursor) -> None:
-        """It is not reported any more."""
+        """From now on, `cursor` is not reported."""
         self._moved.pop(cursor, None)
         spot = cursor.spot
         if spot is None:
@@ -112,7 +112,7 @@ class Watchers:
         self._drop_if_empty(spot)
 
     def take_moved(self) -> list[Cursor]:
-        """Those to be tracked and added again."""
+        """The cursors that must be tracked and added again."""
         moved, self._moved = list(self._moved), {}
         return moved
 
@@ -124,7 +124,7 @@ class Watchers:
     # ---- changes of the tree -------------------------------------------------------------------
 
     def lengthened(self, home: Home, length: int, token: int) -> None:
-        """Behind `length` tokens there is a `token` now that was not there."""
+        """After `length` tokens there is a `token` now that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
             group = list(spot.groups[token])
@@ -133,7 +133,7 @@ class Watchers:
             self._drop_if_empty(spot)
 
     def split(self, node: TreeNode, upper: TreeNode) -> None:
-        """The beginning of the edge to `node` is the edge to `upper` now."""
+        """The beginning of the edge to `node` is now the edge to `upper`."""
         spots = self._homes.get(node.uid)
         if spots is None:
             return

@@ -33,7 +33,7 @@ class Wish(Struct, frozen=True):
         if scoring is not None and scoring.top > vocab_size:
             scoring = replace(scoring, top=vocab_size)
         wants_details = scoring is not None and scoring.has_details
-        # Each token is looked at: by the client, or by the detokenizer for what stops the text.
+        # Each token is looked at: by the client, or by the detokenizer, which looks for stop texts.
         is_watched = wire.stream or bool(sampling.stop or sampling.stop_regex) or wants_details
         return cls(
             client=wire.client,

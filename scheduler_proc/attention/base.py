@@ -32,8 +32,8 @@ class AttentionPlan(Protocol):
         [T, heads, value_dim] in q's dtype.
 
         Scores are multiplied by `scale`, by default 1/sqrt(head_dim), then become
-        softcap * tanh(score / softcap) if there is a softcap. With a window a token sees that
-        many: itself and those just before it.
+        softcap * tanh(score / softcap) if there is a softcap. With a window a token sees this
+        many tokens: itself and those just before it.
         """
         ...
 

@@ -33,7 +33,7 @@ class _Queries(NamedTuple):
 
 
 class _Scoring(NamedTuple):
-    """The options of AttentionPlan.run."""
+    """The options of `AttentionPlan.run`."""
 
     scale: float | None
     window: int | None

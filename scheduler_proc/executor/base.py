@@ -1,4 +1,4 @@
-"""The seam between the scheduler core and the thing that computes: one method that matters."""
+"""The interface between the scheduler core and what computes its steps."""
 
 from typing import Protocol
 

@@ -160,7 +160,7 @@ _COMMON = (
 
 
 def empty_result(batch: ForwardBatch) -> StepResult:
-    """Arrays for what the step computes; what is in them is of no meaning."""
+    """Arrays for what the step computes, not initialised."""
     details = None
     if batch.details is not None:
         top = int(batch.details.top.sum(dtype=np.int64))
@@ -175,7 +175,7 @@ def empty_result(batch: ForwardBatch) -> StepResult:
 
 
 def step_arrays(batch: ForwardBatch, result: StepResult) -> dict[str, np.ndarray]:
-    """What C reads and writes, by the names of srt_batch."""
+    """The arrays that C reads and writes, by their names in srt_batch."""
     arrays = {name: getattr(batch, name) for name in _COMMON} | batch.samples._asdict()
     arrays |= zip(StepResult._fields[:3], result[:3], strict=True)
     if batch.suppressed:
@@ -197,7 +197,7 @@ def step_arrays(batch: ForwardBatch, result: StepResult) -> dict[str, np.ndarray
 
 
 def _check_arrays(batch: ForwardBatch, arrays: dict[str, np.ndarray], vocab_size: int) -> None:
-    """The kernels see no lengths, and not how many masks there are."""
+    """Check what the kernels cannot see: the arrays' lengths and the number of masks."""
     samples = batch.num_samples
     _check_lengths(arrays, batch.num_tokens, "positions", "out_slots")
     _check_lists(arrays, "kv_indptr", batch.num_rows, "kv_indices")
@@ -227,7 +227,7 @@ def _check_lengths(arrays: dict[str, np.ndarray], length: int, *names: str) -> N
 
 
 def _check_lists(arrays: dict[str, np.ndarray], indptr: str, rows: int, *names: str) -> None:
-    """`indptr` must have an end for each row, and be all that the arrays `names` hold."""
+    """`indptr` must have an end for each row, the last being the length of all arrays `names`."""
     _check_lengths(arrays, rows + 1, indptr)
     _check_lengths(arrays, int(arrays[indptr][-1]), *names)
 
@@ -274,6 +274,6 @@ class _KVMemory:
         Thread(target=populate, args=(ref(self.values),), name="kv-pages", daemon=True).start()
 
     def attach(self, layers: Any) -> None:
-        """Tell each layer where its part is."""
+        """Give each layer the address of its part."""
         for layer, part in zip(layers, self.values, strict=True):
             layer.k_pool, layer.v_pool = part[0].ctypes.data, part[1].ctypes.data

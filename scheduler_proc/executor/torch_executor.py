@@ -94,7 +94,7 @@ class TorchExecutor:
     def _prompt_logprobs(
         self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
     ) -> np.ndarray:
-        """Those of the targets [L] float32."""
+        """The log-probabilities of the targets, [L] float32."""
         result = np.empty(len(batch.logprob_tokens), np.float32)
         for start in range(0, len(result), _LOGPROB_ROWS):
             part = slice(start, start + _LOGPROB_ROWS)

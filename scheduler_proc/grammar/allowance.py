@@ -1,8 +1,8 @@
 """What following a grammar may cost: `MeteredGrammar` ends a request whose constraint is too slow.
 
 Masks are computed while the batch waits, so a slow one delays every request of it. The scheduler
-meters the grammar of each request; the compile worker meters a trial walk (see `trial`). Counted
-is the CPU time of the calling thread, so that a busy machine takes nothing off the allowance.
+meters the grammar of each request; the compile worker meters a trial walk (see `trial`). What
+counts is the calling thread's CPU time, so that a busy machine takes nothing off the allowance.
 """
 
 import logging
@@ -57,7 +57,7 @@ class MeteredGrammar:
             return call(*arguments)
         except GrammarError:
             raise
-        except Exception as error:  # a library's, which may end its own request only
+        except Exception as error:  # a library's defect, which may end its own request only
             log.exception("a grammar failed")
             raise GrammarError(f"it cannot be followed: {error!r}") from error
         finally:

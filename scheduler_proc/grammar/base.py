@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from srt.wire.constraint import GrammarError as GrammarError  # which patterns raise too
+from srt.wire.constraint import GrammarError as GrammarError  # patterns raise it too
 
 
 class Grammar(Protocol):
@@ -31,8 +31,8 @@ class Grammar(Protocol):
         ...
 
     def forced_bytes(self) -> bytes:
-        """The bytes that every continuation begins with, as many as there are; empty where there
-        is a choice, of which ending is one."""
+        """All bytes that every continuation begins with; empty where there is a choice, as between
+        going on and ending."""
         ...
 
     def is_accepting(self) -> bool:
@@ -45,8 +45,8 @@ class Grammar(Protocol):
         ...
 
     def is_free(self) -> bool:
-        """Whether every text may follow from here on, for ever, so that the grammar has nothing
-        left to say. False if that is not known."""
+        """Whether any text at all may follow from here on, so that the grammar is no longer
+        needed. False if that is not known."""
         ...
 
     def fork(self) -> "Grammar":

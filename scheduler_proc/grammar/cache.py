@@ -35,9 +35,9 @@ _TEMPORARY = ".tmp-"
 
 
 def compiler_version() -> str:
-    """Names the code that compiles: what other code made is not taken from the cache. Of the
-    modules of this package, of those that read patterns, of the kernels, which compute the masks,
-    and the libraries under them; and Python's Unicode tables, of which classes and cases of
+    """Names the code that compiles: what other code made is not taken from the cache. A hash of
+    this package's modules, those that read patterns, the kernels, which compute the masks, and
+    the libraries under them; and of Python's Unicode tables, from which classes and cases of
     letters are made."""
     digest = hashlib.sha256(unicodedata.unidata_version.encode())
     ours = (
@@ -93,7 +93,7 @@ class ArtefactFolder:
         return self._directory / key
 
     def temporary(self) -> Path:
-        """A new name to write to before `add`; of this process."""
+        """A new temporary name, of this process, to write to before `add`."""
         return self._directory / f"{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
 
     def touch(self, key: str) -> bool:
@@ -107,7 +107,7 @@ class ArtefactFolder:
     def add(self, key: str, temporary: Path) -> None:
         """Take a finished file, which is in this folder under a temporary name."""
         os.replace(temporary, self.path(key))
-        temporary.unlink(missing_ok=True)  # still there if both were links to one file already
+        temporary.unlink(missing_ok=True)  # it still exists if both were links to one file already
 
     def copy_from(self, other: "ArtefactFolder", key: str) -> bool:
         """Take over an artefact of another folder: by a hard link if both are on one file system.
@@ -136,7 +136,7 @@ class ArtefactFolder:
 
     def trim(self, keep_s: float = 0.0) -> bool:
         """Remove the least recently used until the bound holds, and temporary files that were
-        left behind. What was used in the last `keep_s` seconds stays: False if that is too much.
+        left over. What was used in the last `keep_s` seconds stays: False if that is too much.
         """
         now = time.time()
         entries = sorted(self._entries(now))
@@ -159,7 +159,7 @@ class ArtefactFolder:
         entries = []
         with os.scandir(self._directory) as found:
             for file in found:
-                with contextlib.suppress(FileNotFoundError):  # another server was faster
+                with contextlib.suppress(FileNotFoundError):  # another server has removed it
                     stat = file.stat(follow_symlinks=False)
                     if not file.name.startswith(_TEMPORARY):
                         entries.append(_Entry(stat.st_mtime, Path(file.path), stat.st_size))

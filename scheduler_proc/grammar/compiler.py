@@ -30,7 +30,7 @@ from srt.patterns.write import NO_CHARACTER, regex
 from srt.wire.constraint import Constraint, may_capture
 from srt.wire.errors import ConfigError
 
-# A little of everything that compilations come by.
+# A schema with a little of everything that compilations pass through.
 _SCHEMA = """{"type": "object", "required": ["a", "f"], "properties": {
 "a": {"type": "string", "pattern": "^[a-f]+b"}, "b": {"type": "array", "items": {"$ref": "#"}},
 "c": {"enum": ["x", 1]}, "d": {"type": "integer", "minimum": 3}, "e": {"format": "date-time"},
@@ -51,8 +51,8 @@ class GrammarCompiler:
         self._backend = backend
 
     def warm_up(self) -> list[CompiledGrammar]:
-        """Make what compilations share, and use what they use: before the first fork, and in
-        children before they have a constraint. What was compiled for that."""
+        """Make what compilations share, and touch what they use: before the first fork, and in
+        children before they have a constraint. Returns what was compiled for that."""
         if self._backend != "xgrammar":
             tokenizer_of(self._vocabulary)
         prepare.cache_clear()

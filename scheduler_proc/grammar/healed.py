@@ -1,8 +1,8 @@
 """Token healing: the beginning of an output that writes the end of its prompt again.
 
-The grammar after it forces the bytes; this narrows down in which tokens they may come. Of the
-tokens that only begin the bytes, a model likes many for what else could follow them (` he` in the
-place of ` hel`), and is then led astray. So a token must go to the end of the bytes or beyond, or
+The grammar inside forces the bytes; this narrows down in which tokens they may come. Among the
+tokens that are only a beginning of the bytes, a model prefers some for other texts that they begin
+(` he` instead of ` hel`), and is then led astray. So a token must reach the end of the bytes, or
 be the one that the prompt had there, which keeps every text possible.
 """
 
@@ -34,7 +34,7 @@ class HealedGrammar:
         written = self._lengths[-1]
         if written < len(self._text):
             narrowed = row & self._fitting(written)
-            if narrowed.any():  # else, in a vocabulary without some bytes, there are only others
+            if narrowed.any():  # none fits only if the vocabulary lacks some bytes
                 row[:] = narrowed
 
     def _fitting(self, written: int) -> np.ndarray:

@@ -66,8 +66,8 @@ class MaskCache:
             self._remove(next(iter(self._entries)))
 
     def drop(self, owner: int) -> None:
-        """Forget a grammar's masks at the next `put`. A finalizer may call this, in the midst of
-        anything."""
+        """Forget a grammar's masks at the next `put`. A finalizer may call this at any moment, even
+        inside another method."""
         self._dropped.append(owner)
 
     def owned_bytes(self, owner: int) -> int:

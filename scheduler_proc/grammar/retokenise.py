@@ -28,7 +28,7 @@ MAX_HELD_TOKENS = 4
 
 
 class TextEncoder(Protocol):
-    """What is needed of the tokenizer."""
+    """What retokenising needs of the tokenizer."""
 
     def split(self, text: str) -> Pieces:
         """Tokenise plain text, in which special tokens are text like any other."""
@@ -36,8 +36,8 @@ class TextEncoder(Protocol):
 
 
 class Jump(NamedTuple):
-    """Replace the last `drop` output tokens by `tokens`, which begin with their `skip` bytes; the
-    first `num_old` of `tokens` have no others."""
+    """Replace the last `drop` output tokens by `tokens`, which begin with the dropped tokens'
+    `skip` bytes; the first `num_old` of `tokens` consist of such bytes only."""
 
     drop: int
     tokens: list[int]
@@ -60,7 +60,7 @@ class Retokeniser:
             self._not_eos[eos // 32] &= ~np.uint32(1 << eos % 32)
 
     def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
-        """What the forced bytes after an output come to, if anything.
+        """The jump that the forced bytes after an output make, if any.
 
         `tail` are its last tokens, all of them if `is_whole`; the output may grow by `limit`
         tokens at most. With a jump, `grammar` has gone along; without one it is where it was.
@@ -79,7 +79,7 @@ class Retokeniser:
         return self._take(old[same:], new[same:], grammar, limit)
 
     def _has_mark(self, tail: list[int], forced: bytes) -> bool:
-        """Whether there are control tokens, which the encoder would spell."""
+        """Whether there are control tokens, which the encoder would spell out."""
         if not self._marks:
             return False
         return not self._marks.keys().isdisjoint(tail) or any(
@@ -119,8 +119,8 @@ class Retokeniser:
         return best
 
     def _take(self, old: list[int], new: list[int], grammar: Grammar, limit: int) -> Jump | None:
-        """Move the grammar along the jump, without the tokens at its end that must be held back;
-        None, and the grammar where it was, if nothing new is left of it."""
+        """The jump without the tokens at its end that must be held back, with the grammar moved
+        along it; None, and the grammar where it was, if nothing new is left."""
         grammar.rollback(len(old))
         try:
             grammar.accept(new)
@@ -141,8 +141,8 @@ class Retokeniser:
         return sum(len(self._bytes[i]) for i in tokens)
 
     def _num_held(self, tokens: list[int], grammar: Grammar) -> int:
-        """How many tokens at the end a longer allowed token may begin with. `grammar` stands
-        after `tokens`, and does so again afterwards."""
+        """How many tokens at the end could be the beginning of a longer allowed token. `grammar`
+        must stand after `tokens`, and does so again afterwards."""
         held, ending = 0, b""
         last = min(MAX_HELD_TOKENS, len(tokens))
         for count in range(1, last + 1):

@@ -26,7 +26,7 @@ from srt.wire.constraint import free_key_text
 Loader = Callable[[Artefact, TokenVocabulary], CompiledGrammar]
 
 STORE_BYTES = 512 * 2**20
-STORE_GRAMMARS = 4096  # the books of each take a kilobyte or two beyond that
+STORE_GRAMMARS = 4096  # the bookkeeping of each takes a kilobyte or two beyond that
 
 
 class Shared(NamedTuple):
@@ -37,8 +37,8 @@ class Shared(NamedTuple):
 
 
 class GrammarStore:
-    """Compiled grammars by key. The bound holds for what the store keeps: one that a request
-    follows lives on until that ends."""
+    """Compiled grammars by key. The bound holds for what the store keeps: a grammar that a request
+    follows lives on until the request ends."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class GrammarStore:
         self._thread.submit(self._prepared)
 
     async def load(self, key: str) -> CompiledGrammar:
-        """A grammar, read from its artefact if it is not here, or made if its key says all about
-        it. Many may ask at once: it is read once. Raises ArtefactError if it is missing or damaged,
+        """A grammar, read from its artefact if it is not here, or made if its key says everything.
+        However many ask at once, it is read once. Raises ArtefactError if it is missing or damaged,
         GrammarError if its back end does not take it; then the file is removed, so that the
         compiler makes it again."""
         compiled = self.get(key)
@@ -99,7 +99,7 @@ class GrammarStore:
 
     @property
     def retokeniser(self) -> Retokeniser | None:
-        """What makes tokens of the bytes that a grammar of the store forces; None: nothing does."""
+        """What makes tokens of the bytes that the store's grammars force; None: nothing does."""
         return None if self._shared is None else self._shared.retokeniser
 
     def close(self) -> None:

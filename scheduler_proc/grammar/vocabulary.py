@@ -16,7 +16,7 @@ from scheduler_proc.grammar.trie import TokenTrie, build_trie
 from srt.files.sorted_tokens import SortedTokens
 from srt.files.vocab import Vocab
 
-# Changes when the meaning of what is kept under a fingerprint does.
+# Must change when the meaning of what is kept under a fingerprint changes.
 _FINGERPRINT_VERSION = b"1"
 
 

@@ -1,8 +1,8 @@
-"""The back end `xgrammar`: a second opinion in tests, and a choice at start for who wants it.
+"""The back end `xgrammar`: a second opinion in tests, and an option for users who want it.
 
 Optional: xgrammar imports torch and transformers, so nothing is imported before it is used. It
-accepts some invalid instances where a schema has `not`, `uniqueItems`, `if` and the like: what we
-read and rewrite of a schema is given to it, which keeps the most of that away.
+accepts some invalid instances where a schema has `not`, `uniqueItems`, `if` and the like: it is
+given the schema as we have rewritten it, which avoids most of that.
 """
 
 import json
@@ -91,7 +91,7 @@ class XgrammarMatcher:
             raise GrammarError("the output has ended")
         vocabulary = self._vocabulary
         if not self._matcher.fill_next_token_bitmask(self._row, 0):
-            self._row.fill(-1)  # it says so where everything is allowed
+            self._row.fill(-1)  # its answer where everything is allowed
         np.bitwise_and(self._row[0].view(np.uint32), vocabulary.text_mask, out=row)
         row &= ~vocabulary.eos_mask
         if self.is_accepting():

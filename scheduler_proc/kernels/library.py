@@ -153,8 +153,8 @@ class Batch(ctypes.Structure):
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], **numbers: int) -> "Batch":
-        """Of these members, by their names; others are 0 or NULL. Raises TypeError for an array of
-        another dtype than C reads."""
+        """The structure with these members, by name; others are 0 or NULL. Raises TypeError for an
+        array of another dtype than C reads."""
         return cls(
             **numbers, **{n: pointer(array, _MEMBERS[n]._type_) for n, array in arrays.items()}
         )
@@ -219,7 +219,7 @@ class Library:
         self.c = c
 
     def check(self, rc: int) -> None:
-        """Raise what the C side says if a call returned -1."""
+        """Raise the C side's error if a call returned -1."""
         if rc:
             raise self._error()
 
@@ -383,7 +383,7 @@ def populate(pages: "ref[np.ndarray]") -> None:
 
 
 def _memory_left() -> int:
-    """Bytes that are free, and that a container may still take."""
+    """Bytes that are free and that the container, if any, may still take."""
     left: int = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     for limit, used in (
         ("memory.max", "memory.current"),

@@ -99,7 +99,7 @@ class DecoderConfig(Struct, frozen=True):
     mlp_bias: bool = False
     head_norms: bool = False  # RMSNorm of every head of q and k, before the rotation
     sandwich_norms: bool = False  # Gemma: RMSNorm also of what attention and MLP give
-    norm_offset: float = 0.0  # what the file's norm weights lack; Gemma stores them less 1
+    norm_offset: float = 0.0  # what to add to the file's norm weights; Gemma stores them minus 1
     fused_projections: bool = False  # the file holds q, k, v in one tensor, gate and up in another
 
     activation: Literal["silu", "gelu_tanh"] = "silu"
@@ -202,8 +202,8 @@ def require(condition: bool, message: str) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have every ConfigError name the file that it is about, and take numbers that no computation
-    takes for one."""
+    """Make every ConfigError name the file that it is about, and turn errors about numbers that
+    cannot be computed with into ConfigErrors."""
     try:
         yield
     except (ArithmeticError, ValueError) as error:

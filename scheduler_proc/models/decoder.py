@@ -26,7 +26,7 @@ class Linear(NamedTuple):
 
 
 class RopeTable(NamedTuple):
-    """A rotary embedding: angle per position of each pair, and what sines and cosines are times."""
+    """A rotary embedding: each pair's angle per position, and the factor of sines and cosines."""
 
     frequencies: torch.Tensor  # [rotated dims / 2] float32
     amplitude: float = 1.0

@@ -121,7 +121,7 @@ def check_native(config: DecoderConfig) -> None:
 
 
 def native_attn_scale(config: DecoderConfig) -> float:
-    """What the kernels multiply q times k by: the amplitude of the rope, which both have, too."""
+    """What the kernels multiply q times k by; includes the rope's amplitude, of q and of k."""
     return config.attn_scale * config.rope.amplitude**2
 
 

@@ -46,7 +46,7 @@ def _ramp(
     dims = 2 * len(frequencies)
 
     def dimension(turns: float) -> float:
-        """Where, as a real number, a pair turns so often in the original context."""
+        """The pair, as a real number, that makes this many turns in the original context."""
         context_len = scaling.original_context_len
         return dims * math.log(context_len / (turns * 2 * math.pi)) / (2 * math.log(theta))
 

@@ -25,7 +25,7 @@ ChooseDtype = Callable[[str | None], torch.dtype]
 
 
 class TorchModel(Protocol):
-    """What the torch executor runs. A pool of its own making goes with every call of `forward`."""
+    """What the torch executor runs. Every call of `forward` gets a pool that the model made."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -82,7 +82,7 @@ def load_model(
 
 
 def _refusal(files: ModelFiles) -> ConfigError | None:
-    """Why our own decoder cannot be what a model directory describes, if it cannot."""
+    """Why our own decoder cannot compute what a model directory describes, or None if it can."""
     if files.kind == "hf":
         try:
             config_from_json(files.path / "config.json")

@@ -91,7 +91,7 @@ class Detail(NamedTuple):
 
 
 def detail_at(prefix_hash: int, num_top: int, ids: Sequence[int]) -> Detail:
-    """What the fake gives at the position behind a prefix."""
+    """What the fake gives at the position after a prefix."""
     best = -float(prefix_hash % 89)
     return Detail(
         [(prefix_hash + i) % VOCAB for i in range(num_top)],

@@ -38,7 +38,7 @@ class FailingExecutor(FakeExecutor):
 
 
 class LoopOnly(SchedulerActor):
-    """The actor's loop over a driver's core; what it tells goes to the driver."""
+    """The actor's loop over a driver's core; what it sends goes to the driver."""
 
     def __init__(self, driver: Driver, overlap: bool) -> None:
         self.args = SimpleNamespace(check_invariants=True)  # type: ignore[assignment]
@@ -99,7 +99,7 @@ async def test_every_output_is_right(overlap: bool) -> None:
 async def test_a_failed_step_ends_its_reqs_and_nothing_else(
     overlap: bool, fails_at: tuple[int, ...]
 ) -> None:
-    """The step queued behind the failed one is taken back: it never runs on missing tokens."""
+    """The step queued after the failed one is taken back: it never runs on missing tokens."""
     driver = make(fails_at)
     driver.add("a", range(10), 12)
     actor = LoopOnly(driver, overlap)

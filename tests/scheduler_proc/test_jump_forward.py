@@ -1,4 +1,4 @@
-"""Jumps inside the scheduler: the books, the outputs and what is told, under random traffic.
+"""Jumps inside the scheduler: the books, the outputs and what is sent, under random traffic.
 
 The reference of a req is the same req alone in a large pool: whatever the batching, chunking,
 retraction and caching, it must yield the same tokens. Its text must match its pattern, and hold
@@ -150,7 +150,7 @@ def test_a_text_that_is_forced_whole_needs_no_step() -> None:
 
 @pytest.mark.parametrize("pattern", [PATTERNS[0], "abcabcabcabc"])
 def test_what_is_forced_at_once_does_not_hide_the_cached_tokens(pattern: str) -> None:
-    """The start is told with the first tokens, and those are known before the prompt is matched."""
+    """The start is sent with the first tokens, and those are known before the prompt is matched."""
     driver = make()
     driver.add("first", range(20), 1)
     driver.run()
@@ -251,7 +251,7 @@ def test_counters_only_grow() -> None:
 
 @pytest.mark.parametrize("scored", [False, True])
 def test_a_stop_id_that_only_cuts_old_text_anew_does_not_end_the_req(scored: bool) -> None:
-    """Ending there would take back text that has been told."""
+    """Ending there would take back text that has been sent."""
     stop = vocab().token_bytes.index(b"aaaa")
     for stop_ids in ([EOS], [EOS, stop]):
         driver, start = make(), 1 if scored else None

@@ -1,4 +1,4 @@
-"""What the detokenizer is told, and when: tokens that nobody watches come in bunches."""
+"""What the detokenizer is sent, and when: tokens that nobody watches come in bunches."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -> None:
-    """A model may give no finite logits: those of the tokens behind are not to move up."""
+    """A model may give no finite logits: those of later tokens must not move up."""
     outputs, req = OutputBuffer(), req_of(scoring=Scoring() if asked else None, stream=True)
     outputs.token(req, 7, math.nan)
     outputs.jump(req, 0, 0, [8, 9], [math.nan] * 2)

@@ -1,4 +1,4 @@
-"""What the scheduler tells the front of its pace."""
+"""What the scheduler reports to the front about its pace."""
 
 import pytest
 

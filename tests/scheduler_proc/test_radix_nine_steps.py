@@ -1,4 +1,4 @@
-"""The nine steps by which every RadixAttention is judged, told on the tree itself.
+"""The nine steps by which every RadixAttention is judged, followed on the tree itself.
 
 Source: the RadixAttention figure of Zheng et al., arXiv 2312.07104 (figure 3). Tokens are small
 numbers: 1 2 3 is the system prompt, 50.. the few-shot examples. The fake executor makes answers;

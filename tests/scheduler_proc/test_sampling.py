@@ -81,7 +81,7 @@ def spread_logits(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
 
 
 def check_draws(draws: int, name: str, **params: Any) -> None:
-    """Chi-square of so many draws against the exact distribution; what has none never comes."""
+    """Chi-square of this many draws against the exact distribution; what has none never comes."""
     logits = spread_logits(24, seed=1)
     want = exact(changed(logits, CHANGES[name]), **params)
     changes = [CHANGES[name]] * draws if CHANGES[name] else []

@@ -161,7 +161,7 @@ def test_an_abort_that_comes_too_late_is_forgotten() -> None:
 
 
 def test_a_step_that_builds_on_a_failed_one_is_cancelled_without_harm() -> None:
-    """At lag 1: the reqs of the failed step end; a new one planned behind it starts over."""
+    """At lag 1: the reqs of the failed step end; a new one planned after it starts over."""
     driver = small(lag=1)
     driver.add("bad", [1, 2, 3], max_new=9)
     driver.fails = lambda: True

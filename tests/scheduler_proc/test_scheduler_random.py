@@ -21,7 +21,7 @@ POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
 class Wishes(NamedTuple):
-    """What a req asks of the sampling, and to be told."""
+    """What a req asks of the sampling, and what it asks to have reported."""
 
     sampling: SamplingParams = SamplingParams()
     bad_ids: tuple[tuple[int, ...], ...] = ()
@@ -183,7 +183,7 @@ class Traffic:
                     assert poison & {*asked.prompt, *got}, "another's row ended this req"
 
     def check_details(self, rid: str, asked: Asked) -> None:
-        """Of all that was told, and of each position that has been asked for."""
+        """Check all log-probabilities that were sent, at each position that was asked for."""
         wishes, driver = asked.wishes, self.driver
         output = driver.details.get(rid, [])
         prompt = driver.prompt_details.get(rid, [])

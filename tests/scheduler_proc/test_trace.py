@@ -57,7 +57,7 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
-    """Steps that fail once and rows that always do; at lag 1 the step planned behind a failed one
+    """Steps that fail once and rows that always do; at lag 1 the step planned after a failed one
     is cancelled: the replay knows it all."""
     driver = make(tmp_path / "trace", lag=lag, max_total_tokens=400)
     steps = iter(range(10_000))

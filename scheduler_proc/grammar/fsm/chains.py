@@ -72,7 +72,7 @@ class Chains:
             ends.update(path)
 
     def forced(self, state: int) -> bytes:
-        """What every output goes on with from `state`, up to the next choice; empty at one."""
+        """The bytes that every output goes on with from `state`, up to the next choice."""
         parts = []
         while (found := self._places.get(state)) is not None:
             chain, place = found

@@ -1,6 +1,6 @@
 """The back end `fsm`: a pattern's automaton over the vocabulary, with masks by state and chains.
 
-The compile worker builds an `FsmGrammar` and stores its arrays; the scheduler makes it of them
+The compile worker builds an `FsmGrammar` and stores its arrays; the scheduler builds it from them
 again and gives each req an `FsmPosition`. A position is the automaton's state after each accepted
 token, so taking tokens back is cheap. Masks come from the artefact, else from the vocabulary's
 `MaskCache`, else they are computed.
@@ -35,7 +35,7 @@ class FsmGrammar:
     def __init__(
         self, trimmed: TrimmedDFA, chains: Chains, masks: MaskRows, vocabulary: TokenVocabulary
     ) -> None:
-        """Of tables that are known to be sound; see `build` and `from_arrays`."""
+        """Takes tables that are known to be sound; see `build` and `from_arrays`."""
         dfa = trimmed.dfa
         self.trimmed = trimmed
         self.chains = chains
@@ -89,7 +89,7 @@ class FsmGrammar:
     # ---- storage -------------------------------------------------------------------------------
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Facts and arrays that `from_arrays` makes an equal grammar of."""
+        """Facts and arrays from which `from_arrays` makes an equal grammar."""
         dfa, ends = self.trimmed
         arrays = {
             "transitions": dfa.transitions,
@@ -105,7 +105,7 @@ class FsmGrammar:
     def from_arrays(
         cls, facts: dict[str, Any], arrays: dict[str, np.ndarray], vocabulary: TokenVocabulary
     ) -> "FsmGrammar":
-        """Of what `to_arrays` gave; the arrays may be read-only and stay in use.
+        """The grammar that `to_arrays` stored; the arrays may be read-only and stay in use.
 
         Raises GrammarError if they are of another vocabulary or cannot be right: no index in them
         may lead outside a table.
@@ -186,7 +186,7 @@ def _free_states(trimmed: TrimmedDFA, vocabulary: TokenVocabulary) -> frozenset[
 def _first_masks(
     trimmed: TrimmedDFA, chains: Chains, vocabulary: TokenVocabulary, seconds: float
 ) -> dict[int, np.ndarray]:
-    """As many masks as there is time for, those that are likely to be needed first."""
+    """As many masks as there is time for, the likeliest to be needed first."""
     if seconds <= 0:
         return {}
     until = perf_counter() + seconds
@@ -197,7 +197,7 @@ def _first_masks(
         if perf_counter() >= until or len(masks) >= most:
             break
         mask = compute(state)
-        if mask.any():  # where an output is complete there is none, if there is no EOS either
+        if mask.any():  # a complete output has no mask if there is no EOS
             masks[state] = mask
     return masks
 

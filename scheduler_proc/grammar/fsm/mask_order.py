@@ -11,12 +11,12 @@ import numpy as np
 from scheduler_proc.grammar.fsm.chains import Chains
 from scheduler_proc.grammar.regex.dfa import ByteDFA
 
-_MAX_STATES = 4096  # beyond, the states that every output passes are not looked for
+_MAX_STATES = 4096  # in larger automata the states that every output passes are not sought
 
 
 def mask_order(dfa: ByteDFA, chains: Chains) -> Iterator[int]:
-    """States with a choice: the first, those that every output passes, then by distance from the
-    start. (An output passes them byte by byte; a token may step over one.)"""
+    """States with a choice: the start, those that every output passes, then by distance from the
+    start. (Outputs pass them byte by byte; a token may step over one.)"""
     graph = _Graph(dfa)
     seen: set[int] = set()
     sure = _passed_by_all(graph) if dfa.num_states <= _MAX_STATES else [0]

@@ -29,7 +29,7 @@ from srt.wire.constraint import Constraint
 # Bounds of one compile and one mask: lexer fuel goes at about 50k/ms when a grammar is built and
 # 14k/ms in a step (the library's own figures), Earley items at 20k/ms, but at 0.2k/ms in grammars
 # that double at every rule: a step takes at most about 30 ms, and schemas of real programs do not
-# need a fifth of the items. What is slow within the bounds is the affair of `allowance`. Large
+# need a fifth of the items. What is slow within the bounds is ended by `allowance`. Large
 # terminals are not run over the vocabulary ahead: with two of them that used the fuel up, and
 # llguidance then refused valid text without an error.
 _LIMITS: dict[str, Any] = {
@@ -140,7 +140,7 @@ class LlguidanceMatcher:
         else:
             np.bitwise_and(self._mask(), vocabulary.text_mask, out=row)
             row &= ~vocabulary.eos_mask
-        if accepting:  # the library knows EOS as it likes: here ours decides
+        if accepting:  # whatever the library makes of EOS, our own rule decides
             row |= vocabulary.eos_mask
         if not row.any():
             raise GrammarError("no token of the vocabulary can follow")
@@ -156,7 +156,7 @@ class LlguidanceMatcher:
         tokens = tokens_of(self._vocabulary)
         within = tokens.within(forced)
         if tokens.num_beyond(forced) > _MAX_VALIDATED and within:
-            # Many go on: here its mask has them all.
+            # Many tokens go on beyond: here the library's mask has them all.
             mask: np.ndarray = self._mask() | self._vocabulary.pack(within)
             return mask
         beyond = tokens.beyond(forced)

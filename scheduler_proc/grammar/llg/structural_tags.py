@@ -46,8 +46,8 @@ MAX_TAGS = 1024
 
 
 class Compiled(NamedTuple):
-    """A format as a piece of Lark; a regular one has a tree, and Lark only if that is better than
-    the tree's, character by character. With `ends`, it takes in the string that comes after it."""
+    """A format as a piece of Lark. A regular one has a tree, and has Lark only if that is better
+    than the tree written character by character. With `ends` it includes the string after it."""
 
     lark: str = ""
     ends: bool = False
@@ -125,7 +125,7 @@ class _TagCompiler:
         return Compiled(_placed(lambda: self.builder.embed(make()), place))
 
     def _text(self, stops: list[str], excluded: list[str]) -> str:
-        """Free text without `excluded`, up to and with the first of `stops` if there are any."""
+        """Free text without `excluded`, up to and including the first of `stops`, if any."""
         conditions = [f"{FREE_TEXT}{_any_of(stops)}" if stops else FREE_TEXT]
         if stops:
             conditions.append(f"~{FREE_TEXT}{_any_of(stops)}[\\s\\S]+")
@@ -191,7 +191,7 @@ class _TagCompiler:
         return _in_a_row([begin, inner._replace(ends=False)])
 
     def _tags(self, tags: list[TagFormat], taken: str, place: str, depth: int) -> list[Compiled]:
-        """Those of the tags that begin with `taken`, less that."""
+        """The tags that begin with `taken`, without that beginning."""
         return [
             self._tag(taken, tag, f"{place}/tags/{i}", depth + 1)
             for i, tag in enumerate(tags)
@@ -249,7 +249,7 @@ class _TagCompiler:
 
 
 def _placed(make: Callable[[], T], place: str) -> T:
-    """What `make` gives; its GrammarError names the place."""
+    """What `make` returns; a GrammarError that it raises is made to name the place."""
     try:
         return make()
     except GrammarError as error:
@@ -257,7 +257,7 @@ def _placed(make: Callable[[], T], place: str) -> T:
 
 
 def _check_triggered(given: TriggeredTagsFormat, place: str) -> None:
-    """Every tag begins with a trigger that no other trigger keeps from being completed."""
+    """Check that each tag begins with a trigger that no other trigger keeps from completing."""
     triggers = given.triggers
     reachable = [t for t in triggers if not any(other in t[:-1] for other in triggers)]
     for i, tag in enumerate(given.tags):
@@ -275,7 +275,7 @@ def _leading(given: Format) -> list[str]:
 
 
 def _without_lead(given: Format, taken: str) -> Format:
-    """A format less the fixed string at its beginning, which was already read."""
+    """A format without the fixed string at its beginning, which was already read."""
     match given:
         case ConstStringFormat(value):
             return replace(given, value=value[len(taken) :])

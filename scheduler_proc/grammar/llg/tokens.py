@@ -62,8 +62,8 @@ class LLTokens:
         return [i for data in longer for i in self._ids[data]]
 
     def num_beyond(self, forced: bytes) -> int:
-        """How many `beyond` there are, tokens of the same bytes counted once. It takes no longer
-        where they are many: a single space is what half a vocabulary begins with."""
+        """How many `beyond` there are, tokens of equal bytes counted once. Takes no longer if they
+        are many: half a vocabulary begins with a space."""
         first, last = self._range(forced)
         return last - first
 

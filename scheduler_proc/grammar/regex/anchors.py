@@ -20,7 +20,7 @@ _Place = tuple[int, int]  # node of the original, debt
 
 
 def resolve_end_anchors(nfa: NFA) -> NFA:
-    """`nfa` itself if it has no end assertions, else its equal that has none."""
+    """An equivalent NFA without end assertions; `nfa` itself if it has none."""
     if not any(kind in _DEBTS for kind in nfa.anchors.values()):
         return nfa
     return _Resolver(nfa).resolve()

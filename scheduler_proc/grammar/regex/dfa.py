@@ -73,7 +73,7 @@ def finish(graph: StateGraph, byte_class: np.ndarray) -> ByteDFA:
 
 
 def finish_minimal(graph: StateGraph, byte_class: np.ndarray) -> ByteDFA:
-    """The same for a graph that is known to be minimal and trimmed: only arranged as arrays."""
+    """`finish` for a graph that is known to be minimal and trimmed: only arranged as arrays."""
     return _canonical(_dense(graph, byte_class), np.array(graph.accepting, bool), byte_class)
 
 

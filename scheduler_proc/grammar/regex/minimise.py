@@ -52,7 +52,7 @@ def _refine(table: np.ndarray, block: np.ndarray) -> np.ndarray:
 def _split(
     table: np.ndarray, block: np.ndarray, active: np.ndarray, sizes: np.ndarray, num_blocks: int
 ) -> tuple[np.ndarray, int]:
-    """Split the blocks of the `active` states; which states changed their block.
+    """Split the blocks of the `active` states; returns which states changed their block.
 
     The states of a block that are not active still lead to the same blocks as each other, and to
     others than every active one.

@@ -55,7 +55,7 @@ def build_nfa(node: Node) -> NFA:
 
 
 def estimate(node: Node) -> int:
-    """About how many nodes `node` takes; never too few by more than a node per AST node."""
+    """About how many nodes `node` takes; too few by one per AST node at most."""
     match node:
         case Literal(text):
             return len(text.encode())
@@ -122,7 +122,7 @@ class _NfaBuilder:
         return entry
 
     def _texts(self, texts: list[bytes], target: int) -> int:
-        """One of the texts: with common beginnings and ends shared."""
+        """One of the texts, with common beginnings and ends shared."""
         dawg = build_dawg(texts, MAX_NODES)
         base = len(self._nfa.edges)
         for edges, final in zip(dawg.edges, dawg.final, strict=True):

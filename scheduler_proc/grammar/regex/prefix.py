@@ -3,7 +3,7 @@ to and including the first occurrence of some bytes.
 
 Each is put in front of a state graph as a chain of states: state i has just read the first i of the
 bytes, and the last one leads to the graph's start. For free output the chain is the
-Knuth-Morris-Pratt automaton of the bytes: where another byte comes, it goes back and not astray.
+Knuth-Morris-Pratt automaton of the bytes: at another byte it goes back as far as it must.
 
 Source: Knuth, Morris, Pratt, "Fast pattern matching in strings", SIAM J. Comput. 6(2), 1977.
 """

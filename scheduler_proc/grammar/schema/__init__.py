@@ -21,9 +21,9 @@ from srt.wire.constraint import Whitespace
 class PreparedSchema:
     """A schema in the core that the back ends print exactly.
 
-    `regex`, in the syntax of Python's `re`, says all of it where the schema is flat, and is None
-    elsewhere. `schema` and `grammar` raise GrammarError for what they cannot say; of `grammar`,
-    where there is no `regex`, `prepare` has seen to that. `plan` has the shapes of all its parts.
+    `regex`, in the syntax of Python's `re`, says all of it if the schema is flat; otherwise it is
+    None. `schema` and `grammar` raise GrammarError for what they cannot say; if `regex` is None,
+    `prepare` has made sure that `grammar` does not. `plan` has the shapes of all its parts.
     """
 
     def __init__(self, plan: SchemaPlan, whitespace: Whitespace) -> None:
@@ -45,7 +45,7 @@ class PreparedSchema:
             return printed_rules(self.plan, self._whitespace)
 
 
-@lru_cache(maxsize=4)  # who chooses the back end asks first, and the back end again
+@lru_cache(maxsize=4)  # asked for twice: to choose the back end, and by the back end
 def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
     """Read a JSON Schema. Raises GrammarError naming the keyword and its JSON pointer.
 
@@ -59,5 +59,5 @@ def prepare(source: str, whitespace: Whitespace) -> PreparedSchema:
         if prepared.regex is None:
             _ = prepared.grammar
         return prepared
-    except RecursionError:  # such as a name of a thousand characters, whose complement is as deep
+    except RecursionError:  # the complement of a name of 1000 characters is as deep
         raise GrammarError("the JSON schema is nested too deeply") from None

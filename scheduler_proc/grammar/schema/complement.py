@@ -61,7 +61,7 @@ class Complement:
                 yield from negated()
 
     def _not_values(self) -> Iterator[Shape]:
-        """All values but those of a `const` or `enum`."""
+        """All values except those of a `const` or `enum`."""
         shapes = self._keywords.values()
         literals = [x for shape in shapes if isinstance(shape, Values) for x in shape.literals]
         values = [literal.value for literal in literals]
@@ -149,7 +149,7 @@ class Complement:
 
 
 def opposite(need: Need) -> Need:
-    """The complement of a need of one atom; of none, which everything meets, there is none."""
+    """The complement of a need of one atom; an empty need, which everything meets, has none."""
     return tuple((number, not holds) for number, holds in need)
 
 

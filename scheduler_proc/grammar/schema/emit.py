@@ -27,9 +27,9 @@ from scheduler_proc.grammar.schema.shapes import (
 )
 
 _UNIVERSE = frozenset(UNIVERSE)
-# Beside `properties` it stands for all other names: llguidance leaves those listed out of it, in
-# the spelling of its own, and applies its schema to them too. Their complement as a pattern, which
-# is needed where that would not be right, is compiled several times more slowly.
+# Beside `properties` this stands for all other names: llguidance excludes the listed ones itself,
+# in its own spelling, but applies the schema here to them too. Where that would be wrong, their
+# complement is written as a pattern, which is compiled several times more slowly.
 _ANY_NAME = "^[\\s\\S]*$"
 _MOST_REMAINDERS = 2**20  # of a multiple, each a state of its automaton
 

@@ -2,7 +2,7 @@
 
 Called by `prepare` with the same plan as the other emitter; the language is exactly the same. A
 schema is flat if no part of it refers to itself and objects are closed
-(`additionalProperties: false`); others, and such as would take a large regex, give None.
+(`additionalProperties: false`); others, and those that need a large regex, give None.
 """
 
 import json

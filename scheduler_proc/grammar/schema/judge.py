@@ -1,6 +1,6 @@
 """Whether one given value meets a need or lies in a shape, exactly.
 
-Called to filter the values of `const` and `enum` by everything that stands beside them; what
+Called to filter the values of `const` and `enum` by all keywords beside them; what
 cannot be printed as a grammar, such as a negated pattern, can still be judged here.
 """
 

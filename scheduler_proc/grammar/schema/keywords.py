@@ -136,7 +136,7 @@ class Keywords:
         )
 
     def dependencies(self) -> Iterator[tuple[str, Need, Need]]:
-        """Names, that they are there, and what depends on it."""
+        """For each name: the need that it is present, and what must hold then."""
         for keyword in DEPENDENCIES:
             for name, wanted in self.named(keyword).items():
                 present = self.made({"type": "object", "required": [name]})
@@ -148,7 +148,7 @@ class Keywords:
     # ---- Types, values and references ----
 
     def types(self) -> Shapes:
-        """Of what types its values are, one shape for each."""
+        """The types of its values, one shape for each."""
         given = self.schema.get("type")
         if "type" not in self.schema:
             return UNIVERSE

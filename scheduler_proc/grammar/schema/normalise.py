@@ -42,7 +42,7 @@ class Normaliser(Unions):
         schema = place.schema
         if isinstance(schema, bool):
             return UNIVERSE if schema == holds else ()
-        if place.draft <= 7 and "$ref" in schema:  # what stands beside it is ignored there
+        if place.draft <= 7 and "$ref" in schema:  # keywords beside it are ignored in these drafts
             return self.atom((self.document.resolve(schema["$ref"], number), holds))
         keywords = Keywords(self.document, number, schema)
         return self._holds(keywords) if holds else self._fails(keywords)
@@ -57,8 +57,8 @@ class Normaliser(Unions):
         return shapes
 
     def _parts(self, keywords: Keywords) -> Iterator[Shapes]:
-        """The conjuncts of a subschema but for its values, its own properties first: that is
-        their order."""
+        """The conjuncts of a subschema except its values. Its own properties come first, because
+        that decides the order of properties in outputs."""
         schema = keywords.schema
         if schema.keys() & _OWN:
             yield self._own(keywords)
@@ -151,8 +151,8 @@ class Normaliser(Unions):
         return self.union(needs, keywords.number)
 
     def _dependencies(self, keywords: Keywords) -> Shapes:
-        """A property is absent, or what depends on it holds; nothing does for what is no object,
-        and so nothing is evaluated by it there."""
+        """A property is absent, or what depends on it holds. In a value that is no object nothing
+        depends on it, so that nothing counts as evaluated."""
         shapes: Shapes = UNIVERSE
         for name, present, need in keywords.dependencies():
             absent = keywords.made({"properties": {name: False}})
@@ -161,7 +161,7 @@ class Normaliser(Unions):
         return shapes
 
     def _property_names(self, keywords: Keywords) -> Shapes:
-        """Few names are listed; of sets of them there may be any."""
+        """Single names become listed properties, sets of names become patterns."""
         shapes = self.shapes(keywords.need(keywords.schema["propertyNames"], "propertyNames"))
         if Strings() in shapes:
             return UNIVERSE

@@ -21,8 +21,8 @@ _NEVER = r"[^\s\S]"
 
 
 def takes_regex(shape: Numbers) -> bool:
-    """Whether llguidance's ranges are wrong about a shape: they take the bound in `(1, 1.5)`, want
-    the last digit of one written out, and round what is beyond EXACT."""
+    """Whether llguidance's ranges are wrong about a shape: they include the bound in `(1, 1.5)`,
+    require the last digit of a bound to be written, and round what is beyond EXACT."""
     bounds = [bound[0] for bound in (shape.low, shape.high) if bound]
     is_fine = not shape.multiple and any(bound.denominator != 1 for bound in bounds)
     return bool(shape.fractional) or is_fine or any(abs(bound) > EXACT for bound in bounds)
@@ -55,7 +55,7 @@ def _rounded_up(bound: Fraction, excluded: bool) -> tuple[Fraction, bool]:
 
 
 def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool] | None) -> str:
-    """The integers between bounds that are such themselves, with zero spelled without a sign."""
+    """The integers between bounds that are integers themselves; zero has no sign."""
     least, most = low and int(low[0]), high and int(high[0])
     options = []
     if least is None or least < 0:
@@ -67,7 +67,7 @@ def integer_regex(low: tuple[Fraction, bool] | None, high: tuple[Fraction, bool]
 
 
 def _naturals(first: int, last: int | None) -> str:
-    """By their numbers of digits."""
+    """The digit strings between two bounds (None: no upper one), by their numbers of digits."""
     if last is None and first == 0:
         return _NATURAL
     digits = len(str(first))

@@ -1,4 +1,4 @@
-"""All needs that an output can reach, each as printable shapes, without those that none can meet.
+"""All needs that an output can reach, each as printable shapes, without those that cannot be met.
 
 Both emitters read it. Invariant: every shape left here has at least one finite value, but for
 string conditions that only the back end can compare.
@@ -106,7 +106,7 @@ def parts_of(shape: Shape) -> list[Need]:
 
 
 def _needed(shape: Shape) -> list[Need]:
-    """Those parts without which the shape has no value."""
+    """The parts without which the shape has no value."""
     match shape:
         case Arrays():
             count = min(shape.least, len(shape.prefix) + 1)

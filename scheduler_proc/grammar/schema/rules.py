@@ -128,8 +128,8 @@ class _Rules:
         return self._in("[]", tail)
 
     def _paths(self, shape: ItemPaths) -> str:
-        """One rule for each state, of the arrays that lead there: recursion at the left is cheap
-        in long arrays."""
+        """One rule for each state, for the arrays that lead there: left recursion is cheap in long
+        arrays."""
         leading = {state for _, _, state in shape.arcs}
         names = {state: self._rule("") for state in sorted(leading)}
         for state, name in names.items():
@@ -166,8 +166,8 @@ class _Rules:
     # ---- Objects ----
 
     def _object(self, shape: Objects) -> str:
-        """Two rules for each listed member: with one in front of it, or none. If members are
-        counted, the parameter has their number."""
+        """Two rules for each listed member: one with a member in front of it, one without. If
+        members are counted, the parameter has their number."""
         is_counted = shape.least > 0 or shape.most is not None
         _check_length(len(shape.properties))
         same, more = ("::_", "::incr(_)") if is_counted else ("", "")

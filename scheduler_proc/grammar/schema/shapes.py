@@ -56,7 +56,7 @@ def _integral(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Values:
-    """Finitely many values, of any type. null and booleans are always given so."""
+    """Finitely many values, of any type. null and booleans are always given in this form."""
 
     literals: tuple[JsonLiteral, ...]
 
@@ -127,7 +127,7 @@ class Contains:
 
 @dataclass(frozen=True)
 class Arrays:
-    """`prefix` says what the first items are, `rest` the others. `evaluated` counts the items
+    """`prefix` is what the first items are, `rest` what the others are. `evaluated` counts items
     that a keyword has spoken about, -1 for all."""
 
     prefix: tuple[Need, ...] = ()
@@ -184,7 +184,7 @@ class ItemPaths:
     accepting: frozenset[int]
 
     def cut(self, is_possible: Callable[[Need], bool]) -> "ItemPaths":
-        """Less what no array of possible items reaches."""
+        """Without the states that no array of possible items reaches."""
         arcs = [arc for arc in self.arcs if is_possible(arc[1])]
         reached, grown = {0}, True
         while grown:
@@ -357,7 +357,7 @@ def _meet_patterns(a: Objects, b: Objects) -> tuple[tuple[tuple[Strings, Need], 
         return tuple((p, both(need, other.rest)) for p, need in (*a.patterns, *b.patterns)), rest
     if {pattern for pattern, _ in a.patterns} == set(theirs):
         return tuple((p, both(need, theirs[p])) for p, need in a.patterns), rest
-    # Names that match patterns of both must meet both, and the rest of whichever they do not.
+    # Names that match patterns of both must meet both; if of one only, the rest of the other.
     merged: dict[Strings, Need] = {}
     for shape in (a, b):
         for pattern, need in (*shape.patterns, *unmatched(shape)):

@@ -46,7 +46,7 @@ class Simplifier:
 
     def __init__(self, normaliser: Normaliser) -> None:
         self._normaliser = normaliser
-        self._never: dict[Strings, bool] = {}  # what was asked of the back end
+        self._never: dict[Strings, bool] = {}  # answers that the back end gave
         self._compared = 0
         self._false: Need = ((normaliser.document.add(False, 0), True),)
 
@@ -117,7 +117,7 @@ class Simplifier:
         return [ItemPaths(tuple(found), accepting)]
 
     def _of_all(self, shape: Arrays) -> list[Shape] | None:
-        """Where all items are such as are wanted, or none may be; None elsewhere."""
+        """The shapes if a `contains` must hold for no item, or holds for all; otherwise None."""
         for i, wanted in enumerate(shape.contains):
             others = (*shape.contains[:i], *shape.contains[i + 1 :])
             no: Need = ((wanted.atom[0], not wanted.atom[1]),)
@@ -220,7 +220,7 @@ class Simplifier:
     # ---- Objects ----
 
     def _objects(self, shape: Objects) -> list[Shape]:
-        """Less the bounds on the number of members that say nothing."""
+        """The object without bounds on the number of members that follow from the rest."""
         shape = self._listed_required(shape)
         required = set(shape.required)
         empty = {name for name, need in shape.properties if self._normaliser.is_empty(need)}
@@ -239,7 +239,7 @@ class Simplifier:
         return [replace(shape, least=shape.least if least else 0, most=most)]
 
     def _with_some(self, shape: Objects) -> list[Objects]:
-        """The names of which one must be there: one that is listed, or, left in `some`, another."""
+        """For each set of names, require one of them: a listed one, or one left in `some`."""
         found = [replace(shape, some=())]
         for names, place in shape.some:
             split: list[Objects] = []
@@ -256,7 +256,7 @@ class Simplifier:
         return found
 
     def _apart(self, shape: Objects) -> Objects:
-        """The same with patterns of which each name matches one at most."""
+        """The same object, with patterns such that each name matches at most one."""
         place = f"{shape.limits_at}/patternProperties"
         names = [names for names, _ in shape.patterns]
         if all(each == Strings(patterns=each.patterns[:1]) for each in names):
@@ -279,7 +279,7 @@ class Simplifier:
         return replace(shape, patterns=found, rest=self._false)
 
     def _pieces(self, strings: Strings, others: list[Strings], place: str) -> list[Strings]:
-        """What of a set lies in each of others, where that is something."""
+        """The parts of a set that lie in each of `others`, without empty ones."""
         found = []
         for piece in (meet_strings(strings, other) for other in others):
             if piece is None or _are_apart(piece):

@@ -27,8 +27,8 @@ _IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "dependentSchemas"
 
 
 def watched(document: Document) -> frozenset[int]:
-    """The subschemas of which an `unevaluated*`, their own or that of a subschema that applies
-    them to the same value, asks what they evaluate."""
+    """The subschemas for which it matters what they evaluate: they have an `unevaluated*`, or a
+    subschema that applies them to the same value has one."""
     found: set[int] = set()
     todo = [
         number
@@ -44,7 +44,7 @@ def watched(document: Document) -> frozenset[int]:
 
 
 def _applied(document: Document, number: int) -> Iterator[int]:
-    """The subschemas that one applies to the value that it is about itself."""
+    """The subschemas that a subschema applies to its own value."""
     schema = document.places[number].schema
     if not isinstance(schema, dict):
         return
@@ -85,8 +85,8 @@ def restrict_members(shape: Shape, need: Need, keywords: Keywords) -> Shape:
 
 
 def closed(shape: Shape, false: Need) -> Shape:
-    """With `x-closed`, an object that lists properties, if only none, has those and the required
-    ones only."""
+    """With `x-closed`, an object that has a list of properties, even an empty one, may have only
+    those and the required ones."""
     if not isinstance(shape, Objects) or shape.all_evaluated or shape.evaluated is None:
         return shape
     return _others_meet(replace(shape, evaluated=shape.evaluated.union(shape.required)), false)

@@ -1,8 +1,8 @@
 """Unions of shapes: what needs stand for, and their intersections, memoised and counted.
 
 The normaliser says what one subschema stands for; parts of arrays and objects are expanded only
-when asked for, so recursion is fine as long as something stands between. All work is counted
-against one budget.
+when asked for, so recursion is fine as long as an array or object stands in between. All work
+is counted against one budget.
 """
 
 from abc import ABC, abstractmethod
@@ -62,7 +62,7 @@ class Unions(ABC):
         return found
 
     def is_empty(self, need: Need, depth: int = _EMPTINESS_DEPTH) -> bool:
-        """Whether certainly nothing meets a need. False also where it is not known."""
+        """Whether it is certain that nothing meets a need. False also where it is not known."""
         if not need:
             return False
         if any(a[0] == b[0] and a[1] != b[1] for a, b in combinations(need, 2)):

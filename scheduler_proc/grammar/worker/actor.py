@@ -48,12 +48,12 @@ from srt.wire.ring_messages import (
 log = logging.getLogger(__name__)
 
 MAX_CHILDREN = 2
-# Once it is up, everything that serves comes first. Its start, of which requests may wait for the
-# end, would take half a minute so on a busy machine.
+# Set once the process is up, so that what serves comes first. Not before: requests may wait for
+# its start, which would then take half a minute on a busy machine.
 NICENESS = 19
 COUNT_INTERVAL_S = 1.0
 LOG_INTERVAL_S = 10.0
-# Of a compilation's time limit, what it may take by the clock before new ones go first.
+# The part of its time limit that a compilation may take by the clock before new ones go first.
 QUANTUM = 0.1
 
 
@@ -120,8 +120,8 @@ class CompilerActor(Actor):
     # ---- beside it -----------------------------------------------------------------------------
 
     async def _warm_up(self) -> None:
-        """Load what every child would load again otherwise; requests wait meanwhile."""
-        await asyncio.sleep(0)  # the first beat goes out before
+        """Load what every child would otherwise load again; requests wait meanwhile."""
+        await asyncio.sleep(0)  # let the first beat go out first
         self._maker.rehearse()
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy the pages that it inherits
@@ -132,8 +132,8 @@ class CompilerActor(Actor):
         send_now(self._front, CompilerStarted())
 
     async def _tell_counters(self) -> None:
-        """To the front soon after they have changed, and while it waits, which shows that this
-        process lives; to the log less often."""
+        """Send the counters to the front soon after they change, and while it waits, to show that
+        this process lives; log them less often."""
         logged, logged_at = Counters(), time.monotonic()
         while True:
             await asyncio.sleep(COUNT_INTERVAL_S)

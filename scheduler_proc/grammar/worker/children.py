@@ -1,9 +1,9 @@
 """Runs each job in a forked child of its own, which has limits and can be killed.
 
-The compile worker runs each compilation so. A child is forked ahead of its job and rehearses: that
-takes several times longer than most compilations, because a child copies each page of its parent's
-memory that it is the first to touch. Its outcome is read as soon as it is sent; whatever a hostile
-job does to the child, the worker lives on.
+The compile worker runs each compilation like this. A child is forked before there is a job for it,
+and rehearses: that takes several times longer than most compilations, because a child copies each
+page of its parent's memory that it is the first to touch. Its outcome is read as soon as it is
+sent; whatever a hostile job does to the child, the worker lives on.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from srt.tasks import TaskSet
 
 log = logging.getLogger(__name__)
 
-# For what a child does when its outcome is known, and children that may be at it: more, and the
-# next job waits for one of them.
+# How long a child may go on once its outcome is known, and how many children may do so: if there
+# are more, the next job waits for one of them.
 FINISH_S = 10.0
 MAX_FINISHING = 4
 # What allocators write before they abort: of Rust, of C++.
@@ -42,8 +42,8 @@ _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class _Child(NamedTuple):
-    """A child that is alive or was not waited for: its pid, a descriptor that is readable when it
-    has ended, our end of the socket to it, and what it writes as errors."""
+    """A child that is alive or was not waited for: its pid, a descriptor that becomes readable when
+    it ends, our end of the socket to it, and the file for its errors."""
 
     pid: int
     pidfd: int
@@ -80,7 +80,7 @@ class Children:
                 log.warning("no child was forked ahead: %s", error)
 
     async def run(self, job: bytes) -> Outcome:
-        """What a child makes of a job, which is not empty, or how it failed otherwise.
+        """The outcome of a job (which is not empty): its child's report, or how the child failed.
 
         Cancelling kills the child. Raises OSError if none can be forked.
         """
@@ -140,8 +140,8 @@ class Children:
         return child
 
     def _see_off(self, child: _Child, *, kill: bool) -> None:
-        """Let a child finish, or kill it, and wait for its end beside: to give back its memory
-        takes a child of low priority long on a busy machine."""
+        """Let a child finish, or kill it, and wait for its end in a task: on a busy machine a child
+        of low priority takes long to give back its memory."""
         if kill:
             os.kill(child.pid, signal.SIGKILL)
         task = self._finishing.start(_ended(child, FINISH_S))
@@ -182,7 +182,7 @@ class _CpuLimit:
         self._timer.cancel()
 
     def _check(self) -> None:
-        """Now, and again when it may be over: CPU time is hardly faster than the clock."""
+        """Look now, and again when it may be over: CPU time hardly runs faster than the clock."""
         left = self._end - time.clock_gettime(self._clock)
         if left <= 0:
             self.is_over = True
@@ -194,7 +194,7 @@ class _CpuLimit:
 def _kill(pid: int) -> int:
     """Make sure that a child has ended; its wait status."""
     with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # it does nothing to one that has ended
+        os.kill(pid, signal.SIGKILL)  # this does nothing to a child that has ended
     return os.waitpid(pid, 0)[1]
 
 
@@ -215,7 +215,7 @@ async def _exchange(child: _Child, job: bytes) -> bytes:
 
 
 async def _ended(child: _Child, seconds: float) -> None:
-    """Until a child has ended, or so much time is over."""
+    """Wait until a child has ended or the time is over."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(child.pidfd, ended.set)
     try:

@@ -1,5 +1,5 @@
-"""The life of a forked child: it gets one job, does it within limits of time and memory, tells the
-outcome, and ends.
+"""The life of a forked child: it gets one job, does it within limits of time and memory, reports
+the outcome, and ends.
 
 Called by `children`, in the child. A child uses none of its parent's sockets, files or threads,
 and dies with it.
@@ -51,7 +51,7 @@ class Outcome(Struct, frozen=True, array_like=True):
 
 
 class Work(Protocol):
-    """What children do. All of it is called in a child."""
+    """What children do. All methods are called in a child."""
 
     def rehearse(self) -> None:
         """Touch what a job will need: called in a child that was forked ahead of its job."""
@@ -116,7 +116,7 @@ def _outcome(work: Work, job: bytes) -> Outcome:
 
 def _limit(limits: Limits) -> tuple[int, int]:
     """Set the limits, and return those on memory that held before."""
-    # For the case that the parent cannot kill.
+    # In case the parent cannot kill it.
     seconds = math.ceil(time.process_time() + limits.seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_BYTES, MAX_BYTES))

@@ -1,5 +1,5 @@
-"""Which of the waiting constraints are compiled now: short ones do not wait behind long ones, nor
-one asker's behind another's.
+"""Which of the waiting constraints are compiled now: short ones do not wait for long ones, nor
+one asker's for another's.
 
 Nobody knows beforehand how long a compilation takes, so each begins in the quick lane. What is
 still running after a quantum goes over to the long lane, if there is room in it; else it makes way
@@ -28,7 +28,7 @@ class Changes(Generic[Job]):
 
 @dataclass
 class _Run:
-    """When a job began, and who asks for it: the first has had a turn for it."""
+    """When a job began, and who asks for it; the first of these has had a turn for it."""
 
     began: float
     askers: list[bytes]
@@ -51,15 +51,15 @@ class Lanes(Generic[Job]):
 
     @property
     def waiting(self) -> list[Job]:
-        """Those that do not run."""
+        """The jobs that wait."""
         return [*self._put_off, *self._new]
 
     def waiting_for(self, asker: bytes) -> list[Job]:
-        """Those of one asker, the newest last."""
+        """One asker's jobs that wait, the newest last."""
         return [*self._put_off.lane(asker), *self._new.lane(asker)]
 
     def askers(self) -> set[bytes]:
-        """Those for whom something waits."""
+        """The askers for whom a job waits."""
         return self._put_off.askers() | self._new.askers()
 
     def add(self, job: Job, asker: bytes = b"") -> None:
@@ -72,7 +72,7 @@ class Lanes(Generic[Job]):
             self._new.add(job, asker)
 
     def remove(self, job: Job) -> None:
-        """It has ended, or is not wanted any more."""
+        """Remove a job that has ended or is not wanted any more."""
         if self._runs.pop(job, None) is not None:
             self._long.discard(job)
         else:
@@ -80,26 +80,26 @@ class Lanes(Generic[Job]):
             self._put_off.remove(job)
 
     def next_change_s(self) -> float | None:
-        """When to ask again although nothing has happened: when the first quick job that stands
-        in the way of others has had its quantum."""
+        """When to ask again even if nothing happens until then: when the first quick job that
+        keeps others waiting has had its quantum."""
         quick = self._quick()
         if not self._new or not quick:
             return None
         return self._runs[quick[0]].began + self._quantum_s
 
     def changes(self, now: float) -> Changes[Job]:
-        """What to stop and start at the time `now`; it counts as done."""
+        """What to stop and start at the time `now`; it is taken as done."""
         made: Changes[Job] = Changes()
         overdue = [j for j in self._quick() if now >= self._runs[j].began + self._quantum_s]
         while overdue and len(self._long) < self._slots:
             self._long.add(overdue.pop(0))
         self._start_put_off(now, made)
         self._start_new(now, overdue, made)
-        self._start_put_off(now, made)  # of those who have just made way, and have nothing else
+        self._start_put_off(now, made)  # jobs that just made way, if their askers have no others
         return made
 
     def _start_put_off(self, now: float, made: Changes[Job]) -> None:
-        """Where there is room in the long lane, or one has more of it than another."""
+        """Start jobs where the long lane has room, or one asker has more of it than another."""
         while self._put_off:
             asker = self._put_off.next_asker(self._shares())
             if self.num_running >= self._slots:
@@ -140,7 +140,7 @@ class Lanes(Generic[Job]):
         return of_most[-1] if of_most else None
 
     def _join(self, run: _Run, asker: bytes) -> None:
-        """It counts for the asker for whom least runs."""
+        """One more asks for the job, which counts for the asker for whom least runs."""
         if asker not in run.askers:
             run.askers.append(asker)
             shares = self._shares()

@@ -39,7 +39,7 @@ class ArtefactMaker:
     def rehearse(self) -> None:
         """Do what every job does, on constraints of our own."""
         for compiled in self._compiler.warm_up():
-            with suppress(GrammarError):  # it is for the exercise
+            with suppress(GrammarError):  # only the rehearsal matters
                 check_affordable(compiled, self._vocabulary)
 
     def do(self, job: bytes) -> Outcome:

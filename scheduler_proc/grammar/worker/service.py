@@ -3,7 +3,7 @@
 The worker's actor calls it and sends its answers. Each constraint is compiled once however many
 ask for it, and not at all once nobody waits for it; a few are compiled at once, a bounded number
 waits, with a bounded part for each asker, and failures are remembered. Compiling itself is
-`run`'s affair, so that nothing a constraint does can harm the service.
+`run`'s work, so that nothing a constraint does can harm the service.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ MAX_QUEUE_CHARS = 64 * 2**20
 MAX_ASKER_QUEUE = 256
 MAX_ASKER_CHARS = 16 * 2**20
 MAX_FAILURES = 4096
-_TIMER_S = 0.01  # so that what is due is due when the timer comes
-FORGET_AFTER_S = 30.0  # failures that another time may not meet
-# The scheduler maps an artefact as soon as the front has heard of it: until then it had better
-# stay, or it is compiled again. Where so much was used lately, the second time counts.
+_TIMER_S = 0.01  # added to timers, so that what they are for is due when they fire
+FORGET_AFTER_S = 30.0  # failures that may not happen again
+# The scheduler maps an artefact soon after the front hears of it: if it were removed before, it
+# would be compiled again. If too much was used recently, the second time applies.
 KEEP_S = (30.0, 2.0)
 
 Run = Callable[[str, Constraint], Awaitable[Outcome]]
@@ -46,7 +46,7 @@ class Rules(NamedTuple):
     seconds: float
     wall_s: float
     mib: int
-    max_wait_s: float  # longer in the queue, and nobody waits any more
+    max_wait_s: float  # after this time in the queue, nobody waits any more
     quantum_s: float  # a compilation that takes longer may have to make way for new ones
 
 
@@ -65,7 +65,7 @@ class Counters:
     seconds: float = 0.0
 
     def totals(self) -> dict[str, float]:
-        """By the names that the server's statistics have."""
+        """The counters by their names in the server's statistics."""
         return {
             "num_grammar_compiled_total": self.compiled,
             "num_grammar_cache_hit_total": self.reused + self.cached,
@@ -130,7 +130,7 @@ class CompileService:
         return bool(self._pending)
 
     def ask(self, req: CompileReq) -> None:
-        """Answer a request, or see that it will be."""
+        """Answer a request, now or once its constraint is compiled."""
         key = self._key_of(req.constraint)
         failure = self._failure(key)
         if failure is not None:
@@ -170,7 +170,7 @@ class CompileService:
     # ---- the queue -----------------------------------------------------------------------------
 
     def _has_room(self, req: CompileReq) -> bool:
-        """Whether one more may wait. Where all are too many, the newest of the asker who has most
+        """Whether one more may wait. If the queue is full, the newest job of the asker who has most
         makes room for those who have less."""
         size, mine = len(req.constraint.source), self._lanes.waiting_for(req.asker)
         if len(mine) >= MAX_ASKER_QUEUE or _num_chars(mine) + size > MAX_ASKER_CHARS:
@@ -191,7 +191,7 @@ class CompileService:
             pending = _Pending(key, req.constraint, monotonic(), req.epoch)
             self._pending[key] = pending
         self._lanes.add(pending, req.asker)
-        if req.epoch != pending.epoch:  # those who asked in the epoch before have gone
+        if req.epoch != pending.epoch:  # those who asked in the previous epoch are gone
             pending.asking, pending.epoch = [], req.epoch
         if req.id not in pending.asking:  # a front asks again when the compiler has started
             pending.asking.append(req.id)
@@ -211,7 +211,7 @@ class CompileService:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        """For what changes although nothing happens: a quantum ends, or somebody's patience."""
+        """Act on what only time changes: a quantum ends, or a request has waited too long."""
         if self._timer is not None:
             self._timer.cancel()
         due = [p.since + self._rules.max_wait_s + _TIMER_S for p in self._lanes.waiting]
@@ -223,13 +223,13 @@ class CompileService:
             self._timer = loop.call_later(max(0.0, min(due) - monotonic()), self._schedule)
 
     def _refuse(self, pending: _Pending, error: ErrorInfo) -> None:
-        """One that waits is not to be compiled."""
+        """Remove a job that waits and is not to be compiled."""
         self.counters.refused += len(pending.asking)
         self._lanes.remove(pending)
         self._settle(pending, error)
 
     def _drop(self, pending: _Pending) -> None:
-        """Nobody waits for it any more."""
+        """Drop a job that nobody waits for any more."""
         del self._pending[pending.key]
         self._lanes.remove(pending)
         self._stop(pending)
@@ -248,7 +248,7 @@ class CompileService:
             outcome = Outcome("crash", str(error))
         seconds = monotonic() - started
         if pending.task is not asyncio.current_task():
-            return  # stopped, and something failed on the way out: it is not waited for any more
+            return  # it was stopped and failed while ending: nobody waits for it any more
         self._lanes.remove(pending)
         self._settle(pending, self._conclude(pending, outcome, seconds))
         self._schedule()
@@ -309,7 +309,7 @@ class CompileService:
         return ErrorInfo(OVERLOADED, reason, retryable=True)
 
     def _make_room(self, key: str) -> ErrorInfo | None:
-        """Hold the folder to its bound, without what was used just now."""
+        """Hold the folder to its bound, but keep what was used just now."""
         if any(map(self._folder.trim, KEEP_S)):
             return None
         self._folder.discard(key)

@@ -1,7 +1,7 @@
 """The compile worker's last question to a grammar: can the scheduler afford it?
 
 A grammar of llguidance or xgrammar is compiled again where it is loaded, and its masks are
-computed between two steps. What is too slow at that, or fails at once, is refused here, where it
+computed between two steps. What is too slow for that, or fails at once, is refused here, where it
 costs nobody else anything. Random walks find the common cases; `allowance` bounds the others.
 """
 

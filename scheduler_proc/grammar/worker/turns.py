@@ -1,8 +1,8 @@
 """A queue of jobs that is fair to those who ask: each asker has a lane, and lanes take turns.
 
 Who runs least goes first, and among those who run alike the one whose turn was longest ago: a
-flood of one asker's jobs delays its own only. A job of several askers stands in the lanes of all,
-and goes by the best of them.
+flood of one asker's jobs delays only that asker. A job of several askers stands in the lanes of
+all, and the lane whose turn comes first counts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ class Turns(Generic[Job]):
     """Jobs that wait, in a lane for each asker; a lane is in order of arrival."""
 
     def __init__(self) -> None:
-        self._lanes: dict[bytes, dict[Job, None]] = {}  # the longest ago served first
+        self._lanes: dict[bytes, dict[Job, None]] = {}  # those served longest ago come first
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -36,11 +36,11 @@ class Turns(Generic[Job]):
         return set(self._lanes)
 
     def add(self, job: Job, asker: bytes) -> None:
-        """At the end of a lane, if it is not in it."""
+        """Add a job at the end of a lane, unless it is in it."""
         self._lanes.setdefault(asker, {})[job] = None
 
     def remove(self, job: Job) -> list[bytes]:
-        """Take a job out of all lanes; the askers."""
+        """Take a job out of all lanes; returns their askers."""
         askers = [asker for asker, lane in self._lanes.items() if job in lane]
         for asker in askers:
             del self._lanes[asker][job]

@@ -74,7 +74,7 @@ def read_gemma3(found: Mapping[str, Any], path: Path) -> DecoderConfig:
 
 
 def _gemma(keys: _GemmaKeys, local: list[bool], path: Path, **own: Any) -> DecoderConfig:
-    """What both have in common; layers have windows as `local` says if no layer_types do."""
+    """What both have in common; `local` says which layers have windows if layer_types does not."""
     activation, bias = keys.hidden_activation, keys.attention_bias
     refuse(activation != "gelu_pytorch_tanh", "hidden_activation", activation, path)
     refuse(bool(keys.use_bidirectional_attention), "use_bidirectional_attention", True, path)
@@ -96,7 +96,7 @@ def _gemma(keys: _GemmaKeys, local: list[bool], path: Path, **own: Any) -> Decod
 
 
 def _ropes(keys: _Gemma3Keys, path: Path) -> tuple[Rope, Rope]:
-    """Of layers that see everything, and of those with a window."""
+    """The rope of layers that see everything, and that of layers with a window."""
     require(
         keys.rope_scaling is None or keys.rope_parameters is None,
         f"{path}: rope_scaling and rope_parameters are both given",

@@ -16,7 +16,7 @@ from scheduler_proc.models.families.keys import (
 )
 from scheduler_proc.models.families.rope_keys import read_longrope, read_rope
 
-# With what early files call it.
+# With the name that early files have for it.
 _LONGROPE = ("longrope", "su", "yarn")
 
 

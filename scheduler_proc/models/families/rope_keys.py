@@ -99,7 +99,7 @@ def _llama3(keys: RopeKeys, original: int, path: Path) -> Llama3Rope:
 
 
 def _yarn(keys: RopeKeys, original: int, context_len: int, path: Path) -> tuple[YarnRope, float]:
-    """The scaling, and what sines and cosines are times."""
+    """The scaling, and the factor of sines and cosines."""
     factor = context_len / original if keys.factor is None else _factor(keys, path)
     fast, slow = keys.beta_fast or 32.0, keys.beta_slow or 1.0
     require(0 < slow <= fast, f"{path}: yarn rope scaling needs 0 < beta_slow <= beta_fast")

@@ -31,7 +31,7 @@ class _Tokens(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """What came of a batch: `results` are q, k and v of each attention call, and hidden states."""
+    """The results of a batch: `results` are q, k, v of each attention call, and hidden states."""
 
     specs: list[AttentionSpec]
     results: list[torch.Tensor]  # each [T, ...]
@@ -40,7 +40,7 @@ class _Run(NamedTuple):
 def check_and_split(
     causal: Any, vocab_size: int, context_len: int
 ) -> tuple[SplitModel, list[AttentionSpec]]:
-    """`causal`, which gets its decoder taken out, and the attention calls of a forward pass.
+    """`causal` with its decoder taken out, and the attention calls of a forward pass.
 
     Raises ConfigError saying why the model cannot run on ragged batches.
     """
@@ -108,7 +108,7 @@ def _run(split: SplitModel, tokens: _Tokens, *, checks_masks: bool = False) -> _
 
 
 def _agree(run: _Run, at: int, other: _Run, other_at: int) -> bool:
-    """Whether token `at` of one run fared as token `other_at` of the other."""
+    """Whether token `at` of one run has the results of token `other_at` of the other."""
     pairs = zip(run.results, other.results, strict=True)
     return run.specs == other.specs and all(_are_close(a[at], b[other_at]) for a, b in pairs)
 

@@ -1,7 +1,7 @@
 """A causal model of transformers in two parts: what makes hidden states, and what makes logits.
 
 So logits can be had of some tokens only, in parts of any size. The second part is the model's own
-class with its decoder taken out: what its family does to hidden states or logits is done.
+class with its decoder taken out, so that what its family does to hidden states or logits is kept.
 """
 
 from typing import Any

@@ -108,7 +108,7 @@ def test_choices_with_a_text_before_are_longer_choices(before: str, choices: lis
     assert np.array_equal(one.accepting, other.accepting)
 
 
-# ---- free behind it ------------------------------------------------------------------------------
+# ---- free after it -------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=4), st.binary(max_size=6))

@@ -68,7 +68,7 @@ class Sampler:
 
 
 def masks(allowed: np.ndarray) -> Masks:
-    """Rows that allow everything go without a mask. Bits behind the vocabulary are set."""
+    """Rows that allow everything go without a mask. Bits after the vocabulary are set."""
     count, vocab = allowed.shape
     bits = np.ones((count, (vocab + 31) // 32 * 32), np.bool_)
     bits[:, :vocab] = allowed

@@ -82,7 +82,7 @@ def test_equal_languages_give_equal_arrays(first: str, second: str) -> None:
 
 
 def test_minimisation_of_cyclic_automata() -> None:
-    """Loops whose states are equally far from acceptance, so that only refinement tells them."""
+    """Loops whose states are equally far from acceptance, so that only refinement parts them."""
     for period in (2, 3, 7, 12):
         pattern = f"((a{{{period}}})*b)*|((a{{{2 * period}}})*b)*"
         dfa = compile_regex(pattern)
