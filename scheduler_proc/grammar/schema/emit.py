@@ -38,7 +38,7 @@ class BeyondSchemaError(GrammarError):
     """The core of JSON Schema cannot say it; a grammar can."""
 
     def __init__(self) -> None:
-        super().__init__("JSON schema: it takes a grammar, which this back end is not given")
+        super().__init__("JSON schema: this schema needs a grammar, which this back end does not take")
 
 
 class Emitter:
@@ -187,7 +187,7 @@ def _numbers(shape: Numbers) -> dict[str, Any]:
         return printed
     if int(str(shape.multiple.numerator).rstrip("0")) > _MOST_REMAINDERS:
         what = f"multipleOf {float(shape.multiple):g}"
-        raise GrammarError(f"JSON schema: {what} takes an automaton that is too large")
+        raise GrammarError(f"JSON schema: {what} needs an automaton that is too large")
     # Numbers with fewer decimal places are judged by the multiples that have this many.
     steps, unit = [least_common(shape.multiple, Fraction(1))], Fraction(1)
     while steps[-1] != shape.multiple:

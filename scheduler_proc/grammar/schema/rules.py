@@ -226,5 +226,5 @@ class _Rules:
 
 def _check_length(parts: int) -> None:
     if parts > _MAX_PARTS:  # llguidance recurses along them, and its stack has an end
-        reason = f"more than {_MAX_PARTS} properties or prefixItems take too large a grammar"
+        reason = f"more than {_MAX_PARTS} properties or prefixItems need too large a grammar"
         raise GrammarError(f"JSON schema: {reason}")
