@@ -38,7 +38,7 @@ class BeyondSchemaError(GrammarError):
     """The core of JSON Schema cannot say it; a grammar can."""
 
     def __init__(self) -> None:
-        super().__init__("JSON schema: this schema needs a grammar, which this back end does not take")
+        super().__init__("JSON schema: it needs a grammar, which this back end does not take")
 
 
 class Emitter:
