@@ -1,5 +1,5 @@
-"""What answers hold besides text: reasoning and tool calls, found while the text comes.
+"""What answers hold besides text: reasoning and tool calls, found as the text arrives.
 
-Tool calls have the same formats for the prompt, the constraint and the parser: the tokenizer
-renders tools and past calls with them, the gateway constrains and parses with them.
+The prompt, the constraint and the parser share one format of tool calls: the tokenizer renders
+tools and past calls with it, the gateway constrains and parses with it.
 """

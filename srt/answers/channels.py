@@ -2,9 +2,9 @@
 
     <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
 
-An answer is a row of such messages: those of the channel `analysis` are reasoning, and one that is
-sent to a function is a call. Called as `srt.answers.tool_parser` is. The events add up to the same
-for every way of cutting the text.
+An answer is a sequence of such messages: those of the channel `analysis` are reasoning, and one
+that is sent to a function is a call. Called as `srt.answers.tool_parser` is. The events add up to
+the same however the text is cut.
 """
 
 import re
@@ -22,7 +22,7 @@ _MARKS = (*_CLOSERS, *_OPENERS)
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 _CLOSER = re.compile(rf"\s*(?:{'|'.join(map(re.escape, _CLOSERS))})")
 _MAX_HEADER_CHARS = 256
-# The recipient stands in front of the channel or after it.
+# The recipient comes before the channel or after it.
 _HEADER = re.compile(
     r"\s*(?:<\|start\|>|<\|channel\|>|to=)(?:[^<]|<\|(?:channel|constrain)\|>)*<\|message\|>"
 )
@@ -32,14 +32,14 @@ _RECIPIENT = re.compile(r"\bto=([\w.-]+)")
 
 class ChannelReader(EventParser):
     """The parser of one answer, in which the functions `names` may be called. With `constrained`,
-    calls are known to be valid, and their arguments are given as they come. Without, a call is
-    given when it is complete and valid; one that is not is content, with all that marks it."""
+    calls are known to be valid, and their arguments are given as they arrive. Without, a call is
+    given when it is complete and valid; any other is content, marks included."""
 
     def __init__(self, names: Mapping[str, str], *, constrained: bool) -> None:
         super().__init__(self._between, is_first=False)
         self._names = names
         self._constrained = constrained
-        self._header = ""  # of the call that is read
+        self._header = ""  # of the call that is being read
         self._name = ""
         self._written: list[str] = []  # of its arguments
         self._arguments = ObjectEnd()
@@ -124,7 +124,7 @@ class ChannelReader(EventParser):
         return taken.is_over
 
     def _end(self) -> None:
-        """What was read of a message to a function is a call, or content."""
+        """A message to a function has ended: it becomes a call, or content."""
         written = "".join(self._written)
         try:
             is_call = isinstance(msgspec.json.decode(written), dict)

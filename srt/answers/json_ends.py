@@ -1,6 +1,6 @@
-"""Follows JSON through text that comes in pieces: where a value ends, and what is in a string.
+"""Follows JSON through text that arrives in pieces: where a value ends, and what is in a string.
 
-Looks at quotes and brackets only; whether the text is valid JSON is for a decoder to say.
+Looks at quotes and brackets only; whether the text is valid JSON is left to a decoder.
 """
 
 import re
@@ -13,7 +13,7 @@ _QUOTE = re.compile(r'\\.|\\|"|\n', re.S)
 
 class Taken(NamedTuple):
     """What was read of a text: `length` characters, which stand for `json`, a piece of the
-    arguments' JSON. `is_over`: they end there."""
+    arguments' JSON. `is_over`: the arguments end there."""
 
     length: int
     json: str
@@ -21,7 +21,7 @@ class Taken(NamedTuple):
 
 
 class ObjectEnd:
-    """Finds the end of an object or array; to be fed from its first bracket on."""
+    """Finds the end of an object or array; fed from its first bracket on."""
 
     def __init__(self) -> None:
         self._in_string = False
@@ -29,7 +29,7 @@ class ObjectEnd:
         self._depth = 0
 
     def feed(self, text: str) -> int:
-        """The number of characters up to the end of the value, that included; -1 if `text` does
+        """The number of characters up to and including the end of the value; -1 if `text` does
         not reach it."""
         at = 0
         while at < len(text):
@@ -52,7 +52,7 @@ class ObjectEnd:
         return Taken(len(taken), taken, length >= 0)
 
     def _closes(self, mark: str) -> bool:
-        """Take one mark; whether the value ends with it."""
+        """Read one mark; returns whether the value ends with it."""
         if mark == '"':
             self._in_string = not self._in_string
         elif mark == "\\":
@@ -64,9 +64,9 @@ class ObjectEnd:
 
 
 class StringEnd:
-    """Tells whether JSON text, fed from its start on, ends inside a string.
+    """Knows whether JSON text, fed from its start on, ends inside a string.
 
-    No string of JSON goes over the end of a line: after one, text that is no JSON is in none.
+    No JSON string spans lines, so text that is not JSON is outside strings again after a line end.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Keeps a model's reasoning, as `<think>…</think>` at the start of its answer, apart from the rest.
 
-Called by the gateway for every piece of text. The parts add up to the same for every way of
-cutting the text.
+Called by the gateway for every piece of text. The parts add up to the same however the text is
+cut.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ def reasoning_tags(chat_template: str | None) -> Tags:
 
 def has_reasoning(parser: str, chat_template: str | None) -> bool:
     """Whether answers to chats begin with reasoning. `parser` is the server's choice: "think",
-    "none", or "auto", which looks for what begins it in the model's chat template."""
+    "none", or "auto", which looks for an opening tag in the model's chat template."""
     if parser == "auto":
         return reasoning_tags(chat_template).begin in (chat_template or "")
     return parser == "think"
@@ -51,15 +51,15 @@ class ReasoningSplitter:
     """Splits one answer. `opened`: the text begins inside the reasoning, tag or not.
 
     Otherwise an answer without the tag at its start has no reasoning. Blanks at both ends of the
-    reasoning, and those after it, belong to neither part. Reasoning that does not end, as when
-    the length runs out, is all there is.
+    reasoning, and those after it, belong to neither part. If the reasoning does not end, as when
+    the length runs out, there is no answer after it.
     """
 
     def __init__(self, *, opened: bool, tags: Tags = THINK) -> None:
         self._opened = opened
         self._tags = tags
         self._rest = ""
-        self._blanks: list[str] = []  # of no part yet
+        self._blanks: list[str] = []  # not yet assigned to a part
         self._step = self._at_start
         self._parts: list[Part] = []
 

@@ -1,7 +1,7 @@
-"""Takes tool calls out of a model's text, as the text comes, in formats that have a `Reading`.
+"""Takes tool calls out of a model's text as it arrives, in formats that have a `Reading`.
 
-Called as `srt.answers.tool_parser` is, which knows the one other format; `call_parser` chooses. The
-events add up to the same for every way of cutting the text.
+Called as `srt.answers.tool_parser` is, which reads the one other format; `call_parser` chooses. The
+events add up to the same however the text is cut.
 """
 
 import re
@@ -16,7 +16,7 @@ from srt.answers.tool_format import Reading, ToolFormat
 from srt.answers.tool_parameters import ParameterBlocks, Parameters
 from srt.answers.tool_parser import ToolCallParser
 
-MAX_PIECE_CHARS = 256  # of all between calls, and between a call's beginning and its arguments
+MAX_PIECE_CHARS = 256  # of the text between calls, and between a call's beginning and its arguments
 
 
 def call_parser(
@@ -28,14 +28,14 @@ def call_parser(
         return ChannelReader(names, constrained=constrained)
     if form.reading is None:
         return ToolCallParser(form, names, constrained=constrained, is_first=is_first)
-    # Where another answer of JSON may begin like a call, nothing is known before its end.
+    # An answer in JSON may begin like a call: which it is, is known only at its end.
     constrained = constrained and not (is_first and form.reading.is_first)
     return CallReader(form, form.reading, names, constrained=constrained, is_first=is_first)
 
 
 class CallReader(EventParser):
-    """The parser of one answer. Calls that nothing has constrained are given when they are complete
-    and valid; others are content, with all that marks them."""
+    """The parser of one answer. Unconstrained calls are given when they are complete and valid;
+    invalid ones are content, marks included."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class CallReader(EventParser):
         constrained: bool,
         is_first: bool,
     ) -> None:
-        # What is constrained may have text before calls, in which these are unmistakable.
+        # Constrained answers may have text before calls, where the openers are unmistakable.
         super().__init__(self._outside, is_first or (reading.is_first and not constrained))
         self._reading = reading
         self._in_blocks = form.in_blocks
@@ -54,7 +54,7 @@ class CallReader(EventParser):
         self._names = names
         self._constrained = constrained
         self._opener = form.begin if constrained and reading.is_first else reading.opener
-        self._raw = ""  # of the call that is read
+        self._raw = ""  # of the call that is being read
         self._name = ""
         self._written: list[str] = []  # of its arguments
         self._json: list[str] = []
@@ -73,7 +73,7 @@ class CallReader(EventParser):
         return found
 
     def _match(self, pattern: re.Pattern[str], final: bool) -> re.Match[str] | bool:
-        """What the rest begins with; True if it certainly does not, False if that is not known."""
+        """The match at the start of the rest; True if there is certainly none, False if unknown."""
         found = pattern.match(self._rest[:MAX_PIECE_CHARS])
         return found or final or len(self._rest) >= MAX_PIECE_CHARS
 
@@ -157,7 +157,7 @@ class CallReader(EventParser):
         return isinstance(value, dict)
 
     def _is_none(self) -> None:
-        """What has been read of a call is content."""
+        """What was taken for a call so far is content."""
         self._give(self._raw + "".join(self._written))
         self._raw, self._written = "", []
         self._step = self._outside

@@ -1,7 +1,7 @@
 """The structural tag that makes a model's tool calls valid, built from the same format as the
 parser.
 
-Called by the gateway. Invariant: text that matches the tag is parsed into calls without a rest.
+Called by the gateway. Invariant: text that matches the tag is parsed into calls, all of it.
 """
 
 import json
@@ -57,7 +57,7 @@ class ToolPlan(Struct, frozen=True, kw_only=True):
         return _structural(self._only_calls(form, tags))
 
     def places(self, form: ToolFormat, has_answer: bool) -> list[str]:
-        """Where the tags of `tools` stand in the structural tag, in their order."""
+        """Where the tags of `tools` are in the structural tag, in order."""
         at = "/format/elements/0" if has_answer else "/format"
         if self.choice == "auto" and not has_answer and _is_wrapped(form):
             at += "/tags/0"

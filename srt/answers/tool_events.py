@@ -13,7 +13,7 @@ class Content(NamedTuple):
 
 
 class Reasoning(NamedTuple):
-    """Text of the model's reasoning, in formats that have it in the same row as calls."""
+    """Text of the model's reasoning, in formats that mix it with calls."""
 
     text: str
 
@@ -26,7 +26,7 @@ class CallStart(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """What is new of the JSON text of a call's arguments."""
+    """The new part of the JSON text of a call's arguments."""
 
     call: int
     text: str
@@ -38,15 +38,15 @@ ToolEvent = Content | Reasoning | CallStart | CallArguments
 class EventParser:
     """A parser of one answer, as a machine of steps: each takes what it can from `_rest`, and says
     whether the next one may go on. `num_calls` have begun so far. With `is_first`, an answer that
-    has content before its calls has none."""
+    begins with content has no calls."""
 
     def __init__(self, first_step: Callable[[bool], bool], is_first: bool) -> None:
         self.num_calls = 0
         self._is_first = is_first
         self._step = first_step
-        self._rest = ""  # text that no event has reported
+        self._rest = ""  # text that no event has reported yet
         self._events: list[ToolEvent] = []
-        self._blanks: list[str] = []  # not given out: a call may follow
+        self._blanks: list[str] = []  # held back: a call may follow
         self._has_content = False
 
     @property
@@ -55,8 +55,8 @@ class EventParser:
         raise NotImplementedError
 
     def feed(self, text: str, final: bool = False) -> list[ToolEvent]:
-        """The events of `text`, the next piece; `final` says that it is the last one. The time of
-        a piece grows with its square: what is long is to be fed in slices."""
+        """The events of `text`, the next piece; `final` says that it is the last one. The time
+        grows with the square of a piece's length, so long text must be fed in slices."""
         self._rest += text
         self._events = []
         while self._step(final):
@@ -66,7 +66,7 @@ class EventParser:
         return self._events
 
     def _finds(self, opener: str, final: bool) -> bool:
-        """Whether the rest holds `opener`, and then begins with it: what is before is content."""
+        """Give out what is before `opener` as content; whether the rest then begins with it."""
         before, found, _ = self._rest.partition(opener)
         held = 0 if found or final else overlap(before, opener)
         before = before[: len(before) - held]
@@ -86,7 +86,7 @@ class EventParser:
             self._events.append(CallArguments(self.num_calls - 1, text))
 
     def _give(self, text: str) -> None:
-        """`text` is content; its last blanks wait for what comes."""
+        """`text` is content; its trailing blanks wait for what follows."""
         if not text or text.isspace():
             self._blanks.append(text)
             return

@@ -1,7 +1,7 @@
-"""The texts that stand for tool calls: a `ToolFormat` for each way that models are trained on.
+"""The texts that stand for tool calls: a `ToolFormat` for each form that models are trained on.
 
 The constraint, the parser and the prompt are made from it, so they cannot disagree. A model's chat
-template says which is its own; one that writes no calls is given `HERMES` as text.
+template shows which is its own; with one that writes no calls, `HERMES` is described as text.
 """
 
 import json
@@ -27,9 +27,9 @@ Write one such block for every call. The results come back in {result_begin} tag
 
 
 class Reading(NamedTuple):
-    """How calls are found, also in what no constraint has made. Calls begin at `opener`: each is
-    `head`, a JSON object, `tail`, and what follows begins with one of `follow`: `more` before
-    another call, or `end`. With `is_first` they are the beginning of the answer."""
+    """How calls are found, in unconstrained answers too. Calls begin at `opener`: each is
+    `head`, a JSON object, `tail`, and then one of `follow`: `more` before
+    another call, or `end`. With `is_first` they begin the answer."""
 
     opener: str
     head: re.Pattern[str]  # from the opener or from after `more`, with the group "name"
@@ -45,12 +45,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     a JSON object, `closing`; `separator` between two, `last` after all.
 
     Names hold no character that JSON would escape, so a call's head is the same text everywhere.
-    `marks` are the control tokens among it, and among what the model writes around its reasoning:
-    wherever the model writes them they are text. With `short_ids`, templates take ids of nine
-    characters only; with `in_blocks` there is a block of text for each argument, in place of an
-    object (see `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and calls are
-    messages of channels (see `srt.answers.channels`). `reading` is for the others, less `HERMES`,
-    whose `end` tag says where a call is over, and which alone has tags for prompts.
+    `marks` are the control tokens in these pieces, and in what the model writes around its
+    reasoning: wherever the model writes them they are text. With `short_ids`, templates take ids
+    of nine characters only; with `in_blocks` there is a block of text for each argument, in place
+    of an object (see `srt.answers.tool_parameters`); with `in_channels` reasoning, answer and
+    calls are messages of channels (see `srt.answers.channels`). `reading` is for the others except
+    `HERMES`, whose `end` tag marks the end of a call, and which alone has tags for prompts.
     """
 
     begin: str
@@ -100,7 +100,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
 
 def tool_object(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as chat templates and models know it: OpenAI's JSON, without what was left out."""
+    """A tool as chat templates and models know it: OpenAI's JSON, without fields not given."""
     function: dict[str, Any] = {"name": tool.name}
     if tool.description:
         function["description"] = tool.description
@@ -110,7 +110,7 @@ def tool_object(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _short_id(call_id: str) -> str:
-    """Nine letters and digits, which is what Mistral's templates take."""
+    """Nine letters and digits, as Mistral's templates require."""
     return re.sub("[^a-zA-Z0-9]", "", call_id)[-9:].rjust(9, "0")
 
 
@@ -125,7 +125,7 @@ def message_object(
 ) -> dict[str, Any]:
     """A message as OpenAI's JSON (arguments as text), or as chat templates know it (as objects).
 
-    What it has not is left out. `form` says which ids of calls its templates take.
+    Fields that are not set are left out. `form` says which ids of calls its templates take.
     """
     to_id = _short_id if form is not None and form.short_ids else str
     made: dict[str, Any] = {"role": message.role, "content": message.content}
@@ -257,7 +257,7 @@ def _deepseek(head: str, closing: str, separator: str) -> ToolFormat:
 DEEPSEEK_V3 = _deepseek(f"function{_DEEPSEEK[2]}NAME\n```json\n", "\n```", "\n")
 DEEPSEEK_V31 = _deepseek(f"NAME{_DEEPSEEK[2]}", "", "")
 
-# The beginning of an answer, and what is between two messages.
+# The beginning of an answer, and the text between two messages.
 HARMONY_FINAL, HARMONY_NEXT = "<|channel|>final<|message|>", "<|end|><|start|>assistant"
 HARMONY = ToolFormat(
     begin="<|channel|>commentary to=functions.",
@@ -268,7 +268,7 @@ HARMONY = ToolFormat(
     in_channels=True,
 )
 
-# By what other servers call their parsers of the same.
+# By the names that other servers give their parsers of the same formats.
 FORMATS = {
     **dict.fromkeys(("hermes", "qwen", "qwen25"), HERMES),
     **dict.fromkeys(("qwen3_coder", "qwen3_xml"), QWEN3_CODER),
@@ -283,8 +283,8 @@ _TAKES_TOOLS = re.compile(r"\{[%{][^}]*\btools\b")
 
 
 def template_format(source: str | None) -> ToolFormat | None:
-    """The format of the calls that a chat template writes; None for one that knows nothing of
-    tools, or writes calls in a way that is not known here."""
+    """The format of the calls that a chat template writes; None if it does not handle tools, or
+    writes calls in a form that is not known here."""
     if source is None or not _TAKES_TOOLS.search(source):
         return None
     if "<|channel|>" in source and "<|message|>" in source:

@@ -34,8 +34,8 @@ _KINDS: dict[type, tuple[str, ...]] = {
 }
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _MAX_REFERENCES = 16  # that follow one another
-_MAX_VALUES = 1024  # that are looked at for their types, where the schema has none
-_MAX_CHOICES = 64  # of one parameter: by references many parameters may have the same
+_MAX_VALUES = 1024  # whose types are looked at, where the schema has no type
+_MAX_CHOICES = 64  # of one parameter: through references, many parameters may have the same
 
 Schema = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Parameters:
         self._kinds: dict[str, set[str] | None] = {}
 
     def json_of(self, name: str, text: str) -> str:
-        """The JSON of a block's text: a value that the parameter may have, or else a string."""
+        """The JSON of a block's text: a value that the parameter allows, or else a string."""
         if name in self._listed and name not in self._kinds:
             self._kinds[name] = None
             with suppress(RequestError):
@@ -81,8 +81,8 @@ class ParameterBlocks:
         self._value: list[str] = []
 
     def take(self, text: str) -> Taken:
-        """The next piece, which begins with what was left of the one before. What is no block ends
-        the arguments, and is left."""
+        """The next piece, which begins with what was left of the one before. Text that is not a
+        block ends the arguments and is left."""
         found: list[str] = []
         at, step = 0, 0
         while step >= 0:
@@ -107,7 +107,7 @@ class ParameterBlocks:
         return head.end()
 
     def _block(self, rest: str, found: list[str]) -> int:
-        """The length of a block's next piece, without a line end that may be before its end."""
+        """The length of a block's next piece, without a line end that its end tag may follow."""
         before, end, _ = rest.partition(_END)
         if not end:
             held = max(overlap(rest, "\n" + _END), overlap(rest, _END))
@@ -128,9 +128,9 @@ def _is_begun(rest: str) -> bool:
 
 
 def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
-    """The format (a structural tag's) of the arguments of a function with this JSON schema: a block
-    at most for each of its parameters, in their order. `checked`: those that are required are
-    there, and what they say matches; of texts, `enum` and `const` alone are looked at."""
+    """The format (a structural tag's) of the arguments of a function with this JSON schema: at most
+    one block for each of its parameters, in their order. `checked`: those that are required are
+    there, and their values match; for texts, only `enum` and `const` are checked."""
     required = _list(schema, "required") if checked else []
     blocks: list[dict[str, Any]] = []
     size = 0
@@ -158,7 +158,7 @@ def blocks_format(schema: Schema, *, checked: bool) -> dict[str, Any]:
 
 
 def _check_size(size: int) -> None:
-    """Definitions count for each parameter, and each choice, that they are written for."""
+    """Definitions count once for each parameter, and each choice, that they are written for."""
     if size > MAX_CONSTRAINT_CHARS:
         limit = f"more than {MAX_CONSTRAINT_CHARS} characters for one function"
         reason = f"the schemas of parameters, each with all definitions, have {limit}"
@@ -180,7 +180,7 @@ def _value_format(given: Schema, root: Schema) -> dict[str, Any]:
 
 
 def _parameters(schema: Schema) -> Schema:
-    """The schemas of a function's parameters by their names, those that are only required too."""
+    """The schemas of a function's parameters by name, also of those that only `required` names."""
     schema = _resolved(schema, schema)
     listed = schema.get("properties")
     listed = listed if isinstance(listed, dict) else {}
@@ -189,8 +189,8 @@ def _parameters(schema: Schema) -> Schema:
 
 
 def _options(given: Any, root: Schema) -> list[Schema]:
-    """What a value that matches `given` must match one of, references followed: each once. Raises
-    RequestError for too many."""
+    """The distinct schemas that a value matching `given` matches one of, references followed.
+    Raises RequestError for too many."""
     found: list[Schema] = []
     pending, seen = [given], set[int]()
     for count, each in enumerate(pending):
@@ -208,7 +208,7 @@ def _options(given: Any, root: Schema) -> list[Schema]:
 
 
 def _resolved(given: Any, root: Schema) -> Schema:
-    """`given`, or what it refers to in `root`; {} for what says nothing."""
+    """`given`, or what it refers to in `root`; {} for a schema that says nothing."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(given, dict):
             return {}
@@ -222,7 +222,7 @@ def _resolved(given: Any, root: Schema) -> Schema:
 
 
 def _kinds(options: list[Schema]) -> set[str] | None:
-    """The types that a value may have, by JSON Schema's names; None: any."""
+    """The types that a value may have, under JSON Schema's names; None: any."""
     kinds = set[str]()
     for option in options:
         named = option.get("type")

@@ -1,7 +1,7 @@
-"""Takes tool calls in the format of Hermes and Qwen out of a model's text, as the text comes.
+"""Takes tool calls in the format of Hermes and Qwen out of a model's text as it arrives.
 
 Called by the gateway for every snapshot, or once with the whole text: the events add up to the
-same for every way of cutting the text. No character is lost but the tags, the JSON around the
+same however the text is cut. No character is lost except the tags, the JSON around the
 arguments and the blanks next to calls: what is not a call is content.
 """
 
@@ -23,9 +23,9 @@ class _Block(msgspec.Struct, forbid_unknown_fields=True):
 class ToolCallParser(EventParser):
     """The parser of one answer in the format `HERMES`.
 
-    With `constrained`, calls are known to be valid, and their arguments are given as they come.
-    Without, a call is given when it is complete and valid; a block that is not (no JSON, another
-    function, no object of arguments) is content, tags included. `is_first`: see `EventParser`.
+    With `constrained`, calls are known to be valid, and their arguments are given as they arrive.
+    Without, a call is given when it is complete and valid; an invalid block (not JSON, an unknown
+    function, arguments that are no object) is content, tags included. `is_first`: as `EventParser`.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class ToolCallParser(EventParser):
         self._names = frozenset(names)
         self._openings = {form.opening(name): name for name in names} if constrained else {}
         self._arguments = ObjectEnd()
-        self._searched = 0  # how far a free block has no end
-        self._quotes = StringEnd()  # up to that place
+        self._searched = 0  # how far an unconstrained block has been searched for its end
+        self._quotes = StringEnd()  # the JSON up to there
 
     @property
     def in_call(self) -> bool:

@@ -1,1 +1,1 @@
-"""Asking a server: `AsyncClient`, over the ring's sockets or over HTTP."""
+"""Clients of a server: `AsyncClient`, over the ring's sockets or over HTTP."""

@@ -1,6 +1,6 @@
-"""The keywords of `AsyncClient` and `Engine`, for those who check types of programs.
+"""The keywords of `AsyncClient` and `Engine`, for type checkers.
 
-They are what `srt.client.request_fields` checks when a program runs.
+`srt.client.request_fields` checks the same ones when a program runs.
 """
 
 from collections.abc import Mapping, Sequence

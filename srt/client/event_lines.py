@@ -1,4 +1,4 @@
-"""The lines of a stream of server-sent events, for those who read one with httpx.
+"""The lines of a stream of server-sent events that is read with httpx.
 
 Used by the HTTP client and by the language's back ends.
 """
@@ -9,8 +9,8 @@ import httpx
 
 
 async def event_lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Lines as they come, without their end and those that are empty. Only a newline ends one:
-    httpx's own splitting also takes U+2028 and the like, which JSON may hold as they are."""
+    """Lines as they arrive, without line ends and without empty lines. Only a newline ends one:
+    httpx's own splitting also takes U+2028 and the like, which JSON may hold unescaped."""
     parts: list[bytes] = []  # of a line: joined once, so that a long one takes linear time
     async for chunk in response.aiter_bytes():
         *lines, rest = chunk.split(b"\n")

@@ -1,7 +1,7 @@
-"""The one way in: `AsyncClient`, over the ring's sockets or over HTTP.
+"""The public client: `AsyncClient`, over the ring's sockets or over HTTP.
 
 The gateway, `Engine` and user programs all go through a transport that implements
-`srt.client.generation.Client`; this is its face for people.
+`srt.client.generation.Client`; this is its interface for people.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -80,7 +80,7 @@ class AsyncClient:
         """
         if not isinstance(
             self._transport, RingClient
-        ):  # to read a stream costs more than an answer
+        ):  # reading a stream costs more than reading an answer
             outputs = await self._transport.complete(checked_request({"text": text, **request}))
             return outputs[0] if len(outputs) == 1 else cast("GenerateOutput", outputs)
         generations = await self.submit_samples(text=text, **request)

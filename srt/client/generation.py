@@ -180,7 +180,7 @@ def scoring_of(
     top_logprobs: int = 0,
     logprob_token_ids: Sequence[int] = (),
 ) -> Scoring | None:
-    """What callers ask for in four arguments. RequestError for details of nothing."""
+    """The `Scoring` of four arguments. RequestError for details without return_logprob."""
     if return_logprob:
         return Scoring(logprob_start_len, top_logprobs, list(logprob_token_ids))
     for name, given in (("top_logprobs", top_logprobs), ("logprob_token_ids", logprob_token_ids)):
@@ -235,7 +235,7 @@ class Client(Protocol):
 
     @property
     def ring(self) -> RingEvent | None:
-        """The server's state as last heard; None when this transport does not hear of it."""
+        """The server's state as last heard; None when this transport does not receive it."""
         ...
 
     async def submit(self, request: Request) -> Generation:

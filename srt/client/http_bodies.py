@@ -1,6 +1,6 @@
-"""What the HTTP client sends: the ring's requests in the words of the server's routes.
+"""What the HTTP client sends: the ring's requests as bodies of the server's routes.
 
-Raises RequestError, naming the field, for what the routes have no words for.
+Raises RequestError, naming the field, for what the routes have no field for.
 """
 
 import json
@@ -16,7 +16,7 @@ from srt.wire.sampling import SamplingParams
 
 
 def generate_body(request: Request) -> dict[str, Any]:
-    """For /generate, of a request that has no messages."""
+    """The body for /generate, of a request that has no messages."""
     _check_chat_only(request)
     body = _shared_body(request) | {
         "text": request.text,
@@ -32,8 +32,8 @@ def generate_body(request: Request) -> dict[str, Any]:
 
 
 def chat_body(request: Request) -> dict[str, Any]:
-    """For the chat route: asks for the text as the model writes it, its ids, and the usage so far
-    in every chunk."""
+    """The body for the chat route: asks for the text as the model writes it, its ids, and the
+    usage so far in every chunk."""
     if request.literal_spans:
         raise RequestError(" need text", at="literal_spans")
     body = _shared_body(request) | _sampling_fields(request.sampling)
@@ -65,7 +65,7 @@ def score_body(request: ScoreRequest) -> dict[str, Any]:
 
 
 def check_tenant(tenant: str) -> None:
-    """Raise RequestError for one that a program names: it has one key, which decides."""
+    """Raise RequestError for a tenant that a program names: its API key decides."""
     if tenant:
         raise RequestError(" must be empty over HTTP: the server sets it", at="tenant")
 

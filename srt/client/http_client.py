@@ -1,9 +1,9 @@
 """`Client` over a server's HTTP API, for programs that have no way to the ring's sockets.
 
-What is submitted streams: the response's head is how the server says "admitted". `complete` is for
-whom only the result matters, and takes a third of the client's CPU time. Chats go through the chat
-route; with log-probabilities they are tokenized first, and go where those have all their detail.
-This transport hears no ring events.
+Submitted requests stream: the response's head is how the server says "admitted". `complete` is for
+callers who need only the result, and takes a third of the client's CPU time. Chats go through the
+chat route; with log-probabilities they are tokenized first and go to /generate, which has all their
+detail. This transport hears no ring events.
 """
 
 import uuid
@@ -37,7 +37,7 @@ from srt.wire.ring_messages import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0
-# The longest silence of a server that is to answer at once, and of one that computes or is busy.
+# The longest silence of a server that should answer at once, and of one that computes or is busy.
 CALL_TIMEOUT_S = 60.0
 SILENCE_TIMEOUT_S = 600.0
 TOKEN_TIMEOUT_S = 1.0  # more for each token of an answer that comes as a whole
@@ -60,7 +60,7 @@ class HttpClient:
         self.url = url.rstrip("/")
         self._http = httpx.AsyncClient(
             base_url=self.url,
-            verify=not self.url.startswith("http:"),  # to load root certificates holds a loop 60 ms
+            verify=not self.url.startswith("http:"),  # loading root certificates holds a loop 60 ms
             headers=headers,
             timeout=_timeout(SILENCE_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
@@ -79,7 +79,7 @@ class HttpClient:
         await self.close()
 
     async def start(self) -> None:
-        """Nothing to wait for: connections are made when they are needed."""
+        """Does nothing: connections are made when they are needed."""
 
     async def close(self) -> None:
         """Close all connections; requests in flight are aborted by the server."""
@@ -103,7 +103,7 @@ class HttpClient:
     async def complete(self, request: Request) -> list[GenerateOutput]:
         """The finished samples of a request. A cancelled call ends them on the server."""
         tokens = request.sampling.max_new_tokens
-        # Only a stream has a chat's ids and usage, or shows that an answer without a bound goes on.
+        # Only a stream has a chat's ids and usage, or shows that an unbounded answer goes on.
         if request.messages is not None or tokens is None:
             return await all_of(each.result() for each in await self.submit_samples(request))
         request.sampling.check_count()
@@ -121,7 +121,7 @@ class HttpClient:
         return await self._open("/generate", generate_body(request)), parse_native
 
     async def _as_tokens(self, request: Request) -> Request:
-        """The same, with the prompt that its messages make."""
+        """The same request, with the prompt that its messages make."""
         ids = await self.tokenize(
             TokenizeRequest(messages=request.messages, tools=request.tools, chat=request.chat)
         )

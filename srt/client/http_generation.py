@@ -75,7 +75,7 @@ class HttpSamples:
             generation.fail(error)
 
     async def on_leave(self, sample: "HttpGeneration") -> None:
-        """A reader has left a sample that was running."""
+        """A reader has left a sample that was still running."""
         if all(generation.has_ended for generation in self.generations):
             await self.close()
         else:
@@ -102,7 +102,7 @@ class HttpGeneration(Snapshots):
         self._samples = samples
 
     def take(self, output: GenerateOutput) -> None:
-        """What is known of it now."""
+        """Take over what is known now."""
         if self.error is not None:
             return
         if self.finish is None and _is_news(output, self.last):
@@ -122,7 +122,7 @@ class HttpGeneration(Snapshots):
         return super().until_changed() if is_shared else self._samples.read(self)
 
     async def complete(self) -> None:
-        """The usage of a chat, which follows its end; and the connection can be used again."""
+        """Read a chat's usage, which follows its end; then the connection can be used again."""
         if self._samples.reader is None:
             await self._samples.read()
 
@@ -150,8 +150,8 @@ def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
 
 
 async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
-    """The JSON of each event. Raises the error that an event says, RingError if there are no more
-    before the end."""
+    """The JSON of each event. Raises the error that an event reports, RingError if the stream ends
+    too early."""
     try:
         async for line in event_lines(response):
             if line == b"data: [DONE]":
@@ -170,7 +170,7 @@ async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
 
 
 def _parsed(parse: Parse, payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOutput]:
-    """What an event says. Raises RingError for one that no server of ours sends."""
+    """An event's JSON. Raises RingError for one that none of our servers sends."""
     try:
         return parse(payload, last)
     except (LookupError, TypeError, AttributeError) as exc:

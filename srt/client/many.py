@@ -1,8 +1,8 @@
 """Many requests on one client: a limited number in flight, and the first failure ends all.
 
-`Engine` and `LLM` hand in batches of any size with it; the server's bounds are for strangers. They
-are handed in sorted by prompt, which is the depth-first order of the server's prefix tree: windows
-of any other order come back to prefixes that have been evicted. Results are in the caller's order.
+`Engine` and `LLM` submit batches of any size with it; the server's bounds are for other users.
+Requests are submitted sorted by prompt, which is the depth-first order of the server's prefix tree:
+any other order returns to prefixes that have been evicted. Results are in the caller's order.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from srt.wire.errors import OVERLOADED, RequestError
 
 T = TypeVar("T")
 
-MAX_IN_FLIGHT = 256  # samples; more than a batch of the scheduler holds, so that it never starves
-RETRY_S = 0.05  # after a refusal for load that says nothing else, twice as long each time, up to
+MAX_IN_FLIGHT = 256  # samples; more than a batch of the scheduler holds, so that it always has work
+RETRY_S = 0.05  # after a refusal for load that names no time; doubled each time, up to
 MAX_RETRY_S = 2.0
-MAX_PAUSE_S = 10.0  # that the server may ask for
+MAX_PAUSE_S = 10.0  # the longest that the server may ask for
 
 
 class Job(NamedTuple):
-    """A request that `make` makes when its turn comes. Keys sort as the prompts do; `samples` are
+    """A request that `make` makes when its turn comes. Keys sort as the prompts do; `samples` is
     its `sampling.n`."""
 
     key: tuple[Any, ...]
@@ -44,7 +44,7 @@ async def run_jobs(
     other requests then, as it does when it is cancelled.
     """
     slots = asyncio.Semaphore(MAX_IN_FLIGHT)
-    turn = asyncio.Lock()  # two that each had half of their places would wait for ever
+    turn = asyncio.Lock()  # two jobs that each held half of their places would wait for ever
 
     async def one(job: Job) -> list[GenerateOutput]:
         # A request of many samples takes the places of as many.
@@ -69,14 +69,14 @@ async def run_jobs(
 def _order(jobs: Sequence[Job]) -> Sequence[int]:
     try:
         return sorted(range(len(jobs)), key=lambda i: jobs[i].key)
-    except TypeError:  # what is no prompt is refused, by name, when its turn comes
+    except TypeError:  # a value that is no prompt is refused, by name, when its turn comes
         return range(len(jobs))
 
 
 def key_of(
     text: str | None, ids: Sequence[int] | None = None, messages: object = None
 ) -> tuple[Any, ...]:
-    """The sorting key of a prompt, which is one of these."""
+    """The sorting key of a prompt, given in one of these forms."""
     if text is not None:
         return 0, text
     return (1, list(ids)) if ids is not None else (2, repr(messages))
@@ -101,7 +101,7 @@ async def _outputs(client: Client, request: Request) -> list[GenerateOutput]:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """What `ask` gives. A server at its limit is asked again, after the time that it says."""
+    """The result of `ask`. A server at its limit is asked again, after the time that it names."""
     delay_s = RETRY_S
     while True:
         try:

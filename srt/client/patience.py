@@ -1,7 +1,7 @@
 """Waiting with a limit that counts only the time in which this loop runs.
 
-A loop that stood still (a blocking call, a suspended process) finds its timers run out before it
-has read what came meanwhile: a plain time-out would take its own pause for the other side's.
+A loop that stood still (a blocking call, a suspended process) finds its timers expired before it
+has read what arrived meanwhile: a plain time-out would blame its own pause on the other side.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ TICK_S = 0.5
 
 
 async def within(timeout_s: float, awaitable: Awaitable[T], tick_s: float = TICK_S) -> T:
-    """What `awaitable` gives, which is cancelled with this call.
+    """The result of `awaitable`, which is cancelled with this call.
 
-    Raises TimeoutError after `timeout_s`. A tick during which the loop stood still for another tick
+    Raises TimeoutError after `timeout_s`. A tick in which the loop stood still for a tick or more
     does not count, but the whole wait has at most twice the limit's ticks.
     """
     future = asyncio.ensure_future(awaitable)

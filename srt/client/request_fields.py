@@ -1,8 +1,8 @@
-"""What programs hand to `AsyncClient`, as the requests of `srt.client.generation`.
+"""Makes the requests of `srt.client.generation` of what programs pass to `AsyncClient`.
 
 A part of the ring drops what it cannot decode, so a wrong type must be found on this side of the
-socket: here it is a RequestError that names the field, and both transports refuse alike. The
-structs' annotations say what a field takes; a struct may be given as a mapping.
+socket: here it is a RequestError that names the field, the same with both transports. The structs'
+annotations say what a field takes; a struct may be given as a mapping.
 """
 
 import json
@@ -28,7 +28,7 @@ del _SCORING_TYPES["return"]
 
 
 def checked_request(given: Fields) -> Request:
-    """In the place of `scoring` there are the arguments of `scoring_of`."""
+    """In place of `scoring`, `given` has the arguments of `scoring_of`."""
     if "scoring" in given:
         raise RequestError("unknown field 'scoring'", param="scoring")
     scoring = {
@@ -67,7 +67,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
             raise RequestError(f"unknown field {f'{prefix}{name}'!r}", param=f"{prefix}{name}")
         if name in _JSON_FIELDS:
             value = _json_text(value)
-        if (kind, name, value) != (ChatMessage, "tool_calls", None):  # as OpenAI's messages have it
+        if (kind, name, value) != (ChatMessage, "tool_calls", None):  # as in OpenAI's messages
             made[name] = _value(f"{prefix}{name}", types[name], value)
     try:
         return kind(**made)
@@ -77,7 +77,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
 
 @cache
 def _parts(kind: Any) -> tuple[tuple[Any, ...], Any, Any]:
-    """The kinds of an annotation, the one of them that is more than text, and its items' kind."""
+    """The kinds in an annotation, the one of them that is not plain text, and its items' kind."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     (other,) = [each for each in kinds if each not in (str, NoneType)] or [str]
     return kinds, other, get_args(other)[0] if get_origin(other) in (list, Sequence) else None
@@ -120,7 +120,7 @@ def _leaf(path: str, kind: Any, value: Any) -> Any:
     except (msgspec.ValidationError, ValueError, OverflowError) as error:
         raise RequestError(f": {error}", at=path) from None
     numbers = value.values() if isinstance(value, dict) else (value,)
-    if not all(math.isfinite(n) for n in numbers if isinstance(n, float)):  # JSON has no word
+    if not all(math.isfinite(n) for n in numbers if isinstance(n, float)):  # JSON cannot write it
         raise RequestError(" must be a finite number", at=path)
     return value
 

@@ -1,4 +1,4 @@
-"""`Client` over a ring's sockets: which requests are in flight, and whom an abort ends."""
+"""`Client` over a ring's sockets: which requests are in flight, and which ones an abort ends."""
 
 import logging
 import uuid
@@ -42,10 +42,10 @@ class RingClient:
 
     def __init__(self, url: str) -> None:
         self._link = RingLink(url, self._on_outputs, self._on_lost)
-        # On the wire each submission has an id of its own, so that what still comes of an old
+        # On the wire each submission has an id of its own, so that late outputs of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id
-        # Whom an abort by this tenant and rid ends. Of several samples, each also has its own rid.
+        # What an abort by this tenant and rid ends. Each of several samples also has its own rid.
         self._by_rid: dict[tuple[str, str], RingSamples | RingGeneration | RingScore] = {}
         self._last_wire_id = 0
 
@@ -62,7 +62,7 @@ class RingClient:
         await self._link.wait_ready(timeout_s)
 
     async def close(self) -> None:
-        """Say goodbye, which ends everything this client still has on the server."""
+        """Say goodbye, which ends all of this client's requests on the server."""
         await self._link.close()
 
     async def submit(self, request: Request) -> RingGeneration:
@@ -93,7 +93,7 @@ class RingClient:
     async def _captures(
         self, constraint: Constraint, text: str, tenant: str
     ) -> list[Capture] | None:
-        """The captures of an answer. None also if they cannot be found: the answer is there."""
+        """The captures of an answer. None also if they cannot be found: the answer still counts."""
         rid = self._next_wire_id()
         req = CaptureReq(rid, self._link.epoch, constraint, text, tenant)
         try:
@@ -172,12 +172,12 @@ class RingClient:
         self._by_rid.clear()
 
     def _forget(self, generation: RingGeneration) -> None:
-        """Nobody reads this any more: end it, and drop what still comes of it."""
+        """Nobody reads this any more: end it, and drop its later outputs."""
         if self._drop(generation):
             self._link.abort([generation.wire_id])
 
     def _drop(self, part: RingGeneration | ScorePart) -> bool:
-        """Free its rid, and the request's with the last of its parts; whether it was live."""
+        """Free its rid, and with the last part the request's; returns whether it was live."""
         was_live = self._live.pop(part.wire_id, None) is not None
         self._free(part)
         if not any(wire_id in self._live for wire_id in part.group.wire_ids):

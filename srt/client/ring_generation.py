@@ -1,4 +1,4 @@
-"""What a RingClient holds of a request in flight: its samples, and what has come of each.
+"""What a RingClient holds of a request in flight: its samples, and the outputs of each so far.
 
 The client hands every Output to the sample that it is for.
 """
@@ -25,13 +25,13 @@ from srt.wire.messages import (
 )
 
 Forget = Callable[["RingGeneration"], None]
-# Of a constraint, a text and a tenant; None where there are none, or they cannot be found.
+# By constraint, text and tenant; None where there are no captures, or they cannot be found.
 FindCaptures = Callable[[Constraint, str, str], Awaitable[list[Capture] | None]]
 _ABORTED = Finish("abort")
 
 
 class RingSamples:
-    """The samples of one request: mostly a single one, which has the request's own ids.
+    """The samples of one request: usually a single one, which has the request's own ids.
 
     `forget` is called for one that its reader has closed before it ended, `find` for the text of
     one that has ended and may have captures.
@@ -58,7 +58,7 @@ class RingSamples:
         return [generation.wire_id for generation in self.generations]
 
     def message(self, epoch: int) -> GenerateReq:
-        """What the front gets. RequestError if the ids are not int32."""
+        """What is sent to the front. RequestError if the ids are not int32."""
         request = self._request
         return GenerateReq(
             **prompt_fields(request, self.wire_id, epoch),
@@ -73,14 +73,14 @@ class RingSamples:
         )
 
     async def captures(self, text: str) -> list[Capture] | None:
-        """Those of a text that has ended."""
+        """The captures of a text that has ended."""
         constraint = self._request.sampling.constraint
         if constraint is None or not may_capture(constraint):
             return None
         return await self._find(constraint, text, self.tenant)
 
     def admit(self, reply: Admitted) -> None:
-        """The front's word on all samples."""
+        """The front has taken all samples."""
         for generation in self.generations:
             generation.admit(reply)
         for index in reply.aborted:
@@ -119,7 +119,7 @@ class RingGeneration(Snapshots):
         return [self.wire_id]
 
     async def complete(self) -> None:
-        """The first sample's news of the prompt, and the captures of its text."""
+        """Wait for the first sample's news of the prompt, and find the captures of the text."""
         await self._prompt.is_known.wait()
         self._captures = await self.group.captures(self.text)
 
@@ -157,7 +157,7 @@ class RingGeneration(Snapshots):
 
     def wake(self) -> None:
         super().wake()
-        # The first sample's first output brings what is known of the prompt, if anything ever does.
+        # What is known of the prompt comes with the first sample's first output, or never.
         if self.group.generations[0] is self:
             self._prompt.is_known.set()
 
@@ -221,7 +221,7 @@ class _PromptLogprobs:
 
 
 def _top_rows(detail: LogprobDetail | None, count: int) -> list[list[tuple[float, int]]]:
-    """Of each of `count` positions, (logprob, id) of the most likely tokens."""
+    """For each of `count` positions, (logprob, id) of the most likely tokens."""
     if detail is None or not detail.top_ids:
         return [[] for _ in range(count)]
     ids = unpack_ids(detail.top_ids).reshape(count, -1).tolist()
@@ -231,7 +231,7 @@ def _top_rows(detail: LogprobDetail | None, count: int) -> list[list[tuple[float
 
 
 def _id_rows(detail: LogprobDetail | None, count: int) -> list[list[float]]:
-    """Of each of `count` positions, the log-probabilities of the named tokens."""
+    """For each of `count` positions, the log-probabilities of the named tokens."""
     if detail is None or not detail.id_values:
         return [[] for _ in range(count)]
     rows: list[list[float]] = unpack_floats(detail.id_values).reshape(count, -1).tolist()

@@ -1,9 +1,9 @@
-"""A client's link to a ring: its sockets, its identity, its lease, and the epoch it is welcome in.
+"""A client's link to a ring: its sockets, identity and lease, and the epoch it is welcome in.
 
 The only file that knows the clients' sockets. A client has a random identity for its life. It says
-Hello on the back socket and sends nothing before the Welcome of the present epoch; Hellos go on as
-its lease. When a RingEvent brings a new epoch, or none comes any more, everything in flight is
-lost: `on_lost` is called, which needs no working ring.
+Hello on the back socket and sends nothing before the Welcome of the current epoch; further Hellos
+renew its lease. When a RingEvent brings a new epoch, or RingEvents stop, everything in flight is
+lost: `on_lost` is called, which works without the ring.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ _GIVEN_UP = f"the server had heard nothing of this client for {LEASE_S:.0f} s, a
 class RingLink:
     """The link to the ring at `url` (ipc://DIRECTORY). Use within one event loop.
 
-    `on_outputs` gets what comes of admitted requests, `on_lost` why nothing more comes of any.
+    `on_outputs` gets the outputs of admitted requests, `on_lost` the reason why no more will come.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RingLink:
         self._places = ring_at(url)
         self._on_outputs, self._on_lost = on_outputs, on_lost
         self._context = RingContext()
-        self._answers: dict[str, asyncio.Future[Any]] = {}  # by the questions' ids
+        self._answers: dict[str, asyncio.Future[Any]] = {}  # by the ids of what was asked
         self._event: RingEvent | None = None
         self._hello_at = time.monotonic()
         self._pid = os.getpid()
@@ -95,7 +95,7 @@ class RingLink:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request has a chance: ring ready, and this client welcome in its epoch."""
+        """Whether requests can be sent: the ring is ready, and this client welcome in its epoch."""
         return self._event is not None and self._event.ready and self.epoch == self._event.epoch
 
     async def start(self) -> None:
@@ -118,16 +118,16 @@ class RingLink:
         if not len(self._tasks) or os.getpid() != self._pid:
             return
         send_now(self._back, Goodbye())
-        await asyncio.sleep(0.01)  # let the I/O thread put it on the wire: LINGER is 0
+        await asyncio.sleep(0.01)  # let the I/O thread send it: LINGER is 0
         await self._tasks.close()
         self._event = None  # later calls find no server
         self._lose(RingError("the client was closed"))
         self._context.destroy()
 
     async def until_usable(self) -> None:
-        """Raise RingError unless requests can be sent now, or as soon as the Welcome is here."""
+        """Wait for the Welcome if it is due. Raises RingError if requests cannot be sent then."""
         check_process(self._pid, "client")
-        if time.monotonic() > self._hello_at + LEASE_S:  # our lease may be over: ask
+        if time.monotonic() > self._hello_at + LEASE_S:  # our lease may have expired: ask
             self._usable.clear()
             self._say_hello()
         if self._event is not None and self._event.ready and not self._usable.is_set():
@@ -141,7 +141,7 @@ class RingLink:
     async def ask(self, question: Question, given_up: Sequence[str] = ()) -> Any:
         """The answer. RequestError if it is refused, RingError if there is none in time.
 
-        A caller who does not wait for it has the requests `given_up` ended.
+        If the caller stops waiting, the requests `given_up` are ended.
         """
         answer = asyncio.get_running_loop().create_future()
         self._answers[question.rid] = answer
@@ -158,7 +158,7 @@ class RingLink:
             self._answers.pop(question.rid, None)
 
     def abort(self, wire_ids: Iterable[str]) -> None:
-        """End these requests, as far as the server has them."""
+        """End those of these requests that the server has."""
         if self.is_ready:
             for wire_id in wire_ids:
                 send_now(self._front, AbortReq(wire_id, self.epoch))

@@ -23,7 +23,7 @@ from srt.wire.messages import (
 
 
 class ScorePart:
-    """One continuation. Its only Output comes when it has ended: it is no stream."""
+    """One continuation. It does not stream: its only Output comes when it has ended."""
 
     def __init__(self, score: "RingScore", wire_id: str) -> None:
         self.group = score
@@ -63,7 +63,7 @@ class RingScore:
         return [part.wire_id for part in self.parts]
 
     def message(self, request: ScoreRequest, epoch: int) -> ScoreReq:
-        """What the front gets."""
+        """What is sent to the front."""
         return ScoreReq(
             **prompt_fields(request, self.wire_id, epoch),
             continuations=[
@@ -81,7 +81,7 @@ class RingScore:
             self._changed.set()
 
     def fail(self, error: RequestError) -> None:
-        """A part has none. The first error is the score's."""
+        """A part has failed. The first error is the score's."""
         self._error = self._error or error
         self._changed.set()
 
@@ -103,7 +103,7 @@ class RingScore:
 
 
 def prompt_fields(request: PromptRequest, wire_id: str, epoch: int) -> dict[str, Any]:
-    """Of a PromptMessage. RequestError if the ids are not int32."""
+    """The fields of a PromptMessage. RequestError if the ids are not int32."""
     ids, spans = request.input_ids, list(request.literal_spans)
     shared = {name: getattr(request, name) for name in PromptRequest.__struct_fields__}
     own = {"rid": wire_id, "epoch": epoch, "literal_spans": spans}
@@ -111,7 +111,7 @@ def prompt_fields(request: PromptRequest, wire_id: str, epoch: int) -> dict[str,
 
 
 def packed(ids: Sequence[int], param: str) -> bytes:
-    """Ids as they travel. RequestError, naming the field, if they are not int32."""
+    """Ids as they are sent. RequestError, naming the field, if they are not int32."""
     try:
         return pack_ids(ids)
     except (ValueError, TypeError, OverflowError):

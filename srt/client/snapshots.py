@@ -1,6 +1,6 @@
 """A completion in flight, as its reader sees it, whatever transport feeds it.
 
-What comes is accumulated, so a slow reader costs no memory: it sees fewer, larger snapshots. A
+Outputs are accumulated, so a slow reader costs no memory: it sees fewer, larger snapshots. A
 completion ends once: with its finish, or with an error.
 """
 
@@ -13,7 +13,7 @@ from srt.wire.messages import Finish
 
 
 class Snapshots:
-    """The readers' side of a `Generation`. A transport sets what it has heard, and says so with
+    """The readers' side of a `Generation`. A transport stores what it has received, and then calls
     `wake` or `fail`."""
 
     opens_reasoning = False
@@ -80,20 +80,20 @@ class Snapshots:
     # ---- for transports ------------------------------------------------------------------------
 
     def known(self, delta: str) -> GenerateOutput:
-        """All that has come so far."""
+        """A snapshot of all that has arrived so far."""
         raise NotImplementedError
 
     def wake(self) -> None:
-        """There is more, or the end."""
+        """There is news, or the end has come."""
         self.changed.set()
 
     async def until_changed(self) -> None:
-        """Wait for more, or the end."""
+        """Wait for news, or for the end."""
         await self.changed.wait()
         self.changed.clear()
 
     async def complete(self) -> None:
-        """Wait for what the last snapshot has besides; it has finished."""
+        """Wait for what only the last snapshot has; the output itself has ended."""
 
     async def leave(self) -> None:
         """The reader has gone before the end."""

@@ -1,4 +1,4 @@
-"""How many positions of a model can be computed: what its files say, corrected by its rope scaling.
+"""How many positions a model can compute: what its files say, corrected by its rope scaling.
 
 The tokenizer process (limits) and the scheduler (the model's configuration) must agree on it.
 """
@@ -42,10 +42,10 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
     """For a config.json whose max_position_embeddings is `max_positions`.
 
     YaRN stretches its original length, and files that have it added often leave
-    max_position_embeddings as it was. LongRoPE has other factors beyond its original length, which
-    would change the keys of all tokens before; only the factors up to it are used.
+    max_position_embeddings unchanged. LongRoPE has other factors beyond its original length, which
+    would change the keys of all earlier tokens; only the factors up to it are used.
 
-    Raises ConfigError for keys of another type.
+    Raises ConfigError for values of another type.
     """
     try:
         keys = msgspec.convert(config, _ContextKeys)
@@ -61,7 +61,7 @@ def hf_context_len(config: Mapping[str, Any], max_positions: int) -> int:
 
 
 def gguf_context_len(file: GGUFFile) -> int:
-    """The same of a GGUF file's metadata. Raises ConfigError for keys that are missing or bad."""
+    """The same from a GGUF file's metadata. Raises ConfigError for keys that are missing or bad."""
     prefix = f"{file.metadata.get('general.architecture')}."
     found = {k.removeprefix(prefix): v for k, v in file.metadata.items() if k.startswith(prefix)}
     try:

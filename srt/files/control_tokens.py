@@ -1,9 +1,9 @@
-"""The control tokens of a model: what only its chat template may write, and where texts hold them.
+"""The control tokens of a model, which only its chat template may write, and where texts hold them.
 
 The tokenizer cuts prompts at them, and the prompt reader finds those that users wrote. Control
 tokens are a model's special tokens, and those that are named like them: some models list
 `<|fim_prefix|>` or `<｜User｜>` among the ordinary added tokens. `<think>` and `<tool_call>` are
-none, unless the model says so.
+not control tokens, unless the model says so.
 """
 
 import re
@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
 
 class ControlTokens:
-    """Those of `encoder`, which then takes all of them for special ones."""
+    """The control tokens of `encoder`, which treats all of them as special from then on."""
 
     def __init__(self, encoder: tokenizers.Tokenizer) -> None:
         added = encoder.get_added_tokens_decoder()
@@ -39,7 +39,7 @@ class ControlTokens:
         tokens = [_special(added[i]) for i in self._ids.values()]
         encoder.add_special_tokens(tokens)
         self.ids = frozenset(self._ids.values())
-        # Where these tokens are looked for in normalized text, other spellings become them too.
+        # Where normalized text is searched for these tokens, other spellings are found too.
         is_normalizing = any(token.normalized for token in tokens)
         self._normalizer = encoder.normalizer if is_normalizing else None
         texts = {*self._ids, *map(self._normal, self._ids)} - {""}
@@ -47,7 +47,7 @@ class ControlTokens:
         self._tails = {text[k:] for text in texts for k in range(1, len(text))}
         self._max_part = max(map(len, self._heads), default=0)
         self._firsts, self._lasts = {t[0] for t in texts}, {t[-1] for t in texts}
-        # The library's own search, with nothing but these tokens, which it counts from 0.
+        # The library's own search, for these tokens only, which it numbers from 0.
         self._by_finder = list(self._ids.values())
         self._finder = tokenizers.Tokenizer(models.BPE())
         self._may_hold = re.compile("|".join(re.escape(t) for t in {t[:2] for t in self._ids}))
@@ -70,16 +70,16 @@ class ControlTokens:
         return [text[i:j] for i, j in pairwise([0, *places, len(text)])]
 
     def hold(self, role: str) -> bool:
-        """Whether `role` stands inside of some control token, as `user` does in `<|user|>`, also if
-        a template strips it or changes its case."""
+        """Whether `role` is part of some control token, as `user` is of `<|user|>`, also after a
+        template strips it or changes its case."""
         role = self._normal(role).strip().casefold()
         return any(role in text.casefold() for text in self._ids)
 
     def marked(self, text: str, mark: str) -> str:
-        """`text` with the character `mark` inside of each control token, and where a part of one
-        begins or ends it, blanks aside: so however texts are joined, it writes none.
+        """`text` with the character `mark` inside each control token, and at an end of the text
+        that is a part of one, blanks aside: so however texts are joined, they form none.
 
-        Tokens of one character cannot be marked and stay what they are.
+        Tokens of one character cannot be marked and stay control tokens.
         """
         if not text:
             return text
@@ -101,7 +101,7 @@ class ControlTokens:
         if self._normalizer is None:
             return text
         normal: str = self._normalizer.normalize_str(text)
-        return normal.removeprefix(SPM_SPACE)  # that a tokenizer may put in front of a text
+        return normal.removeprefix(SPM_SPACE)  # which a tokenizer may put in front of a text
 
     def _ends_with_part(self, text: str) -> bool:
         if self._firsts.isdisjoint(text[-self._max_part :]):  # as nearly always
@@ -122,7 +122,7 @@ def _inside(found: Found, text: str) -> int:
 
 
 def _special(token: AddedToken) -> AddedToken:
-    """The same token, taken for a special one."""
+    """The same token, marked as special."""
     return AddedToken(
         token.content,
         single_word=token.single_word,

@@ -53,7 +53,7 @@ BLOCK_TYPES = {
         },
     ),
 }  # fmt: skip
-# Types that no weights are read from, or that ggml has given up.
+# Types that weights are not read from, or that ggml has dropped.
 _OTHER_TYPES = {
     4: "Q4_2", 5: "Q4_3", 9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64",
     28: "F64", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8",
@@ -123,7 +123,7 @@ class GGUFFile:
         return self._map[start : self._pos].decode("utf-8")
 
     def _strings(self, count: int) -> list[str]:
-        """Of a vocabulary these are the bulk of the metadata."""
+        """A vocabulary's strings are the bulk of the metadata."""
         data, pos, strings = self._map, self._pos, []
         for _ in range(count):
             start = pos + 8

@@ -1,9 +1,9 @@
 """Builds an encoder of the `tokenizers` library from a GGUF file's tokens.
 
-Called by `srt.files.tokenizer`. SentencePiece's BPE, which merges the pair whose whole has the best
-score, becomes merges in the order of those scores, as Hugging Face converts such models: equal but
-for ties between overlapping splittings of one and the same piece, which SentencePiece decides from
-left to right and ranks cannot express.
+Called by `srt.files.tokenizer`. SentencePiece's BPE, which merges the pair that makes the token of
+the best score, becomes merges in the order of those scores, as Hugging Face converts such models.
+They are equal except for ties between overlapping splittings of the same piece, which SentencePiece
+decides from left to right and ranks cannot express.
 """
 
 import re
@@ -22,7 +22,7 @@ _SPACE_INSIDE = re.compile(f"[^{SPM_SPACE}]{SPM_SPACE}")
 
 def gguf_encoder(tokens: GGUFTokens, plain: bool = False) -> tokenizers.Tokenizer:
     """The encoder of `tokens`. `plain`: for text that continues other text, so without the space
-    that SentencePiece puts in front of a prompt."""
+    that SentencePiece puts before a prompt."""
     encoder = _spm(tokens, plain) if tokens.is_spm else _byte_level(tokens)
     _add_literal_tokens(encoder, tokens)
     return encoder
@@ -64,7 +64,7 @@ def _spm(tokens: GGUFTokens, plain: bool) -> tokenizers.Tokenizer:
 
 
 def begins_words_with_space(pieces: Iterable[str]) -> bool:
-    """Whether no piece reaches over the end of a word, so that words can be encoded one by one."""
+    """Whether no piece extends past the end of a word, so that words can be encoded one by one."""
     return not any(_SPACE_INSIDE.search(piece) for piece in pieces)
 
 

@@ -17,11 +17,11 @@ from srt.files.gguf import GGUFFile
 from srt.wire.errors import ConfigError
 
 SPM_SPACE = "\u2581"  # what SentencePiece writes for a space
-# Time and memory of building merges go by the squares of the tokens' lengths. Real vocabularies
+# Building merges takes time and memory by the squares of the tokens' lengths. Real vocabularies
 # have up to 2e7.
 MAX_SQUARES = 1 << 27
 
-# Tokens that end a turn or a text in the model families served, whatever ids the metadata names:
+# Tokens that end a turn or a text in the supported model families, whatever ids the metadata names:
 # files name one of them, and chat models write another one after a turn.
 _END_TOKENS = {
     "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>",
@@ -44,7 +44,7 @@ class TokenType(IntEnum):
 class PreKind(NamedTuple):
     """How byte-level BPE cuts text into words: by each of `patterns` in turn.
 
-    `whole_words`: a word that is a token is that token, whatever the merges make of it.
+    `whole_words`: a word that is a token becomes that token, whatever the merges would give.
     `nfc`: text is brought to Unicode's composed form first, as the family's tokenizer.json does.
     """
 
@@ -68,7 +68,7 @@ def _caseless(digits: str, marks: str = "") -> str:
 
 
 def _cased(digits: str, suffixes: str = "", without: str = "", ends: str = "[\r\n/]*") -> str:
-    """Words that begin anew at a capital letter after small ones, as in GPT-4o and Mistral.
+    """Words, a new one at a capital letter after small ones, as in GPT-4o and Mistral.
     `without` narrows the letters; `ends` may follow other characters."""
     upper = rf"[\p{{Lu}}\p{{Lt}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
     lower = rf"[\p{{Ll}}\p{{Lm}}\p{{Lo}}\p{{M}}{without}]"
@@ -136,7 +136,7 @@ PRE_KINDS = {name: kind for names, kind in _KINDS.items() for name in names}
 def byte_level_alphabet() -> dict[str, int]:
     """The character that stands for each byte in byte-level BPE tokens, as in GPT-2.
 
-    Printable Latin-1 stands for itself; the other bytes follow from U+0100 on.
+    Printable Latin-1 stands for itself; U+0100 and what follows stands for the other bytes.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -145,13 +145,13 @@ def byte_level_alphabet() -> dict[str, int]:
 
 
 def check_lengths(path: Path, texts: Iterable[str]) -> None:
-    """Raise ConfigError, which names `path`, if tokens are so long that the merges that make them
-    would take much time and memory."""
+    """Raise ConfigError, which names `path`, if tokens are so long that building their merges
+    would take too much time and memory."""
     squares = sum(len(text) ** 2 for text in texts)
     if squares > MAX_SQUARES:
         raise ConfigError(
             f"{path}: the tokens are too long: the squares of their lengths add up to {squares}, "
-            f"and may to {MAX_SQUARES}"
+            f"above the limit, {MAX_SQUARES}"
         )
 
 
@@ -188,11 +188,11 @@ class _TokenizerKeys(Struct):
 
 
 class GGUFTokens:
-    """Token texts and types by id, and what the model wants around a prompt.
+    """Token texts and types by id, and the tokens that the model wants around a prompt.
 
     `is_spm`: the texts are SentencePiece's, with U+2581 for a space; else they are written in the
-    alphabet of byte-level BPE. `is_scored`: scores say what is merged first, else the merges' order
-    does. Raises ConfigError for other tokenizers.
+    alphabet of byte-level BPE. `is_scored`: scores decide what is merged first, else the order of
+    the merges. Raises ConfigError for other tokenizers.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -252,7 +252,7 @@ class GGUFTokens:
         return scores
 
     def merges(self) -> list[tuple[str, str]]:
-        """BPE's pairs of tokens, those that are merged first in front."""
+        """BPE's pairs of tokens, in the order in which they are merged."""
         pairs = []
         for merge in self._required("merges", self._keys.found_merges):
             left, space, right = merge.partition(" ")
@@ -295,7 +295,7 @@ class GGUFTokens:
         types = self._keys.token_type
         if types is None and not self.is_spm:
             types = [TokenType.NORMAL] * len(self.texts)
-        # Bytes look like any other token in SentencePiece's vocabularies, so theirs must be given.
+        # In SentencePiece's vocabularies bytes look like any other token, so types must be given.
         types = self._required("token_type", types)
         if len(types) != len(self.texts):
             raise ConfigError(f"{self.path}: {len(types)} types for {len(self.texts)} tokens")

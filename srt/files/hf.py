@@ -19,7 +19,7 @@ from srt.files.spm import spm_content
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
 from srt.wire.errors import ConfigError
 
-# A list is made with an entry per row of the embedding; models have up to half a million.
+# A list has an entry per row of the embedding; models have up to half a million.
 MAX_VOCAB_SIZE = 1 << 24
 
 _NAMES = ("tokenizer.json", "tokenizer.model", "tiktoken.model")
@@ -29,7 +29,7 @@ _Id = Annotated[int, Meta(ge=0)]
 
 
 class Frame(NamedTuple):
-    """The special tokens that a prompt's own stand between."""
+    """The special tokens before and after a prompt's own."""
 
     before: list[int]
     after: list[int]
@@ -150,7 +150,7 @@ class HFFiles:
             raise ConfigError(f"{path}: cannot be read ({error})") from error
 
     def _converted(self, tokenizer_config: dict[str, Any]) -> dict[str, Any]:
-        """What a tokenizer.json would hold, of a file of another kind."""
+        """What a tokenizer.json would hold, made from a file of another kind."""
         path = self.tokenizer_path
         require_file(path)
         try:
@@ -207,10 +207,10 @@ class HFFiles:
     @cached_property
     def embedded_tokenizer(self) -> dict[str, Any] | None:
         """tokenizer.json without the tokens that the embedding has no row for, such as Gemma 3's
-        for images: what is written like them is text. None if the file itself can be loaded.
+        for images: text that looks like them stays text. None if the file itself can be loaded.
 
-        Raises ConfigError if BPE makes such tokens of text: the embedding is another
-        vocabulary's.
+        Raises ConfigError if BPE makes such tokens of text: the embedding belongs to another
+        vocabulary.
         """
         size = self.vocab_size
         if max(self.token_ids.values()) < size:
@@ -287,8 +287,8 @@ class HFFiles:
 
     @cached_property
     def frame(self) -> Frame:
-        """What tokenizer.json puts around a prompt; tokenizer_config.json may say of BOS and EOS
-        that they are there, or are not."""
+        """What tokenizer.json puts around a prompt; tokenizer_config.json may add or remove BOS
+        and EOS."""
         step, config = self._typed.post_processor, self._tokenizer_config
         steps = [] if step is None else step.processors or [step]
         frames = [_frame(step) for step in steps]

@@ -1,7 +1,7 @@
-"""A vocabulary's tokens in the order of their bytes: which of them begin with some bytes.
+"""A vocabulary's tokens in the order of their bytes: finds those that begin with given bytes.
 
-Used where text is cut into tokens at a place that the tokenizer has not chosen: by the front at the
-end of a prompt, by the scheduler at the end of what a grammar forces.
+Used where text is cut into tokens at a place that the tokenizer did not choose: by the front at the
+end of a prompt, by the scheduler at the end of forced text.
 """
 
 from bisect import bisect_left
@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-_ABOVE_ALL = b"\xff" * 8  # no token goes on with these, which are no UTF-8
+_ABOVE_ALL = b"\xff" * 8  # no token continues with these bytes, which UTF-8 does not have
 
 
 class SortedTokens:
-    """The tokens that have bytes and are not `hidden`, which special and EOS tokens should be."""
+    """The tokens that have bytes and are not `hidden`; special and EOS tokens should be hidden."""
 
     def __init__(self, token_bytes: Sequence[bytes], hidden: Collection[int]) -> None:
         ids = [i for i, data in enumerate(token_bytes) if data and i not in hidden]

@@ -2,8 +2,8 @@
 
 Differences from SentencePiece, as with GGUF files: control pieces are found in a text, a space is
 put after control and user-defined pieces as before a text, and where extra white space is removed,
-what stands next to such a piece is too. In unigram models, a text "<0x41>" is that byte if one of
-its characters is no piece. With a charsmap, the library maps clusters of characters: marks that
+it is also removed next to such pieces. In unigram models, the text "<0x41>" is that byte if one of
+its characters is not a piece. With a charsmap, the library maps clusters of characters: marks that
 combine with a changed character may be lost, and half-width kana keep their marks apart.
 
 Format: google/sentencepiece, src/sentencepiece_model.proto.
@@ -20,7 +20,7 @@ from srt.wire.errors import ConfigError
 
 _UNIGRAM, _BPE = 1, 2
 _MODEL_TYPES = {_UNIGRAM: "unigram", _BPE: "bpe", 3: "word", 4: "char"}
-# Below what any other splitting of a text costs: pieces that only stand for themselves.
+# A score below that of any splitting of a text: for pieces that are only found literally.
 _NEVER = -1e9
 
 
@@ -33,7 +33,7 @@ class _ModelPiece(NamedTuple):
 def spm_content(path: Path, data: bytes) -> dict[str, Any]:
     """What a tokenizer.json would hold for the model in `data`, the bytes of `path`.
 
-    Raises ConfigError for files that are no such model, and for kinds other than unigram and BPE.
+    Raises ConfigError for other files, and for kinds of model other than unigram and BPE.
     """
     try:
         message = _fields(data)
@@ -49,7 +49,7 @@ def spm_content(path: Path, data: bytes) -> dict[str, Any]:
             raise ConfigError(f"{path}: escape_whitespaces = false is not supported")
         return _content(path, pieces, kind, trainer, normalizer)
     except (ValueError, TypeError, IndexError, AttributeError, struct.error) as error:
-        raise ConfigError(f"{path}: is no SentencePiece model ({error})") from error
+        raise ConfigError(f"{path}: not a SentencePiece model ({error})") from error
 
 
 def _content(
@@ -61,7 +61,7 @@ def _content(
 ) -> dict[str, Any]:
     ids = {piece.text: i for i, piece in enumerate(pieces)}
     if not ids or len(ids) < len(pieces):
-        raise ConfigError(f"{path}: has no pieces, or one of them twice")
+        raise ConfigError(f"{path}: has no pieces, or the same piece twice")
     check_lengths(path, ids)
     unknown = next((i for i, p in enumerate(pieces) if p.kind == TokenType.UNKNOWN), None)
     has_bytes, has_prefix = bool(_last(trainer, 35, 0)), bool(_last(normalizer, 3, 1))

@@ -2,8 +2,8 @@
 a tokenizer.json, for `HFFiles`.
 
 Such a file has tokens and their ranks, which are their ids and the order of merging: of all pairs
-that make a token, the one of the lowest rank is merged first. How text is cut into words stands in
-the code of each model, so it goes by the model's type; the special tokens are those that
+that make a token, the one of the lowest rank is merged first. How text is cut into words is written
+in the code of each model, so the model's type decides it here; the special tokens are those that
 tokenizer_config.json lists.
 
 Format: openai/tiktoken, tiktoken/load.py.
@@ -70,7 +70,7 @@ def tiktoken_content(
     """What a tokenizer.json would hold for `data`, the bytes of `path`, of a model of `model_type`.
 
     `config` is tokenizer_config.json. `bos`, a special token, comes before prompts if models of
-    this type want it. Raises ConfigError for files that are no such file, and for other models.
+    this type want it. Raises ConfigError for files of other kinds, and for other models.
     """
     if model_type not in MODEL_TYPES:
         raise ConfigError(
@@ -82,7 +82,7 @@ def tiktoken_content(
     special = {token["content"]: token["id"] for token in added}
     check_lengths(path, ranks)
     if not (ranks.keys().isdisjoint(special) and set(ranks.values()).isdisjoint(special.values())):
-        raise ConfigError(f"{path}: has a token, or its rank, that tokenizer_config.json has too")
+        raise ConfigError(f"{path}: has a token or a rank that tokenizer_config.json has too")
     splits = [
         {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
         for pattern in kind.patterns
@@ -95,7 +95,7 @@ def tiktoken_content(
             "type": "BPE",
             "vocab": ranks | special,  # where they must be to keep their ids
             "merges": merges_by_score({token: -rank for token, rank in ranks.items()}),
-            "ignore_merges": True,  # a word that is a token is that token
+            "ignore_merges": True,  # a word that is a token becomes that token
         },
         "normalizer": {"type": "NFC"} if kind.nfc else None,
         "pre_tokenizer": {
@@ -119,7 +119,7 @@ def _ranks(path: Path, data: bytes) -> dict[str, int]:
             text = base64.b64decode(token, validate=True).decode("latin-1")
             ranks[text.translate(_ALPHABET)] = int(rank)
     except ValueError as error:
-        reason = f"the line {line[:80]!r} is no token in base64 and its rank"
+        reason = f"the line {line[:80]!r} is not a token in base64 and its rank"
         raise ConfigError(f"{path}: {reason} ({error})") from error
     missing = [byte for byte in range(256) if _ALPHABET[byte] not in ranks]
     if missing:

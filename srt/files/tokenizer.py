@@ -37,8 +37,8 @@ def raising_exceptions() -> Iterator[None]:
 
 class Tokenizer:
     """Encodes text for one model. The special tokens `before` and `after` are put around each
-    prompt. `inner`: an encoder for what does not begin a prompt, if `encoder` treats that another
-    way."""
+    prompt. `inner`: an encoder for text that does not begin a prompt, if `encoder` would treat it
+    differently."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> np.ndarray:
         """The ids of `text`, int32 [n]. Special tokens written in the text become their ids.
 
-        With `add_special_tokens`, those that the model wants come first, most often BOS, if the
-        text does not already start with them; the same at the end, where few models want any.
+        With `add_special_tokens`, the text gets those that the model wants at its start, most often
+        BOS, unless it already starts with them; the same at its end, where few models want any.
         """
         return self._framed(_ids(self._encoder, text), add_special_tokens)
 
     def encode_marked(self, text: str, mark: str, add_special_tokens: bool = True) -> np.ndarray:
-        """The ids of `text` without its characters `mark`, int32 [n]. Control tokens that one of
-        them stands in (see `ControlTokens.marked`) are text, the others become their ids."""
+        """The ids of `text` without its characters `mark`, int32 [n]. Control tokens that hold a
+        mark (see `ControlTokens.marked`) are text, the others become their ids."""
         ids: list[int] = []
         done = 0
         for found in self.control.find(text):
@@ -100,7 +100,7 @@ class Tokenizer:
         """The ids of `text` where it continues other text, int32 [n].
 
         Some tokenizers put a space before a text, so it is encoded after a line break, or alone
-        where it would merge with that.
+        where it would merge with the line break.
         """
         before, ids, alone = (
             self.encode(t, add_special_tokens=False) for t in ("\n", "\n" + text, text)
@@ -151,7 +151,7 @@ class PlainTokenizer:
 
     @property
     def cuts_words(self) -> bool:
-        """Whether text is encoded word by word. Without, the ids of a text's end depend on all of
+        """Whether text is encoded word by word. If not, the ids at a text's end depend on all of
         it."""
         normalizer, cut = self._encoder.normalizer, self._encoder.pre_tokenizer
         text = normalizer.normalize_str("a a") if normalizer else "a a"
@@ -170,7 +170,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def _inner(files: ModelFiles, hf: HFFiles) -> tokenizers.Tokenizer | None:
-    """The encoder for text inside of a prompt, where only the prompt's beginning gets a space."""
+    """The encoder for text inside a prompt, where only the prompt's beginning gets a space."""
     content = hf.embedded_tokenizer or hf.tokenizer
     steps = json.dumps(content.get("pre_tokenizer"))
     never = steps.replace('"prepend_scheme": "first"', '"prepend_scheme": "never"')
@@ -211,8 +211,8 @@ _NO_PREFIX = {"add_prefix_space": False, "prepend_scheme": "never"}
 
 
 def _built(files: ModelFiles, content: dict[str, Any] | None = None) -> tokenizers.Tokenizer:
-    """The library's tokenizer of tokenizer.json, or of other content of it, without the limits
-    that it may set."""
+    """The library's tokenizer made from tokenizer.json, or from `content` in its place, without
+    the limits that it may set."""
     path = str(tokenizer_path(files.path))
     try:
         library = tokenizers.Tokenizer
@@ -235,7 +235,7 @@ def _tried(encoder: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A normalizer or pre-tokenizer that does the same but for a space in front of the text."""
+    """A normalizer or pre-tokenizer that does the same without a space in front of the text."""
     if step is None or step["type"] == "Prepend":
         return None
     changed = dict(step)
@@ -247,5 +247,5 @@ def _without_prefix(step: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _can_cut_at_spaces(model: dict[str, Any]) -> bool:
-    """Whether a model of SentencePiece's kind encodes text as it encodes the words of it."""
+    """Whether a model of SentencePiece's kind encodes a text as it encodes its words one by one."""
     return model.get("type") == "BPE" and begins_words_with_space(merged_tokens(model["merges"]))

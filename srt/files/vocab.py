@@ -1,4 +1,4 @@
-"""What every process must know of a model's vocabulary: the bytes of each id, special and EOS ids.
+"""What every process must know of a model's vocabulary: each id's bytes, special and EOS ids.
 
 The tokenizer, the scheduler (grammars, limits) and the detokenizer each load one `Vocab`; it needs
 neither torch nor a tokenizer library. Invariant: `token_bytes` has one entry per embedding row,
@@ -21,21 +21,21 @@ from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
 _SPM_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-# GPT-2 and its heirs, DBRX and nanochat have names of their own.
+# GPT-2 and its descendants, DBRX and nanochat have names of their own.
 _CONTEXT_LEN = ("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length")
 _SPM_DECODERS = {"Replace", "ByteFallback", "Fuse", "Strip"}
 
 
 @dataclass(frozen=True)
 class Vocab:
-    """A model's vocabulary and the facts of its configuration that decide about text.
+    """A model's vocabulary and what its configuration says about text.
 
     `eos_ids[0]` is the tokenizer's own EOS token. `add_bos` says whether prompts start with
     `bos_id`, `add_eos` whether they end with `eos_ids[0]`, `space_prefix` whether their text gets a
     space in front. `named_tokens` are what chat templates call `bos_token`, `eos_token` and so on,
     as far as the model has them. `tool_template` is the chat template for chats with tools, if
-    there is one of its own. `mark_ids` are control tokens that are text all the same where the
-    model writes them: what surrounds its calls and its reasoning. Ids that no token stands for
+    they have their own. `mark_ids` are control tokens that are nevertheless text where the
+    model writes them: those around its calls and its reasoning. Ids without a token
     (padding rows of the embedding) have no bytes.
     """
 
@@ -60,7 +60,7 @@ class Vocab:
 
     @cached_property
     def hidden_ids(self) -> frozenset[int]:
-        """The special tokens that are no text."""
+        """The special tokens that are not text."""
         return self.special_ids - self.mark_ids
 
     @property
@@ -101,7 +101,7 @@ _TO_BYTES = codecs.charmap_build("".join(sorted(_ALPHABET, key=_ALPHABET.__getit
 def _byte_level_bytes(token: str) -> bytes:
     try:
         return codecs.charmap_encode(token, "strict", _TO_BYTES)[0]
-    except UnicodeEncodeError:  # not written in the alphabet: it stands for itself
+    except UnicodeEncodeError:  # not in the byte alphabet: it is literal text
         return token.encode()
 
 
@@ -149,7 +149,7 @@ def _from_gguf(name: str, file: GGUFFile) -> Vocab:
 def _gguf_template(file: GGUFFile, key: str) -> str | None:
     template = file.metadata.get(key)
     if template is not None and not isinstance(template, str):
-        raise ConfigError(f"{file.path}: {key} is not a text")
+        raise ConfigError(f"{file.path}: {key} is not a string")
     return template
 
 
@@ -194,7 +194,7 @@ def _from_hf(name: str, files: HFFiles) -> Vocab:
 
 
 def _token_decoder(files: HFFiles) -> Callable[[str], bytes]:
-    """What makes bytes of a token, by the decoder: SentencePiece's or byte-level's.
+    """The function from a token to its bytes, by the decoder: SentencePiece's or byte-level's.
 
     `Strip`, which removes the first space of a whole text, is left out on purpose: what a model
     generates continues a prompt, so its first space is text.

@@ -1,7 +1,7 @@
-"""Offline use: `Engine` runs a server without HTTP for this program alone, and ends it.
+"""Offline use: `Engine` runs a server without HTTP for one program, and ends it.
 
 The server is an ordinary ring in child processes, so everything behaves as it does online. Its
-synchronous calls run on a loop in a thread of their own, so they work in notebooks too.
+synchronous calls run on a loop in a thread of its own, so they work in notebooks too.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class Engine:
 
     @property
     def client(self) -> AsyncClient:
-        """The engine's client, for use on the engine's own loop."""
+        """The engine's client; use it on the engine's own loop."""
         if self._client is None:
             raise RingError("the engine is closed")
         return self._client
@@ -225,13 +225,13 @@ class Engine:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the engine's loop, where its client lives; what it returns."""
+        """Run a coroutine on the engine's loop, where its client lives, and return its result."""
         self._check_usable(coroutine)
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
         finally:
-            future.cancel()  # for an interrupt: the loop must not go on with it
+            future.cancel()  # after an interrupt the loop must not go on with it
 
     def _check_usable(self, coroutine: Coroutine[Any, Any, T]) -> None:
         """Raise RingError if the engine is closed, ConfigError in a forked process."""

@@ -27,7 +27,7 @@ class ProgressBar:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Nothing more comes: leave the line."""
+        """The work is done: end the line."""
         if self._total:
             sys.stderr.write("\n")
             sys.stderr.flush()

@@ -9,7 +9,7 @@ from srt.patterns.groups import GroupPattern, Span
 from srt.wire.constraint import Capture, Constraint, may_capture
 
 MAX_CHARS = 2**20  # of an answer's captures, which may lie in each other
-_CHARS_PER_CAPTURE = 64  # beside its name and text
+_CHARS_PER_CAPTURE = 64  # besides its name and text
 
 
 def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:

@@ -1,9 +1,9 @@
 """The captures of Lark grammars: rules `name[capture]: ...`, and where they lie in a text.
 
-llguidance gives the texts of captures, but not their places, not twice in a row the same, and also
-of parses that came to nothing. So a grammar is written anew, with a control token before and after
-each rule that is captured, and the text is read with that, byte by byte: a token is put in where
-the grammar does not go on without it, the latest place first. What is found is a parse of the text.
+llguidance gives the texts of captures, but not their places; it omits a capture that repeats the
+one before, and includes those of abandoned parses. So the grammar is rewritten with a control token
+before and after each captured rule, and reads the text byte by byte: a token is inserted where the
+grammar cannot continue without it, the latest place first. The result is a parse of the text.
 """
 
 import json
@@ -28,13 +28,13 @@ _HEAD = re.compile(
 _ATTRIBUTE = re.compile(rf"(?P<key>\w+)\s*(?:=\s*(?P<value>{_STRING}|{_PATTERN}|[^,\"/]*))?")
 _END_TOKEN = 256
 _NOT_CAPTURED = {
-    "max_tokens": "max_tokens counts tokens, which a text does not have",
+    "max_tokens": "max_tokens counts tokens, and a text has none",
     "stop_capture": "stop_capture is not supported",
 }
 
 
 class _Rule(NamedTuple):
-    """A captured rule: its name in answers, and the text that ends it and is no part of it."""
+    """A captured rule: its name in answers, and the text that ends it but is not part of it."""
 
     name: str
     end: bytes
@@ -50,7 +50,7 @@ class CaptureGrammar(NamedTuple):
 
 
 def capture_grammar(source: str) -> CaptureGrammar:
-    """What a Lark text says of captures. Raises GrammarError with line and column."""
+    """A Lark text with its captures. Raises GrammarError with line and column."""
     plain, marked, at = list[str](), list[str](), 0
     rules: list[_Rule] = []
     longest = max(map(len, re.findall("_captured_*", source)), default=0)
@@ -74,7 +74,7 @@ def capture_grammar(source: str) -> CaptureGrammar:
 
 
 def _attributes(source: str, head: re.Match[str]) -> tuple[list[str], _Rule | None]:
-    """A rule's attributes but `capture`, and the rule if it is captured."""
+    """A rule's attributes except `capture`, and the rule if it is captured."""
     found = list(_ATTRIBUTE.finditer(head["attributes"]))
     values = {attribute["key"]: attribute["value"] for attribute in found}
     if "capture" not in values:
@@ -91,7 +91,7 @@ def _attributes(source: str, head: re.Match[str]) -> tuple[list[str], _Rule | No
     try:
         name = head["name"].strip(" \t?!") if given is None else json.loads(given)
         end = "".join(json.loads(value) for value in ends).encode()
-        name.encode()  # half of a surrogate pair is none
+        name.encode()  # half of a surrogate pair is not a character
     except ValueError:
         raise _error("captures: this is not a string in double quotes", source, place) from None
     others = [attribute[0].strip() for attribute in found if attribute["key"] != "capture"]
@@ -110,7 +110,7 @@ def _error(what: str, source: str, at: int) -> GrammarError:
 def find_captures(source: str, data: bytes) -> list[Span] | None:
     """The captures of a Lark grammar in a text, in bytes of UTF-8, in the order of their
     beginnings: of all of it, or if the grammar does not match that, those that have ended. None if
-    the grammar has none, and if too many parses came to nothing to find one."""
+    the grammar has none, and if too many parses failed before one was found."""
     grammar = capture_grammar(source)
     if not grammar.rules:
         return None
@@ -137,7 +137,7 @@ class _Search:
         self._steps = 0
 
     def run(self, is_whole: bool) -> list[int] | None:
-        """The bytes with the tokens put in; None if there is no way, or it was not found."""
+        """The bytes with the tokens inserted; None if that is impossible, or was not found."""
         self._matcher, self._tokens, self._at = self._pristine.deep_copy(), list[int](), 0
         ways = [self._ways()]
         while ways and not self._matcher.is_error() and self._goes_on():
@@ -179,7 +179,7 @@ class _Search:
             self._matcher.consume_tokens(self._tokens)
 
     def _checked(self) -> list[int] | None:
-        """The tokens, if they hold without all that was tried beside them."""
+        """The tokens, if they hold without the others that were tried."""
         matcher = self._pristine.deep_copy()
         return (
             self._tokens if matcher.try_consume_tokens(self._tokens) == len(self._tokens) else None
@@ -202,7 +202,7 @@ def _found(grammar: CaptureGrammar, data: bytes, tokens: list[int]) -> list[Span
 
 
 class _Bytes:
-    """What llguidance makes a tokenizer of: tokens for the bytes, an end, and two for each rule."""
+    """The source of llguidance's tokenizer: tokens for the bytes, an end, and two for each rule."""
 
     def __init__(self, num_rules: int) -> None:
         marks = [b"<%d>" % i for i in range(2 * num_rules)]
