@@ -33,7 +33,7 @@ class DetokenizerActor(Actor):
     async def start(self) -> None:
         self._core = Detokenizer(load_vocab(resolve_model(self.args.model)), self.epoch)
         self._leases = Leases(time.monotonic())
-        self._expired: dict[bytes, None] = {}  # in order of their ends
+        self._expired: dict[bytes, None] = {}  # in the order of their ends
         self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
         self._credits = self.connect(zmq.PUSH, self.ring.credits)
         self._tokens = self.bind(zmq.PULL, self.ring.detokenizer)
@@ -79,7 +79,7 @@ class DetokenizerActor(Actor):
                     break
 
     def _deliver(self, client: bytes, message: RingMessage) -> bool:
-        """A client that is not there, or does not read, loses its requests; the others go on."""
+        """Send each client its outputs. One that is gone, or does not read, loses its requests."""
         is_sent = send_now(self._clients, message, to=client)
         if not is_sent:
             self._client_gone(client)

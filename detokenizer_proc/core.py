@@ -19,7 +19,7 @@ _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 
 
 class DetokenizerStep(NamedTuple):
-    """What one batch led to: outputs by client, aborts for the scheduler, credits for the front."""
+    """The result of a batch: outputs by client, aborts for the scheduler, credits for the front."""
 
     outputs: dict[bytes, list[Output]]
     aborts: list[Abort]
@@ -33,7 +33,7 @@ class Detokenizer:
         self._visible = vocab.pieces(skip_special_tokens=True)
         self._all = vocab.pieces(skip_special_tokens=False)
         self._epoch = epoch
-        load_tables()  # all streams would wait for them later
+        load_tables()  # otherwise all streams would wait for them later
         self._requests: dict[int, Request] = {}
 
     @property
@@ -53,7 +53,7 @@ class Detokenizer:
                 request.close()
 
     def step(self, batch: TokenBatch) -> DetokenizerStep:
-        """Take in one scheduler step. A batch of another epoch is ignored."""
+        """Process one scheduler step. A batch of another epoch is ignored."""
         if batch.epoch != self._epoch:
             return DetokenizerStep({}, [], [])
         for start in batch.starts:
@@ -71,7 +71,7 @@ class Detokenizer:
                 request.add_prompt_logprobs(chunk)
 
     def _add_tokens(self, batch: TokenBatch) -> dict[int, Request]:
-        """Give each request its tokens; return the requests that took some.
+        """Give each request its tokens; returns the requests that took some.
 
         A request that a stop token ended has that token last, in the batch of its ReqEnd.
         """
@@ -88,7 +88,7 @@ class Detokenizer:
         return touched
 
     def _aborts(self, touched: dict[int, Request], batch: TokenBatch) -> list[Abort]:
-        """For each request that its text has just stopped before the scheduler did."""
+        """One abort for each request whose text has just stopped before the scheduler ended it."""
         ended = {end.handle for end in batch.ends}
         return [
             Abort(request.client, request.rid, self._epoch)
@@ -124,7 +124,7 @@ def _columns(batch: TokenBatch) -> Iterator[Column]:
 
 
 def _outputs(requests: dict[int, Request]) -> dict[bytes, list[Output]]:
-    """What there is to send now, by client; closes the requests that sent their finish."""
+    """What to send now, by client; closes the requests that sent their finish."""
     outputs: dict[bytes, list[Output]] = {}
     for request in requests.values():
         if output := request.take_output():

@@ -1,4 +1,4 @@
-"""Which clients are alive: each repeats its Hello, and is gone when none has come for a while."""
+"""Which clients are alive: each repeats its Hello, and is gone when none arrives for a while."""
 
 from srt.ring.places import LEASE_INTERVAL_S, LEASE_S
 
@@ -14,18 +14,18 @@ class Leases:
         self._checked_at = now
 
     def renew(self, client: bytes, now: float) -> None:
-        """A Hello has come."""
+        """A Hello has arrived."""
         self._last_hello[client] = now
 
     def end(self, client: bytes) -> None:
-        """The client is known to be gone, if it was there at all."""
+        """The client is gone; nothing happens if it was unknown."""
         self._last_hello.pop(client, None)
 
     def expired(self, now: float) -> list[bytes]:
-        """Whose lease has run out; they stay until `end`. To be asked every LEASE_INTERVAL_S.
+        """Clients whose lease has expired; they stay until `end`. Called every LEASE_INTERVAL_S.
 
-        Where more time has passed this process stood still (suspended, or starved of CPU) and the
-        Hellos of that time may be unread yet, so it does not count.
+        If more time has passed, this process stood still (suspended, or starved of CPU); Hellos of
+        that time may still be unread, so it does not count.
         """
         stood_still_s = max(0.0, now - self._checked_at - LEASE_INTERVAL_S)
         self._checked_at = now

@@ -1,7 +1,7 @@
-"""One request at the detokenizer: what has been generated and not yet been sent.
+"""One request at the detokenizer: what has been generated and not yet sent.
 
 Owned by the detokenizer core. Invariant: after its finish was sent, or its client was dropped, a
-request is closed: it takes and gives nothing more, and holds no data.
+request is closed: it neither takes nor gives anything more, and holds no data.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class Jump(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Tokens of one request in a batch: ids, and the same and their log-probabilities packed in
-    four bytes each; `jump` if they were not sampled, `detail` if the request asked for one."""
+    """Tokens of one request in a batch: ids, then ids and log-probabilities packed in four bytes
+    each; `jump` if they were not sampled, `detail` if the request asked for it."""
 
     handle: int
     ids: list[int]
@@ -69,12 +69,12 @@ class Request:
 
     @property
     def rid(self) -> str:
-        """The client's name for the request."""
+        """The request's id at its client."""
         return self._start.rid
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether nothing has ended it: neither its text nor its client."""
+        """Whether neither its text nor its client has ended it."""
         return self.is_open and self.finish is None
 
     def add_prompt_logprobs(self, chunk: PromptLogprobs) -> None:
@@ -92,7 +92,7 @@ class Request:
     def add_tokens(self, column: Column, stop_id: int | str | None = None) -> None:
         """Take new tokens, or those up to the one that completes a stop string or pattern.
 
-        If `stop_id` is the last id, it ended the request; its text is mostly not shown.
+        If `stop_id` is the last id, it ended the request; its text is usually not shown.
         """
         ids, packed, logprobs = column.ids, column.packed, column.logprobs
         if column.jump is not None:
@@ -117,7 +117,7 @@ class Request:
             self.finish = Finish("stop", stopped.matched)
 
     def _drop(self, jump: Jump) -> None:
-        """Forget the ids that a jump replaces; those that were sent already, the client must."""
+        """Forget the ids that a jump replaces; the client forgets those that were already sent."""
         self._text.replace(jump.drop, jump.skip)
         unsent = self._unsent
         left = max(0, len(unsent.ids) - 4 * jump.drop)
@@ -128,20 +128,20 @@ class Request:
             unsent.detail.keep(left // 4)
 
     def end(self, finish: Finish) -> None:
-        """The scheduler's finish. It counts only if nothing was found before that stops it."""
+        """The scheduler's finish, which counts only if no stop was found before."""
         if self.finish is None:
             self._unsent.text.append(self._text.finish(finish.type in ("stop", "length")))
             stopped = self._text.stopped
             self.finish = Finish("stop", stopped.matched) if stopped else finish
 
     def take_output(self) -> Output | None:
-        """What is to be sent now, if anything; with the finish, the request closes."""
+        """What to send now, if anything; with the finish, the request closes."""
         if not (self.finish or self._start.stream):
             return None
         unsent, self._unsent = self._unsent, self._nothing()
         if self.finish:
             self.close()
-        # More names than these, and CPython builds a dict for each call.
+        # With more names than these, CPython would build a dict for each call.
         return Output(
             self.rid,
             "".join(unsent.text),
@@ -155,7 +155,7 @@ class Request:
             prompt_logprobs=bytes(unsent.prompt_logprobs),
             finish=self.finish,
             dropped=unsent.dropped,
-            # Less than none where what was sampled has come to fewer tokens since.
+            # Negative if the sampled text has been retokenised into fewer tokens.
             jump_tokens=max(0, self._jump_tokens),
             forward_passes=self._forward_passes,
             detail=unsent.detail.packed() if unsent.detail else None,

@@ -1,4 +1,4 @@
-"""One request's ids to text, increment by increment, up to what stops it.
+"""Turns one request's ids into text, increment by increment, up to what stops it.
 
 Called by the detokenizer core for every token. Invariants: the returned pieces joined are the
 text of all ids (without the bytes to skip, and cut at the stop string or pattern, if one was
@@ -16,7 +16,7 @@ class Stops(NamedTuple):
     """What ends a request's text: strings, and patterns, whose shortest match counts.
 
     They count only if they are complete at token `min_new_tokens` or later. The text ends before
-    what was found, or after it with `kept`.
+    the match, or with `kept` after it.
     """
 
     strings: Sequence[str] = ()
@@ -39,7 +39,7 @@ class TextStream:
     """Decodes one request. `pieces[i]` are the bytes of id i (none for a hidden special token).
 
     Text is held back while its bytes are an incomplete character, or while its end may be the
-    beginning of what stops it. The first `skip_bytes` bytes are no part of the text.
+    beginning of a stop. The first `skip_bytes` bytes are not part of the text.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TextStream:
         self.stopped: StopMatch | None = None
 
     def push(self, ids: Sequence[int]) -> str:
-        """Take the next ids; return the text that is safe to send. Nothing after a stop."""
+        """Take the next ids; returns the text that is safe to send: nothing after a stop."""
         if not self._searches:
             self.num_tokens += len(ids)
             return self._decode(self._unskipped(b"".join([self._pieces[i] for i in ids])))
@@ -74,8 +74,7 @@ class TextStream:
         return "".join(sent)
 
     def replace(self, drop: int, skip: int) -> None:
-        """The next ids take the place of the last `drop` ones, with whose `skip` bytes they
-        begin."""
+        """The next ids replace the last `drop` ones, and begin with the `skip` bytes of those."""
         self.num_tokens -= drop
         self._skip += skip
 
@@ -87,8 +86,8 @@ class TextStream:
         return data[skip:]
 
     def push_stop_token(self, token_id: int) -> None:
-        """Take the stop token that ended the request: its text is shown if stops are kept, and
-        nothing is searched for in it."""
+        """Take the stop token that ended the request: its text is shown if stops are kept, and is
+        not searched for stops."""
         if self.stopped:
             return
         self.num_tokens += 1
@@ -96,8 +95,8 @@ class TextStream:
             self._stop_token = self._decode(self._unskipped(self._pieces[token_id]))
 
     def finish(self, is_complete: bool = True) -> str:
-        """The text still held back; an incomplete character at the end becomes U+FFFD. What only
-        the end makes a stop is one if the text `is_complete`, not cut off by an abort."""
+        """The text still held back; an incomplete character at the end becomes U+FFFD. What is
+        a stop only at the end counts if the text `is_complete`, not cut off by an abort."""
         if self.stopped:
             return ""
         rest = self._stop_token + self._decode(b"", True)
@@ -107,16 +106,16 @@ class TextStream:
         return text
 
     def _found_at_end(self, rest: str) -> list[Found]:
-        """What has waited for `rest`, in which nothing is searched for, or for the end."""
+        """The match that waited for `rest`, which is not itself searched, or for the end."""
         if not rest:
             return [find for search in self._searches for find in search.at_end()]
         found = [find for search in self._searches for find in search.feed(rest[0])]
         return [find for find in found if find.end <= 0]
 
     def _release(self, new: str) -> str:
-        """Search `new`, the text of one token; return what can no longer belong to a stop.
+        """Search `new`, the text of one token; returns what can no longer belong to a stop.
 
-        Of several finds in one token's text, the one that begins first counts.
+        Of several matches in one token's text, the one that begins first counts.
         """
         text = self._held + new
         found = [find for search in self._searches for find in search.feed(new)]
@@ -129,14 +128,14 @@ class TextStream:
         return text[:safe]
 
     def _complete_at(self, find: Found) -> int:
-        """At how many tokens; the last one may only have shown that the match has ended."""
+        """At how many tokens a match is complete: the last may only have shown that it ended."""
         return self.num_tokens if find.end > 0 else min(self._num_text_tokens, self.num_tokens)
 
     def _counting(self, found: Sequence[Found]) -> list[Found]:
         return [f for f in found if self._complete_at(f) >= self._stops.min_new_tokens]
 
     def _cut(self, found: Sequence[Found], text: str) -> str:
-        """`text`, which begins with what is held, up to the first find."""
+        """`text`, which begins with what is held, up to the first match."""
         first = min(found)
         self.stopped = StopMatch(first.matched, self._complete_at(first))
         cut = len(self._held) + (first.end if self._stops.kept else first.start)

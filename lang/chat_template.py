@@ -1,6 +1,6 @@
-"""How roles become text: prefixes and suffixes by role, found from a model's name.
+"""How roles become text: prefixes and suffixes by role, found by a model's name.
 
-A program interleaves text and gens inside of roles, so the prompt grows piece by piece and cannot
+A program interleaves text and gens inside roles, so the prompt grows piece by piece and cannot
 be rendered by the server's template. Invariant: for ordinary chats of a known family the text is
 byte for byte what the server's template makes of the same messages.
 """
@@ -14,8 +14,8 @@ _PLAIN = {role: (f"{role.upper()}:", "\n") for role in ("system", "user", "assis
 
 
 class ChatTemplate(Struct, frozen=True):
-    """A role's text is `prefix + content + suffix`. `default_system`, if there is one, is said
-    first in chats that do not begin with a system message. `stop` ends gens inside of roles."""
+    """A role's text is `prefix + content + suffix`. `default_system`, if there is one, comes
+    first in chats that do not begin with a system message. `stop` ends gens inside roles."""
 
     name: str = "default"
     marks: dict[str, tuple[str, str]] = field(default_factory=lambda: dict(_PLAIN))
@@ -37,7 +37,7 @@ class ChatTemplate(Struct, frozen=True):
 
 
 def _marks(prefix: str, suffix: str) -> dict[str, tuple[str, str]]:
-    """Marks that are the same for every role but for its name, `{}` in `prefix`."""
+    """Marks that differ between roles only in the role's name, `{}` in `prefix`."""
     return {role: (prefix.format(role), suffix) for role in ("system", "user", "assistant")}
 
 
@@ -47,7 +47,7 @@ _MATCHERS: list[Callable[[str], str | None]] = []
 
 
 def register_chat_template(template: ChatTemplate) -> None:
-    """Make `template` known under its name."""
+    """Register `template` under its name."""
     _TEMPLATES[template.name] = template
 
 

@@ -1,4 +1,4 @@
-"""What holds for all programs of the process: the default back end, and switches by SGLang's names.
+"""Settings for all programs of the process: the default back end, and switches by SGLang's names.
 
 Read by `function` and `batch` whenever a run starts.
 """
@@ -13,7 +13,7 @@ from lang.errors import LangError
 
 @dataclass
 class GlobalConfig:
-    """With `enable_precache_with_tracing` batches send their prompts' constant beginning ahead."""
+    """With `enable_precache_with_tracing`, batches send their prompts' constant beginning ahead."""
 
     default_backend: Any = None
     enable_precache_with_tracing: bool = True
@@ -24,7 +24,7 @@ _endpoints: weakref.WeakKeyDictionary[Any, Backend] = weakref.WeakKeyDictionary(
 
 
 def set_default_backend(backend: Any) -> None:
-    """The back end of runs that name none: a Backend, or something with one in `endpoint`."""
+    """Set the back end of runs that name none: a Backend, or an object with one in `endpoint`."""
     global_config.default_backend = backend
 
 

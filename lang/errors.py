@@ -3,7 +3,7 @@
 LangError
 ├── ProgramError      what was waited for will never come; `__cause__` says why
 ├── UnsupportedError  the back end cannot do what was asked; `param` names it
-├── AnswerError       what the model wrote is not what its type asks for; `text` is it
+├── AnswerError       what the model wrote, `text`, is not what its type asks for
 └── CancelledError    the program was ended by its user
 """
 
@@ -39,7 +39,7 @@ class UnsupportedError(LangError):
 
 
 class AnswerError(LangError):
-    """What the model wrote, `text`, is no value of what the gen asked for: mostly it was cut."""
+    """What the model wrote, `text`, is not a value that the gen asked for; usually it was cut."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message, text)

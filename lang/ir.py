@@ -1,7 +1,7 @@
 """What a program is made of: expressions, each of which knows how it changes a stream.
 
-Expressions are immutable, may be joined with `+` and used in any number of states. Whatever they
-hold has been checked when they were made, so that mistakes show in the line that makes them.
+Expressions are immutable, can be joined with `+` and used in any number of states. Their arguments
+are checked when they are made, so that mistakes show in the line that makes them.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -22,11 +22,11 @@ Rest = Coroutine[Any, Any, None]
 
 
 class Expr:
-    """Something that a state can be extended by. `names` are the variables that it writes."""
+    """A state can be extended by it. `names` are the variables that it writes."""
 
     def perform(self, stream: Stream, slots: Slots) -> Rest | None:
-        """Change `stream` and settle `slots`, one for each of `names`. What has to wait is left to
-        the coroutine that this returns. Whatever either raises becomes the stream's error."""
+        """Change `stream` and settle `slots`, one for each of `names`. The part that must wait is
+        the coroutine that this returns. What either of them raises becomes the stream's error."""
 
     def leave(self, stream: Stream, slots: Slots) -> None:
         """After `perform`, or instead of it if the stream has failed: end all waits for it."""
@@ -42,7 +42,7 @@ class Expr:
         return ExprList([other, self])
 
     def __str__(self) -> str:
-        """For f-strings: whatever the text becomes a part of has this expression in its place."""
+        """For f-strings: a mark, in whose place the expression is put when the text is used."""
         return marks.mark_of(self)
 
     def __repr__(self) -> str:
@@ -51,12 +51,12 @@ class Expr:
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The variables it writes; None stands for one that gets a name of its own."""
+        """The variables it writes; None stands for a variable that gets a name of its own."""
         return ()
 
     @property
     def num_bytes(self) -> int:
-        """What its texts and images take, about."""
+        """The approximate size of its texts and images."""
         return 0
 
 
@@ -74,7 +74,7 @@ Part = str | Expr
 
 
 class ExprList(Expr):
-    """Several expressions, one after the other."""
+    """Several expressions in order."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts: list[Part] = []
@@ -90,7 +90,7 @@ class ExprList(Expr):
 
 
 class Constant(Expr):
-    """Text of the program's own."""
+    """Text that the program itself wrote."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -163,12 +163,12 @@ class Media(Expr):
 
 
 def num_bytes_of(parts: Sequence[Part]) -> int:
-    """What all of them take, about."""
+    """The approximate size of all of them."""
     return sum(len(part) if isinstance(part, str) else part.num_bytes for part in parts)
 
 
 def role_text(role: str, inner: Part | None) -> Expr:
-    """`inner` as a turn of `role`; a role that is only opened if None (`user_begin()`)."""
+    """`inner` as a turn of `role`; None only opens the role, as in `user_begin()`."""
     if inner is None:
         return RoleBegin(role)
     return ExprList([RoleBegin(role), inner, RoleEnd(role)])

@@ -1,7 +1,7 @@
-"""The one event loop of the language, in a thread of its own, and waiting for what happens on it.
+"""The one event loop of the language, in a thread of its own, and ways to wait for work on it.
 
-All back ends and workers of the process live on it, so the language works in notebooks and
-below any other loop. Invariant: nothing waits on the loop's own thread; such a wait is an error.
+All back ends and workers of the process use it, so the language works in notebooks and inside any
+other loop. Invariant: nothing blocks the loop's own thread; such a wait is an error.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _thread: threading.Thread | None = None
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """The loop, which starts with its first use and ends with the process."""
+    """The loop, which starts at its first use and ends with the process."""
     global _loop, _thread
     with _lock:
         if _loop is None or _thread is None or not _thread.is_alive():
@@ -62,7 +62,7 @@ def call(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def wait(future: "Future[Any]", timeout_s: float | None = None) -> None:
-    """Wait until `future` is done, however it ends. Raises TimeoutError after `timeout_s`."""
+    """Wait until `future` is done or cancelled. Raises TimeoutError after `timeout_s`."""
     if future.done():
         return
     if on_loop_thread():

@@ -1,8 +1,8 @@
-"""Expressions inside text: the marks that stand for them in an f-string, and finding them again.
+"""Expressions inside text: the marks that stand for them in an f-string, and how they are found.
 
-`str(expression)` is a mark, which holds a random number of this process, so that no text from
-elsewhere has one. A text cannot own its expressions, as joining texts makes plain ones: of those
-that were written into texts the last `MAX_KEPT` are kept, and as many of those that were used, and
+`str(expression)` is a mark with a random number of this process, so that no text from elsewhere has
+one. A text cannot own its expressions, since joining texts makes plain ones: the last `MAX_KEPT`
+expressions that were written into texts are kept, and as many of those that were used, up to
 `MAX_USED_BYTES` of texts and images.
 """
 
@@ -18,20 +18,20 @@ from lang.errors import LangError
 MAX_KEPT = 2**16
 MAX_USED_BYTES = 2**28
 _ORIGIN = str(int.from_bytes(os.urandom(8), "big"))
-# `repr` and `ascii` of a text escape its private characters; such a mark is found as well. The
-# backslashes of a text are looked at once.
+# `repr` and `ascii` of a text escape its private characters; such marks are found as well. Each
+# backslash of a text is read once.
 _MARK = re.compile(rf"(?:\ue0f0|(?<!\\)\\++ue0f0)\w+:{_ORIGIN}:([0-9]+)(?:\ue0f1|\\++ue0f1)")
 
 
 class Marked(Protocol):
-    """An expression, as far as it matters here."""
+    """What this module needs of an expression."""
 
     @property
     def num_bytes(self) -> int: ...
 
 
 class _Kept:
-    """The expressions by their numbers, in the order in which they were written, and used."""
+    """Expressions by number, in the order in which they were written, and in that of their use."""
 
     def __init__(self) -> None:
         self._new: OrderedDict[int, Marked] = OrderedDict()
@@ -41,12 +41,12 @@ class _Kept:
         self._numbers = itertools.count()
 
     def begin_in_child(self) -> None:
-        """What this process and its parent write from now on is not taken for one another's."""
-        self._lock = threading.Lock()  # a thread that is not here may have held the old one
+        """From now on, marks of this process differ from its parent's."""
+        self._lock = threading.Lock()  # a thread of the parent may have held the old one
         self._numbers = itertools.count(int.from_bytes(os.urandom(8), "big"))
 
     def add(self, expr: Marked) -> int:
-        """The number of an expression that is written into a text."""
+        """Keep an expression that is written into a text; returns its number."""
         with self._lock:
             number = next(self._numbers)
             self._new[number] = expr
@@ -55,14 +55,14 @@ class _Kept:
             return number
 
     def use(self, number: int) -> Marked:
-        """Raises LangError if it is not kept."""
+        """The expression of a mark. Raises LangError if it is not kept any more."""
         with self._lock:
             expr = self._new.pop(number, None)
             if expr is not None:
                 self._used[number] = expr
                 self._used_bytes += expr.num_bytes
             elif number not in self._used:
-                reason = "others were written or used since, or it is another process's"
+                reason = "too many others were written or used since, or it is another process's"
                 raise LangError(f"an expression in a text is not kept: {reason}; write it again")
             self._used.move_to_end(number)
             expr = self._used[number]
@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=lambda: _kept.begin_in_child())
 
 
 def mark_of(expr: Marked) -> str:
-    """What stands for `expr` in a text."""
+    """The mark that stands for `expr` in a text."""
     return f"\ue0f0{type(expr).__name__}:{_ORIGIN}:{_kept.add(expr)}\ue0f1"
 
 
@@ -88,7 +88,7 @@ def has_mark(text: str) -> bool:
 
 
 def refuse(**arguments: object) -> None:
-    """Raise TypeError, which names the argument, for an expression in or in place of a value."""
+    """Raise TypeError, which names the argument, for an expression as or inside a value."""
     for name, value in arguments.items():
         if has_mark(repr(value)):
             raise TypeError(f"{name} must not have an expression in it")
@@ -102,7 +102,7 @@ def split(text: str) -> list[Any]:
         if i % 2:
             pieces.append(_kept.use(int(piece)))
         elif has_mark(piece):
-            raise LangError("a text has only a part of an expression: it was cut within")
+            raise LangError("a text has only a part of an expression: it was cut inside one")
         elif piece:
             pieces.append(piece)
     return pieces

@@ -1,4 +1,4 @@
-"""What programs extend their states by, besides text: `gen`, `select` and their kin.
+"""What programs extend their states by, besides text: `gen`, `select` and so on.
 
 They check their arguments and return expressions; nothing runs here. Sampling arguments that are
 None leave the run's defaults unchanged. Positional order is SGLang's.
@@ -61,8 +61,8 @@ def gen(
 ) -> Expr:
     """Let the model write, into the variable `name`.
 
-    `choices` makes it a select, which of the other arguments takes only `temperature`, `seed`
-    and `timeout_s`. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
+    `choices` makes it a select, which takes only `temperature`, `seed` and `timeout_s` of the other
+    arguments. `regex`, `json_schema` (JSON text), `ebnf`, `dtype` and `schema` constrain the
     text. `dtype` is int, float, bool, str, or a type whose values are written as JSON; the text has
     the value as `value`. With `schema` (a dict, or a type) the variable is the value itself. `n`
     above 1 gives a list; the text continues with its first. `timeout_s` limits this gen; `others`
@@ -158,7 +158,7 @@ def select(
     temperature: float = 0.0,
     choices_method: ChoicesSamplingMethod = token_length_normalized,
 ) -> Expr:
-    """Append the most probable of `choices`, as `choices_method` measures it.
+    """Append the best of `choices`, as `choices_method` measures them.
 
     `get_meta_info(name)` has every choice's log-probabilities and `probabilities`.
     """
@@ -169,12 +169,12 @@ def select(
 
 
 def score(name: str, continuations: Sequence[str]) -> Expr:
-    """Write the log-probability of each text, if it came next, into `name`; append nothing."""
+    """Write the log-probability that each text comes next into `name`; append nothing."""
     return Score(name, continuations, normalised=False)
 
 
 def distribution(name: str, choices: Sequence[str]) -> Expr:
-    """Write the probability of each text among these, if one came next, into `name`."""
+    """Write the probability of each text, given that one of them comes next, into `name`."""
     return Score(name, choices, normalised=True)
 
 

@@ -4,17 +4,17 @@ from lang.ir import Expr, Part, RoleBegin, RoleEnd, role_text
 
 
 def system(expr: Part | None = None) -> Expr:
-    """A turn of the system; only its beginning without `expr`."""
+    """A turn of the system; without `expr`, only its beginning."""
     return role_text("system", expr)
 
 
 def user(expr: Part | None = None) -> Expr:
-    """A turn of the user; only its beginning without `expr`."""
+    """A turn of the user; without `expr`, only its beginning."""
     return role_text("user", expr)
 
 
 def assistant(expr: Part | None = None) -> Expr:
-    """A turn of the assistant; only its beginning without `expr`."""
+    """A turn of the assistant; without `expr`, only its beginning."""
     return role_text("assistant", expr)
 
 

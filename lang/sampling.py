@@ -1,7 +1,7 @@
 """How one gen samples: SGLang's names, merged from a run's defaults and a gen's own arguments.
 
 Invariant: the defaults here change nothing on any back end, so a back end that lacks a parameter
-has to refuse every other value of it (`Sampling.refuse`), by name.
+must refuse every other value of it (`Sampling.refuse`), by name.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
     """Everything a back end may be asked for in one completion.
 
     `stop_regex` ends the text before the first match of one of its patterns. `json_schema` is the
-    text of a JSON Schema. `timeout_s` and `n` are the interpreter's business, not a back end's.
+    text of a JSON Schema. `timeout_s` and `n` are handled by the language, not by a back end.
     """
 
     max_tokens: int = 128
@@ -27,7 +27,7 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
     n: int = 1
     stop: tuple[str, ...] = ()
     stop_regex: tuple[str, ...] = ()
-    # By the texts of ids, as OpenAI has it.
+    # The keys are ids as texts, as OpenAI has it.
     logit_bias: dict[str, float] = field(default_factory=dict)  # type: ignore[assignment]
     regex: str | None = None
     json_schema: str | None = None
@@ -39,7 +39,7 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
     def merged(self, given: dict[str, Any]) -> "Sampling":
-        """This, overridden by every value of `given` that is not None."""
+        """This sampling, overridden by every value of `given` that is not None."""
         values = {name: _value(name, v) for name, v in given.items() if v is not None}
         return msgspec.structs.replace(self, **values) if values else self
 
@@ -56,8 +56,8 @@ class Sampling(CommonSampling, frozen=True, kw_only=True):
 
 
 def derived_seed(seed: int | None, *address: int | str) -> int | None:
-    """The seed (63 bits) of what stands at `address` below something with `seed`, the same in every
-    process; None below what has none."""
+    """The seed (63 bits) at `address` below something with `seed`, the same in every process;
+    None if `seed` is None."""
     if seed is None:
         return None
     digest = hashlib.blake2b(repr((seed, *address)).encode(), digest_size=8).digest()
@@ -65,7 +65,7 @@ def derived_seed(seed: int | None, *address: int | str) -> int | None:
 
 
 def _value(name: str, value: Any) -> Any:
-    """One or several of something as a list or tuple, where the default is one."""
+    """`value`, as a list or tuple if the default is one; it may then be a single text or number."""
     kind = type(getattr(PLAIN, name))
     if kind not in (list, tuple):
         return value

@@ -1,6 +1,6 @@
-"""What the calls of a model have in common: their record, time limit, seed and meta info.
+"""What all calls of a model have in common: their record, time limit, seed and meta info.
 
-Each call is recorded in the stream's trace, also when it fails.
+Each call is recorded in the stream's trace, even if it fails.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def recorded(stream: Stream, kind: str, name: str) -> Iterator[Call]:
-    """A call that the block makes, in the trace whatever comes of it."""
+    """Records the call that the block makes, whether it succeeds or not."""
     call = call_on(kind, name, stream.text)
     stream.trace.steps.append(call)
     began = time.perf_counter()
@@ -38,7 +38,7 @@ def recorded(stream: Stream, kind: str, name: str) -> Iterator[Call]:
 async def limited(
     call: Call, timeout_s: float | None, works: Iterable[Coroutine[Any, Any, T]]
 ) -> list[T]:
-    """What the back end gives, side by side. However it ends, all that it was asked has ended."""
+    """The back end's results, fetched side by side. However this ends, all requests have ended."""
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
@@ -51,7 +51,7 @@ async def limited(
 
 
 def defaults_of(stream: Stream) -> Sampling:
-    """The run's, with a seed of this call's own if the run has one."""
+    """The run's defaults, with a seed of this call's own if the run has one."""
     seed = derived_seed(stream.seed, *stream.step("call"))
     return msgspec.structs.replace(stream.program.defaults, seed=seed)
 
@@ -69,7 +69,7 @@ def meta_of(completion: Completion) -> dict[str, Any]:
 
 
 def note(call: Call, completions: Sequence[Completion]) -> None:
-    """Keep what all samples of a call took, and how the first one came out."""
+    """Record the tokens of all samples of a call, and the first one's result."""
     call.prompt_tokens = sum(each.prompt_tokens for each in completions)
     call.cached_tokens = sum(each.cached_tokens for each in completions)
     call.completion_tokens = sum(each.completion_tokens for each in completions)
@@ -77,6 +77,6 @@ def note(call: Call, completions: Sequence[Completion]) -> None:
 
 
 def note_counts(call: Call, meta: dict[str, Any]) -> None:
-    """Keep the numbers of tokens."""
+    """Record the numbers of tokens."""
     for name in ("prompt_tokens", "cached_tokens", "completion_tokens"):
         setattr(call, name, meta[name])

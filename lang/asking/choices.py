@@ -22,7 +22,7 @@ class ChoicesDecision(Struct, frozen=True):
 
 
 class ChoicesSamplingMethod(ABC):
-    """Decides among scored choices. `requires_unconditional_logprobs` asks for those as well."""
+    """Decides among scored choices. `requires_unconditional_logprobs`: those are needed too."""
 
     @property
     def requires_unconditional_logprobs(self) -> bool:
@@ -59,7 +59,7 @@ class TokenLengthNormalized(ChoicesSamplingMethod):
 class GreedyTokenSelection(ChoicesSamplingMethod):
     """Token by token: of the choices left, keep those whose next token is the likeliest.
 
-    A choice that has ended goes on with its own mean log-probability.
+    A choice that has ended is continued with its own mean log-probability.
     """
 
     def __call__(
@@ -83,8 +83,8 @@ class GreedyTokenSelection(ChoicesSamplingMethod):
 
 
 class UnconditionalLikelihoodNormalized(ChoicesSamplingMethod):
-    """The choice whose tokens gain most by the prompt: the mean of their log-probabilities, less
-    those without any prompt."""
+    """The choice whose tokens gain most from the prompt: the mean of their log-probabilities,
+    minus the mean of those without any prompt."""
 
     @property
     def requires_unconditional_logprobs(self) -> bool:
@@ -118,8 +118,8 @@ unconditional_likelihood_normalized = UnconditionalLikelihoodNormalized()
 
 
 def decide(method: ChoicesSamplingMethod, scores: Scores) -> ChoicesDecision:
-    """Ask `method`, and add to its meta info what is true of every method: the log-probabilities,
-    the tokens and, in `probabilities`, the distribution over the choices."""
+    """Ask `method`, and add to its meta info what every method has: the log-probabilities, the
+    tokens and, in `probabilities`, the distribution over the choices."""
     scored = scores.continuations
     rows = [_rows(one.token_ids, one.logprobs) for one in scored]
     alone = [_rows(one.token_ids, one.unconditional) for one in scored if one.unconditional]
@@ -142,7 +142,7 @@ def decide(method: ChoicesSamplingMethod, scores: Scores) -> ChoicesDecision:
 
 
 def distribution(scored: Sequence[Scored]) -> dict[str, float]:
-    """The probability of each text among these: the softmax of the sums of their tokens'."""
+    """The probability of each text among these: the softmax of the sums over their tokens."""
     totals = {one.text: one.total for one in scored}
     most = max(totals.values())
     weights = {text: math.exp(total - most) for text, total in totals.items()}

@@ -21,7 +21,7 @@ from srt.wire.sampling import sub_seed
 
 
 class Gen(Writer):
-    """Let the model write. `given` are sampling arguments, `convert` makes the variable's value."""
+    """Lets the model write. `given` are sampling arguments; `convert` makes the value."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Gen(Writer):
         slot.settle(values[0] if sampling.n == 1 else values)
 
     async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
-        """The variable's value for what the model wrote. Raises AnswerError for a text that is no
-        instance of the schema."""
+        """The variable's value for what the model wrote. Raises AnswerError for a text that is not
+        an instance of the schema."""
         text = completion.text
         if self.convert is not None:
             try:
@@ -64,7 +64,7 @@ class Gen(Writer):
             except ValueError as error:
                 why = str(error)
                 if completion.finish == "length":
-                    why = "cut at the context's end, before the value was whole"
+                    why = "cut at the context's end, before the value was complete"
                     if completion.completion_tokens >= sampling.max_tokens:
                         why = why.replace("the context's end", f"max_tokens={sampling.max_tokens}")
                 raise AnswerError(f"{why}: {text!r}", text) from error
@@ -84,7 +84,7 @@ def _sampling_of(stream: Stream, gen: Gen) -> Sampling:
     program = stream.program
     capabilities = program.backend.capabilities
     if capabilities.chat_only and stream.role != "assistant":
-        raise UnsupportedError("gen", "a chat model writes inside of the assistant's role only")
+        raise UnsupportedError("gen", "a chat model writes only inside the assistant's role")
     sampling = defaults_of(stream).merged(gen.given)
     if sampling.n < 1:
         raise ValueError(f"n must be at least 1, not {sampling.n}")
@@ -103,7 +103,7 @@ def _sampling_of(stream: Stream, gen: Gen) -> Sampling:
 
 
 def _samples(sampling: Sampling) -> Iterator[Sampling]:
-    """Of each sample of a call."""
+    """The sampling of each sample of a call."""
     for i in range(sampling.n):
         seed = None if sampling.seed is None else sub_seed(sampling.seed, i)
         yield msgspec.structs.replace(sampling, n=1, seed=seed)
@@ -114,7 +114,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
     if not grows or (sampling.stop_regex and not knows_patterns):
         return await _whole(stream, sampling)
     last: Completion | None = None
-    # The prompt is what was said before; the stream's text grows after it.
+    # The prompt is made first: the stream's text grows with the answer.
     growing = stream.program.backend.stream(stream.prompt(), sampling)
     async with _closing(growing):
         async for last in growing:
@@ -124,7 +124,7 @@ async def _one(stream: Stream, slot: Slot, sampling: Sampling, grows: bool) -> C
 
 
 async def _whole(stream: Stream, sampling: Sampling) -> Completion:
-    """One completion that nobody sees grow."""
+    """One completion that is not streamed."""
     backend, prompt = stream.program.backend, stream.prompt()
     if not sampling.stop_regex or backend.capabilities.stop_regex:
         return await backend.generate(prompt, sampling)
@@ -163,7 +163,7 @@ async def _closing(stream: AsyncIterator[Completion]) -> AsyncIterator[None]:
 
 
 class SeparateReasoning(Expr):
-    """Perform `parts`; take the reasoning out of their gens, into `NAME_reasoning_content`."""
+    """Performs `parts`; moves the reasoning of their gens into `NAME_reasoning_content`."""
 
     def __init__(self, inner: Expr, opened: bool) -> None:
         self.parts = ExprList([inner]).parts
@@ -198,7 +198,7 @@ class SeparateReasoning(Expr):
 
     async def _write(self, gen: Gen, stream: Stream, by_name: dict[str, Slot]) -> None:
         start = len(stream.text)
-        raw = Slot(gen.name or "")  # no name leads to it
+        raw = Slot(gen.name or "")  # no name refers to it
         await gen.write(stream, raw, quiet=True)
         thoughts, value = self._split(stream.text[start:])
         stream.text = stream.text[:start] + value

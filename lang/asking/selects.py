@@ -1,4 +1,4 @@
-"""select, score and distribution: what the model thinks of given texts."""
+"""select, score and distribution: how likely the model finds given texts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ MAX_SELECT_TEMPERATURE = 1e-5
 
 
 class Select(Writer):
-    """Append the best of `choices`, by `method`; `given` are its temperature and time limit."""
+    """Appends the best of `choices` by `method`; `given` are its temperature and time limit."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Select(Writer):
 
 
 class Score(Writer):
-    """Write log-probabilities, or a distribution over `texts`, into a variable; append nothing."""
+    """Writes a variable: log-probabilities of, or a distribution over, `texts`. Appends nothing."""
 
     def __init__(self, name: str | None, texts: Sequence[str], normalised: bool) -> None:
         self.name = name

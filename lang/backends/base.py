@@ -1,4 +1,4 @@
-"""What a program needs from a model, wherever it runs: the `Backend` protocol and its plain data.
+"""What a program needs from a model, wherever that runs: the `Backend` protocol and its plain data.
 
 Primitives call it on the language's own event loop only, so a back end needs no locks. Every
 call may be cancelled at any await, and must then end what it has begun on the server.
@@ -38,7 +38,7 @@ class Prompt(Struct, frozen=True):
     `text` is all of it, with the chat template's marks. A chat back end reads `messages` (the
     closed turns, without the default system prompt), and the turn that is still open:
     `open_role` ("" outside roles) and `open_text`, the text of that turn so far. `open_text` of
-    an assistant's turn is a prefix that the answer has to continue. `literal_spans` are the parts
+    an assistant's turn is a prefix that the answer must continue. `literal_spans` are the parts
     of `text`, [start, stop) in characters, that are inside roles: control tokens there are text.
     """
 
@@ -88,7 +88,7 @@ class Backend(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     async def chat_template(self) -> ChatTemplate:
-        """How roles become text. Asked for once per program, so an answer should be kept."""
+        """How roles become text. Called once per program, so the answer should be cached."""
         ...
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
@@ -125,7 +125,7 @@ class Backend(Protocol):
 
 
 class BackendDefaults:
-    """Defaults for what a back end does not have: it is refused by name, or does nothing."""
+    """Defaults for what a back end lacks: it is refused by name, or does nothing."""
 
     async def chat_template(self) -> ChatTemplate:
         return ChatTemplate()

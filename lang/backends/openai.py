@@ -41,30 +41,30 @@ if TYPE_CHECKING:
     from lang.backends.openai_http import OpenAIHttp
 
 OPENAI_URL = "https://api.openai.com/v1"
-SPARE_TOKENS = 16  # what an answer may have around a choice: quotes, braces, a word or two
+SPARE_TOKENS = 16  # for what an answer may have around a choice: quotes, braces, a word or two
 _COMPLETION_MODELS = ("gpt-3.5-turbo-instruct", "davinci-002", "babbage-002")
 
 SelectMethod = Literal["constrained", "closest"]
 
 
 class TokenUsage(Struct):
-    """Tokens that a back end has been charged for so far."""
+    """Tokens that a back end has used so far, as its server counts them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
     def reset(self) -> None:
-        """Count from nothing again."""
+        """Count from zero again."""
         self.prompt_tokens = self.completion_tokens = 0
 
 
 class OpenAI(BackendDefaults):
     """A model behind OpenAI's routes.
 
-    `is_chat_model` None: all are but OpenAI's three completion models. `dialect` says whose fields
-    the server takes beside OpenAI's: "openai" none (the default at OpenAI's own address),
+    `is_chat_model` None: all are except OpenAI's three completion models. `dialect` says whose
+    fields the server takes besides OpenAI's: "openai" none (the default at OpenAI's own address),
     "sglang" (the default elsewhere; srt's too), "vllm". `echo_logprobs` says that completions
-    take `echo` with `logprobs`, by which selects are exact (the default for vLLM). `select` None:
+    take `echo` with `logprobs`, which makes selects exact (the default for vLLM). `select` None:
     constrained where the dialect can, else closest. Address and key default to the environment's
     OPENAI_BASE_URL and OPENAI_API_KEY. Raises ConfigError for what cannot work.
     """
@@ -117,7 +117,7 @@ class OpenAI(BackendDefaults):
             raise ConfigError("api_key: give one, or set OPENAI_API_KEY")
 
     def _chat_template(self, template: str | ChatTemplate | None) -> ChatTemplate:
-        """A chat model has its own; the text of its programs is for people to read."""
+        """A chat model has its own template; the text of its programs is for people to read."""
         if isinstance(template, ChatTemplate):
             return template
         if template is not None:
@@ -150,7 +150,7 @@ class OpenAI(BackendDefaults):
     async def score(
         self, prompt: Prompt, continuations: Sequence[str], *, unconditional: bool = False
     ) -> Scores:
-        """One request of an echo for each text. Token ids are not given: -1 stands for them."""
+        """Requests an echo of each text. Token ids are not given: -1 stands for them."""
         if not self.capabilities.score:
             return await super().score(prompt, continuations, unconditional=unconditional)
         if unconditional:
@@ -195,7 +195,7 @@ class OpenAI(BackendDefaults):
     def _select_body(
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> dict[str, Any]:
-        """A token has a byte at least, so no choice is cut short."""
+        """The body; a token has at least one byte, so no choice is cut short."""
         longest = max(len(choice.encode()) for choice in choices)
         plain = Sampling(
             max_tokens=longest + SPARE_TOKENS,
@@ -228,7 +228,7 @@ class OpenAI(BackendDefaults):
         return "/chat/completions" if self.is_chat else "/completions"
 
     def _http(self) -> "OpenAIHttp":
-        """Made in the loop that uses it; httpx is not imported for programs that do not."""
+        """Made in the loop that uses it; programs that do not use it do not import httpx."""
         if self._connections is None:
             from lang.backends.openai_http import OpenAIHttp
 
@@ -250,8 +250,8 @@ class OpenAI(BackendDefaults):
 def closest(answer: str, choices: Sequence[str]) -> str:
     """The choice that a free answer means.
 
-    The longest that it begins with, blanks, quotes and case aside; else the one most like its
-    beginning; the first of those that are alike.
+    The longest choice that it begins with, blanks, quotes and case aside; else the one most like
+    its beginning; among equals, the first.
     """
     said = _bare(answer)
     begun_with = [choice for choice in choices if _bare(choice) and said.startswith(_bare(choice))]
@@ -270,7 +270,7 @@ def _bare(text: str) -> str:
 
 
 def _chosen(text: str) -> str | None:
-    """What the answer `{"choice": ...}` says; None for another answer."""
+    """The choice in the answer `{"choice": ...}`; None for any other answer."""
     try:
         return msgspec.json.decode(text, type=dict[str, str]).get("choice")
     except (msgspec.ValidationError, msgspec.DecodeError):

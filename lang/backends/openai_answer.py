@@ -1,4 +1,4 @@
-"""What the OpenAI routes answer, whole or event by event, as `Completion`s and scores."""
+"""Reads the OpenAI routes' answers, whole or event by event, as `Completion`s and scores."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,9 +9,9 @@ from srt.wire.errors import INTERNAL, UNAVAILABLE, RequestError
 
 
 class Answer:
-    """Collects one choice. `take` every payload in order, then ask for `completion`.
+    """Collects one choice. Call `take` with every payload in order, then `completion`.
 
-    A payload without choices, the usage at the end of a stream, is taken too.
+    A payload without choices, such as the usage at the end of a stream, is accepted too.
     """
 
     def __init__(self, has_logprobs: bool) -> None:
@@ -23,7 +23,7 @@ class Answer:
         self._logprobs: list[list[Any]] | None = [] if has_logprobs else None
 
     def take(self, payload: Any) -> bool:
-        """Whether there is new text."""
+        """Add a payload; returns whether there is new text."""
         try:
             return self._take(payload)
         except (KeyError, IndexError, TypeError, AttributeError) as exc:
@@ -49,11 +49,11 @@ class Answer:
         return bool(new)
 
     def partial(self) -> Completion:
-        """What has come so far."""
+        """The completion so far."""
         return Completion(self._text)
 
     def completion(self, latency_s: float) -> Completion:
-        """The end. Raises RequestError if the answer stopped short of it."""
+        """The whole completion. Raises RequestError if the answer ended before it did."""
         if self._finish is None:
             message = "the server closed the stream before the end"
             raise RequestError(message, code=UNAVAILABLE, retryable=True)
@@ -77,7 +77,7 @@ class Answer:
 
 
 def _logprobs(part: Any) -> list[list[Any]]:
-    """Of either route, as [log-probability, None for the unknown id, text]."""
+    """The tokens of either route, as [log-probability, None for the unknown id, text]."""
     if not part:
         return []
     if part.get("content") is not None:
@@ -87,10 +87,10 @@ def _logprobs(part: Any) -> list[list[Any]]:
 
 
 def scores_of(payload: Any, continuations: Sequence[str]) -> Scores:
-    """Scores from an echo of a prompt and of it before each continuation, in that order.
+    """Scores from the echoes of a prompt, and of the prompt with each continuation, in that order.
 
-    What counts comes after the tokens that all of them begin with. An empty prompt has no echo, and
-    then all counts. Raises RequestError for an answer of another form.
+    The tokens after their common beginning count. An empty prompt has no echo, and then all tokens
+    count. Raises RequestError for an answer of another form.
     """
     try:
         choices = sorted(payload["choices"], key=lambda choice: choice.get("index", 0))

@@ -1,8 +1,8 @@
 """The HTTP below the OpenAI back end: posts, server-sent events, bounded retries, errors by name.
 
-httpx and not the `openai` package, which is four times as slow to import, is not a dependency, and
-knows no fields but its own. Invariant: an exchange that is left early, by cancellation or by
-closing the iterator, closes its connection, which is how such servers learn of an abort.
+It uses httpx because the `openai` package is four times as slow to import, would be one more
+dependency, and knows no fields but its own. Invariant: an exchange that is left early, by
+cancellation or by closing the iterator, closes its connection, which tells such servers to abort.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from srt.wire.errors import (
 )
 
 CONNECT_TIMEOUT_S = 10.0
-MAX_CONNECTIONS = 256  # what is above waits here, and not at the server
-FIRST_PAUSE_S = 0.5  # doubled with every retry, unless the server says how long
-MAX_PAUSE_S = 60.0  # a server that wants more is not waited for
+MAX_CONNECTIONS = 256  # requests above this wait here, not at the server
+FIRST_PAUSE_S = 0.5  # doubled with every retry, unless the server names a time
+MAX_PAUSE_S = 60.0  # if the server asks for more, there is no retry
 REQUEST_TIMEOUT = "request_timeout"
 _CODES = {
     401: UNAUTHORIZED,
@@ -67,7 +67,7 @@ class OpenAIHttp:
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
             headers=dict(headers),
-            verify=not self.base_url.startswith("http:"),  # root certificates take 60 ms to load
+            verify=not self.base_url.startswith("http:"),  # loading root certificates takes 60 ms
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s), pool=None),
             limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
             transport=transport,
@@ -105,7 +105,7 @@ class OpenAIHttp:
         await self._http.aclose()
 
     async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """A response whose head has come and is good."""
+        """A response whose status is good."""
         attempt = 0
         while True:
             answer = await self._attempt(path, body)
@@ -133,7 +133,7 @@ class OpenAIHttp:
             raise self._lost(exc) from exc
 
     def _lost(self, exc: httpx.HTTPError) -> RequestError:
-        """What a broken exchange means. It may have cost something, so it is not sent again."""
+        """The error of a broken exchange. It may have caused costs, so it is not sent again."""
         if isinstance(exc, httpx.TimeoutException):
             message = f"{self.base_url} was silent for {self._timeout_s:g} s"
             return RequestError(message, code=REQUEST_TIMEOUT, retryable=True)
@@ -157,7 +157,7 @@ def _event(data: bytes) -> Any:
 
 
 async def _refusal(response: httpx.Response) -> tuple[RequestError, float | None]:
-    """The error of a response and the pause in seconds that it asks for (None: no word of it)."""
+    """The error of a response, and the pause in seconds that it asks for, if any."""
     try:
         data = await response.aread()
     except httpx.HTTPError:

@@ -86,7 +86,7 @@ def _json_format(name: str, schema: Any) -> dict[str, Any]:
 
 
 def choice_fields(choices: Sequence[str], dialect: Dialect, is_chat: bool) -> dict[str, Any] | None:
-    """Fields that force the answer to be one of `choices`; None where there are no such.
+    """Fields that force the answer to be one of `choices`; None if there are no such fields.
 
     In the dialect "openai" the answer is the object `{"choice": ...}`.
     """
@@ -110,9 +110,9 @@ def _escaped(text: str) -> str:
 
 
 def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]]:
-    """The messages that an answer follows. Raises UnsupportedError where a chat cannot say it.
+    """The messages before the answer. Raises UnsupportedError for what a chat cannot express.
 
-    `template` is what the program's text was made with.
+    `template` is the one that the program's text was made with.
     """
     if prompt.open_role != "assistant":
         where = f"the {prompt.open_role}'s role" if prompt.open_role else "no role"
@@ -126,15 +126,15 @@ def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]
 
 
 def _refuse_stray_text(prompt: Prompt, template: ChatTemplate) -> None:
-    """Messages are stripped on the left, so blanks are not compared."""
+    """Refuse text outside turns. Blanks are not compared: messages are stripped on the left."""
     said = [template.prefix(m.role) + m.content + template.suffix(m.role) for m in prompt.messages]
     if prompt.messages and prompt.messages[0].role != "system" and template.default_system:
         marks = template.prefix("system"), template.suffix("system")
         said.insert(0, template.default_system.join(marks))
     said.append(template.prefix("assistant"))
-    has_images = prompt.images or any(m.images for m in prompt.messages)  # they have marks
+    has_images = prompt.images or any(m.images for m in prompt.messages)  # images have marks
     if not has_images and _without_blanks("".join(said)) != _without_blanks(prompt.text):
-        reason = "a chat model sees messages only, and there is text outside of roles before it"
+        reason = "a chat model sees messages only, and there is text outside roles before it"
         raise UnsupportedError("gen", reason)
 
 

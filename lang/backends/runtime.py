@@ -34,7 +34,7 @@ CLOSE_TIMEOUT_S = 2.0
 
 # The language's names of SamplingParams' fields, where they differ.
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
-# What goes into the request beside them, or is done here.
+# What goes into the request besides them, or is done here.
 _NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len", "top_logprobs_num"}
 _NOT_SENT |= {"return_text_in_logprobs"}
 _open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
@@ -63,7 +63,7 @@ class RuntimeEndpoint(BackendDefaults):
         self._opening = asyncio.Lock()
 
     async def client(self) -> AsyncClient:
-        """The client, connected. To be used on the language's loop."""
+        """The client, connected; use it on the language's loop."""
         async with self._opening:
             if self._client is None:
                 self._client = await AsyncClient(self.url, api_key=self._api_key).__aenter__()
@@ -92,18 +92,18 @@ class RuntimeEndpoint(BackendDefaults):
                 yield _completion(output, await self._texts(output, sampling))
 
     async def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
-        """A model needs a token to go on from. Raises RequestError if there is none."""
+        """The prompt, which must have a token to continue from; else raises RequestError."""
         _refuse_images(prompt)
         if prompt.text:
             return {"text": prompt.text, "literal_spans": prompt.literal_spans}
         bos_id = await self._model.bos_id()
         if bos_id is None:
-            reason = "there is none before this call, and the model has no BOS token in its place"
+            reason = "there is none before this call, and the model has no BOS token"
             raise RequestError(f": {reason}", at="text")
         return {"input_ids": [bos_id]}
 
     async def _texts(self, output: GenerateOutput, sampling: Sampling) -> Mapping[int, str]:
-        """Of the tokens with log-probabilities, once there are no more of them."""
+        """The texts of the tokens with log-probabilities, once all of them are there."""
         if output.finish is None or not sampling.return_text_in_logprobs:
             return {}
         ids = {*output.output_ids, *(token for _, token in output.prompt_logprobs or [])}
@@ -153,7 +153,7 @@ class RuntimeEndpoint(BackendDefaults):
         return loop.call(self._model.name())
 
     def get_server_info(self) -> dict[str, Any]:
-        """`stats`, for programs without a loop."""
+        """`stats` for programs without a loop."""
         return loop.call(self.stats())
 
     def close(self) -> None:
@@ -170,8 +170,8 @@ class RuntimeEndpoint(BackendDefaults):
 class Runtime:
     """A server of this program's own: `Runtime(model="smollm2", max_total_tokens=8192)`.
 
-    Arguments are those of `python -m srt.launch` (`model_path` is SGLang's word for `model`).
-    It starts with the first use, or `start`.
+    Arguments are those of `python -m srt.launch` (`model_path` is SGLang's name for `model`).
+    It starts at its first use, or with `start`.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ def _refuse_images(prompt: Prompt) -> None:
 
 
 def _params(sampling: Sampling) -> dict[str, Any]:
-    """SamplingParams' fields; what it does not have is refused, unless it is the default."""
+    """SamplingParams' fields; other parameters are refused unless they have the default value."""
     fields = {name: _RENAMED.get(name, name) for name in Sampling.__struct_fields__}
     known = set(SamplingParams.__struct_fields__)
     unknown = {name for name, theirs in fields.items() if theirs not in known}
@@ -263,11 +263,11 @@ def _params(sampling: Sampling) -> dict[str, Any]:
 
 
 def _token_biases(given: Mapping[str, float]) -> dict[int, float]:
-    """By token id: OpenAI's field, which the argument is named after, has texts of ids."""
+    """By token id; OpenAI's field of the same name has the ids as texts."""
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise RequestError(" must be by token ids", at="logit_bias") from None
+        raise RequestError(" must have token ids as keys", at="logit_bias") from None
 
 
 def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
@@ -307,7 +307,7 @@ def _rows(pairs: Iterable[tuple[float | None, int]], texts: Mapping[int, str]) -
 
 
 async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None, ...]:
-    """The log-probabilities of tokens with nothing before them."""
+    """The log-probabilities of tokens without any prompt."""
     output = await patiently(
         lambda: client.generate(
             input_ids=list(ids),
@@ -320,7 +320,7 @@ async def _alone(client: AsyncClient, ids: Sequence[int]) -> tuple[float | None,
 
 
 def _close_all() -> None:
-    """Say goodbye to the servers, so that they need not find out."""
+    """Say goodbye to the servers, so that they need not wait for leases to expire."""
     for endpoint in list(_open):
         with contextlib.suppress(Exception):
             loop.submit(endpoint.aclose()).result(CLOSE_TIMEOUT_S)

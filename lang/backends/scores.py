@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Scored(Struct, frozen=True):
-    """One continuation's log-probabilities (natural), token by token, after a prompt.
+    """One continuation's log-probabilities (natural) after a prompt, token by token.
 
     A token at the very start of everything has none (None). `unconditional` are those of the same
     tokens with no prompt before them; it is empty unless it was asked for.
@@ -30,7 +30,7 @@ class Scored(Struct, frozen=True):
 
 
 class Scores(Struct, frozen=True):
-    """All continuations of one prompt, in the order asked, and what that cost."""
+    """All continuations of one prompt, in the order asked for, and the tokens that took."""
 
     continuations: tuple[Scored, ...]
     prompt_tokens: int = 0

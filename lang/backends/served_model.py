@@ -1,6 +1,6 @@
-"""What the runtime's back end must know of a served model: name, BOS token, tokens' texts.
+"""What the runtime's back end must know of a served model: its name, BOS token and tokens' texts.
 
-Over HTTP the server is asked. Of a ring, which is on this machine, the model's files are read once.
+Over HTTP the server is asked. For a ring, on this machine, the model's files are read once.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class ServedModel:
         self._texts: dict[int, str] = {}
 
     async def name(self) -> str:
-        """As the server calls it, or its path."""
+        """The server's name for it, or its path."""
         if self._is_ring:
             return ring_at(self._url).read_args().model_name
         return (await self._ask(_Info, "GET", "/get_model_info")).model_path
@@ -60,7 +60,7 @@ class ServedModel:
         return (await self._ask(_Info, "GET", "/get_model_info")).bos_token_id
 
     async def texts(self, ids: Iterable[int]) -> Mapping[int, str]:
-        """The text of each token; bytes that are no UTF-8 are U+FFFD."""
+        """The text of each token; bytes that are not UTF-8 become U+FFFD."""
         missing = sorted(set(ids) - self._texts.keys())
         if missing and self._is_ring:
             vocab = await self._read_vocab()
@@ -78,7 +78,7 @@ class ServedModel:
             return self._vocab
 
     async def _ask_texts(self, ids: list[int]) -> None:
-        """A text's first space may not be shown, so each token is shown after others."""
+        """Ask for the texts. A text's first space may be dropped, so each token follows others."""
         if not self._anchor:
             asked = {"prompt": "a", "add_special_tokens": False}
             self._anchor = (await self._ask(_Tokens, "POST", "/tokenize", asked)).tokens

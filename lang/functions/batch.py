@@ -1,7 +1,7 @@
 """`run_batch`: many runs of one function, a limited number at a time, in order.
 
-Each run keeps its slot until all its states are idle, so `num_threads` also bounds what is asked
-of the server at once. Leaving the results early ends every run that has begun.
+Each run keeps its slot until all its states are idle, so `num_threads` also bounds the requests
+in flight. Leaving the results early ends every run that has begun.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MIN_PREFIX_CHARS = 64  # a shorter prefix is not worth a request
 MIN_AUTO_THREADS = 96
 AUTO_THREADS_PER_CPU = 16
 
-Arguments = tuple[int, tuple, dict[str, Any]]  # with the row's number
+Arguments = tuple[int, tuple, dict[str, Any]]  # called with the row's number
 
 
 class Options(NamedTuple):
@@ -45,8 +45,8 @@ class Options(NamedTuple):
 
 
 class Batch:
-    """An iterator over the states of a batch; it begins with the first one asked for. `bound` are
-    arguments of all its runs."""
+    """An iterator over the states of a batch, which starts when the first one is asked for. `bound`
+    are arguments of all its runs."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Batch:
 def _in_order(
     begin: Callable[[Arguments], "Future[ProgramState]"], calls: Sequence[Arguments], window: int
 ) -> Iterator[ProgramState]:
-    """Results in order, with at most `window` calls begun ahead of the one that is waited for."""
+    """Results in order; at most `window` calls have begun and are not yet given out."""
     futures: deque[Future[ProgramState]] = deque()
     rest = iter(calls)
     try:

@@ -1,4 +1,4 @@
-"""`@function`: a Python function over a state, as something that can be run.
+"""`@function`: makes a Python function over a state a program that can be run.
 
 `run` performs the function in the caller's thread, `arun` in a thread of the pool (or on the
 caller's loop if it is an `async def`); either way its states work on the background loop.
@@ -18,8 +18,8 @@ from lang.run.program import Program, current
 from lang.sampling import PLAIN, Sampling
 from lang.states.state import ProgramState
 
-# Arguments of a run that are every gen's defaults, and their names here. They give way to a
-# parameter of the function of that name.
+# Arguments of a run that are defaults of all gens, and their names here. A parameter of the
+# function with the same name takes precedence.
 _DEFAULTS = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"} | {
     name: name
     for name in Sampling.__struct_fields__
@@ -38,7 +38,7 @@ class SglFunction:
         bind_arguments: Mapping[str, Any] | None = None,
     ) -> None:
         if num_api_spec_tokens is not None:
-            reason = "API speculative execution is not supported; leave the argument away"
+            reason = "API speculative execution is not supported; leave the argument out"
             raise UnsupportedError("num_api_spec_tokens", reason)
         self._kind: type = type(func)
         if isinstance(func, classmethod | staticmethod):
@@ -67,14 +67,14 @@ class SglFunction:
         return self.run(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """A program that was defined in a class is a method; one that is merely kept there, not."""
+        """A program that is defined in a class is a method; one only stored there is not."""
         defined = getattr(self.func, "__qualname__", "")
         is_here = defined == f"{owner.__qualname__}.{self.__name__}"
         self._is_method = is_here and self._kind is not staticmethod
 
     def __get__(self, owner: Any, kind: type | None = None) -> "SglFunction":
-        if owner is not None and owner is kind:  # classmethod passes the class as both
-            raise TypeError(f"{self.__name__}: @function must stand above @classmethod")
+        if owner is not None and owner is kind:  # classmethod passes the class as both arguments
+            raise TypeError(f"{self.__name__}: @function must be above @classmethod")
         bound_to = kind if self._kind is classmethod else owner
         if bound_to is None or not self._is_method:
             return self
@@ -91,13 +91,13 @@ class SglFunction:
         use_thread: bool = True,
         **kwargs: Any,
     ) -> ProgramState:
-        """Run the function; its state may still be at work when this returns.
+        """Run the function; its state may still be working when this returns.
 
-        Sampling arguments are the defaults of all gens, those in programs that it runs included,
-        unless the function has a parameter of that name; the rest goes to the function. With
-        `stream` the function runs beside the caller, who reads `text_iter`. `timeout_s` limits the
-        whole run. Raises what the function raises; an error of the back end is in `error()`, and
-        raised by whatever waits for what it prevented. `use_thread` changes nothing here.
+        Sampling arguments are the defaults of all gens, also in programs that it runs, unless the
+        function has a parameter of that name; the others go to the function. With `stream` the
+        function runs beside the caller, who reads `text_iter`. `timeout_s` limits the whole run.
+        Raises what the function raises; an error of the back end is in `error()`, and is raised by
+        every wait for a value that it prevented. `use_thread` changes nothing here.
         """
         call = self._prepared(args, kwargs, backend, timeout_s, stream)
         if stream:
@@ -138,8 +138,8 @@ class SglFunction:
         return run
 
     def split_arguments(self, kwargs: dict[str, Any]) -> tuple[Sampling, dict[str, Any]]:
-        """The defaults of every gen, added to those of the run around this one, and the function's
-        own arguments."""
+        """The defaults of all gens, added to those of the enclosing run, and the function's own
+        arguments."""
         taken = {k: v for k, v in _DEFAULTS.items() if k not in self.arg_names}
         given = {taken[name]: value for name, value in kwargs.items() if name in taken}
         marks.refuse(**given)
@@ -195,7 +195,7 @@ class SglFunction:
         return loop.call(text_of(parts, backend_of(backend)))
 
     def cache(self, backend: Any = None) -> None:
-        """Let the server compute the constant prefix now."""
+        """Let the server compute and cache the constant prefix now."""
         chosen = backend_of(backend)
         prefix = self.constant_prefix(chosen)
         if prefix:

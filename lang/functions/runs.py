@@ -1,7 +1,7 @@
 """Runs of programs' functions: plain ones in threads, `async def` ones on a loop.
 
-`start` uses a bounded pool of the process; a function that is started inside another one
-that holds a thread gets a thread of its own, so that nobody waits for a thread that waits for it.
+`start` uses a bounded pool of the process; a function that is started inside another one that
+holds a thread gets a thread of its own, so that no two wait for each other.
 """
 
 import contextvars
@@ -29,8 +29,8 @@ Function = Callable[..., Any]
 
 
 class Run:
-    """One run of a function: its state, and the ways to perform it. Whatever the function raises
-    ends the run and is raised."""
+    """One run of a function: its state, and the ways to perform it. An error of the function ends
+    the run and is raised."""
 
     def __init__(
         self, function: Function, program: Program, args: tuple, kwargs: dict[str, Any]
@@ -40,7 +40,7 @@ class Run:
         self._call = partial(function, self.state, *args, **kwargs)
 
     def perform(self) -> None:
-        """Run the function in this thread, whatever its kind."""
+        """Run the function, plain or `async def`, in this thread."""
         if self._is_async:
             loop.call(self.perform_async())
         else:
@@ -92,7 +92,7 @@ class Run:
             is_plain = isinstance(error, Exception)
             kept = error if is_plain else CancelledError("the program was interrupted")
             program.end_body(kept)
-            if not program.is_over:  # nobody will use what the states still do
+            if not program.is_over:  # nobody will use the states' further work
                 program.cancel(kept.__cause__ if kept.__cause__ is not None else kept)
             raise
         else:
@@ -102,7 +102,7 @@ class Run:
 
 
 def _start(function: Callable[[], None]) -> "Future[None]":
-    """Run `function` in a thread; the future has its end."""
+    """Run `function` in a thread; the future is done when it ends."""
     context = contextvars.copy_context()
     if _holds_thread.get():
         return _own_thread(context, function)
@@ -110,7 +110,7 @@ def _start(function: Callable[[], None]) -> "Future[None]":
 
 
 def holding_thread(function: Callable[[], Any]) -> Any:
-    """Call `function`; runs that it starts know that it holds a thread."""
+    """Call `function`, and let the runs that it starts know that it holds a thread."""
     token = _holds_thread.set(True)
     try:
         return function()

@@ -1,8 +1,8 @@
-"""Finds the text that every prompt of a function begins with, without running any of it.
+"""Finds the text that every prompt of a function begins with, without running the function.
 
-The function's source is read from its first statement on, as far as it extends its state by
-constants: text, and roles around text. Anything else ends the prefix, so nothing that a program
-does can happen here; what cannot be read has no prefix.
+The function's source is read from its first statement on, as long as it extends its state by
+constants: text, and roles around text. Anything else ends the prefix, so no code of the program
+runs here; a function whose source cannot be read has no prefix.
 """
 
 import ast
@@ -127,7 +127,7 @@ class _SourceReader:
         return isinstance(node, ast.Name) and node.id == self._state
 
     def _value(self, node: ast.expr) -> Any:
-        """A name's value, or that of a module's name; nothing else is looked at."""
+        """The value of a name, or of a module's attribute; nothing else is evaluated."""
         if isinstance(node, ast.Name) and node.id in self._names:
             return self._names[node.id]
         if isinstance(node, ast.Attribute):

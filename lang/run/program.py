@@ -1,7 +1,7 @@
 """One run of a function: what its states share, and how it ends.
 
 Every state of a run registers here while it has work, so that a run can be waited for, cancelled
-and limited in time as a whole. A run inside of another one's body ends with it.
+and limited in time as a whole. A run inside another run's function ends with that run.
 """
 
 import contextvars
@@ -30,16 +30,16 @@ current: contextvars.ContextVar["Program | None"] = contextvars.ContextVar("prog
 
 
 class Busy(Protocol):
-    """Something that is at work in a run."""
+    """Something that has work to do in a run."""
 
     def cancel(self, error: BaseException) -> None:
-        """End what it does; called on the loop's thread."""
+        """End its work; called on the loop's thread."""
 
 
 class Program:
     """A run. `defaults` are the sampling arguments of all its gens; `streaming` gens grow.
 
-    Without a `backend` it has the default one of the time when it is needed.
+    Without a `backend` it takes the default one when it first needs it.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Program:
         return backend_of(None) if self._backend is None else self._backend
 
     def inner_defaults(self) -> Sampling:
-        """The defaults of the next run inside of this one: the same, but for a seed of its own."""
+        """The defaults of the next run inside this one: the same, except for a seed of its own."""
         seed = derived_seed(self.defaults.seed, "run", next(self._runs))
         return msgspec.structs.replace(self.defaults, seed=seed)
 
@@ -92,7 +92,7 @@ class Program:
     def end_work(self, worker: Busy) -> None:
         """`worker` has done everything it was given."""
         with self._lock:
-            # It may have been given more, and have begun again, before it said that it had ended.
+            # It may have been given more work, and have begun again, before it reported its end.
             self._busy[worker] -= 1
             if not self._busy[worker]:
                 del self._busy[worker]
@@ -147,9 +147,9 @@ class Program:
             loop.background_loop().call_soon_threadsafe(timer.cancel)
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End all states, and the runs inside of this one: requests are aborted, waits raise.
+        """End all states, and the runs inside this one: requests are aborted, waits raise.
 
-        Ended runs are not changed.
+        Runs that have ended do not change.
         """
         error = error or CancelledError("the program was cancelled")
         with self._lock:
@@ -164,7 +164,7 @@ class Program:
 
 @contextmanager
 def running(program: Program) -> Iterator[None]:
-    """A context in which runs that start belong to `program`."""
+    """A context: runs that start inside it belong to `program`."""
     token = current.set(program)
     try:
         yield

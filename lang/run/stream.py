@@ -1,4 +1,4 @@
-"""What one state of a program has come to: its text, turns, images, variables and trace.
+"""The contents of one state of a program: its text, turns, images, variables and trace.
 
 Primitives change it, one at a time; a `Worker` decides when. Nothing here waits.
 """
@@ -16,7 +16,7 @@ from lang.errors import UnsupportedError
 from lang.run.program import Program
 from lang.run.trace import Trace
 
-# What a fork's child begins with: what has been said, in characters of `text` and in turns.
+# What a fork's child begins with: the prompt so far, in characters of `text` and in turns.
 SAID = (
     *("text", "messages", "role", "role_start", "literal", "said_default_system"),
     *("images", "role_images"),
@@ -35,15 +35,15 @@ class Slot:
         self.done: Future[Any] = Future()
 
     def settle(self, value: Any) -> None:
-        """The variable has its value."""
+        """Give the variable its value."""
         self.text = value if isinstance(value, str) else self.text
         self.done.set_result(value)
 
 
 class Stream:
-    """One state's part of a run. `changed` is called whenever there is more of it to read.
+    """One state's part of a run. `changed` is called whenever there is more to read.
 
-    Whatever it does has an address below its own, which the seeds come from: see `step`.
+    All it does has an address below its own, from which seeds are derived: see `step`.
     """
 
     def __init__(self, program: Program, changed: Callable[[], None]) -> None:
@@ -54,28 +54,28 @@ class Stream:
         self.messages: list[Turn] = []
         self.role = ""
         self.role_start = 0
-        self.literal: list[tuple[int, int]] = []  # of the text, what closed roles hold
+        self.literal: list[tuple[int, int]] = []  # parts of the text that closed roles hold
         self.said_default_system = False
         self.images: list[Image] = []
         self.role_images: list[Image] = []
-        self.start_chars = 0  # of the text, the parent's
+        self.start_chars = 0  # the parent's part of the text
         self.start_messages = 0
         self.error: BaseException | None = None
         self.trace = Trace([])
         self.variables: dict[str, Slot] = {}
-        self.scopes: dict[str, int] = {}  # where the open ones begin in the text
+        self.scopes: dict[str, int] = {}  # where the open scopes begin in the text
         self._inherited: frozenset[Slot] = frozenset()
         self._unnamed: int = 0
         self._steps: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     def step(self, kind: str) -> tuple[str, int]:
-        """The address below this stream of its next "call", "fork" or copy."""
+        """The address, below this stream's, of its next "call", "fork" or copy."""
         return kind, next(self._steps[kind])
 
     # ---- variables -----------------------------------------------------------------------------
 
     def declare(self, name: str | None) -> Slot:
-        """A variable that will be written; without a name it gets one that nobody can read."""
+        """A variable that will be written; without a name it gets one that programs cannot use."""
         if name is None:
             self._unnamed += 1
             name = f"<{self._unnamed}>"
@@ -83,7 +83,7 @@ class Stream:
         return slot
 
     def inherit(self, parent: "Stream") -> None:
-        """Begin with the variables that `parent` has been asked to write so far."""
+        """Begin with the variables that `parent` has declared so far."""
         self.variables = dict(parent.variables)
         self._inherited = frozenset(self.variables.values())
         self._unnamed = parent._unnamed
@@ -96,14 +96,14 @@ class Stream:
     # ---- text and turns ------------------------------------------------------------------------
 
     def begin_as(self, parent: "Stream") -> None:
-        """Go on from what `parent` has come to, its error included."""
+        """Continue from the contents of `parent`, including its error."""
         for name in SAID:
             setattr(self, name, copy.copy(getattr(parent, name)))
         self.start_chars, self.start_messages = len(self.text), len(self.messages)
         self.error = parent.failure
 
     def append_all_of(self, child: "Stream") -> None:
-        """Append what `child` has made since it began."""
+        """Append all that `child` has added since it began."""
         moved, start = len(self.text) - child.start_chars, child.start_chars
         self.literal += [
             (max(begin, start) + moved, end + moved)
@@ -114,7 +114,7 @@ class Stream:
         self.messages += child.messages[child.start_messages :]
 
     def begin_role(self, role: str) -> None:
-        """Open a turn. Raises ValueError inside of another one."""
+        """Open a turn. Raises ValueError inside another one."""
         template = self.program.template
         assert template is not None, "roles wait for the template"
         if self.role:
@@ -156,7 +156,7 @@ class Stream:
 
     @property
     def failure(self) -> BaseException | None:
-        """The first error of this stream, or what ended the whole run."""
+        """The first error of this stream, or the one that ended the whole run."""
         return self.error or self.program.ended_by
 
     def fail(self, error: BaseException) -> None:

@@ -35,7 +35,7 @@ def call_on(kind: str, name: str, prompt: str) -> Call:
 
 
 class Usage(Struct, frozen=True):
-    """Calls, and their tokens: of all prompts, those of them that were cached, and new ones."""
+    """Calls, and their tokens: those of the prompts, of them those cached, and the new ones."""
 
     calls: int
     prompt_tokens: int
@@ -64,7 +64,7 @@ class Trace(Struct):
                     yield from child.calls()
 
     def usage(self) -> Usage:
-        """What all calls together took."""
+        """The sum over all calls."""
         calls = list(self.calls())
         return Usage(
             len(calls),

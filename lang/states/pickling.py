@@ -1,7 +1,7 @@
-"""What `pickle` writes of a state: what it has come to, without the run that it belongs to.
+"""What `pickle` writes of a state: its contents, without the run that it belongs to.
 
-A state that was read again has its text, turns, variables, trace and error. It may go on, with the
-default back end of its new process; what its forks have, they have on their own.
+A state that is read back has its text, turns, variables, trace and error. It may go on, with the
+default back end of its new process; its forks are independent of it.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ _FIELDS = (*SAID, "start_chars", "start_messages", "trace")
 
 
 def taken(stream: Stream) -> dict[str, Any]:
-    """All of an idle stream, as what `pickle` can write if it can write the variables' values."""
+    """The contents of an idle stream, for `pickle` to write if it can write the values."""
     program = stream.program
     slots = {name: slot for name, slot in stream.variables.items() if slot.done.done()}
     return {
@@ -31,7 +31,7 @@ def taken(stream: Stream) -> dict[str, Any]:
 
 
 def restored(state: dict[str, Any]) -> Worker:
-    """The stream that `taken` saw, in a run of its own that is over."""
+    """The stream that was `taken`, in a run of its own that is over."""
     program = Program(None, state["defaults"])
     program.template = state["template"]
     program.end_body(state["body_error"])
@@ -57,7 +57,7 @@ def _of_slot(slot: Slot) -> tuple[Any, BaseException | None, str, dict[str, Any]
 
 
 def _portable(error: BaseException | None) -> BaseException | None:
-    """The error, or one of ours with its words: not every exception can be written and read."""
+    """The error, or one of ours with its text: not every exception can be pickled."""
     from multiprocessing.reduction import ForkingPickler
 
     try:

@@ -67,7 +67,7 @@ class ProgramState(Turns):
         self._worker.write(name, value)
 
     def __contains__(self, name: str) -> bool:
-        """Whether the variable has its value by now; this does not wait."""
+        """Whether the variable already has its value; this does not wait."""
         slot = self._stream.variables.get(name)
         return slot is not None and slot.done.done() and slot.done.exception() is None
 
@@ -91,7 +91,7 @@ class ProgramState(Turns):
         """What the back end reported of a variable (tokens, finish reason, log-probabilities).
 
         Waits as `s[name]` does, `timeout` seconds at most (TimeoutError). None for a variable that
-        the model did not write. A gen whose text is not a value of its type has some too.
+        the model did not write. A gen whose text is not a value of its type has meta info too.
         """
         end = math.inf if timeout is None else time.monotonic() + timeout
         while (change := self._not_yet(name)) is not None:
@@ -105,7 +105,7 @@ class ProgramState(Turns):
         return slot.meta
 
     def _not_yet(self, name: str) -> "Future[None] | None":
-        """What to wait for if the function, which runs beside the reader, may still write it."""
+        """What to wait for if the function, running beside the reader, may still write it."""
         program, known = self.program, self._stream.variables
         if name in known or not program.streaming or current.get() is program:
             return None
@@ -174,7 +174,7 @@ class ProgramState(Turns):
         return self.trace().usage()
 
     def trace(self) -> Trace:
-        """Every call of this state so far, and of its forks."""
+        """Every call so far of this state and of its forks."""
         loop.wait(self._worker.barrier())
         return self._stream.trace
 
@@ -185,11 +185,11 @@ class ProgramState(Turns):
     # ---- scores --------------------------------------------------------------------------------
 
     def score(self, continuations: Sequence[str]) -> dict[str, float]:
-        """The log-probability of each text if it came next. The state does not change."""
+        """The log-probability that each text comes next. The state does not change."""
         return self._scored(continuations, normalised=False)
 
     def distribution(self, choices: Sequence[str]) -> dict[str, float]:
-        """The probability of each text among these if one of them came next."""
+        """The probability of each text, given that one of them comes next."""
         return self._scored(choices, normalised=True)
 
     def _scored(self, texts: Sequence[str], normalised: bool) -> dict[str, float]:
@@ -205,7 +205,7 @@ class ProgramState(Turns):
     ) -> "ProgramStateGroup":
         """`size` states that continue from here at the same time.
 
-        They are used as one (`forks += ...`) or each by itself (`forks[i]`), and `join`ed.
+        They are used together (`forks += ...`) or one by one (`forks[i]`), and `join`ed.
         """
         if size < 1:
             raise ValueError(f"size must be at least 1, not {size}")
@@ -286,7 +286,7 @@ class ProgramState(Turns):
         return f"ProgramState({self._stream.text!r}{'' if is_over else ', at work'})"
 
     def __format__(self, spec: str) -> str:
-        raise TypeError("a state is no text: use s.text()")
+        raise TypeError("a state is not text: use s.text()")
 
 
 class ProgramStateGroup:
@@ -298,7 +298,7 @@ class ProgramStateGroup:
         self._source = source
 
     def join(self, mode: str = GATHER_VARIABLE) -> None:
-        """Bring what the forks made back to where they came from, without waiting for it.
+        """Add what the forks have made to the state they came from, without waiting for it.
 
         "gather_variable": every variable that a fork wrote becomes a list, in the forks' order,
         with None where a fork did not write it. "concate_and_append": their texts are appended,
@@ -315,13 +315,13 @@ class ProgramStateGroup:
         self._source._worker.submit(Join(children, gathered, texts))
 
     def __format__(self, spec: str) -> str:
-        raise TypeError("the states of a fork are no text: use text() of each")
+        raise TypeError("the states of a fork are not text: use text() of each")
 
     def __getitem__(self, index: int) -> ProgramState:
         return self._states[index]
 
     def __setitem__(self, index: int, value: ProgramState) -> None:
-        if self._states[index] is not value:  # `forks[i] += x` assigns what is there already
+        if self._states[index] is not value:  # `forks[i] += x` assigns the state already there
             raise TypeError("the states of a fork cannot be replaced")
 
     def __len__(self) -> int:
@@ -333,7 +333,7 @@ class ProgramStateGroup:
     def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "ProgramStateGroup":
         if isinstance(other, list | tuple):
             if len(other) != len(self._states):
-                raise ValueError(f"{len(self._states)} forks are not extended by {len(other)}")
+                raise ValueError(f"{len(self._states)} forks cannot be extended by {len(other)}")
             each: list[Any] = list(other)
         elif callable(other):
             each = [other(i) for i in range(len(self._states))]

@@ -1,4 +1,4 @@
-"""Reads a state while it grows: pieces of its text, or of one variable, without polling."""
+"""Reads a state while it grows: pieces of its text or of one variable, without polling."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class _TextReader:
-    """What has been read of a text. Inside of the program's own function the text ends where
-    nothing is left to do; outside, where the function has returned as well."""
+    """What has been read of a text. Inside the program's own function, the text ends when nothing
+    is left to do; outside, when the function has returned as well."""
 
     def __init__(self, worker: Worker, name: str | None) -> None:
         self._worker = worker
@@ -27,14 +27,14 @@ class _TextReader:
         return None if self._name is None else self._stream.variables.get(self._name)
 
     def take(self) -> str:
-        """What is new."""
+        """The new text."""
         slot = self._slot()
         text = self._stream.text if self._name is None else "" if slot is None else slot.text
         piece, self._read = text[self._read :], max(self._read, len(text))
         return piece
 
     def is_over(self) -> bool:
-        """Whether nothing can follow what `take` gives after this. Raises for a failed end."""
+        """Whether the next `take` gives the last piece."""
         slot = self._slot()
         over = self._worker.is_idle and (self._inside or self._stream.program.body_done.done())
         if slot is not None:
@@ -42,7 +42,7 @@ class _TextReader:
         return over
 
     def check(self) -> None:
-        """Raise what ended the text, if it was not its own end."""
+        """Raise the error that ended the text, if one did."""
         slot = self._slot()
         error = self._stream.failure if slot is None else slot.done.exception()
         error = original(error or (None if slot is not None else self._stream.program.body_error))
@@ -52,13 +52,13 @@ class _TextReader:
             raise KeyError(self._name)
 
     def meta(self) -> dict[str, Any]:
-        """The variable's meta info as far as it is known."""
+        """The variable's meta info, as far as it is known."""
         slot = self._slot()
         return {} if slot is None or slot.meta is None else dict(slot.meta)
 
 
 class _TreeReader:
-    """The same of a state and of all forks below it: pieces with the path of whose they are."""
+    """The same for a state and all forks below it: pieces, each with the path of its state."""
 
     def __init__(self, worker: Worker) -> None:
         if not worker.stream.program.streaming:
@@ -93,7 +93,7 @@ def _below(worker: Worker, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, .
 
 
 def pieces(worker: Worker, name: str | None) -> Iterator[str]:
-    """The pieces, for a thread that may wait. Left early, it ends the run."""
+    """The pieces, for a thread that may wait. Leaving it early ends the run."""
     reader = _TextReader(worker, name)
     return _read(worker, reader, lambda over: _some(reader.take()))
 
@@ -105,7 +105,7 @@ def tree_pieces(worker: Worker) -> Iterator[tuple[tuple[int, ...], str]]:
 
 
 def async_pieces(worker: Worker, name: str | None, with_meta: bool) -> AsyncIterator[Any]:
-    """The pieces, on any loop; pairs with the meta info, one at the end too, if `with_meta`."""
+    """The pieces, on any loop; `with_meta`, pairs with the meta info, and one at the end."""
     reader = _TextReader(worker, name)
 
     def take(over: bool) -> list[Any]:

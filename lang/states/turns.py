@@ -9,7 +9,7 @@ from lang.ir import Expr, Part, RoleBegin, RoleEnd, VarScopeBegin, VarScopeEnd
 
 
 class Turns(ABC):
-    """What a state that can be extended has besides."""
+    """The methods for turns of a state that can be extended."""
 
     @abstractmethod
     def __iadd__(self, other: Part) -> Self: ...

@@ -1,1 +1,1 @@
-"""What a gen wrote as a value: types as constraints, schemas of types, patterns."""
+"""Values of what gens wrote: types as constraints, and schemas of types."""

@@ -26,7 +26,7 @@ _TYPES: dict[type, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
 
 
 class Text(str):
-    """What a gen wrote. `value` is it as its dtype; the regex's named groups are attributes."""
+    """What a gen wrote. `value`: the text as its dtype; the regex's named groups are attributes."""
 
     value: Any
     groups: dict[str, str | None]
@@ -47,7 +47,7 @@ class Text(str):
 
 
 def is_plain(dtype: Any) -> bool:
-    """Whether texts of `dtype` are bare: those of all other types are JSON."""
+    """Whether texts of `dtype` are plain: those of all other types are JSON."""
     return isinstance(dtype, type) and dtype in _TYPES
 
 
@@ -59,13 +59,13 @@ def typed(sampling: Sampling, dtype: type) -> Sampling:
 
 @lru_cache(64)
 def named_groups_of(regex: str) -> GroupPattern | None:
-    """What finds the named groups of a regex, if it has any. Raises re.error if it is no regex,
-    and GrammarError if the groups cannot be found in linear time."""
+    """The pattern that finds the named groups of a regex, if it has any. Raises re.error if it is
+    not a regex, and GrammarError if the groups cannot be found in linear time."""
     return GroupPattern(regex) if re.compile(regex).groupindex else None
 
 
 def converted(dtype: type, text: str) -> Any:
-    """The value of a plain `dtype`; None for a text that was cut before it was one."""
+    """The value of a plain `dtype`; None for a text that was cut before its value was complete."""
     try:
         return _TYPES[dtype][2](text)
     except ValueError:
@@ -73,7 +73,7 @@ def converted(dtype: type, text: str) -> Any:
 
 
 def schema_of(schema: Any) -> tuple[str, Callable[[str], Any]]:
-    """The JSON Schema's text, and what makes an instance of a text.
+    """The JSON Schema's text, and a function that makes an instance of a text.
 
     `schema` is a dict (instances are plain JSON values), a pydantic model, or any type that msgspec
     knows: a Struct, a dataclass, a TypedDict, list[...], a union, an Enum, a date and so on.

@@ -1,8 +1,8 @@
-"""JSON Schemas of types and pydantic models: of the JSON that can be read as their values.
+"""JSON Schemas of types and pydantic models, for the JSON that can be read as their values.
 
-The schemas of msgspec and pydantic have formats of their own, and msgspec's leave out how times
-without a zone and dict keys other than texts are written. A set's items may repeat. Objects have no
-members besides those of their types: small models would invent some up to the limit.
+The schemas of msgspec and pydantic have formats of their own, and msgspec's omit how times
+without a zone and dict keys other than strings are written. A set's items may repeat. Objects have
+no members besides those of their types: small models would invent some up to the limit.
 """
 
 import re
@@ -12,7 +12,7 @@ from msgspec import _json_schema as schemas
 from msgspec import inspect as types
 
 _DAY = r"(0[1-9]|[12][0-9]|3[01])"
-_DATE = (  # but for leap days
+_DATE = (  # without leap days
     rf"[12][0-9]{{3}}-((0[13578]|1[02])-{_DAY}|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
     r"|02-(0[1-9]|1[0-9]|2[0-8]))"
 )
@@ -83,7 +83,7 @@ class _Generator(schemas._SchemaGenerator):
 
 
 def _text_of(t: types.Type) -> dict[str, str] | None:
-    """How a value is written as a text, if msgspec's schema does not say it."""
+    """The pattern of a value's text, if msgspec's schema does not give it."""
     match t:
         case types.BytesType() | types.ByteArrayType() | types.MemoryViewType():
             return _BASE64
@@ -103,7 +103,7 @@ def _text_of(t: types.Type) -> dict[str, str] | None:
 
 
 def _of_names(schema: dict[str, Any]) -> dict[str, Any]:
-    """The names of an object whose values, read from them, `schema` allows."""
+    """The schema of an object's member names that are read as values of `schema`."""
     if "enum" in schema:
         return {"enum": [str(value) for value in schema["enum"]]}
     if "anyOf" in schema:

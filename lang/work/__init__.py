@@ -1,1 +1,1 @@
-"""Performing a stream's primitives in order, in forks side by side, and joining them."""
+"""Performs a stream's primitives in order, and its forks side by side, and joins them."""

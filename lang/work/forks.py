@@ -1,4 +1,4 @@
-"""Forks and joins: what opens the children of a stream, and gathers what they have made."""
+"""Forks and joins: open the children of a stream, and gather what they have made."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from lang.work.worker import Worker
 
 
 def fork(worker: Worker, size: int) -> list[Worker]:
-    """`size` children that go on from here, each on its own and with a seed of its own."""
+    """`size` children that continue from here, each with a seed of its own."""
     address = worker.stream.step("fork")
     children = [worker.child() for _ in range(size)]
     for i, child in enumerate(children):
@@ -21,7 +21,7 @@ def fork(worker: Worker, size: int) -> list[Worker]:
 
 
 class _Fork(Expr):
-    """Open the children, all with copies of this stream, whether it has failed or not."""
+    """Opens the children, all with copies of this stream, whether it has failed or not."""
 
     def __init__(self, children: Sequence[Worker]) -> None:
         self.children = children
@@ -34,7 +34,7 @@ class _Fork(Expr):
 
 
 class Join(Expr):
-    """Wait for the children and gather what they have made: variables, or their texts."""
+    """Waits for the children and gathers what they have made: variables, or their texts."""
 
     def __init__(self, children: Sequence[Worker], gathered: Sequence[str], texts: bool) -> None:
         self.children = children

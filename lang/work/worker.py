@@ -1,9 +1,9 @@
 """Performs one stream's primitives, in order, without a thread of its own.
 
-`submit` never waits. A primitive is performed at once, in the caller's thread, if nothing is before
-it; the rest of one that must wait (gens, selects, joins) is done by one task on the background
-loop, which exists only while there is work. `_owned` says that somebody performs the queue; only
-the owner changes the stream. The queue of a fork's child opens when the fork has been performed.
+`submit` never waits. A primitive is performed at once, in the caller's thread, if nothing is queued
+before it; the waiting part of gens, selects and joins is done by one task on the background loop,
+which exists only while there is work. `_owned` says that somebody performs the queue; only the
+owner changes the stream. The queue of a fork's child opens when the fork has been performed.
 
 After an error everything later is skipped: its variables fail with the first error, and barriers
 pass. So every variable is settled in the end, whatever happens, and no wait can hang.
@@ -41,13 +41,13 @@ _Begun = tuple[_Queued, Rest]
 
 
 class Worker:
-    """The queue of one stream, its owner, and those who watch it. A child begins closed, until its
-    fork opens it."""
+    """The queue of one stream, its owner and its watchers. A child is closed until its fork opens
+    it."""
 
     def __init__(self, program: Program, parent: "Worker | None" = None) -> None:
         me = weakref.proxy(self)  # no cycle: a state is freed with its last reference
         self.stream = Stream(program, lambda: me.notify())
-        self.children: list[Worker] = []  # of streaming runs, whose forks can be watched
+        self.children: list[Worker] = []  # only in streaming runs, whose forks can be watched
         self._watched_by = parent if program.streaming else None
         self._lock = threading.Lock()
         self._queue: deque[_Queued] = deque()
@@ -60,7 +60,7 @@ class Worker:
     # ---- submission ----------------------------------------------------------------------------
 
     def submit(self, part: Part) -> None:
-        """Queue `part`; what it will write can be waited for from now on."""
+        """Queue `part`; its variables can be waited for from now on."""
         if isinstance(part, str):
             part = ExprList([part]) if marks.has_mark(part) else Constant(part)
         if isinstance(part, ExprList):
@@ -70,7 +70,7 @@ class Worker:
         self._push(_Queued(part, tuple(map(self.stream.declare, part.names))))
 
     def ask(self, part: Expr) -> Slot:
-        """Submit `part`, which writes one variable, under no name that anyone else could read."""
+        """Submit `part`, which writes one variable, without a name that others could read."""
         slot = Slot(type(part).__name__.lower())
         self._push(_Queued(part, (slot,)))
         return slot
@@ -80,14 +80,14 @@ class Worker:
         return self.ask(Barrier()).done
 
     def write(self, name: str, value: Any) -> None:
-        """Set a variable. It is there at once, and later gens of that name still replace it."""
+        """Set a variable at once; later gens of that name replace it."""
         slot = Slot(name)
         slot.settle(value)
         self.stream.variables[name] = slot
         self.notify()
 
     def child(self) -> "Worker":
-        """A worker that goes on from here once it is opened."""
+        """A worker that continues from here once it is opened."""
         made = Worker(self.stream.program, self)
         made.stream.inherit(self.stream)
         if self.stream.program.streaming:
@@ -95,7 +95,7 @@ class Worker:
         return made
 
     def open(self) -> None:
-        """Begin with what has been submitted, if that has not happened yet."""
+        """Start performing what has been submitted."""
         with self._lock:
             self._opened = self._owned = True
         self._go()
@@ -109,7 +109,7 @@ class Worker:
         self._go()
 
     def _go(self) -> None:
-        """The owner's work, up to where it must wait; the rest is the loop's."""
+        """Do the owner's work up to where it must wait; the loop does the rest."""
         begun = self._perform_immediate()
         if begun is not None:
             self.stream.program.begin_work(self)
@@ -123,7 +123,7 @@ class Worker:
 
     @property
     def is_open(self) -> bool:
-        """Whether a fork's state has what it begins with."""
+        """Whether a fork's state already has the contents it begins with."""
         return self._opened
 
     @property
@@ -132,8 +132,8 @@ class Worker:
         return self._opened and not self._owned
 
     def change(self) -> "Future[None]":
-        """Done when there is more text, another variable, or an end, of this state or of its forks
-        if the run streams. Ask before looking."""
+        """Done when there is more text, another variable, or an end, of this state or, if the run
+        streams, of its forks. Get it before reading."""
         future: Future[None] = Future()
         with self._lock:
             self._watchers.append(future)
@@ -152,7 +152,7 @@ class Worker:
     # ---- the owner's side ----------------------------------------------------------------------
 
     def _perform_immediate(self) -> _Begun | None:
-        """Perform all that need not wait. What has to is returned; None gives the queue up."""
+        """Perform all that need not wait. Returns what must wait, or None at the queue's end."""
         while True:
             with self._lock:
                 if not self._queue:
@@ -179,7 +179,7 @@ class Worker:
             self.notify()
 
     async def _finish(self, queued: _Queued, rest: Rest) -> None:
-        """What a primitive waits for. Whatever happens, its variables are settled."""
+        """Await the rest of a primitive. Whatever happens, its variables are settled."""
         self._waiting = True
         try:
             if self.stream.failure is None:
@@ -190,7 +190,7 @@ class Worker:
         except Exception as error:
             self.stream.fail(error)
         self._waiting = False
-        rest.close()  # one that was never begun would be complained of
+        rest.close()  # Python warns of one that was never awaited
         self._settle(queued)
 
     def _settle(self, queued: _Queued) -> None:
@@ -198,7 +198,7 @@ class Worker:
         self.notify()
 
     def cancel(self, error: BaseException) -> None:
-        """End what is being performed (on the loop's thread)."""
+        """End what is being performed; called on the loop's thread."""
         self.stream.fail(error)
         # A task that was cancelled before its first step would never settle anything.
         if self._waiting and self._task is not None:

@@ -1,4 +1,4 @@
-"""Character sets in brackets.
+"""Character sets in brackets, such as `[a-z]`.
 
 The parser calls `parse_set` after reading the opening bracket. Negated sets and classes contain
 every other character, non-ASCII ones too.

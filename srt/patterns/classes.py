@@ -1,7 +1,7 @@
 r"""The classes `\d \s \w` and case folding, as Python's `re` knows them.
 
-The parser asks. The ASCII tables are constants; the Unicode ones are read off the running Python
-once per process, so that they are those of its Unicode version.
+Used by the parser. The ASCII tables are constants; the Unicode ones are derived from the running
+Python once per process, so that they match its Unicode version.
 
 Case is folded by one rule in and outside sets. `re` departs from its own rule in sets that mix a
 capital letter beyond U+FFFF with other characters (it forgets the letter), and under re.ASCII in
@@ -45,7 +45,7 @@ def category(letter: str, unicode: bool) -> Ranges:
 
 @cache
 def general_category(name: str) -> Ranges | None:
-    """The characters of a Unicode category, such as L or Lu; None if there is none such."""
+    """The characters of a Unicode category, such as L or Lu; None if there is no such category."""
     if name not in _GENERAL_CATEGORIES:
         return None
     points = range(MAX_CODE_POINT + 1)
@@ -54,7 +54,7 @@ def general_category(name: str) -> Ranges | None:
 
 
 def load_tables() -> None:
-    """Read off now what else the first pattern that needs it would wait for: some 0.2 s."""
+    """Derive the Unicode tables now: the first pattern that needs them would wait some 0.2 s."""
     for letter in _ASCII:
         _unicode_category(letter)
     _cased_in_order()
@@ -90,7 +90,7 @@ def _fold_ascii(ranges: Ranges) -> Ranges:
 
 
 def _shifted(low: int, high: int, first: int, last: int, by: int) -> list[Range]:
-    """The part of low-high within first-last, moved."""
+    """The part of low-high that lies within first-last, shifted."""
     low, high = max(low, first), min(high, last)
     return [(low + by, high + by)] if low <= high else []
 

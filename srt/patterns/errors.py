@@ -1,4 +1,4 @@
-"""What can be wrong with a pattern or a list of choices; both errors are for the user to read."""
+"""What can be wrong with a pattern or a list of choices; users read both messages."""
 
 from srt.wire.constraint import GrammarError
 

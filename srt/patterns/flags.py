@@ -1,4 +1,4 @@
-"""Inline flags: what they mean and how `(?flags)` and `(?flags-flags:` are read."""
+"""Inline flags: their meaning, and how `(?flags)` and `(?flags-flags:` are read."""
 
 from typing import NamedTuple
 

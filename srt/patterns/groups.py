@@ -1,4 +1,4 @@
-r"""Where the named groups of a pattern lie in a text that the whole of it matches, as `re` says.
+r"""Where the named groups of a pattern match in a text that it matches as a whole, as in `re`.
 
 Used where the text of an answer is complete. The text is read twice, so the time is proportional to
 its length whatever the pattern: backwards, to know at each place which nodes of the automaton can
@@ -28,8 +28,8 @@ class Span(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """A node: it reads a character of `ranges` first, if it has any, or needs its anchor to hold;
-    `targets` are where it leads to, the best first."""
+    """A node: it first reads a character of `ranges`, if it has any, or needs its anchor to hold;
+    `targets` are the next nodes, the best first."""
 
     targets: tuple[int, ...] = ()
     ranges: Ranges | None = None
@@ -37,8 +37,8 @@ class _Step(NamedTuple):
 
 
 class _NodeEdges:
-    """Where nodes lead to, to be followed back. Sets of nodes are bits: nearly all nodes lead to
-    the one that was made before them, which is a shift."""
+    """The edges between nodes, followed backwards. Sets of nodes are bits: nearly all nodes lead
+    to the one that was made just before, which makes a step a shift."""
 
     def __init__(self) -> None:
         self._shifted = self._targets = 0
@@ -83,13 +83,13 @@ class GroupPattern:
 
     @property
     def names(self) -> set[str]:
-        """Those of its groups."""
+        """The names of its groups."""
         return {step.anchor.group for step in self._steps if step.anchor is not None} - {""}
 
     def spans(self, text: str) -> list[Span]:
-        """Each time that a group matched, in the order of their beginnings. Where the pattern does
+        """Each time that a group matched, in the order of their beginnings. If the pattern does
         not match all of the text, `text` is taken for the beginning of a match, and the result
-        are the groups that have ended."""
+        is the groups that have ended."""
         found = self.whole_spans(text)
         return self._spans(text, (1 << len(self._steps)) - 1) or [] if found is None else found
 
@@ -151,7 +151,7 @@ class GroupPattern:
 
     def _ways(self, text: str, last: int) -> list[int]:
         """For each place, the set of nodes, as bits, that lead from there to one of `last` at the
-        end."""
+        end of the text."""
         known: dict[tuple[str, int, int], int] = {}
         readers: dict[str, int] = {}  # of each character
         found = [0] * len(text) + [self._closed(last, self._failing(text, len(text)))]
@@ -167,7 +167,7 @@ class GroupPattern:
         return found
 
     def _closed(self, nodes: int, failing: int) -> int:
-        """`nodes`, and all but `failing` that lead to them without reading."""
+        """`nodes`, and all nodes except `failing` that lead to them without reading."""
         new = nodes
         while new:
             new = self._free.back(new) & ~(nodes | failing)
@@ -175,7 +175,7 @@ class GroupPattern:
         return nodes
 
     def _failing(self, text: str, at: int) -> int:
-        """The nodes whose assertion is not true of the place `at`."""
+        """The nodes whose assertion does not hold at the place `at`."""
         failing = 0
         for kind, nodes in self._held.items():
             failing |= 0 if _holds(kind, text, at) else nodes
@@ -204,8 +204,8 @@ class GroupPattern:
         return sorted(found, key=lambda span: (span.start, -span.end))
 
     def _next_reader(self, node: int, text: str, at: int, ways: int) -> tuple[int, list[Anchor]]:
-        """The node that the best way reads the next character with, or that it ends at, and the
-        ends of groups before it."""
+        """The node where the best way reads the next character, or ends, and the ends of groups
+        before it."""
         waiting: list[tuple[int, tuple[Anchor, ...]]] = [(node, ())]
         seen = set()
         while True:
@@ -228,7 +228,7 @@ def _either(item: int, end: int, lazy: bool) -> _Step:
 
 
 def _holds(kind: AnchorKind, text: str, at: int) -> bool:
-    """Whether an assertion is true of the place `at`."""
+    """Whether an assertion holds at the place `at`."""
     match kind:
         case AnchorKind.START:
             return at == 0

@@ -1,7 +1,7 @@
 """Sets of characters as sorted, disjoint, non-adjacent ranges of code points.
 
-The parser calculates with them; every set of an AST is in this form and free of surrogates,
-which no UTF-8 text can contain.
+The parser computes with them; every set of an AST is in this form, without surrogates, which no
+UTF-8 text can contain.
 """
 
 from bisect import bisect_right

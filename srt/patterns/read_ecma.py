@@ -1,8 +1,8 @@
 """Reads the patterns of JSON Schema, which are ECMA-262 regular expressions (Unicode mode).
 
-The result matches whole strings: free text is added where the pattern is not anchored. What a
+The result matches whole strings: arbitrary text is added where the pattern is not anchored. What a
 finite automaton cannot do, or where ECMA's meaning differs and cannot be kept, is refused with its
-position; nothing is passed through unread.
+position; nothing is passed on without being parsed.
 """
 
 from functools import lru_cache
@@ -61,7 +61,7 @@ _START = Anchor(AnchorKind.START)
 
 
 class EcmaConditions(NamedTuple):
-    """What a string must meet: it matches all of `wanted` and none of `without`."""
+    """Conditions on a string: it matches all of `wanted` and none of `without`."""
 
     wanted: tuple[Node, ...]
     without: tuple[Node, ...] = ()
@@ -98,8 +98,8 @@ def _whole(tree: Node) -> Node:
 
 
 def _branches(tree: Node) -> list[list[Node]]:
-    """The alternatives of a tree, each a list of items, with those groups spread out that begin
-    or end an alternative and hold anchors."""
+    """The alternatives of a tree, each a list of items; groups that hold anchors and begin or end
+    an alternative are expanded."""
     found: list[list[Node]] = []
     for branch in tree.items if isinstance(tree, Choice) else (tree,):
         items: list[Node] = [*branch.items] if isinstance(branch, Concat) else [branch]
@@ -130,7 +130,7 @@ def _first_anchor(node: Node) -> Anchor | None:
 
 
 def _unanchored(items: list[Node]) -> Node:
-    """An alternative as one that matches the whole string."""
+    """An alternative, changed to match the whole string."""
     head: Node = ANY_TEXT
     tail: Node = ANY_TEXT
     while items and isinstance(items[0], Anchor) and items[0].kind is AnchorKind.START:

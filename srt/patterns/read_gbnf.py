@@ -1,6 +1,6 @@
 """Reads llama.cpp's GBNF (`root ::= ...`): rules as trees that refer to each other by name.
 
-Rules without recursion can be put into each other, which gives one tree.
+Rules without recursion can be inlined, which gives one tree.
 """
 
 import re
@@ -45,7 +45,7 @@ _ESCAPES = {
 }
 _HEX_WIDTHS = {"x": 2, "u": 4, "U": 8}
 
-Rule = Node | Reference  # its leaves may be references, too
+Rule = Node | Reference  # its leaves may also be references
 Rules = dict[str, Rule]
 
 
@@ -66,12 +66,12 @@ def read_gbnf(source: str) -> Rules:
 
 
 def inlined(rules: Rules, source: str) -> Node | None:
-    """`root` as one tree, unless it is recursive or that is much larger than the source."""
+    """`root` as one tree; None if it is recursive or the tree is much larger than the source."""
     return _Inliner(rules, len(source) + _MAX_COPIED_NODES).rule("root")
 
 
 def error_at(source: str, position: int, what: str) -> GrammarError:
-    """The error for what is at a position, as line and column."""
+    """The error for a position, given as line and column."""
     line = source.count("\n", 0, position) + 1
     column = position - (source.rfind("\n", 0, position) + 1) + 1
     return GrammarError(f"{what} at line {line}, column {column}")
@@ -116,7 +116,7 @@ def _ends(node: Rule, productive: set[str]) -> bool:
 
 
 class _Inliner:
-    """Replaces rules by their bodies, as long as that ends and makes at most `budget` nodes."""
+    """Replaces references by the rules' bodies, if that ends and makes at most `budget` nodes."""
 
     def __init__(self, rules: Rules, budget: int) -> None:
         self._rules = rules
@@ -158,14 +158,14 @@ class _Inliner:
 
 
 class _GbnfParser:
-    """Recursive descent over llama.cpp's GBNF. A rule goes on, over lines, until a name with '::='
-    begins the next one; how lines are indented says nothing."""
+    """Recursive descent over llama.cpp's GBNF. A rule continues over lines until a name with '::='
+    begins the next one; indentation means nothing."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.at = 0
         self.starts: dict[str, int] = {}  # where each rule begins
-        self.references: list[Reference] = []  # also those that the tree leaves out: `x{0}`
+        self.references: list[Reference] = []  # also those that are not in the tree, as in `x{0}`
 
     def error(self, what: str, at: int | None = None) -> GrammarError:
         return error_at(self.source, self.at if at is None else at, what)

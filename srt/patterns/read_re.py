@@ -1,11 +1,11 @@
 r"""The parser: a pattern in the syntax of Python's `re` becomes an AST.
 
-Whoever takes patterns of `re` calls `parse`. Everything is read as by
-`re.compile(pattern, re.ASCII)` of Python 3.11, but for what needs more than a finite automaton
+All code that accepts patterns of `re` calls `parse`. Everything is read as by
+`re.compile(pattern, re.ASCII)` of Python 3.11, except what needs more than a finite automaton
 (look-around, back-references, conditionals, atomic groups, possessive quantifiers): that is
-refused, and so are `\b` and `\B` outside sets for callers that do not know them. `(?u)` at the
-start takes the place of leaving re.ASCII out. Groups are kept on a stack of our own, so no pattern
-can exhaust Python's.
+refused, and so are `\b` and `\B` outside sets for callers that do not handle them. `(?u)` at the
+start has the effect of omitting re.ASCII. Groups are kept on a stack of our own, so no pattern can
+exhaust Python's.
 """
 
 from srt.patterns.charset import parse_set
@@ -43,8 +43,8 @@ _REFUSED_GROUPS = {
 
 
 def parse(pattern: str, *, boundaries: bool = False, groups: bool = False) -> Node:
-    """The AST of `pattern`; `boundaries`: it may have those of words. `groups`: it records where
-    named groups begin and end, and what is lazy.
+    """The AST of `pattern`; `boundaries`: word boundaries are allowed. `groups`: it records
+    where named groups begin and end, and what is lazy.
 
     Raises PatternError, with the position of what is wrong, or StateLimitError for sets of more
     than MAX_RANGES ranges in all.
@@ -196,7 +196,7 @@ class _ReParser:
             raise PatternError("multiple repeat", start)
         if self._source.peek() == "+":
             raise PatternError("possessive quantifiers are not supported", self._source.pos)
-        lazy = self._source.skip("?")  # another preference, the same language
+        lazy = self._source.skip("?")  # a preference; the language is the same
         group.items[-1] = repeat(group.items[-1], low, high, lazy and self._tells_groups)
         group.repeated = True
 

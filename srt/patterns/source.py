@@ -22,7 +22,7 @@ _HEX_LENGTHS = {"x": 2, "u": 4, "U": 8}
 
 
 class PatternSource:
-    """The text of a pattern and how far it is read."""
+    """The text of a pattern and how far it has been read."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,7 +54,7 @@ class PatternSource:
         return self.text[start : self.pos]
 
     def take_until(self, terminator: str, what: str) -> str:
-        """What precedes `terminator`, which is read too."""
+        """The text before `terminator`, which is read too."""
         start = self.pos
         end = self.text.find(terminator, start)
         if end < 0:
@@ -79,7 +79,7 @@ class PatternSource:
     def take_bounds(self) -> tuple[int, int | None] | None:
         """The rest of a counted repetition whose `{` is read, its `}` included.
 
-        None, with nothing read, if this is none: then the brace means itself.
+        None, with nothing read, if this is not a repetition: then the brace is literal.
         """
         start = self.pos
         low = high = self.take_while(DIGITS, len(self.text))

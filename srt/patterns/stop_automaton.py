@@ -1,10 +1,10 @@
-"""Stop patterns as a deterministic automaton that is made while it runs.
+"""Stop patterns as a deterministic automaton that is built while it runs.
 
 Shared by all requests with the same patterns. An attempt to match begins at every character. A
-state has those that are still alive, oldest first, each as the set of nodes of the
-nondeterministic automaton that it may be at; a node is kept for the oldest one only, for what
-follows is the same for all. So the oldest attempt that comes through gives the earliest beginning
-of a match, and a step costs at most the size of the patterns, mostly a look into a table.
+state has the attempts that are still alive, oldest first, each as the set of nodes of the
+nondeterministic automaton that it may be at. A node is kept for the oldest attempt only, since what
+follows is the same for all. So the oldest attempt that succeeds gives the earliest beginning of a
+match, and a step costs at most the size of the patterns, and usually one table look-up.
 
 Sources: K. Thompson, "Regular expression search algorithm", CACM 11(6), 1968, for making states
 while it runs; V. Laurikari, "NFAs with tagged transitions, their conversion to deterministic
@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from srt.patterns.stops import EDGE, StopNFA, build_stops
 
-# Nodes in all states that are kept, moves, and what these are made of: some ten MiB. Then they are
-# made anew.
+# The most nodes in all kept states, moves, and what these are made of (some ten MiB): above that,
+# all are dropped and built again.
 MAX_KEPT_NODES = 50_000
 MAX_KEPT_CHARS = 10_000
 
@@ -28,15 +28,15 @@ _Attempts = tuple[_Spots, ...]  # each sorted
 
 
 class Accepted(NamedTuple):
-    """A match: which of the state's attempts came through, and with which pattern. The number
-    after the state's own is the attempt that began with the character."""
+    """A match: which of the state's attempts succeeded, and with which pattern. The number after
+    the state's own is the attempt that began with the character."""
 
     attempt: int
     pattern: int
 
 
 class State:
-    """Attempts that are alive, and what is before them (a side of the NFA)."""
+    """Attempts that are alive, and what is before the place they are at (a side of the NFA)."""
 
     __slots__ = ("attempts", "before", "moves")
 
@@ -47,8 +47,8 @@ class State:
 
 
 class Move(NamedTuple):
-    """What a character leads to: the attempts of `state` were those `survivors` before it; None
-    if they are all the old ones. `accepted` matches with the character, `late` ended before it."""
+    """What a character leads to: the attempts of `state` had the numbers `survivors` before it;
+    None if all survived. `accepted` matches with the character, `late` ended before it."""
 
     state: State
     survivors: tuple[int, ...] | None
@@ -57,7 +57,7 @@ class Move(NamedTuple):
 
 
 class _Targets(dict[int, int | None]):
-    """Where spots come to with a character of one class, filled on demand."""
+    """Where spots lead to with a character of one class, filled on demand."""
 
     def __init__(self, nfa: StopNFA, point: int) -> None:
         self._nfa = nfa
@@ -95,14 +95,14 @@ class StopAutomaton:
         return move
 
     def _class(self, char: str) -> int:
-        """The characters of a class are the same to every node."""
+        """The class of a character; every node treats the characters of a class alike."""
         if len(self._classes) >= MAX_KEPT_CHARS:
             self._classes.clear()
         kind = self._classes[char] = bisect_right(self._bounds, ord(char)) - 1
         return kind
 
     def at_end(self, state: State) -> Accepted | None:
-        """The match that only waited for what comes after it, if no more text does."""
+        """The match that only waited for the text after it, if no more text comes."""
         if not self._nfa.looks_ahead:
             return None
         seen: set[int] = set()
@@ -144,7 +144,7 @@ class StopAutomaton:
         return Move(then, None if are_same else tuple(survivors), accepted, late)
 
     def _split(self, number: int, spots: list[int]) -> tuple[list[int], Accepted | None]:
-        """The spots of an attempt that do not accept, and what the others do."""
+        """The spots of an attempt that do not accept, and what the others accept."""
         accepts = self._nfa.accepts
         if accepts.keys().isdisjoint(spots):
             return spots, None
@@ -166,7 +166,7 @@ class StopAutomaton:
         return known
 
     def _forget(self) -> None:
-        """Drop all states: those that requests are in make their moves anew."""
+        """Drop all states: those that requests are in build their moves again."""
         for state in (self.start, *self._states.values()):
             state.moves.clear()
         self._states.clear()

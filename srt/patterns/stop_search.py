@@ -1,8 +1,8 @@
-"""Searches a text that comes in pieces for what ends an output: strings and patterns.
+"""Searches a text that arrives in pieces for what ends an output: strings and patterns.
 
 Owned by the text stream of one request. A search reports where it has found something, and how much
-of the text's end it may yet need: that much must be held back. Its work per character is bounded,
-and does not grow with the text.
+of the text's end may belong to a later match: that much must be held back. Its work per character
+is bounded, and does not grow with the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ from typing import NamedTuple, Protocol
 
 from srt.patterns.stop_automaton import Accepted, StopAutomaton
 
-# Only this many characters at the end of a match are taken back.
+# At most this many characters at the end of a match are removed from the text.
 MAX_MATCH_CHARS = 1024
-MAX_AUTOMATA = 32  # of the patterns that were used last
+MAX_AUTOMATA = 32  # of the most recently used patterns
 
 
 class Found(NamedTuple):
     """An occurrence of `matched`, a stop string or a pattern, by offsets in the piece in which it
-    is known; it may have begun before, at a negative one."""
+    became certain; it may have begun earlier, at a negative offset."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class StopSearch(Protocol):
         ...
 
     def at_end(self) -> Iterator[Found]:
-        """What only the end of the text has made certain, by offsets from there."""
+        """The match that only the end of the text makes certain, by offsets from there."""
         ...
 
 

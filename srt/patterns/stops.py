@@ -29,16 +29,16 @@ from srt.wire.constraint import GrammarError
 MAX_STOP_NODES = 256  # of all patterns of a request
 
 
-# What is next to a place in the text, on one side: nothing, or what its character is. That may be
-# several of them, or none.
+# What is next to a place in the text, on one side: nothing, or the properties of the character
+# there, of which there may be several or none.
 EDGE, NEWLINE, WORD, UNICODE_WORD = 1, 2, 4, 8
 
-ANYTHING, NEWLINE_OR_END, END = range(3)  # what `$` and `\\Z` have left of the text
+ANYTHING, NEWLINE_OR_END, END = range(3)  # what may follow after `$` or `\\Z`
 _ENDS = {AnchorKind.FINAL_END: NEWLINE_OR_END, AnchorKind.END: END}
 _NEWLINE = ord("\n")
 _SIDES = (0, EDGE, NEWLINE, UNICODE_WORD, WORD | UNICODE_WORD)
 _STARTS = {AnchorKind.START: EDGE, AnchorKind.LINE_START: EDGE | NEWLINE}
-_BOUNDARIES = {  # what words are, and whether one must begin or end
+_BOUNDARIES = {  # the characters of words, and whether a word must begin or end
     AnchorKind.BOUNDARY: (WORD, True),
     AnchorKind.UNICODE_BOUNDARY: (UNICODE_WORD, True),
     AnchorKind.NO_BOUNDARY: (WORD, False),
@@ -51,11 +51,11 @@ class StopNFA:
     pattern has matched (`accepts`: its number, by spot). An empty edge may be an assertion
     (`asserts`).
 
-    The text of a match ends with it: `$` and `\\Z` hold there. What a multi-line `$`, `\\b` and
-    `\\B` say of the next character waits for it.
+    For `$` and `\\Z`, the text ends where a match ends. A multi-line `$`, `\\b` and `\\B` wait for
+    the next character.
 
     A search is at spots: a spot is a node, plus MAX_STOP_NODES times what the pattern's `$` and
-    `\\Z` have left of the text.
+    `\\Z` allow to follow.
     """
 
     def __init__(self) -> None:
@@ -64,15 +64,15 @@ class StopNFA:
         self.asserts: dict[int, AnchorKind] = {}
         self.accepts: dict[int, int] = {}
         self.starts: list[int] = []  # one per pattern
-        self.words: dict[int, Ranges] = {}  # those that an assertion asks for
-        self.sides = 0  # all that assertions ask for
+        self.words: dict[int, Ranges] = {}  # those that an assertion tests
+        self.sides = 0  # all that assertions test
         self.looks_ahead = False  # whether an assertion waits for the next character
         self._ends: dict[int, int] = {}
         self._num_nodes = 0
         self._edges: dict[tuple[int, int | None], dict[int, list[int]]] = {}
 
     def side(self, point: int) -> int:
-        """What a character is to the places next to it, as far as an assertion asks for it."""
+        """The properties of a character, as far as the assertions next to it test them."""
         found = self.sides & NEWLINE if point == _NEWLINE else 0
         for side, ranges in self.words.items():
             found |= side if contains(ranges, point) else 0
@@ -98,12 +98,12 @@ class StopNFA:
         self, spots: Sequence[int], before: int, after: int | None, seen: set[int]
     ) -> list[int]:
         """The reading and accepting spots that `spots` lead to at such a place, and those that
-        wait for what comes after it as long as that is not known (None).
+        wait for the text after it while that is not known (None).
 
-        What is in `seen` is left out, and what is passed is added: so all searches of a step
+        Spots in `seen` are left out, and visited ones are added to it: so all searches of a step
         together visit each spot once.
         """
-        if len(spots) == 1 and spots[0] in self.reads:  # it mostly is so, and leads to itself only
+        if len(spots) == 1 and spots[0] in self.reads:  # usually it is, and leads to itself only
             if spots[0] in seen:
                 return []
             seen.add(spots[0])
@@ -130,7 +130,7 @@ class StopNFA:
         return found
 
     def _edges_at(self, before: int, after: int | None) -> dict[int, list[int]]:
-        """`empty` without assertions that do not hold there; those that wait are no keys."""
+        """`empty` without the assertions that do not hold there; nodes that wait have no key."""
         if not self.asserts:
             return self.empty
         known = self._edges.get((before, after))
@@ -145,13 +145,13 @@ class StopNFA:
         return known
 
     def _is_alive(self, node: int, ends: int) -> bool:
-        """Whether a node where `$` or `\\Z` has left less than anything can lead to a match."""
+        """Whether a node can lead to a match where `$` or `\\Z` limits the rest of the text."""
         if node not in self.reads:
             return True
         return ends == NEWLINE_OR_END and contains(self.reads[node][0], _NEWLINE)
 
     def read(self, spot: int, point: int) -> int | None:
-        """Where a reading spot comes to with a character; None if it cannot read that."""
+        """Where a reading spot leads to with a character; None if it cannot read that."""
         ends, node = divmod(spot, MAX_STOP_NODES)
         ranges, target = self.reads[node]
         if (ends and point != _NEWLINE) or not contains(ranges, point):
@@ -159,7 +159,7 @@ class StopNFA:
         return target + MAX_STOP_NODES * (END if ends else ANYTHING)
 
     def node(self) -> int:
-        """A new node, of no kind yet. StateLimitError if there are too many."""
+        """A new node, without a kind yet. StateLimitError if there are too many."""
         self._num_nodes += 1
         if self._num_nodes > MAX_STOP_NODES:
             raise StateLimitError(
@@ -172,8 +172,8 @@ class StopNFA:
 def build_stops(patterns: Sequence[str]) -> StopNFA:
     """The automaton of `patterns`.
 
-    Raises GrammarError for one that is not valid or matches the empty text, and if all are too
-    large.
+    Raises GrammarError for one that is not valid or matches the empty text, and if together
+    they are too large.
     """
     nfa = StopNFA()
     for step in (_add, _check_reads):
@@ -192,7 +192,7 @@ def _add(nfa: StopNFA, number: int, pattern: str) -> None:
 
 
 def _check_reads(nfa: StopNFA, number: int, pattern: str) -> None:
-    """Refuse a pattern that matches without reading, at whatever place."""
+    """Refuse a pattern that can match without reading, at any place."""
     for before, after in product({side & nfa.sides for side in _SIDES}, repeat=2):
         found = nfa.search([nfa.starts[number]], before, after, set())
         if not nfa.accepts.keys().isdisjoint(found):
@@ -200,8 +200,8 @@ def _check_reads(nfa: StopNFA, number: int, pattern: str) -> None:
 
 
 def _holds(kind: AnchorKind, before: int, after: int | None) -> bool | None:
-    """Whether an assertion holds; None if that is not known yet. What `$` and `\\Z` say holds as
-    long as nothing more is read."""
+    """Whether an assertion holds; None if that is not known yet. `$` and `\\Z` hold as long as
+    nothing more is read."""
     if kind in _STARTS:
         return bool(before & _STARTS[kind])
     if kind in _ENDS:

@@ -1,10 +1,10 @@
 """The abstract syntax of patterns, after flags, escapes and names are resolved.
 
-The readers build it, the automata's builders and the writers read it. Groups leave no trace and
-lazy quantifiers equal greedy ones, since only the language matters; but who asks the reader of
-`re` for `groups` finds where those with a name begin and end, and what is lazy. The constructors
-`concat`, `choice` and `repeat` keep trees small; those of `re` are at most MAX_DEPTH groups deep,
-so that functions over them may recurse.
+The readers build it; the builders of automata and the writers read it. Groups leave no trace and
+lazy quantifiers equal greedy ones, since only the language matters; with `groups`, the reader of
+`re` also records where named groups begin and end, and what is lazy. The constructors `concat`,
+`choice` and `repeat` keep trees small; trees of `re` are at most MAX_DEPTH groups deep, so that
+functions over them may recurse.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ MAX_DEPTH = 200  # groups within groups; each costs up to three levels of recurs
 
 
 class Literal(NamedTuple):
-    """Just this text. The empty text is the empty pattern."""
+    """Exactly this text. The empty text is the empty pattern."""
 
     text: str
 
@@ -37,16 +37,16 @@ class AnchorKind(Enum):
     END = "\\Z"  # nothing follows
     FINAL_END = "$"  # nothing follows, or only a newline
     LINE_END = "(?m)$"  # nothing or a newline follows
-    BOUNDARY = "\\b"  # of a word's character and what is none
+    BOUNDARY = "\\b"  # between a word's character and one that is not
     UNICODE_BOUNDARY = "(?u)\\b"
     NO_BOUNDARY = "\\B"
     NO_UNICODE_BOUNDARY = "(?u)\\B"
     GROUP_START = "(?P<"  # holds everywhere
-    GROUP_END = ")"  # likewise
+    GROUP_END = ")"  # holds everywhere, too
 
 
 class Anchor(NamedTuple):
-    """The empty text, in the right place. `group` is the name of the group that has an end here.
+    """The empty text, at certain places. `group` names the group that begins or ends here.
     `position` counts the pattern's characters, where the reader keeps that."""
 
     kind: AnchorKind
@@ -137,7 +137,7 @@ def repeat(item: Node, low: int, high: int | None, lazy: bool = False) -> Node:
 
 
 def whole(node: Node) -> Node:
-    """`node` without the assertions that hold anyway where the whole text must match.
+    """`node` without the assertions that always hold where the whole text must match.
 
     Raises GrammarError for any other assertion: anywhere but at an end of the pattern or of one of
     its alternatives.
@@ -150,7 +150,7 @@ def whole(node: Node) -> Node:
 def _refuse_anchors(node: Node) -> None:
     match node:
         case Anchor(kind):
-            raise GrammarError(f"{kind.value} inside a pattern has no equal without assertions")
+            raise GrammarError(f"{kind.value} inside a pattern is not supported here")
         case Concat(items) | Choice(items):
             for item in items:
                 _refuse_anchors(item)
@@ -171,7 +171,7 @@ def _trimmed(node: Node, *, at_start: bool, at_end: bool) -> Node:
 
 
 def _trim_items(items: list[Node], *, at_start: bool, at_end: bool) -> Node:
-    """The same for a sequence: what is empty at an end makes its neighbour the end."""
+    """The same for a sequence: after an empty item at an end, its neighbour is the end."""
     first = 0
     while first < len(items):
         is_last = first == len(items) - 1

@@ -1,7 +1,7 @@
 """Trees of patterns as text: regular expressions, and rules of Lark.
 
 The regular expressions mean the same in Python's `re` and in Rust's regex crate, which llguidance
-reads: sets are written as ranges, so nothing depends on who reads them. They match whole texts, and
+uses: sets are written as ranges, so nothing depends on the reader. They match whole texts, and
 trees must be without assertions (`tree.whole`).
 """
 
@@ -15,7 +15,7 @@ from srt.patterns.tree import Chars, Choice, Concat, Literal, Node, Reference, R
 # Any character in a JSON string: itself, or as an escape if it must be one.
 _ANY_JSON = r"""(?:[^"\\\x00-\x1f\x7f]|\\(?:["\\bfnrt]|u00(?:[01][0-9a-fA-F]|7[fF])))"""
 _C0_BUT_LINE_FEED: Ranges = ((0x00, 0x09), (0x0B, 0x1F))
-# What a JSON string may hold only as an escape, by the practice of the back end (DEL included).
+# What a JSON string may hold only as an escape, as the back end has it (DEL included).
 _CONTROL: Ranges = ((0x00, 0x1F), (0x7F, 0x7F))
 NO_CHARACTER = r"[^\s\S]"
 _QUOTES = characters('"\\')
@@ -29,7 +29,7 @@ def regex(node: Node) -> str:
 
 
 def spellable_regex(node: Node) -> str:
-    """`regex`, less what the back end would spell wrongly in JSON; see `_spellable`."""
+    """`regex` without what the back end would spell wrongly in JSON; see `_spellable`."""
     return _regex(node, lambda ranges: _class(_spellable(ranges)))
 
 
@@ -44,8 +44,8 @@ def lark(
     terminal: Callable[[Ranges], str],
     names: Mapping[str, str] = _NO_NAMES,
 ) -> str:
-    """The right side of a rule of Lark. `terminal` says how one character of a set is written,
-    `names` what the rules are called that the tree refers to."""
+    """The right side of a rule of Lark. `terminal` writes one character of a set, and `names` has
+    the names of the rules that the tree refers to."""
     match node:
         case Reference(name):
             return names[name]

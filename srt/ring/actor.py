@@ -1,4 +1,4 @@
-"""The base of every process of the ring: one uvloop loop, its sockets, its beat, and its death.
+"""The base of every process of the ring: one uvloop loop, its sockets, its heartbeat, and its end.
 
 A subclass opens sockets in `start`, registers a synchronous handler for each with `receive`, and
 reacts to the ring's events. Handlers run one at a time on the loop, so its state needs no locks;
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 _PR_SET_PDEATHSIG = 1
-_BEATS_TO_A_REPEAT = 20  # of a beat that has not changed
+_BEATS_TO_A_REPEAT = 20  # of an unchanged beat
 
 Handler = Callable[[Any], None]
 PeerHandler = Callable[[bytes, Any], None]
@@ -48,7 +48,7 @@ class Actor:
     niceness = 0
 
     def __init__(self, ring: Ring, epoch: int, arguments: Sequence[str] = ()) -> None:
-        """`arguments` are what the supervisor gives to this part alone."""
+        """`arguments` are those that the supervisor gives to this part only."""
         self.ring = ring
         self.arguments = arguments
         self.epoch = epoch
@@ -57,7 +57,7 @@ class Actor:
         self.info: dict[str, Any] = {}
         self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
-        self.tasks = TaskSet(self._on_failure)  # of `start` and what comes after it
+        self.tasks = TaskSet(self._on_failure)  # of `start` and of the work after it
         self._loops: list[Coroutine[Any, Any, None]] = []
         self._failure: BaseException | None = None
         self._stopping = asyncio.Event()
@@ -67,14 +67,14 @@ class Actor:
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """Let go of what `start` took, within a second or two."""
+        """Release what `start` took, within a second or two."""
 
     def new_epoch(self, epoch: int) -> None:
         """A part was lost: forget every request."""
         raise NotImplementedError
 
     def drain(self) -> None:
-        """The server is going down: take no new requests."""
+        """The server is stopping: take no new requests."""
 
     @property
     def in_flight(self) -> int:
@@ -90,8 +90,8 @@ class Actor:
         return connect(self.context, kind, address)
 
     def receive(self, socket: RingSocket, union: Any, handler: Handler) -> None:
-        """Call `handler(message)` for everything that arrives from inside the ring; what does not
-        decode is dropped and counted."""
+        """Call `handler(message)` for everything that arrives from inside the ring; messages that
+        do not decode are dropped and counted."""
         inbox = Inbox(union, "a socket of the ring", self.dropped)
 
         async def loop() -> None:
@@ -103,7 +103,7 @@ class Actor:
         self._loops.append(loop())
 
     def receive_from_clients(self, socket: RingSocket, union: Any, handler: PeerHandler) -> None:
-        """Call `handler(client, message)`, alike."""
+        """The same for clients' messages: call `handler(client, message)`."""
         inbox = Inbox(union, "the clients' socket", self.dropped)
 
         async def loop() -> None:
@@ -166,13 +166,13 @@ class Actor:
 
     async def _beat(self, ctl: RingSocket) -> None:
         while True:
-            self._last_beat = None  # should one have been lost
+            self._last_beat = None  # in case one was lost
             for _ in range(_BEATS_TO_A_REPEAT):
                 self._send_beat(ctl)
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     def _send_beat(self, ctl: RingSocket) -> None:
-        """Mostly what is new: each message wakes another process, which a step then waits for."""
+        """Mostly changes only: each message wakes another process, and a step waits for that."""
         dropped = self.dropped.count
         beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info, dropped)
         if beat != self._last_beat and send_now(ctl, beat):
@@ -180,7 +180,7 @@ class Actor:
 
 
 def run_actor(actor: type[Actor]) -> None:
-    """A child process from its command line (ring directory, epoch, death pipe) to its end."""
+    """Run a child process from its command line (ring directory, epoch, death pipe) to its end."""
     directory, epoch, death_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     _die_with_parent(directory, death_fd)
     ring = Ring(Path(directory))

@@ -1,7 +1,7 @@
-"""A forked child that works for its parent: it closes what belongs to the parent, and dies with it.
+"""A forked child that works for its parent: it closes the parent's resources, and dies with it.
 
-For processes that run what others wrote, be it a user's grammar or a model's template, where only a
-process of its own can be stopped for certain.
+For running what others wrote, such as a user's grammar or a model's template: only a separate
+process can be stopped for certain.
 """
 
 import ctypes
@@ -17,13 +17,13 @@ _LIBC = ctypes.CDLL(None)  # loaded before any fork: a child must not wait for t
 
 
 def detach(parent: int, kept_fd: int, stderr_fd: int) -> None:
-    """Called first in the child of process `parent`: lets go of signal handlers, standard streams,
-    files and sockets, but for `kept_fd`. Errors go to `stderr_fd`.
+    """Called first in the child of process `parent`: releases signal handlers, standard streams,
+    files and sockets, except `kept_fd`. Errors go to `stderr_fd`.
 
-    Another thread's lock may be held for ever here, so nothing that needs one is called.
+    A lock of another thread may stay held for ever here, so nothing that needs one is called.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the parent died before that
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
@@ -34,8 +34,8 @@ def detach(parent: int, kept_fd: int, stderr_fd: int) -> None:
 
 
 def limit_memory(num_bytes: int) -> tuple[int, int]:
-    """Let this process have so much above what it has inherited; no core files. Returns the limits
-    on memory (RLIMIT_AS) that held before."""
+    """Limit this process to this much memory above what it inherited, and to no core files.
+    Returns the limits on memory (RLIMIT_AS) that held before."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     before = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as statm:
@@ -46,7 +46,7 @@ def limit_memory(num_bytes: int) -> tuple[int, int]:
 
 
 def ends_in_time(work: Callable[[], object], cpu_s: float, num_bytes: int) -> bool:
-    """Whether `work` returns or raises an Exception within these limits, tried in a child."""
+    """Whether `work`, tried in a child, returns or raises an Exception within these limits."""
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

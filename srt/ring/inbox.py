@@ -1,6 +1,6 @@
-"""Decodes what arrives on a socket; what is no message of its union is dropped and counted.
+"""Decodes what arrives on a socket; anything but a message of its union is dropped and counted.
 
-Any process of the same user can reach the ring's sockets: a stray message must cost nobody a part.
+Any process of the same user can reach the ring's sockets: a stray message must not end a part.
 """
 
 import logging
@@ -18,7 +18,7 @@ LOG_INTERVAL_S = 10.0
 
 
 class Dropped:
-    """How many messages a process has dropped. It logs that now and then."""
+    """How many messages a process has dropped, logged now and then."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -42,7 +42,7 @@ class Inbox:
         self._dropped = dropped
 
     def message(self, frames: Sequence[bytes]) -> Any:
-        """The message of one frame; None if it is none."""
+        """The message in one frame; None if it is not one."""
         try:
             if len(frames) == 1:
                 return self._decode(frames[0])

@@ -1,5 +1,5 @@
 """The HTTP socket. The launcher binds it and the gateway inherits it, so that a restarted gateway
-has the same port and connections made in between wait in the backlog instead of being refused."""
+has the same port, and connections made meanwhile wait in the backlog instead of being refused."""
 
 import logging
 import resource
@@ -10,7 +10,7 @@ from srt.wire.errors import ConfigError
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048
-OTHER_FILES = 256  # that a process has open besides its connections
+OTHER_FILES = 256  # files that a process has open besides its connections
 
 
 def bind_listener(host: str, port: int) -> socket.socket:
@@ -35,7 +35,7 @@ def url_of(sock: socket.socket) -> str:
 
 
 def allow_connections(count: int) -> None:
-    """Raise this process's limit of open files, as far as it may, to have `count` connections."""
+    """Raise this process's limit of open files, as far as allowed, for `count` connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + OTHER_FILES
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

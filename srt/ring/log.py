@@ -1,4 +1,4 @@
-"""Logging as people see it: one quiet line each, the process's name in front, colour on a tty."""
+"""Logging for people: a short line per record, the process's name in front, colour on a tty."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""The ring's geography: where its sockets are, how they are made, and the limits they all have.
+"""Where the ring's sockets are, how they are made, and the limits they all have.
 
 All sockets are `ipc://` files in a directory of mode 0700, so the file system decides who may
 talk to the ring. Sends never block: a full or missing peer is an answer, not a wait.
@@ -26,7 +26,7 @@ LEASE_INTERVAL_S = 1.0  # a client's Hello at least this often
 LEASE_S = 10.0  # no Hello for this long: the client is gone
 MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learns of it
 
-MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, its name included
+MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
 # Parts that every request needs: when one dies, everything in flight is lost.
 RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
@@ -96,13 +96,13 @@ class Ring(NamedTuple):
         return self.directory / "naming"
 
     def write_naming(self, naming: str) -> None:
-        """Say what the compiler names grammars by, as `artefact_key` takes it."""
+        """Write the naming of the compiler's grammars, as `artefact_key` takes it."""
         new = self._naming.with_suffix(".new")
         new.write_text(naming)
         new.replace(self._naming)
 
     def read_naming(self) -> str:
-        """What the compiler names grammars by; "" before it has said so."""
+        """The naming of the compiler's grammars; "" before the compiler has written it."""
         try:
             return self._naming.read_text()
         except OSError:
@@ -132,7 +132,7 @@ def create_ring(directory: str) -> Ring:
 
 
 def ring_at(url: str) -> Ring:
-    """The ring that `ipc://DIRECTORY` names. Raises ConfigError if there is none."""
+    """The ring in `ipc://DIRECTORY`. Raises ConfigError if there is none."""
     if url.startswith("tcp://"):
         raise ConfigError("a ring over TCP is not supported yet: use ipc:// or http://")
     path = Path(url.removeprefix("ipc://"))
@@ -152,7 +152,7 @@ def open_socket(context: RingContext, kind: int) -> RingSocket:
     socket.set(zmq.RCVHWM, QUEUE_MESSAGES)
     if kind == zmq.ROUTER:
         socket.set(zmq.ROUTER_MANDATORY, 1)
-        socket.set(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects keeps its identity
+        socket.set(zmq.ROUTER_HANDOVER, 1)  # a peer that reconnects takes its identity over
     if kind == zmq.SUB:
         socket.set(zmq.SUBSCRIBE, b"")
     return socket

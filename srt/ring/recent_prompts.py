@@ -1,7 +1,7 @@
-"""How many tokens a prompt has of its own: those after what it shares with recent prompts.
+"""How many tokens of a prompt are its own: those after the beginning it shares with recent prompts.
 
 The others are in the cache, or will be when their turn comes. The front and the scheduler both
-count the requests between them in this way, in the same order and so with the same sums.
+count the requests between them in this way, in the same order, so their sums agree.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ import numpy as np
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
-MOST = 32  # prompts that are remembered: documents and system prompts that take turns
-HEAD_BYTES = 64  # of 16 ids: what shares fewer shares nothing
+MOST = 32  # prompts that are remembered, such as documents and system prompts that alternate
+HEAD_BYTES = 64  # of 16 ids: sharing fewer counts as sharing nothing
 
 
 class RecentPrompts:
@@ -22,7 +22,7 @@ class RecentPrompts:
         self._last: deque[tuple[str, bytes]] = deque(maxlen=MOST)
 
     def own_len(self, req: TokenizedReq) -> int:
-        """How many tokens `req` has of its own; at least the last one. It is remembered."""
+        """How many tokens of `req` are its own, at least the last one. Its prompt is remembered."""
         data, own_salt, shared = req.input_ids, req.cache_salt, 0
         most = len(data) // 4 - 1 if len(data) > HEAD_BYTES else 0
         for salt, other in reversed(self._last):
@@ -35,7 +35,7 @@ class RecentPrompts:
 
 
 def _shared_len(data: bytes, other: bytes, most: int) -> int:
-    """The ids at the beginning that both have, up to `most`."""
+    """How many ids both have in common at the beginning, at most `most`."""
     length = min(most, len(other) // 4)
     differ = np.flatnonzero(unpack_ids(data)[:length] != unpack_ids(other)[:length])
     return int(differ[0]) if len(differ) else length

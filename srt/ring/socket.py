@@ -1,9 +1,9 @@
-"""ZeroMQ sockets in an event loop, for messages that come one at a time, hundreds a second.
+"""ZeroMQ sockets in an event loop, for messages that arrive one at a time, hundreds a second.
 
 pyzmq's asyncio sockets serve every use: they make a future for each send and ask the socket for
-its events several times per message, which costs more than all else that is done with a message.
+its events several times per message, which costs more than the rest of the work on a message.
 Here a send is a plain call that never waits, and a receiver waits for the descriptor only when
-nothing is there. `srt.ring` opens them.
+no message is there. `srt.ring` opens them.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ class RingContext:
     def __init__(self) -> None:
         self._context = zmq.Context()
         self._sockets: set[RingSocket] = set()
-        # Should nobody call `destroy`: pyzmq's context, collected together with its sockets, no
-        # longer knows them and waits for ever for somebody to close them.
+        # If nobody calls `destroy`: pyzmq's context, collected together with its sockets, no
+        # longer knows them and would wait for ever for somebody to close them.
         self._destroy = weakref.finalize(self, _destroy, self._context, self._sockets)
         self._destroy.atexit = False  # another thread's loop may still be using them
 
@@ -49,7 +49,7 @@ class RingSocket:
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
-        self._waiter: asyncio.Future[None] | None = None  # of the task that receives
+        self._waiter: asyncio.Future[None] | None = None  # the task that receives
         self._loop: asyncio.AbstractEventLoop | None = None  # that watches the descriptor
 
     @property
@@ -86,8 +86,8 @@ class RingSocket:
         return True
 
     async def receive(self) -> list[bytes]:
-        """The frames of the next message. Messages that are there already are given without
-        letting other tasks run."""
+        """The frames of the next message. If one is there already, it is returned without letting
+        other tasks run."""
         while True:
             try:
                 return self._socket.recv_multipart(zmq.NOBLOCK)
@@ -95,7 +95,7 @@ class RingSocket:
                 await self._readable()
 
     async def _readable(self) -> None:
-        """Until there may be something to receive. Nothing was when this is called."""
+        """Wait until there may be something to receive; called when there was nothing."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -117,7 +117,7 @@ class RingSocket:
             self._waiter.set_result(None)
 
     def _look_again(self) -> None:
-        """After a send, which takes the descriptor's signal even if that was for a message."""
+        """Called after a send, which clears the descriptor's signal even if a message caused it."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             events = self._socket.getsockopt(zmq.EVENTS)

@@ -48,9 +48,9 @@ MODULES = {
     "gateway": "srt.gateway",
 }
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
-HEALTHY_AFTER_S = 30.0  # a child that lived this long starts with a fresh back-off
-MAX_RESTARTS = 8  # in a row, without a healthy time between
-COMPILER = "compiler"  # restarted for ever once it has served: constraints are users' input
+HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
+MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S
+COMPILER = "compiler"  # always restarted once it has served: constraints are users' input
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
 
@@ -95,12 +95,12 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Every part of the ring serves this epoch."""
+        """Whether every part of the ring serves this epoch."""
         return all(self._serves(self._children[part]) for part in RING_PARTS)
 
     @property
     def all_ready(self) -> bool:
-        """The ring is ready, and so are the compiler and the gateway."""
+        """Whether the ring is ready, and so are the compiler and the gateway."""
         return self.ready and all(child.state == "ready" for child in self._children.values())
 
     @property
@@ -170,7 +170,7 @@ class Supervisor:
         child.state, child.beat = "dead", None
         if self._closing:
             return
-        if self._stop.is_set():  # while draining: what it held is lost, so there is no more to wait
+        if self._stop.is_set():  # while draining: it held requests, now lost: no need to wait
             self._epoch += child.part in RING_PARTS
             self._reason = f"{child.part} died ({_describe(status)})"
             self._changed.set()
@@ -218,11 +218,11 @@ class Supervisor:
             child.info = beat.info
             if child.state == "starting":
                 child.state, child.has_served = "ready", True
-            if self._event() != before:  # most beats bring nothing new
+            if self._event() != before:  # most beats report nothing new
                 self._changed.set()
 
     async def _publish(self, events: RingSocket) -> None:
-        """Every change at once, and everything again at each interval: silence is a death."""
+        """Publish each change at once, and everything at each interval: silence means death."""
         last: RingEvent | None = None
         while True:
             event = self._event()
@@ -236,7 +236,7 @@ class Supervisor:
                     await self._changed.wait()
 
     async def _greet(self, events: RingSocket) -> None:
-        """Have the state published when somebody subscribes."""
+        """Publish the state when somebody subscribes."""
         while True:
             await events.receive()
             self._changed.set()
@@ -281,7 +281,7 @@ class Supervisor:
         return sum(child.beat.in_flight for child in self._children.values() if child.beat)
 
     async def _shut_down(self) -> None:
-        """Everybody out, the gateway first; nothing is left running."""
+        """End all children, the gateway first; nothing is left running."""
         self._stop.set()
         self._closing = True
         gateway = [child for child in self._children.values() if child.part == "gateway"]
@@ -321,12 +321,12 @@ class Supervisor:
 
 
 def _ignore_ctrl_c() -> None:
-    """Ctrl-C reaches the whole group; only the launcher decides what it means."""
+    """Ignore Ctrl-C, which reaches the whole process group: only the launcher reacts to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _child_environment() -> dict[str, str]:
-    """Where the launcher finds its packages, the children find them too."""
+    """An environment in which children find the packages that the launcher finds."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 

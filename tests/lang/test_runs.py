@@ -358,7 +358,7 @@ def test_programs_of_a_class(of: Any) -> None:
     state = of.greet.run("you", backend=backend)
     assert (state.text(), state.ret_value) == (Asker.greeting + "you", "Asker")
     assert of.echo(q="me", backend=backend).text() == "me"
-    with pytest.raises(TypeError, match="turned: @function must stand above @classmethod"):
+    with pytest.raises(TypeError, match="turned: @function must be above @classmethod"):
         of.turned.run(backend=backend)
 
 
