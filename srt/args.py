@@ -183,7 +183,7 @@ def _lines_of(path: str, name: str) -> list[str]:
         _require(is_short, name, f"must be a file of at most {MAX_KEY_FILE_BYTES} bytes")
         lines = Path(path).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
     return [line.strip() for line in lines if line.strip()]
 

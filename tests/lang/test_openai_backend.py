@@ -419,7 +419,7 @@ def test_impossible_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
         (Prompt("Hello"), "in no role"),
         (Prompt("USER:Hello", open_role="user", open_text="Hello"), "in the user's role"),
         (Prompt("ASSISTANT:So", open_role="assistant", open_text="So"), "cannot continue"),
-        (Prompt("Once.ASSISTANT:", open_role="assistant"), "outside of roles"),
+        (Prompt("Once.ASSISTANT:", open_role="assistant"), "outside roles"),
     ],
 )
 async def test_prompts_that_no_chat_can_say(prompt: Prompt, reason: str) -> None:

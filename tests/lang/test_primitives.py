@@ -624,7 +624,7 @@ def test_texts_of_backslashes_are_searched_once() -> None:
 def test_a_part_of_an_expression_is_not_said() -> None:
     text = f"{sgl.gen('a')}"
     for part in (text[1:], text[:-1]):
-        with pytest.raises(LangError, match="cut within"):
+        with pytest.raises(LangError, match="cut inside"):
             run(lambda s, part=part: s.__iadd__("a" + part)).text()
         with pytest.raises(TypeError, match="must not have an expression"):
             sgl.gen(stop=part)

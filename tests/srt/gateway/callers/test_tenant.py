@@ -230,7 +230,7 @@ def test_changes_of_a_file_of_keys(tmp_path: Path, caplog: pytest.LogCaptureFixt
     for spoil, reason in (
         (lambda: path.write_text(""), "has no keys"),
         (lambda: path.write_text("two words\n"), "without blanks"),
-        (lambda: path.write_bytes(b"\xff\n"), "it is no text"),
+        (lambda: path.write_bytes(b"\xff\n"), "it is not text"),
         (lambda: path.write_text("two\n" * 2**19), "must be a file of at most"),
         (path.unlink, "No such file"),
         (path.mkdir, "must be a file"),
