@@ -30,7 +30,7 @@ HELP = """/system [TEXT]  set the system text and begin anew; without TEXT show 
 
 
 class Chat:
-    """One conversation. `write` gets what is to be shown, in pieces."""
+    """One conversation. `write` is called with the text to show, in pieces."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Chat:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The chat so far, in the words of the OpenAI routes."""
+        """The chat so far, as messages of the OpenAI routes."""
         system = [{"role": "system", "content": self._system}] if self._system else []
         return [*system, *self._turns]
 
@@ -92,8 +92,8 @@ class Chat:
             self._write(f"saved {len(self.messages)} messages to {file}\n")
 
     async def _answer(self, text: str) -> None:
-        """Stream an answer. One that fails leaves the chat as it was; one that is cancelled counts
-        as far as it came."""
+        """Stream an answer. If it fails, the chat is unchanged; if it is cancelled, the text so far
+        stays in the chat."""
         asked = [*self.messages, {"role": "user", "content": text}]
         began = time.monotonic()
         first_s, last = 0.0, None
@@ -125,7 +125,7 @@ def _figures(output: GenerateOutput, first_s: float, took_s: float) -> str:
 
 
 async def converse(chat: Chat, lines: Callable[[], Awaitable[str | None]]) -> None:
-    """Take lines until there are none or the chat is to end."""
+    """Take lines until there are no more, or one of them ends the chat."""
     loop = asyncio.get_running_loop()
     while (line := await lines()) is not None:
         if not line.strip():
@@ -136,14 +136,14 @@ async def converse(chat: Chat, lines: Callable[[], Awaitable[str | None]]) -> No
             if not await answer:
                 return
         except asyncio.CancelledError:
-            if not answer.cancelled():  # it is this task that is to end
+            if not answer.cancelled():  # this task itself was cancelled
                 raise
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
 
 def _reader(file: TextIO, prompt: str) -> Callable[[], Awaitable[str | None]]:
-    """Messages from the terminal or a file: lines, those that end with a backslash joined."""
+    """Messages from the terminal or a file: lines; one that ends with a backslash continues."""
 
     def read() -> str | None:
         parts: list[str] = []
@@ -167,10 +167,10 @@ def _reader(file: TextIO, prompt: str) -> Callable[[], Awaitable[str | None]]:
 
         def work() -> None:
             text = read()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits now
                 loop.call_soon_threadsafe(arrived, text)
 
-        # An executor's thread would keep the program alive until the next line comes.
+        # An executor's thread would keep the program alive until the next line arrives.
         threading.Thread(target=work, name="reader", daemon=True).start()
         return await message
 

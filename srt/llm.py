@@ -1,4 +1,4 @@
-"""`LLM`: offline generation for those who know vLLM, with its names and shapes.
+"""`LLM`: offline generation with vLLM's names and shapes.
 
     llm = LLM("smollm2")
     for output in llm.generate(["One, two,", "Red, green,"], SamplingParams(max_tokens=8)):
@@ -42,7 +42,7 @@ class StructuredOutputsParams(Struct, frozen=True, kw_only=True):
     json_object: bool | None = None
 
     def fields(self) -> dict[str, Any]:
-        """As a field of `srt.SamplingParams`. Raises ValueError unless one is given."""
+        """The constraint as a field of `srt.SamplingParams`. ValueError unless one is given."""
         values = {name: getattr(self, name) for name in _CONSTRAINTS}
         given = {name: value for name, value in values.items() if value not in (None, False)}
         if len(given) != 1:
@@ -153,7 +153,7 @@ class LLM:
         self.engine.close()
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The parameters that are used where none are given."""
+        """The parameters that are used if none are given."""
         return SamplingParams()
 
     def generate(
@@ -317,7 +317,7 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
 
 
 def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """What a prompt has of both, one at least. Raises RequestError."""
+    """A prompt's text and its ids, at least one of them. Raises RequestError."""
     if isinstance(prompt, str):
         return prompt, None
     if not isinstance(prompt, Mapping):
@@ -339,7 +339,7 @@ def _key_of(prompt: Any) -> tuple[Any, ...]:
 def _each(
     given: SamplingParams | Sequence[SamplingParams] | None, count: int
 ) -> Sequence[SamplingParams]:
-    """The parameters of each of `count` prompts. Raises ValueError, TypeError."""
+    """The parameters for each of `count` prompts. Raises ValueError, TypeError."""
     if given is None:
         given = SamplingParams()
     if isinstance(given, SamplingParams):

@@ -1,7 +1,7 @@
-"""Several calls at once: none outlives its owner, and no failure is lost.
+"""Several calls at once: none of them outlives its owner, and no failure is lost.
 
-A cancelled call closes its request while it unwinds. So it is cancelled once, and waited for: a
-second cancel would interrupt that, and leave the request running on the server.
+A cancelled call closes its request while it unwinds. So it is cancelled once, and awaited: a
+second cancel would interrupt the closing, and leave the request running on the server.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ async def all_of(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class TaskSet:
     """Tasks that are started one by one, for as long as their owner lives.
 
-    `on_failure` gets what each of them raises: a defect of the owner.
+    `on_failure` gets the error of each that fails, which is a defect of the owner.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], object]) -> None:
@@ -37,14 +37,14 @@ class TaskSet:
         return len(self._running)
 
     def start(self, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `call` beside the others. It may be cancelled alone."""
+        """Run `call` beside the others. It may be cancelled by itself."""
         task = asyncio.get_running_loop().create_task(call)
         self._running.add(task)
         task.add_done_callback(self._on_done)
         return task
 
     async def one_ends(self) -> None:
-        """Wait until one of those that run now has ended."""
+        """Wait until one of those that are running now has ended."""
         await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:

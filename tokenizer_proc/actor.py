@@ -1,5 +1,5 @@
-"""The tokenizer process: the ring's front door. Sockets around the `Front` core, and the children
-that read texts for it."""
+"""The tokenizer process, the ring's front: sockets around the `Front` core, and the children that
+read texts for it."""
 
 import asyncio
 import gc
@@ -41,11 +41,11 @@ from tokenizer_proc.grammars import GrammarFinder
 from tokenizer_proc.parking import Parked
 from tokenizer_proc.readers import Reader
 
-COMPILE_GRACE_S = 5.0  # for the way to the compiler and back
-# With work, the compiler is heard of every second; but on a busy machine it takes ten to start.
+COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
+# A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
 MAX_SILENCE_S = 30.0
 EXPIRY_INTERVAL_S = 0.5
-NUM_READERS = 2  # one caller, who has at most one of them, cannot hold up all others
+NUM_READERS = 2  # one caller, who uses at most one of them, cannot hold up all others
 
 
 class TokenizerActor(Actor):
@@ -77,7 +77,7 @@ class TokenizerActor(Actor):
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
         gc.collect()
-        gc.freeze()  # so that a child's collector does not copy the pages that it inherits
+        gc.freeze()  # so that a child's collector does not copy inherited pages
         self._has_text = asyncio.Event()
         self._readers = [Reader(self._front.read) for _ in range(NUM_READERS)]
         for reader in self._readers:
@@ -138,7 +138,7 @@ class TokenizerActor(Actor):
             self._answer(answer)
 
     async def _read_texts(self, reader: Reader) -> None:
-        """One of those that read texts, a piece at a time."""
+        """One of the tasks that have texts read, one piece at a time."""
         while True:
             piece = self._front.take_text()
             if piece is None:
@@ -147,18 +147,18 @@ class TokenizerActor(Actor):
                 continue
             reading = await reader.read(piece)
             word = self._front.has_read(piece, reading, time.monotonic())
-            self._has_text.set()  # its caller may have the next turn
+            self._has_text.set()  # its caller may now have another turn
             if word is not None:
                 self._say(piece.client, word)
 
     def _say(self, client: bytes, word: Word) -> None:
-        """What a request has come to."""
+        """Send what becomes of a request."""
         if isinstance(word, Tokenized | Captured):
             self._reply(client, word)
         elif not isinstance(word, Parked):
             self._answer((client, word))
         elif word.question is not None:
-            # If the compiler cannot be reached, it asks for this when it has started.
+            # If the compiler cannot be reached, it will ask for this when it has started.
             send_now(self._compiler, word.question)
 
     def _abort(self, client: bytes, req: AbortReq) -> None:
@@ -206,7 +206,7 @@ class TokenizerActor(Actor):
             self._reply(client, word.admitted)
 
     def _reply(self, client: bytes, message: FrontReply) -> None:
-        # A client that does not read its answers, or left, is found by its lease.
+        # A client that does not read its answers, or has left, is found by its lease.
         try:
             send_now(self._clients, message, to=client)
         except RequestError as error:  # more ids than a message holds

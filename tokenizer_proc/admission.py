@@ -21,7 +21,7 @@ class Admission(NamedTuple):
     parts: list[TokenizedReq]
 
     def until(self, deadline_s: float) -> "Admission":
-        """The same, that times out then; 0 is never."""
+        """The same, with this deadline; 0 is none."""
         if not deadline_s:
             return self
         parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
@@ -29,9 +29,9 @@ class Admission(NamedTuple):
 
 
 def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
-    """The requests of all samples of `req`: itself, if it wants one.
+    """The requests of all samples of `req`: only itself, if it wants one sample.
 
-    The first one alone computes the prompt's log-probabilities: they are the same for all.
+    Only the first one computes the prompt's log-probabilities, which are the same for all.
     """
     sampling = req.sampling
     if sampling.n == 1:
@@ -49,7 +49,7 @@ def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
 
 
 def without(admission: Admission, aborted: Sequence[int]) -> Admission:
-    """The same but for the samples of these numbers, which have ended already."""
+    """The same without the samples of these numbers, which have already ended."""
     if not aborted:
         return admission
     parts = [part for i, part in enumerate(admission.parts) if i not in aborted]
@@ -57,5 +57,5 @@ def without(admission: Admission, aborted: Sequence[int]) -> Admission:
 
 
 def prompt_tokens(part: TokenizedReq) -> int:
-    """The tokens of its prompt, as the client gave it."""
+    """The number of tokens in its prompt, as the client gave it."""
     return (len(part.input_ids) + len(part.healed_ids)) // 4

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from srt.files.tokenizer import Tokenizer
 from srt.wire.errors import RequestError
 
-# The scheduler keeps them all, and may look at all for every token that it samples.
+# The scheduler keeps them all, and may look at all of them for every token that it samples.
 MAX_BAD_TOKENS = 4096
 
 
 def bad_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """All that must not be output, each once. RequestError for a word without tokens, and for more
-    than MAX_BAD_TOKENS in all."""
+    """The sequences that must not be output, each once. RequestError for a word without tokens,
+    and for more than MAX_BAD_TOKENS tokens in all."""
     found: dict[tuple[int, ...], None] = {}
     num_tokens = 0
     for i, word in enumerate(words):

@@ -1,7 +1,7 @@
 """Makes the scheduler's and the client's messages of a request whose text was read.
 
-Called by the front. It knows the model's limits and changes nothing; whether there is room for what
-it makes is decided by the front. Raises RequestError naming the field for what does not fit.
+Called by the front. It knows the model's limits and has no state; whether there is room for the
+requests is decided by the front. Raises RequestError naming the field for what does not fit.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from tokenizer_proc.prompt import Prompt, too_long
 from tokenizer_proc.reading import Reading, ReadPrompt, ReadScore
 from tokenizer_proc.scoring import ScorePrompts
 
-# With the constraint that has yet to be compiled.
+# With the constraint that must still be compiled.
 Built = tuple[Admission, Constraint | None]
 
 
@@ -69,7 +69,7 @@ class Builder:
     def _tokenized(
         self, client: bytes, req: GenerateReq, reading: ReadPrompt, healing: Healing
     ) -> TokenizedReq:
-        """The request, as if it wanted one sample, without a grammar."""
+        """The request as for one sample, without a grammar."""
         kept = len(reading.ids) // 4 - healing.num_tokens
         return TokenizedReq(
             client=client,
@@ -87,14 +87,14 @@ class Builder:
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:
-        """The constraint; one that waits for the reasoning to end does not wait after its end."""
+        """The constraint; one that waits for the reasoning's end does not if the prompt has it."""
         if prompt.closes_reasoning and sampling.constraint_after == self._end_of_reasoning:
             sampling = replace(sampling, constraint_after="")
         return sampling.constraint
 
     def _resolved(self, sampling: SamplingParams, prompt: Prompt) -> SamplingParams:
-        """`sampling` with a `max_new_tokens` that fits after the prompt, and stop ids that there
-        are."""
+        """`sampling` with a `max_new_tokens` that fits after the prompt, and only those stop ids
+        that the vocabulary has."""
         wanted = sampling.max_new_tokens
         room = self._limit - len(prompt.ids)
         if room < (1 if wanted is None else 0):

@@ -1,4 +1,4 @@
-"""Tools, calls and results as plain messages, for chat templates that know nothing of them."""
+"""Tools, calls and results as plain messages, for chat templates that do not handle them."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ def with_tools_as_text(
 ) -> list[ChatMessage]:
     """`messages` with everything about tools written into their contents.
 
-    The description of `tools` ends the first system message, or is one of its own. Calls are text
-    of the assistant; results that follow each other are one message of the user, as templates may
-    want turns to alternate and know no role "tool".
+    The description of `tools` ends the first system message, or is a system message of its own.
+    Calls are text of the assistant; consecutive results are one message of the user, since
+    templates may require turns to alternate and know no role "tool".
     """
     plain: list[ChatMessage] = []
     after_result = False

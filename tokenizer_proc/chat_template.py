@@ -1,9 +1,9 @@
-"""Chat messages to one prompt text, by the model's own Jinja template in a sandbox.
+"""Turns chat messages into one prompt text, with the model's own Jinja template in a sandbox.
 
 Called by the prompt reader. Templates come with models and are not trusted: they run in Jinja's
 immutable sandbox, their output is bounded, and the children that render have limits of their own.
-Tools go to templates that write them in a format that we know; for the others `chat_messages` makes
-them part of the messages' text.
+Tools are passed to templates that write them in a format that we know; for other templates
+`chat_messages` makes them part of the messages' text.
 """
 
 import json
@@ -32,7 +32,7 @@ NO_ARGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class _Compiled(NamedTuple):
-    """A template, and the format of calls if it writes tools and calls in one that we know."""
+    """A template, and its format of calls if it writes tools and calls in one that we know."""
 
     template: jinja2.Template
     form: ToolFormat | None
@@ -45,9 +45,9 @@ class _Compiled(NamedTuple):
 class ChatTemplate:
     """Renders chats for one model. `source` None: the model has no template and takes no chats.
 
-    `tool_source` is the template for chats with tools, if the model has one of its own; one that
-    writes calls in a format that we do not know is not used. `tokens` are special tokens by the
-    names that templates know them by: `bos_token`, `pad_token` and so on.
+    `tool_source` is the template for chats with tools, if the model has a separate one; it is not
+    used if it writes calls in a format that we do not know. `tokens` are special tokens by their
+    names in templates: `bos_token`, `pad_token` and so on.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ChatTemplate:
         return frozenset({"messages", "add_generation_prompt", "tools", *self._names, *_FUNCTIONS})
 
     def _compiled(self, source: str) -> _Compiled | None:
-        # A broken template must not keep a model from serving plain prompts.
+        # A broken template must not prevent a model from serving plain prompts.
         environment = _environment()
         try:
             form = _format_of(environment, source)
@@ -116,13 +116,13 @@ class ChatTemplate:
             return _bounded(compiled.template, names, max_chars)
         except RequestError:
             raise
-        except Exception as error:  # a template may fail in any way that Python can
+        except Exception as error:  # a template may raise anything
             reason = str(error) or type(error).__name__
             raise RequestError(f"the chat template failed: {reason}", param="messages") from error
 
 
 def load_template(vocab: Vocab) -> ChatTemplate:
-    """The template of a model, unless its compilation does not end: Jinja computes constants."""
+    """The template of a model; a broken one if compiling does not end: Jinja folds constants."""
     if ends_in_time(lambda: ChatTemplate.from_vocab(vocab), COMPILE_CPU_S, COMPILE_BYTES):
         return ChatTemplate.from_vocab(vocab)
     template = ChatTemplate(None)
@@ -131,7 +131,7 @@ def load_template(vocab: Vocab) -> ChatTemplate:
 
 
 def _format_of(environment: jinja2.Environment, source: str) -> ToolFormat | None:
-    """The format of the calls of a template that writes its variable `tools`, if we know it."""
+    """The format of calls of a template that writes its variable `tools`, if we know it."""
     names = meta.find_undeclared_variables(environment.parse(source))
     return template_format(source) if "tools" in names else None
 

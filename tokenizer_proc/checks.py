@@ -1,4 +1,4 @@
-"""Checks what a request has besides its prompt: names, sampling, time and log-probabilities.
+"""Checks the fields of a request besides its prompt: names, sampling, time-out, log-probabilities.
 
 Called by the front; raises RequestError naming the field.
 """
@@ -19,7 +19,7 @@ CONTROL_OPS = ("flush_cache", "stats")
 
 
 def check_names(req: TextReq) -> None:
-    """The rid, the namespace in the cache, and the tenant."""
+    """Check the rid, the namespace in the cache, and the tenant."""
     _check_rid(req.rid)
     if not isinstance(req, Question):
         _check_name(req.cache_salt, "cache_salt")
@@ -27,7 +27,7 @@ def check_names(req: TextReq) -> None:
 
 
 def check_control(req: ControlReq) -> None:
-    """An operation on the scheduler."""
+    """Check an operation on the scheduler."""
     _check_rid(req.rid)
     if req.op not in CONTROL_OPS:
         raise RequestError(f" must be one of {', '.join(CONTROL_OPS)}", at="op")
@@ -36,7 +36,7 @@ def check_control(req: ControlReq) -> None:
 
 
 def check_generate(req: GenerateReq, vocab_size: int, max_requests: int) -> None:
-    """How to sample, and for how long, of a ring that holds `max_requests`."""
+    """Check the sampling and the time-out, for a ring that holds `max_requests`."""
     req.sampling.check(vocab_size)
     _check_details(req, vocab_size)
     if not 0 <= req.timeout_ms <= MAX_TIMEOUT_MS:
@@ -58,7 +58,7 @@ def _check_name(name: str, param: str) -> None:
 
 
 def _check_details(req: GenerateReq, vocab_size: int) -> None:
-    """What is asked for beside the chosen tokens' log-probabilities."""
+    """Check what is asked for besides the chosen tokens' log-probabilities."""
     scoring = req.scoring or Scoring()
     if not 0 <= scoring.top <= MAX_TOP_LOGPROBS:
         limit = f" must be between 0 and {MAX_TOP_LOGPROBS}"

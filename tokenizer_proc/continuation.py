@@ -1,7 +1,7 @@
 """Chats whose prompt ends inside the last message, which the output then continues.
 
 Called by the prompt reader. What a template writes after a message is not known, so a mark is put
-at the end of the message's text, and the prompt is what the template writes before it.
+at the end of the message's text, and the prompt is the text that the template writes before it.
 """
 
 import secrets
@@ -19,17 +19,17 @@ PARAM = "chat.continue_final"
 def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
     """The chat up to the last character of its last message.
 
-    Raises RequestError where there is no such prompt: after the text come calls, or the template
-    does not write the text unchanged (blanks before it may go), or not once.
+    Raises RequestError if there is no such prompt: calls follow the text, or the template changes
+    the text (apart from blanks before it) or does not write it exactly once.
     """
     last = messages[-1]
     if last.tool_calls:
         raise RequestError(": the last message must not have tool calls", at=PARAM)
-    # Of both cases, so that a filter which changes case is found out.
+    # In upper and lower case, so that a filter which changes case is detected.
     mark = f"<mArK-{secrets.token_hex(8)}>"
     text = render([*messages[:-1], replace(last, content=last.content + mark)])
     before, *behind = text.split(mark)
     if len(behind) != 1 or not before.endswith(last.content.lstrip()):
-        reason = "the chat template does not write the text of the last message as it is"
+        reason = "the chat template does not write the text of the last message unchanged"
         raise RequestError(f": {reason}", at=PARAM)
     return before

@@ -71,7 +71,7 @@ _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
 # With the client that gets it; a GrammarMade is the scheduler's.
 Answer = tuple[bytes, Admission | Refused | GrammarMade]
-Word = Admission | Parked | Refused | Tokenized | Captured  # what a request comes to
+Word = Admission | Parked | Refused | Tokenized | Captured  # what becomes of a request
 
 
 class Front:
@@ -79,8 +79,8 @@ class Front:
 
     `max_requests` and `max_tokens` bound what is in flight: see `Places`. `max_total_tokens` is
     the scheduler's pool: no request may need more. A request with a constraint is parked until its
-    grammar is compiled, for up to `max_compile_wait_s` seconds, or `max_silence_s` while nothing
-    comes from the compiler; if `find` has the key of its grammar, it is admitted at once. A request
+    grammar is compiled, for up to `max_compile_wait_s` seconds, or `max_silence_s` without news
+    from the compiler; if `find` has the key of its grammar, it is admitted at once. A request
     that would wait for its first token for more than `max_queue_wait_s` (0: no limit) is refused
     before anything is spent on it. Control tokens that users write in chats are text, unless
     `special_in_content`.
@@ -131,7 +131,7 @@ class Front:
         return self._places.num_tokens
 
     def submit(self, client: bytes, req: TextReq, now: float) -> Word | None:
-        """Take a request, or refuse it. None: its text waits for its turn to be read."""
+        """Take a request, or refuse it. None: its text waits to be read."""
         try:
             piece = self._checked(client, req)
         except RequestError as error:
@@ -146,7 +146,7 @@ class Front:
         return None
 
     def take_text(self) -> Piece | None:
-        """The next request that is to be read. Each must come back by `has_read`."""
+        """The next request to read. Each must be handed back with `has_read`."""
         return self._turns.take()
 
     def read(self, req: TextReq) -> Reading:
@@ -154,7 +154,7 @@ class Front:
         return self._text.read(req)
 
     def has_read(self, piece: Piece, reading: Reading, now: float) -> Word | None:
-        """Admit, park or refuse a request that was read. None if nobody waits for it any more."""
+        """Admit, park or refuse a request that was read. None if nobody waits for it now."""
         self._turns.done(piece)
         return None if piece.gone else self._judged(piece, reading, now)
 
@@ -190,17 +190,17 @@ class Front:
             return self._hand_on(without(made, piece.aborted))
         asker, epoch = client + b"/" + req.tenant.encode(), self._epoch
         parked = self._parking.park(admission, constraint, asker=asker, epoch=epoch, now=now)
-        for number in piece.aborted:  # not all of them, or it would be gone
+        for number in piece.aborted:  # not all of them: then it would be gone
             self._parking.abort(client, piece.rids[number])
         return parked
 
     def _refuse(self, piece: Piece, error: ErrorInfo) -> Refused:
-        """Give back the places of a request that waits no more."""
+        """Free the places of a request that no longer waits, and refuse it."""
         self._places.free(piece.client, piece.rids)
         return Refused(piece.req.rid, piece.req.epoch, error)
 
     def _hand_on(self, admission: Admission) -> Admission:
-        """It goes to the scheduler now: later ones wait for it."""
+        """Count a request that goes to the scheduler now: later ones wait for it."""
         self._wait.enter(admission.parts)
         return admission
 
@@ -210,14 +210,14 @@ class Front:
             self._places.free(credit.client, [credit.rid])
 
     def pace(self, pace: Pace) -> None:
-        """How fast the scheduler works now."""
+        """Take the scheduler's current pace."""
         if pace.epoch == self._epoch:
             self._wait.update(pace)
 
     def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
         """What to send to the scheduler, if the request is in flight: its credit comes later. One
-        that waits or is parked has ended; with its last sample it is admitted, so that its client
-        hears of it.
+        that waits or is parked ends here; with its last sample it is answered as admitted, so that
+        its client learns of it.
         """
         name = (client, req.rid)
         if req.epoch != self._epoch:
@@ -233,7 +233,7 @@ class Front:
         return self._parking.abort(*name)
 
     def _abort_unread(self, piece: Piece, rid: str) -> Admission | Refused | None:
-        """One sample of a request, or a whole score, that waits for its text to be read."""
+        """Abort a sample, or a whole score, that waits for its text to be read."""
         req, is_score = piece.req, isinstance(piece.req, ScoreReq)
         ended = piece.rids if is_score else [rid]
         self._turns.abort(piece, ended)
@@ -281,8 +281,8 @@ class Front:
         ]
 
     def lost(self, message: GrammarLost, now: float) -> Answer | CompileReq | None:
-        """The scheduler misses a grammar: what to ask the compiler, unless it is asked already, or
-        what to answer if nobody knows what to ask."""
+        """A grammar is missing at the scheduler: what to ask the compiler, unless it is asked
+        already, or the answer if the constraint is not known any more."""
         if message.epoch != self._epoch:
             return None
         constraint, recall = self._known.get(message.key), Recall(message.key)
@@ -293,7 +293,7 @@ class Front:
         return parked.question
 
     def hear(self, now: float) -> None:
-        """A message of the compiler has come: it lives."""
+        """A message of the compiler has arrived: it is alive."""
         self._parking.hear(now)
 
     def count(self, message: CompileCounts) -> None:
@@ -309,8 +309,8 @@ class Front:
         return self._parking.take_cancelled(self._epoch)
 
     def expire(self, now: float) -> list[Answer]:
-        """Refuse those whose own time is over before their text was read, or their grammar was
-        ready, and those that have been parked for too long."""
+        """Refuse those that timed out before their text was read or their grammar was ready, and
+        those that have been parked for too long."""
         pieces = self._turns.late(now)
         for piece in pieces:
             self._turns.forget(piece)
@@ -323,11 +323,11 @@ class Front:
         ]
 
     def _go_on(self, party: Admission | Recall, constraint: Constraint, key: str) -> Answer:
-        """The grammar of those who waited lies ready. A recalled one keeps its name, which
+        """Admit those whose grammar is ready. A recalled grammar keeps its key, which running
         requests have."""
         if isinstance(party, Recall):
             error = None
-            if key != party.key:  # of a compiler whose code is another
+            if key != party.key:  # by a compiler with other code
                 error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
             return b"", GrammarMade(party.key, self._epoch, error)
         admission = self._hand_on(self._with_grammar(party, constraint, key))
@@ -339,7 +339,7 @@ class Front:
         return Admission(admission.admitted, parts)
 
     def _refuse_parked(self, party: Admission | Recall, error: ErrorInfo) -> Answer:
-        """Give its places back."""
+        """Refuse a parked request."""
         if isinstance(party, Recall):
             return b"", GrammarMade(party.key, self._epoch, error)
         client = party.parts[0].client
@@ -363,7 +363,7 @@ class Front:
     # ---- the checks, cheap ones first --------------------------------------------------------
 
     def _checked(self, client: bytes, req: TextReq) -> Piece:
-        """What can be found out without reading its text."""
+        """All checks that do not need its text."""
         self._check_epoch(req.epoch)
         check_names(req)
         if not isinstance(req, Question):

@@ -1,8 +1,8 @@
-"""The compiled grammars that the front knows of: those that lie ready, and what they were made of.
+"""The compiled grammars that the front knows: those that are ready, and what they were made from.
 
-A request whose grammar lies in the ring's directory needs no compiler, even if that is
-gone. Grammars may be removed from there at any time: the scheduler, which is the one to read them,
-says so, and then the compiler is asked for the same constraint again.
+A request whose grammar is in the ring's directory does not need the compiler. Grammars may be
+removed from there at any time: the scheduler, which reads them, reports it, and then the compiler
+is asked for the same constraint again.
 """
 
 import os
@@ -19,19 +19,19 @@ MAX_KNOWN_CHARS = 16 * 2**20
 
 
 class GrammarFinder:
-    """Looks into a ring's directory for the grammars of constraints."""
+    """Finds the grammars of constraints in a ring's directory."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
         self._naming = ring.read_naming()
 
     def refresh(self) -> None:
-        """The compiler has started, perhaps with other names."""
+        """The compiler has started, perhaps with another naming."""
         self._naming = self._ring.read_naming()
 
     def __call__(self, constraint: Constraint) -> str:
-        """The key of a constraint's grammar, which lies ready and counts as used now; "" if there
-        is none."""
+        """The key of a constraint's grammar if that is ready, which then counts as used now; else
+        ""."""
         if not self._naming:
             self.refresh()
         key = artefact_key(constraint, self._naming)
@@ -43,7 +43,7 @@ class GrammarFinder:
 
 
 class KnownGrammars:
-    """What the grammars of late requests were made of, by key. The oldest uses are forgotten."""
+    """The constraints of recently used grammars, by key; the least recently used are forgotten."""
 
     def __init__(self) -> None:
         self._constraints: OrderedDict[str, Constraint] = OrderedDict()
@@ -56,7 +56,7 @@ class KnownGrammars:
         return self._constraints.get(key)
 
     def add(self, key: str, constraint: Constraint) -> None:
-        """It was used just now."""
+        """Add a grammar, which counts as used now."""
         self._num_chars += len(constraint.source)
         replaced = self._constraints.pop(key, None)
         if replaced is not None:

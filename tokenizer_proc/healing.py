@@ -1,8 +1,8 @@
-"""Token healing: which of a prompt's last tokens the model had better choose itself.
+"""Token healing: which of a prompt's last tokens the model should choose itself.
 
-A prompt may end inside what the model knows as one token: after `http:` it has hardly ever seen
-`//`, because its texts have `://` there. The last tokens are taken back, and their text becomes
-what the output must begin with. Called by the front for requests that ask for it.
+A prompt may end inside what is one token for the model: after `http:` it has hardly ever seen `//`,
+because its training texts have `://` there. The last tokens are taken back, and the output must
+begin with their text. Called by the front for requests that ask for it.
 """
 
 from typing import NamedTuple
@@ -28,16 +28,16 @@ class PromptHealer:
 
     def __init__(self, vocab: Vocab) -> None:
         self._bytes = vocab.token_bytes
-        self._fixed = vocab.special_ids.union(vocab.eos_ids)  # which stand for no text
+        self._fixed = vocab.special_ids.union(vocab.eos_ids)  # which have no text
         self._longer = SortedTokens(vocab.token_bytes, self._fixed).longer
 
     def heal(self, ids: np.ndarray, sampling: SamplingParams) -> Healing:
         """What to take back of the prompt `ids` (int32 [n]).
 
-        The longest ending of at most four tokens that some longer token begins with; it is whole
-        characters and leaves one token of the prompt. Nothing if there is none, or if nothing is
-        asked for or to be generated. No token of `stop_token_ids` is in it: writing it again would
-        end the output.
+        The longest ending of at most four tokens that some longer token begins with; it has whole
+        characters only, and leaves one token of the prompt. Nothing if there is none, if healing
+        is not asked for, or if nothing is to be generated. No token of `stop_token_ids` is in it:
+        writing it again would end the output.
         """
         found, ending = Healing(), b""
         if not sampling.token_healing or sampling.max_new_tokens == 0:

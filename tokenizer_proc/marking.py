@@ -1,9 +1,9 @@
-"""Keeps control tokens that users write in chats from becoming tokens: there they are text.
+"""Keeps control tokens that users write in chats from becoming tokens: they stay text.
 
 Called by the prompt reader before a chat is rendered. A chat in which a user's text holds a control
-token, or begins or ends with a part of one, is rendered with a character for private use inside of
-each (`ControlTokens.marked`); then the tokenizer separates the template's from the user's, and
-takes the marks out. All other chats are rendered and encoded unchanged.
+token, or begins or ends with a part of one, is rendered with a private-use character in each of
+them (`ControlTokens.marked`); then the tokenizer can separate the template's from the user's, and
+removes the marks. All other chats are rendered and encoded unchanged.
 """
 
 import json
@@ -16,7 +16,7 @@ from srt.files.control_tokens import ControlTokens
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall, ToolSpec
 
-# Templates make control tokens of these, as Phi's `<|user|>`; of no other role.
+# Templates make control tokens of these roles, as Phi's `<|user|>`; of no other role.
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _PRIVATE_USE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
 _ANY_MARK = chr(_PRIVATE_USE[0].start)
@@ -24,7 +24,7 @@ _ANY_MARK = chr(_PRIVATE_USE[0].start)
 
 class Chat(NamedTuple):
     """What a template renders. `args` are its further variables; `mark` is the character that
-    control tokens are marked by, "" where there is nothing to mark."""
+    marks control tokens, "" if there is nothing to mark."""
 
     messages: Sequence[ChatMessage]
     tools: Sequence[ToolSpec]
@@ -35,8 +35,7 @@ class Chat(NamedTuple):
 def marked_chat(chat: Chat, control: ControlTokens) -> Chat:
     """`chat` with the control tokens in its texts marked.
 
-    Raises RequestError if the texts hold every character for private use, or are nested too
-    deeply.
+    Raises RequestError if the texts hold every private-use character, or are nested too deeply.
     """
     try:
         return _marked(chat, control)
@@ -89,16 +88,16 @@ def marked_text(
 
 
 def unused_mark(texts: Iterable[str], param: str) -> str:
-    """A character for private use that none of `texts` holds."""
+    """A private-use character that none of `texts` holds."""
     used: set[str] = set().union(*texts)
     for code in (code for codes in _PRIVATE_USE for code in codes):
         if chr(code) not in used:
             return chr(code)
-    raise RequestError(" must not use every character for private use", at=param)
+    raise RequestError(" must not use every private-use character", at=param)
 
 
 def _mapped(chat: Chat, change: Callable[[str], str]) -> Chat:
-    """`chat` with each text that a user writes changed; the names of variables are none."""
+    """`chat` with each text that a user writes changed; names of variables are not such texts."""
     return Chat(
         [_message(message, change) for message in chat.messages],
         [
@@ -126,8 +125,8 @@ def _message(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
 
 
 def _json(text: str, change: Callable[[str], str]) -> str:
-    """The text of a JSON value with its strings changed; itself if none of them is. A name that
-    comes twice hides a value, which templates may write all the same: the text is looked at too."""
+    """The text of a JSON value with its strings changed; unchanged if none of them is. Of a name
+    that comes twice, templates may still write the hidden value: so the text is checked too."""
     value = json.loads(text or "null")
     changed = _value(value, change)
     is_same = changed == value and change(text) == text

@@ -2,8 +2,8 @@
 
 The front parks them and asks the compiler, once for all requests with one constraint, and once
 more for each asker who joins them: the compiler takes askers in turns. Invariant: a parked request
-leaves by its reply, the aborts of all its samples, its deadline, the compiler's silence or the end
-of the epoch, whichever is first, and by that only.
+leaves only by its reply, the aborts of all its samples, its deadline, the compiler's silence or the
+end of the epoch, whichever comes first.
 """
 
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ _Name = tuple[bytes, str]  # client, rid
 
 
 class Parked(NamedTuple):
-    """The request waits. `question` goes to the compiler, if this asker has not asked it yet."""
+    """The request waits. `question` is for the compiler, if this asker has not asked it yet."""
 
     question: CompileReq | None
 
 
 class Recall(NamedTuple):
-    """The scheduler waits for the grammar `key`, which it has found missing."""
+    """The scheduler waits for the grammar `key`, which it found missing."""
 
     key: str
     parts: tuple[TokenizedReq, ...] = ()
@@ -50,7 +50,7 @@ class _Waiter:
 
 class Parking:
     """The parked requests of one front. Each may wait for `wait_s` seconds, and for `silence_s`
-    in which nothing is heard of the compiler."""
+    without news from the compiler."""
 
     def __init__(self, wait_s: float, silence_s: float) -> None:
         self._wait_s, self._silence_s = wait_s, silence_s
@@ -94,8 +94,8 @@ class Parking:
         return (client, rid) in self._samples
 
     def abort(self, client: bytes, rid: str) -> Admission | None:
-        """End one sample, which is parked. With the last one the request leaves, as one of which
-        all samples were aborted; else None."""
+        """End one parked sample. With the last one the request leaves, and is returned with all its
+        samples aborted; else None."""
         waiter, number = self._samples.pop((client, rid))
         assert isinstance(waiter.party, Admission)
         admitted, parts = waiter.party
@@ -110,7 +110,7 @@ class Parking:
         return None
 
     def take_compiled(self, compilation_id: int) -> list[tuple[Admission | Recall, Constraint]]:
-        """Remove those that waited for an answer which has come."""
+        """Remove those that waited for this answer."""
         compilation = self._by_id.get(compilation_id)
         if compilation is None:
             return []
@@ -118,7 +118,7 @@ class Parking:
         return [(self._remove(waiter, answered=True), compilation.constraint) for waiter in waiters]
 
     def hear(self, now: float) -> None:
-        """A message of the compiler has come."""
+        """A message of the compiler has arrived."""
         self._heard_at = now
 
     def take_expired(self, now: float) -> list[Admission | Recall]:
@@ -133,13 +133,13 @@ class Parking:
         return [self._remove(waiter, answered=False) for waiter in expired]
 
     def take_late(self, now: float) -> list[Admission]:
-        """Remove those whose own time is over."""
+        """Remove those that have passed their own deadline."""
         late = [waiter for waiter in self._waiters if 0.0 < _deadline_s(waiter.party) <= now]
         parties = [self._remove(waiter, answered=False) for waiter in late]
         return [party for party in parties if isinstance(party, Admission)]
 
     def questions(self, epoch: int) -> list[CompileReq]:
-        """All that have no answer yet, to be asked again."""
+        """All questions without an answer, to be asked again."""
         return [
             CompileReq(compilation.id, epoch, compilation.constraint, asker)
             for compilation in self._by_id.values()
@@ -152,7 +152,7 @@ class Parking:
         return [CompileCancel(compilation_id, epoch) for compilation_id in cancelled]
 
     def clear(self) -> None:
-        """Forget everything. Answers to earlier questions are not taken for later ones'."""
+        """Forget everything. Answers to earlier questions are not mistaken for later ones'."""
         self._waiters.clear()
         self._samples.clear()
         self._by_constraint.clear()

@@ -1,7 +1,7 @@
 """The places of requests in flight, and their bounds: of requests and of prompt tokens.
 
 `Front` takes a place for each request that it does not refuse, and frees it when that ends. What a
-request may still generate does not count: it is unknown, and mostly far below its limit.
+request may still generate does not count: it is unknown, and usually far below its limit.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class Places:
             raise _overloaded(f"{self.num_tokens} prompt tokens are in flight")
 
     def take(self, client: bytes, rids: Iterable[str]) -> None:
-        """Places for requests whose prompts are not known yet: they count no tokens."""
+        """Take places for requests whose prompts are not known yet: they count no tokens."""
         self._tokens.update(((client, rid), 0) for rid in rids)
 
     def fill(self, client: bytes, rid: str, num_tokens: int) -> None:

@@ -1,6 +1,6 @@
 """Reads a request's prompt, given as text, token ids or chat messages, into token ids.
 
-Called in the tokenizer's children for each request; the front calls `check_size` before. Invariant:
+Called in the tokenizer's children for each request; the front has called `check_size`. Invariant:
 the work is bounded by the context length, whatever the size of the request.
 """
 
@@ -28,14 +28,14 @@ from tokenizer_proc.marking import Chat, marked_chat, marked_text
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
-# Text above this many characters per token of the limit mostly does not fit: its head is encoded
-# first. Where the head ends, it may have some tokens more than the whole text has there.
+# Text above this many characters per token of the limit usually does not fit: its head is encoded
+# first. At its end, the head may have a few more tokens than the whole text has there.
 _HEAD_CHARS_PER_TOKEN = 4
 _HEAD_SPARE_TOKENS = 256
 
 
 class Prompt(NamedTuple):
-    """A prompt's ids (int32 [n], n >= 1) and the request's field that it came from.
+    """A prompt's ids (int32 [n], n >= 1) and the field of the request that it came from.
 
     The prompt of a chat may end inside the model's reasoning (`opens_reasoning`), or with the tag
     that ends it (`closes_reasoning`).
@@ -68,7 +68,7 @@ class PromptReader:
         self._limit = limit
 
     def check_size(self, req: GenerateReq | TokenizeReq) -> None:
-        """Raise RequestError for what is too long to be read at all."""
+        """Raise RequestError for a request that is too long to be read at all."""
         self.check_chars(len(req.text or ""), "text")
         self.check_chars(_chars(req.messages or []), "messages")
         tools = (len(t.name) + len(t.description) + len(t.parameters) for t in req.tools)
@@ -122,7 +122,7 @@ class PromptReader:
         self.check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
             self._check_fits(text, "messages")
-        # The template writes whatever belongs at the start, BOS included.
+        # The template writes all that belongs at the start, BOS included.
         if chat.mark:
             ids = self._tokenizer.encode_marked(rendered, chat.mark, add_special_tokens=False)
         else:
@@ -143,7 +143,7 @@ class PromptReader:
         return chat if self._control is None else marked_chat(chat, self._control)
 
     def _render(self, chat: Chat, options: ChatOptions) -> str:
-        """The text of a chat, with the marks that it has."""
+        """The text of a chat, marks included."""
 
         def render(messages: Sequence[ChatMessage]) -> str:
             opens_turn = options.add_generation_prompt and not options.continue_final
@@ -211,7 +211,7 @@ class PromptReader:
 
 
 def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:
-    """What only messages may have."""
+    """Refuse fields that only requests with messages may have."""
     if req.messages is not None:
         return
     if req.tools:
@@ -221,10 +221,10 @@ def _check_chat_only(req: GenerateReq | TokenizeReq) -> None:
 
 
 def _chars(messages: list[ChatMessage]) -> int:
-    """The characters of a chat that may all be rendered, or those of its reasoning, of which
-    templates leave much out, if that is more.
+    """The characters of a chat without its reasoning, which templates may leave out, or those of
+    the reasoning if they are more.
 
-    Every message costs a token at least, so more of them than fit cannot fit.
+    Every message costs at least one token, so more messages than tokens cannot fit.
     """
     size = sum(len(m.role + m.content + m.tool_call_id + m.name) for m in messages)
     calls = (call for message in messages for call in message.tool_calls)
@@ -234,7 +234,7 @@ def _chars(messages: list[ChatMessage]) -> int:
 
 
 def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:
-    """What the template gets as objects must be such."""
+    """Refuse texts that the template gets as objects but that are not JSON objects."""
     for i, message in enumerate(messages):
         for j, call in enumerate(message.tool_calls):
             _object(call.arguments, f"messages[{i}].tool_calls[{j}].arguments")
@@ -243,7 +243,7 @@ def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:
 
 
 def _object(text: str, param: str) -> dict[str, Any]:
-    """What the text of a JSON object says; "" is an empty one."""
+    """The object of a JSON text; "" is an empty one."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -254,7 +254,7 @@ def _object(text: str, param: str) -> dict[str, Any]:
 
 
 def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> RequestError:
-    """The error for a prompt that does not fit, alone or with what it asks for, in OpenAI's words.
+    """The error, worded as OpenAI's, for a prompt that does not fit, alone or with its completion.
 
     Clients search the text for the limit, so its first sentence must not change.
     """
@@ -272,7 +272,7 @@ def too_long(limit: int, prompt: Prompt, max_new_tokens: int | None = None) -> R
 
 
 def far_too_long(limit: int, param: str) -> RequestError:
-    """The same for one whose tokens were not counted to the end."""
+    """The same for one whose tokens were not all counted."""
     return _longer(limit, param, f"more than {limit}")
 
 

@@ -1,8 +1,8 @@
 """The children of the tokenizer process, which read requests' texts: one `Reader`, one child.
 
 A child runs what came with the model, a chat template and a tokenizer's patterns, on what users
-wrote. Either may run for ever or take the process with it: so a child has limits of CPU time and
-memory for each piece, and when it dies only that piece fails and another child is forked.
+wrote. Either may run for ever or crash the process: so a child has limits of CPU time and memory
+for each piece, and if it dies only that piece fails and another child is forked.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from tokenizer_proc.turns import Piece, TextReq
 
 log = logging.getLogger(__name__)
 
-# CPU time of one piece: a template's, and of the tokenizer some twenty times what it needs.
+# CPU time of one piece: the template's, and for the tokenizer some twenty times its need.
 CPU_S, CPU_S_PER_CHAR, MAX_CPU_S = 2.0, 20e-6, 60.0
-WALL_S = 20.0  # beside that time: for a child that is stopped, or hardly gets a turn
+WALL_S = 20.0  # on top of that time: for a child that is stopped, or hardly gets to run
 MEMORY_BYTES = 2 * 2**30
-_HEAD = struct.Struct("<Id")  # the bytes that follow, the CPU time that they may cost
+_HEAD = struct.Struct("<Id")  # the number of bytes that follow, and the CPU time that they may take
 _MAX_READ = 2**20
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _decode_req = msgspec.msgpack.Decoder(TextReq).decode
@@ -48,7 +48,7 @@ class Reader:
         self._socket: socket.socket | None = None
 
     async def read(self, piece: Piece) -> Reading:
-        """What `read` makes of a piece, or why its child died of it. Cancelling kills the child."""
+        """The result of `read` for a piece, or why its child died. Cancelling kills the child."""
         seconds = min(CPU_S + CPU_S_PER_CHAR * piece.num_chars, MAX_CPU_S)
         try:
             self._make_ready()
@@ -71,7 +71,7 @@ class Reader:
             raise
 
     def close(self) -> int:
-        """Kill the child, if there is one; its wait status."""
+        """Kill the child, if there is one; returns its wait status."""
         connection, self._socket = self._socket, None
         if connection is None:
             return 0
@@ -81,7 +81,7 @@ class Reader:
         return os.waitpid(self._pid, 0)[1]
 
     def _failed(self, piece: Piece, error: Exception) -> Reading:
-        """The child is gone, which `piece` had."""
+        """The error for `piece`, whose child has died."""
         status = self.close()
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         log.warning("a reader of texts ended with status %d: %s", status, type(error).__name__)
@@ -100,7 +100,7 @@ class Reader:
         return await _received(self._socket, _HEAD.unpack(answer)[0])
 
     def _make_ready(self) -> None:
-        """Have a child that lives: somebody may have killed it while it waited."""
+        """Make sure that a child lives: it may have been killed while it waited."""
         if self._socket is not None and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is not None:
             self.close()
         if self._socket is None:
@@ -133,15 +133,15 @@ async def _received(connection: socket.socket, size: int) -> bytes:
 
 
 def _live(read: Read, connection: socket.socket, parent: int) -> NoReturn:
-    """The child's whole life. Nothing may be raised out of it, into its parent's code."""
+    """The child's whole life. No exception may leave it and reach its parent's code."""
     try:
-        # What the library of the tokenizer writes when it panics is of no use to anybody.
+        # What the tokenizer's library writes when it panics helps nobody.
         detach(parent, connection.fileno(), os.open(os.devnull, os.O_WRONLY))
         limit_memory(MEMORY_BYTES)
         os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each text is one piece of work
         while True:
             size, seconds = _HEAD.unpack(_read_all(connection, _HEAD.size))
-            # When it is over the kernel ends the process, whatever it is doing.
+            # When this time is over, the kernel ends the process, whatever it is doing.
             signal.setitimer(signal.ITIMER_PROF, seconds)
             answer = _encode_reading(read(_decode_req(_read_all(connection, size))))
             signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,7 +1,7 @@
-"""What reading a request's text gives: the messages from a child that reads back to the front.
+"""Reads requests' texts: the messages that a reading child sends back to the front.
 
-`TextReader` does all that costs time in proportion to the text, or runs what came with the model:
-the chat template and the tokenizer. The tokenizer process calls it in its children, see `readers`.
+`TextReader` does all work that takes time in proportion to the text, or runs what came with the
+model: the chat template and the tokenizer. It is called in the tokenizer's children, see `readers`.
 """
 
 from msgspec import Struct
@@ -53,14 +53,14 @@ Reading = ReadPrompt | ReadScore | ReadCaptures | Unreadable
 
 
 def has_text(req: TextReq) -> bool:
-    """Whether there is anything to be read that is not token ids."""
+    """Whether a request has anything to read besides token ids."""
     if not isinstance(req, GenerateReq) or req.input_ids is None:
         return True
     return bool(req.sampling.bad_words or req.sampling.stop_regex)
 
 
 def num_chars(req: TextReq) -> int:
-    """The characters of a request, about: of all that may be long."""
+    """The approximate number of characters of a request: those of all that may be long."""
     if isinstance(req, ScoreReq):
         texts = [c.text for c in req.continuations if c.text is not None]
         return len(texts) * len(req.text or "") + sum(map(len, texts)) + len(req.text or "")
@@ -84,10 +84,10 @@ class TextReader:
         self._tokenizer = tokenizer
         self._prompts = prompts
         self._scores = scores
-        load_tables()  # before children are forked: each would read them off itself
+        load_tables()  # before children are forked: otherwise each would derive them
 
     def read(self, req: TextReq) -> Reading:
-        """What `req` says, or why not. Raises no Exception."""
+        """The reading of `req`, or why it is refused. Raises no Exception."""
         try:
             return self._read(req)
         except RequestError as error:

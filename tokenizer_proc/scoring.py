@@ -1,9 +1,9 @@
 """Reads a ScoreReq into the token sequences whose log-probabilities are wanted.
 
 Called by the front for each of them. The rule: a text continuation of a text prefix is encoded
-together with it, so that it gets the tokens it has as a part of that text, also where it merges
-with the prefix's last token; everything else is joined as ids. All sequences are scored from one
-position, where the longest token prefix ends that they share with each other and the prefix.
+together with it, so that it gets the tokens it has as part of that text, even where it merges with
+the prefix's last token; everything else is joined as ids. All sequences are scored from one
+position: the end of the longest token prefix that they share with each other and the prefix.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class ScorePrompts(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Of all sequences together."""
+        """The number of tokens of all sequences together."""
         return sum(map(len, self.sequences))
 
     def admission(self, client: bytes, req: ScoreReq) -> Admission:
@@ -68,7 +68,7 @@ class ScoreReader:
         self._max_continuations = min(max_continuations, MAX_CONTINUATIONS)
 
     def check(self, req: ScoreReq) -> None:
-        """What can be found without encoding anything. Raises RequestError naming the field."""
+        """Checks that need no encoding. Raises RequestError naming the field."""
         if (req.text is None) == (req.input_ids is None):
             raise RequestError("exactly one of text and input_ids must be given", param="text")
         count = len(req.continuations)
@@ -82,7 +82,7 @@ class ScoreReader:
                 where = f"continuations[{i}]"
                 raise RequestError(" must not be empty", at=where)
         texts = [c.text for c in req.continuations if c.text is not None]
-        read = len(req.text or "") + len(req.literal_spans)  # for each, and spans may be empty
+        read = len(req.text or "") + len(req.literal_spans)  # for each; spans may be empty
         if len(texts) * read + sum(map(len, texts)) > MAX_SCORE_CHARS:
             raise _too_much(f"{MAX_SCORE_CHARS} characters and literal_spans")
 

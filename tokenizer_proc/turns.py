@@ -1,7 +1,7 @@
-"""Whose text is read next: callers take turns, so that a flood delays others by one piece of work.
+"""Whose text is read next: callers take turns, so that a flood delays each other one by one piece.
 
-The front queues here what has passed its cheap checks. Invariant: of each caller, a client of the
-ring and its tenant, at most one piece is being read at a time, and its pieces go in order.
+The front queues here what has passed its cheap checks. Invariant: of each caller, which is a client
+of the ring and its tenant, at most one piece is being read at a time, and its pieces stay in order.
 """
 
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sample_rid, score_rid
 
 TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
-Question = TokenizeReq | CaptureReq  # holds no place, and ends at the front
+Question = TokenizeReq | CaptureReq  # these hold no place, and end at the front
 Caller = tuple[bytes, str]  # client, tenant
-# Waiting: of all callers, and of each, so that none fills the queue alone.
+# What may wait: of all callers, and of each, so that none fills the queue alone.
 MAX_PIECES, MAX_CALLER_PIECES = 4096, 1024
 MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 
@@ -38,7 +38,7 @@ class Piece:
 
 
 def rids_of(req: TextReq) -> list[str]:
-    """The rids of its parts: its continuations, its samples, or itself."""
+    """The rids of a request's parts: its continuations, its samples, or itself."""
     if isinstance(req, ScoreReq):
         return [score_rid(req.rid, i) for i in range(len(req.continuations))]
     if isinstance(req, GenerateReq) and req.sampling.n > 1:
@@ -47,7 +47,7 @@ def rids_of(req: TextReq) -> list[str]:
 
 
 class Turns:
-    """The pieces that wait, by caller; the callers in the order of their turns."""
+    """The waiting pieces by caller; callers are in the order of their turns."""
 
     def __init__(self) -> None:
         self._waiting: dict[Caller, dict[Piece, None]] = {}
@@ -61,20 +61,20 @@ class Turns:
         return self._num_pieces + len(self._reading)
 
     def check_room(self, caller: Caller, num_chars: int) -> None:
-        """Raise RequestError (429) if a piece of this many characters is too much."""
+        """Raise RequestError (429) if there is no room for a piece of this many characters."""
         mine = len(self._waiting.get(caller, ()))
         if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
             raise _overloaded("requests")
         of_caller, of_all = self._chars.get(caller, 0), sum(self._chars.values())
-        # A piece that would be too long for an empty queue is taken when it is empty.
+        # A piece that is too long even for an empty queue is taken when the queue is empty.
         if of_caller and of_caller + num_chars > MAX_CALLER_CHARS:
             raise _overloaded("characters")
         if of_all and of_all + num_chars > MAX_CHARS:
             raise _overloaded("characters")
 
     def before(self, caller: Caller) -> int:
-        """Requests whose texts are read before one that `caller` adds now: of each other caller, a
-        piece for each of its own."""
+        """Requests whose texts are read before one that `caller` adds now: from each other caller,
+        one piece for each piece of its own."""
         turns = len(self._waiting.get(caller, ())) + 1
         waiting = (islice(pieces, turns) for pieces in self._waiting.values())
         pieces = chain(self._reading.values(), chain.from_iterable(waiting))
@@ -85,7 +85,7 @@ class Turns:
         return self._by_name.get((client, rid))
 
     def late(self, now: float) -> list[Piece]:
-        """The pieces whose own time is over."""
+        """The pieces that have passed their own deadline."""
         return [p for p in dict.fromkeys(self._by_name.values()) if 0.0 < p.deadline_s <= now]
 
     def add(self, piece: Piece) -> None:
@@ -96,19 +96,19 @@ class Turns:
         self._num_pieces += 1
 
     def take(self) -> Piece | None:
-        """The next piece, which is then being read; None if there is none that may be."""
+        """The next piece, which then counts as being read; None if none may be read now."""
         caller = next((c for c in self._waiting if c not in self._reading), None)
         if caller is None:
             return None
         pieces = self._waiting.pop(caller)
         piece = next(iter(pieces))
-        self._waiting[caller] = pieces  # to the end of the turns
+        self._waiting[caller] = pieces  # to the end of the line
         self._remove(piece)
         self._reading[caller] = piece
         return piece
 
     def done(self, piece: Piece) -> None:
-        """It has been read."""
+        """A piece has been read."""
         if self._reading.get(piece.caller) is piece:
             del self._reading[piece.caller]
 
@@ -123,7 +123,7 @@ class Turns:
         piece.gone = True
         self._remove(piece)
         for rid in piece.rids:
-            if self._by_name.get((piece.client, rid)) is piece:  # an aborted one's may be another's
+            if self._by_name.get((piece.client, rid)) is piece:  # it may be another's by now
                 del self._by_name[piece.client, rid]
 
     def _remove(self, piece: Piece) -> None:
@@ -137,7 +137,7 @@ class Turns:
             del self._waiting[piece.caller], self._chars[piece.caller]
 
     def clear(self) -> None:
-        """Forget all. What is being read keeps its caller's turn until it is done."""
+        """Forget everything. A piece that is being read keeps its caller's turn until its end."""
         for piece in self._by_name.values():
             piece.gone = True
         self._by_name.clear()

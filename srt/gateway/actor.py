@@ -42,14 +42,14 @@ class GatewayActor(Actor):
         listener = socket.socket(fileno=int(self.arguments[0]))
         self._server = GatewayServer(app, sock=listener, max_connections=self.args.max_connections)
         await self._server.start()
-        gc.freeze()  # a collection looks at what requests left only, and holds the loop for less
+        gc.freeze()  # later collections look only at objects made since, and hold the loop for less
 
     async def stop(self) -> None:
         await self._server.stop()
         await self._client.close()
 
     def new_epoch(self, epoch: int) -> None:
-        pass  # the client has heard it too
+        pass  # the client has received it too
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:
         return GatewayInfo(

@@ -1,6 +1,6 @@
 """Builds the gateway: every route over one `Client`, as an ASGI application.
 
-`srt.gateway.http.server` runs it. The application holds no state of requests beyond their lifetime.
+`srt.gateway.http.server` runs it. The application keeps no state of requests after their end.
 """
 
 from litestar import Litestar
@@ -41,7 +41,7 @@ def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:
 
 
 def _cors(origins: tuple[str, ...]) -> CORSConfig | None:
-    """What pages of `origins` may do: all that programs may. Preflights need no API key."""
+    """Lets pages of `origins` do all that programs may do. Preflights need no API key."""
     if not origins:
         return None
     return CORSConfig(allow_origins=[*origins], expose_headers=[PROMPT_TOKENS_HEADER, *RETRY_AFTER])

@@ -1,8 +1,8 @@
-"""Requests that came in one HTTP request: admitted together, closed together.
+"""The requests of one HTTP request: admitted together, closed together.
 
 Native and OpenAI routes share this: `submit_all` is all or nothing, and a `Batch` gives either
 the final outputs or the merged snapshots. Whoever holds a Batch must close it. The samples of a
-prompt (`n` > 1) stand next to each other, prompt after prompt.
+prompt (`n` > 1) are next to each other, prompt after prompt.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from srt.gateway.context import Gateway, Refusal, check_running
 from srt.tasks import all_of
 from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
 
-MAX_REFUSAL_S = 0.25  # for which the ring's word on its load is taken as the present one
+MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
 
 
@@ -41,7 +41,7 @@ class Batch:
         gateway.live.update(((self._tenant, g.rid), g) for g in generations)
 
     def name(self, name: str, generations: Sequence[Generation]) -> None:
-        """Let an abort find all of `generations` under `name`, unless it stands for others."""
+        """Let an abort find all of `generations` under `name`, unless the name is in use."""
         mine = (self._tenant, name)
         if mine not in self._gateway.groups:
             self._gateway.groups[mine] = [g.rid for g in generations]
@@ -69,9 +69,9 @@ class Batch:
     async def snapshots(
         self, intervals: Sequence[int | None] = ()
     ) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
-        """(index, snapshot) pairs as they come, until every request has finished.
+        """(index, snapshot) pairs as they arrive, until every request has finished.
 
-        Of a request with an interval of k tokens come the first snapshot, the last one and those
+        With an interval of k tokens, a request gives its first snapshot, its last one, and those
         that are k tokens further than the one before. None is the server's interval.
         """
         default = self._gateway.info.stream_interval
@@ -95,8 +95,8 @@ class Batch:
 
 
 def _spaced(generation: Generation, interval: int) -> AsyncIterator[GenerateOutput]:
-    """The snapshots of `generation` that are `interval` tokens apart, the first and the last; the
-    `delta` of each is what the one before it did not have."""
+    """The first and the last snapshot of `generation`, and those `interval` tokens apart; the
+    `delta` of each is the text that the one before it did not have."""
     return aiter(generation) if interval == 1 else _with_gaps(generation, interval)
 
 
@@ -114,8 +114,8 @@ async def _with_gaps(generation: Generation, interval: int) -> AsyncIterator[Gen
 async def _merged(
     iterators: Sequence[AsyncIterator[GenerateOutput]],
 ) -> AsyncGenerator[tuple[int, GenerateOutput], None]:
-    """What all of them give, as it comes, with the index of the one that gave it."""
-    if len(iterators) == 1:  # most streams: no task for each token
+    """The items of all of them as they arrive, each with the index of its source."""
+    if len(iterators) == 1:  # as in most streams: no task for each token
         async for output in iterators[0]:
             yield 0, output
         return
@@ -174,8 +174,8 @@ async def submit_all(
 ) -> Batch:
     """Submit every request; if one is refused, abort the others and raise its error.
 
-    All must want the same number of samples. `names` gives for the request of an index
-    the caller's fields by the ring's. An abort of `name` ends all of them, and an abort of a
+    All must want the same number of samples. `names` maps, for the request of an index, the
+    ring's fields to the caller's. An abort of `name` ends all of them, and an abort of a
     request's rid all its samples.
     """
     started = time.monotonic()
@@ -196,8 +196,8 @@ async def submit_all(
 
 
 def _remember(gateway: Gateway, error: ErrorInfo) -> None:
-    """Until the ring may think otherwise, it need not be asked for the same caller: what others
-    would have to wait for may be less."""
+    """Keep a caller's refusal for load, so that the ring is not asked again for that caller while
+    it holds. Others may have less to wait for."""
     if error.code == OVERLOADED and error.retry_after_s > 0:
         hold_s = min(error.retry_after_s, MAX_REFUSAL_S)
         if len(gateway.refusals) >= MAX_REFUSALS:
@@ -206,7 +206,7 @@ def _remember(gateway: Gateway, error: ErrorInfo) -> None:
 
 
 def _check_load(gateway: Gateway, now: float) -> None:
-    """Raise the caller's last refusal for load, if it still holds: to refuse must cost next to
+    """Raise the caller's last refusal for load, if it still holds: refusing must cost next to
     nothing."""
     refusal = gateway.refusals.get(tenant())
     if refusal is not None and now < refusal.until:
@@ -214,7 +214,7 @@ def _check_load(gateway: Gateway, now: float) -> None:
 
 
 def _named(request: Request) -> Request:
-    """`request` with a rid, if its admission may take long: its grammar is compiled first."""
+    """`request` with a rid, if its admission may take long because a grammar is compiled first."""
     if request.rid is not None or request.sampling.constraint is None:
         return request
     return msgspec.structs.replace(request, rid=uuid.uuid4().hex)
@@ -234,7 +234,7 @@ def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) 
         yield
     finally:
         for mine, request in announced.items():
-            # Another request may have been admitted under the rid of one that was still to come.
+            # Another request may have been admitted under the rid of one that was still waiting.
             if gateway.live.get(mine) is request:
                 del gateway.live[mine]
         if is_new:
@@ -244,13 +244,13 @@ def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) 
 async def _admitted(
     gateway: Gateway, requests: Sequence[Request], names: Callable[[int], Names]
 ) -> list[Sequence[Generation]]:
-    """The samples of each request. If one is refused, none is left."""
+    """The samples of each request. If one is refused, the others are ended."""
     num_aborts = gateway.num_aborts
     async with AsyncExitStack() as admitted:
         prompts: list[Sequence[Generation]] = []
         for index, request in enumerate(requests):
             try:
-                if index > 0:  # the batch comes in whole, however long it is
+                if index > 0:  # all of the batch is admitted, however long it is
                     request = msgspec.structs.replace(request, joined=True)
                 samples = await gateway.client.submit_samples(request)
             except RequestError as exc:
@@ -259,7 +259,7 @@ async def _admitted(
             for sample in samples:
                 admitted.push_async_callback(sample.aclose)
             prompts.append(samples)
-        if gateway.num_aborts > num_aborts:  # of everything, while these had no names yet
+        if gateway.num_aborts > num_aborts:  # an abort of everything, while these had no names yet
             for sample in chain.from_iterable(prompts):
                 await gateway.client.abort(sample.rid, tenant())
         admitted.pop_all()

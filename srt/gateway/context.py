@@ -55,19 +55,19 @@ class GatewayInfo(Struct, frozen=True):
     @property
     def max_entries(self) -> int:
         """How many entries a list of ids, or of prompts, may have: the longest prompt, or the most
-        prompts."""
+        prompts, whichever is more."""
         return max(min(self.context_len, self.max_total_tokens), self.max_requests)
 
     def check_entries(self, entries: Sequence[Any], name: str) -> None:
-        """Raise RequestError if the field `name`, ids or prompts, has too many. To be asked before
-        anything looks at all of them."""
+        """Raise RequestError if the field `name`, ids or prompts, has too many. Called before
+        anything reads all of them."""
         if len(entries) > self.max_entries:
             reason = f"{name} has {len(entries)} entries; a prompt, or a batch, has at most "
             raise RequestError(f"{reason}{self.max_entries}", param=name)
 
 
 class ProfileStart(Struct, frozen=True):
-    """When a profile was begun (time.monotonic()), and the scheduler's counters then."""
+    """When a profile was started (time.monotonic()), and the scheduler's counters then."""
 
     at: float
     counters: dict[str, float]
@@ -109,7 +109,7 @@ class Gateway(Struct, eq=False):
 
 
 async def abort_all(gateway: Gateway) -> list[Name]:
-    """Abort everything that came through this gateway; what could be named of it."""
+    """Abort everything that came through this gateway; returns what had a name."""
     gateway.num_aborts += 1
     live = list(gateway.live)
     for owner, rid in live:
@@ -118,7 +118,7 @@ async def abort_all(gateway: Gateway) -> list[Name]:
 
 
 def gateway_of(request: HttpRequest) -> Gateway:
-    """The gateway that `request` came to."""
+    """The gateway that handles `request`."""
     gateway: Gateway = request.app.state.gateway
     return gateway
 

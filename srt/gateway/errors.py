@@ -49,7 +49,7 @@ class ClientDisconnected(Exception):
 
 
 class ErrorDetail(Struct, frozen=True, kw_only=True):
-    """What a client sees: `type` in OpenAI's words, `code` from `srt.wire.errors`."""
+    """What a client sees: `type` is OpenAI's, `code` comes from `srt.wire.errors`."""
 
     message: str
     type: str
@@ -86,14 +86,14 @@ def error_body(info: ErrorInfo, request_id: str | UnsetType = UNSET) -> ErrorBod
 
 
 def report_defect(exc: BaseException) -> ErrorBody:
-    """Log an unexpected exception under a new request id; the body with that id."""
+    """Log an unexpected exception under a new request id; returns the body with that id."""
     request_id = uuid.uuid4().hex
     logger.error("request %s failed", request_id, exc_info=exc)
     return error_body(ErrorInfo(INTERNAL, f"internal error (request id {request_id})"), request_id)
 
 
 def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
-    """The RequestError that names the field which msgspec found wrong."""
+    """The RequestError that names the field in which msgspec found an error."""
     text = str(exc)
     match = _AT_PATH.search(text)
     path = match["path"].lstrip(".").removesuffix("[...]") if match else ""
@@ -141,7 +141,7 @@ def _on_defect(_: Request[Any, Any, Any], exc: Exception) -> Response[bytes]:
 
 
 def _on_disconnect(_: Request[Any, Any, Any], __: ClientDisconnected) -> Response[bytes]:
-    # Nobody reads it; 499 is what access logs show for a client that left.
+    # Nobody reads it; access logs show 499 for a client that left.
     return Response(b"", status_code=499)
 
 

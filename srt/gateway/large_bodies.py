@@ -1,4 +1,4 @@
-"""What large bodies of all clients may take together: memory, and turns of the loop."""
+"""Bounds what large bodies of all clients take together: memory, and turns of the loop."""
 
 import asyncio
 from collections import Counter
@@ -7,12 +7,12 @@ from srt.wire.errors import OVERLOADED, RequestError
 
 LARGE_BYTES = 64 * 1024  # bodies up to this size always find room
 MAX_HELD_BYTES = 128 * 1024 * 1024
-MAX_TENANT_BYTES = 64 * 1024 * 1024  # no tenant keeps out all others
+MAX_TENANT_BYTES = 64 * 1024 * 1024  # so that no tenant keeps out all others
 
 
 class LargeBodies:
     """The bytes of large bodies that are held while they arrive and are decoded. `turn` is held
-    for each piece that is decoded, so that many large bodies hold up others as one does."""
+    for each piece that is decoded, so that many large bodies delay others no more than one."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -27,7 +27,7 @@ class LargeBodies:
         self._held[tenant] = held
 
     def give_back(self, size: int, tenant: str) -> None:
-        """What was taken."""
+        """Give back room that was taken."""
         self._held[tenant] -= size
         if not self._held[tenant]:
             del self._held[tenant]

@@ -1,7 +1,7 @@
 """Prometheus metrics: latencies seen by the gateway, counters read from the scheduler.
 
 The registry is private to one gateway, so that tests and embedders can have several. Scheduler
-values are fetched when somebody scrapes; nothing is polled.
+values are fetched at each scrape; nothing is polled.
 """
 
 import time
@@ -113,7 +113,7 @@ class RequestTimer:
             self.on_result()
 
     def on_result(self) -> None:
-        """The request is complete."""
+        """Record a complete request."""
         self._e2e.observe(time.monotonic() - self._started)
 
 

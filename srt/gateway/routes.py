@@ -1,4 +1,4 @@
-"""The routes of the gateway, besides those that describe them."""
+"""The routes of the gateway, except those that describe the others."""
 
 from litestar.handlers import HTTPRouteHandler
 

@@ -1,8 +1,8 @@
-"""The answers of /v1/responses that may be fetched and continued later, as far as there is room.
+"""The answers of /v1/responses that can be fetched and continued later, as far as there is room.
 
-Owned by the gateway; nothing is on disk. Each belongs to the caller it was made for, and no other
-learns that it is there, or makes it be forgotten while its owner takes no more than an equal share.
-Without room (the default) nothing is kept.
+Owned by the gateway; nothing is on disk. Each belongs to the caller it was made for. No other
+caller learns of it, or pushes it out while its owner takes no more than an equal share. Without
+room (the default) nothing is kept.
 """
 
 from collections import OrderedDict
@@ -21,13 +21,13 @@ from srt.gateway.wire.responses import (
 )
 from srt.wire.errors import NOT_FOUND, RequestError
 
-# Larger ones are not kept: one of many small parts is read in 14 ms, in which nothing else is done.
+# Larger ones are not kept: reading one of many small parts holds the loop for 14 ms.
 MAX_RESPONSE_BYTES = 1024 * 1024
-ENTRY_BYTES = 1024  # about what Python takes for one, besides its JSON
+ENTRY_BYTES = 1024  # about the memory that Python takes for one, besides its JSON
 
 
 class _Stored(NamedTuple):
-    """JSON: a response, and the items of the conversation up to and with its output."""
+    """JSON: a response, and the items of the conversation up to and including its output."""
 
     response: bytes
     items: bytes
@@ -38,7 +38,7 @@ class _Stored(NamedTuple):
 
 
 class _Owned:
-    """The responses of one owner, by id, those that were used least recently first."""
+    """The responses of one owner, by id, the least recently used first."""
 
     def __init__(self) -> None:
         self.responses: OrderedDict[str, _Stored] = OrderedDict()
@@ -46,8 +46,8 @@ class _Owned:
 
 
 class StoredResponses:
-    """At most `max_bytes` of them. Where they are more, owners of more than an equal share lose
-    those that they used least recently, first of all the one who has got another."""
+    """At most `max_bytes` of them. Above that, owners of more than an equal share lose those that
+    they used least recently; the owner of the newest one loses first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -60,7 +60,7 @@ class StoredResponses:
         return self._max_bytes > 0
 
     def keep(self, owner: str, response: ResponseObject, given: list[InputItem]) -> None:
-        """Keep what `owner` has got for the items `given`."""
+        """Keep the response that `owner` got for the items `given`."""
         self._forget(owner, response.id)
         most = min(MAX_RESPONSE_BYTES, self._max_bytes)
         encoded = msgspec.json.encode(response)
@@ -82,7 +82,7 @@ class StoredResponses:
         return self._found(owner, response_id).response
 
     def items(self, owner: str, response_id: str) -> list[InputItem]:
-        """The conversation that a response has ended. Raises RequestError if there is none."""
+        """The conversation up to a response's end. Raises RequestError if there is none."""
         if not self.is_on:
             reason = " is not supported: this server stores no responses"
             raise RequestError(reason, at="previous_response_id")
@@ -115,7 +115,7 @@ class StoredResponses:
             del self._owners[owner]
 
     def _make_room(self, owners: Sequence[str]) -> None:
-        """Take from `owners`, in this order, what they have above an equal share."""
+        """Remove what `owners`, in this order, have above an equal share."""
         share = self._max_bytes / len(self._owners)
         for owner in owners:
             while self._size > self._max_bytes:
@@ -126,7 +126,7 @@ class StoredResponses:
 
 
 def _num_chars(item: InputItem) -> int:
-    """How many characters the item's JSON has at least."""
+    """A lower bound of the number of characters of the item's JSON."""
     num = len(item.arguments)
     for content in (item.content or "", item.output or ""):
         parts = [content] if isinstance(content, str) else [part.text or "" for part in content]
@@ -135,7 +135,7 @@ def _num_chars(item: InputItem) -> int:
 
 
 def _as_input(item: OutputItem) -> InputItem:
-    """An item of an answer as clients give it back."""
+    """An item of an answer, as clients send it back."""
     if isinstance(item, MessageItem):
         texts = [InputPart(type=part.type, text=part.text) for part in item.content]
         return InputItem(type="message", role="assistant", content=texts)

@@ -1,5 +1,5 @@
-"""What an output must match: one constraint of a request, as it travels to the compile worker,
-the names of grammars that need none, and the error of bad ones."""
+"""What an output must match: one constraint of a request, as it is sent to the compiler, the names
+of grammars that need no compiler, and the error for bad constraints."""
 
 import hashlib
 from typing import Literal
@@ -10,8 +10,8 @@ from msgspec import Struct
 ConstraintKind = Literal["regex", "json_schema", "ebnf", "structural_tag", "choices"]
 Whitespace = Literal["compact", "free"]
 
-# Of the time limit of a compilation, which is CPU time: how long one may wait for its turn, and how
-# long it may then take by the clock.
+# Multiples of a compilation's limit of CPU time: how long it may wait for its turn, and how long it
+# may then take by the clock.
 COMPILE_QUEUE_FACTOR = 2.0
 COMPILE_WALL_FACTOR = 10.0
 COMPILE_WAIT_FACTOR = COMPILE_QUEUE_FACTOR + COMPILE_WALL_FACTOR
@@ -37,10 +37,10 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
     """`source` is a pattern, a grammar, or JSON text: of a schema, a structural tag, or a list of
     strings (the choices).
 
-    `whitespace` says what JSON may have between its tokens: nothing, or what it likes. With
+    `whitespace` says what JSON may have between its tokens: nothing, or any blanks. With
     `after`, the output is free up to and including the first occurrence of that text, and the
     constraint holds from there on. With `before`, the output begins with that text, and all of
-    this is about what follows it.
+    this applies to what follows it.
     """
 
     kind: ConstraintKind
@@ -52,7 +52,7 @@ class Constraint(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 def artefact_key(constraint: Constraint, naming: str) -> str:
     """The name of a constraint's compiled grammar: a hash of everything that it depends on.
-    `naming` stands for all of that but the constraint; the compiler says what it is."""
+    `naming` stands for all of that except the constraint; the compiler provides it."""
     content = msgspec.msgpack.encode((naming, constraint))
     return hashlib.sha256(content).hexdigest()
 
@@ -67,7 +67,7 @@ class Capture(Struct, frozen=True):
 
 
 def may_capture(constraint: Constraint) -> bool:
-    """Whether the constraint may have names for parts of an answer; a quick look."""
+    """Whether the constraint may have names for parts of an answer; a quick check."""
     sign = {"regex": "(?P<", "ebnf": "capture"}.get(constraint.kind)
     return sign is not None and sign in constraint.source
 
@@ -76,7 +76,7 @@ _FREE_KEY = "free-"
 
 
 def free_key(before: str) -> str:
-    """The key of a grammar that needs no compiler: `before` first, and then whatever comes."""
+    """The key of a grammar that needs no compiler: `before` first, then any text."""
     return _FREE_KEY + before.encode().hex()
 
 

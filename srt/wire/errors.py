@@ -40,7 +40,7 @@ HTTP_STATUS = {
 }
 
 
-# An API's own field for each path of the ring or of another API, or for the beginning of a path.
+# An API's own field for each path (or beginning of a path) of the ring or of another API.
 Names = Mapping[str | None, str]
 _ENDS = re.compile(r"(?=[.\[])|\Z")  # of the parts of a path
 
@@ -49,7 +49,7 @@ class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What went wrong: a stable `code`, the reason, the offending field, and whether to retry;
     `retry_after_s` is how long the server asks to wait before that, 0 if it does not know.
 
-    The reason is a whole sentence, or with `follows_param` what comes after the field's name.
+    The reason is a whole sentence, or with `follows_param` the text after the field's name.
     """
 
     code: str
@@ -105,13 +105,13 @@ class RequestError(SrtError):
         retryable: bool = False,
         retry_after_s: float = 0.0,
     ) -> None:
-        """A whole sentence about `param`; or what follows the name of the field `at` in one."""
+        """`reason` is a whole sentence about `param`, or what follows the field's name, `at`."""
         field, follows = (param, False) if at is None else (at, True)
         self.info = ErrorInfo(code, reason, field, retryable, retry_after_s, follows)
         super().__init__(self.info.message)
 
     def copy(self) -> Self:
-        """The same error to raise once more: an exception keeps the traceback of each raise."""
+        """The same error, to be raised again: an exception keeps the traceback of each raise."""
         return copy(self)
 
     @classmethod

@@ -35,10 +35,10 @@ class RingMessage(Struct, frozen=True, tag=True, array_like=True, omit_defaults=
 
 
 class PromptMessage(RingMessage, frozen=True):
-    """What requests have in common that are about a prompt, which is text or packed ids.
+    """What all requests with a prompt, which is text or packed ids, have in common.
 
     Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
-    `tenant` is for whom a client asks that serves several: the front gives turns to each of them.
+    `tenant` is for whom a client that serves several asks: the front gives each of them turns.
     """
 
     rid: str
@@ -242,7 +242,7 @@ class Expired(RingMessage, frozen=True):
 
 
 class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The news of one request: text and ids since its last Output; `finish` on the last.
+    """What is new of one request: text and ids since its last Output; `finish` on the last.
 
     `ids` replace the last `dropped` ids sent before: text never changes, but a jump may divide it
     into other tokens. `completion_tokens`, `jump_tokens` (those of them that a grammar forced) and
@@ -271,15 +271,15 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class OutputBatch(RingMessage, frozen=True):
-    """The news for one client after one scheduler step; in several batches if it is too long for
-    one message."""
+    """The outputs for one client after one scheduler step; in several batches if they are too
+    long for one message."""
 
     epoch: int
     outputs: list[Output]
 
 
 class ControlResult(RingMessage, frozen=True):
-    """A ControlReply, sent on to its client."""
+    """A ControlReply, forwarded to its client."""
 
     rid: str
     epoch: int

@@ -1,4 +1,4 @@
-"""Token ids and numbers as the bytes in which they travel: little-endian, four bytes each."""
+"""Token ids and numbers as the bytes that are sent: little-endian, four bytes each."""
 
 from struct import unpack_from
 from typing import Any
@@ -17,7 +17,7 @@ def unpack_ids(data: bytes) -> np.ndarray:
 
 
 def id_list(data: bytes) -> list[int]:
-    """The ids that `pack_ids` has packed; for a few of them quicker than an array."""
+    """The ids that `pack_ids` has packed, as a list; for a few ids faster than an array."""
     return list(unpack_from(f"<{len(data) // 4}i", data))
 
 

@@ -1,7 +1,7 @@
 """Cuts messages whose size grows with a request's positions into messages that a socket accepts.
 
-A receiver drops the connection of a peer whose message is above MAX_MESSAGE_BYTES, so senders cut:
-the scheduler its TokenBatches, the detokenizer its OutputBatches. What arrives adds up to the same.
+A receiver drops the connection of a peer whose message is above MAX_MESSAGE_BYTES, so the scheduler
+cuts its TokenBatches, the detokenizer its OutputBatches. The parts add up to the same content.
 """
 
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from srt.wire.messages import LogprobDetail, Output, OutputBatch
 from srt.wire.ring_messages import PromptLogprobs, TokenBatch
 
-PARCEL_BYTES = 16 * 1024 * 1024  # about; texts and headers come on top
+PARCEL_BYTES = 16 * 1024 * 1024  # approximately; texts and headers come on top
 _ID_BYTES = 4
 _HEAD_BYTES = 512  # of a message's other fields
 
 
 def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
-    """The batch, or several: starts come first, then prompt log-probabilities, then all else."""
+    """The batch in one or several: first starts, then prompt log-probabilities, then the rest."""
     if not batch.prompt_logprobs:
         yield batch
         return
@@ -34,7 +34,7 @@ def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
 
 
 def output_batches(epoch: int, outputs: list[Output]) -> Iterator[OutputBatch]:
-    """The outputs in one batch or several; one that is too long itself in several Outputs, of which
+    """The outputs in one batch or several; a single one that is too long becomes several Outputs;
     all but the last say that there is more."""
     held, size = list[Output](), 0
     for output in outputs:
@@ -109,14 +109,14 @@ def _output_parts(output: Output) -> Iterator[Output]:
 
 
 def _cuts(count: int, size: int) -> Iterator[slice]:
-    """`count` rows of `size` bytes in parts of PARCEL_BYTES, of a row at least."""
+    """`count` rows of `size` bytes in parts of PARCEL_BYTES, each with at least one row."""
     step = max(1, count * PARCEL_BYTES // max(1, size))
     for first in range(0, count, step):
         yield slice(first, min(first + step, count))
 
 
 def _rows_of(detail: LogprobDetail | None, count: int, rows: slice) -> LogprobDetail | None:
-    """These of the `count` rows of a detail."""
+    """The given ones of the `count` rows of a detail."""
     if detail is None:
         return None
     columns = (detail.top_ids, detail.top_values, detail.id_values)
@@ -126,7 +126,7 @@ def _rows_of(detail: LogprobDetail | None, count: int, rows: slice) -> LogprobDe
 
 
 def _size(output: Output) -> int:
-    """About what it takes on the wire."""
+    """Its approximate size on the wire."""
     texts = _HEAD_BYTES + 4 * len(output.text) + len(output.ids) + len(output.logprobs)
     prompt = len(output.prompt_logprob_ids) + len(output.prompt_logprobs)
     return texts + prompt + _detail_size(output.detail) + _detail_size(output.prompt_detail)

@@ -20,8 +20,8 @@ class TokenizedReq(RingMessage, frozen=True):
 
     The output may contain none of the sequences `bad_ids` (they are `sampling.bad_words`).
 
-    The prompt had the tokens `healed_ids` (packed) at its end. Their `healed_bytes` bytes come
-    first in the output, because the grammar says so, and are not shown.
+    The prompt had the tokens `healed_ids` (packed) at its end. The grammar makes their
+    `healed_bytes` bytes come first in the output; they are not shown.
 
     `deadline_s` (0: none) is when it times out, on the clock that all processes share
     (time.monotonic()).
@@ -45,7 +45,7 @@ class TokenizedReq(RingMessage, frozen=True):
 
 class Abort(RingMessage, frozen=True):
     """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
-    one socket, and the detokenizer aborts only requests that it has output of."""
+    one socket, and the detokenizer aborts only requests that it has received output of."""
 
     client: bytes
     rid: str
@@ -53,7 +53,7 @@ class Abort(RingMessage, frozen=True):
 
 
 class ClientGone(RingMessage, frozen=True):
-    """A client can no longer be reached: end all its requests, also those still on their way."""
+    """A client can no longer be reached: end all its requests, including those on their way."""
 
     client: bytes
     epoch: int
@@ -213,7 +213,7 @@ DetokenizerMessage = TokenBatch | ControlReply
 
 
 class Credit(RingMessage, frozen=True):
-    """One request has ended, in whatever way: its places at the front are free again."""
+    """One request has ended, for whatever reason: its places at the front are free again."""
 
     client: bytes
     rid: str
@@ -221,9 +221,9 @@ class Credit(RingMessage, frozen=True):
 
 
 class Pace(RingMessage, frozen=True):
-    """How fast the scheduler works, several times a second while it does.
+    """How fast the scheduler works; sent several times a second while it has work.
 
-    Of the requests that came to it in this epoch, `left` have left its queue, and `left_tokens` of
+    Of the requests that reached it in this epoch, `left` have left its queue, and `left_tokens` of
     their prompts' tokens are computed or cached. A waiting prompt token costs `prompt_token_s`; a
     request, beyond its prompt, `request_s` once all `free_places` of the batch are taken; a
     step `step_s`. Running requests need `running_s` more than they would halfway to their ends.

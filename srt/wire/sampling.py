@@ -28,19 +28,19 @@ MAX_BIASED_TOKENS = 4096
 MAX_LOGIT_BIAS = 1e4
 # Executors compute in float32: much less would be 0 there, or make every logit infinite.
 MIN_REPETITION_PENALTY = 1e-6
-MAX_ALLOWED_IDS = 2**20  # over all samples, each of which carries its own
+MAX_ALLOWED_IDS = 2**20  # over all samples, each with ids of its own
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 GREEDY_TEMPERATURE = 1e-6
 
 
 JumpForward = Literal["canonical", "off"]
-Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # what a message can carry
+Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # as many as a message can carry
 
 
 class Rule(NamedTuple):
-    """What the value of a field must be, unless it is None, and these words for it. Decoders know
-    nothing of rules: a wrong value arrives, and is refused by its field's name."""
+    """The rule for a field's value, unless that is None, and its text. Decoders do not check
+    rules: a wrong value arrives, and is refused with its field's name."""
 
     holds: Callable[[Any], bool]
     words: str
@@ -78,7 +78,7 @@ class Scoring(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     @property
     def has_details(self) -> bool:
-        """Whether tokens are asked for besides the ones that are there."""
+        """Whether tokens besides the text's own are asked for."""
         return self.top > 0 or len(self.ids) > 0
 
 
@@ -225,7 +225,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
 
     @property
     def has_penalties(self) -> bool:
-        """Whether what was generated so far changes the logits."""
+        """Whether the tokens generated so far change the logits."""
         return (
             self.frequency_penalty != 0.0
             or self.presence_penalty != 0.0
@@ -264,11 +264,11 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
                 raise RequestError(f" {words}", at=name)
 
     def check_count(self) -> None:
-        """Raise RequestError unless `n` keeps its rule."""
+        """Raise RequestError if `n` breaks its rule."""
         _check(_COUNT.holds(self.n), "n", _COUNT.words)
 
     def _check_tokens(self, vocab_size: int) -> None:
-        """Of the fields that change single tokens' logits."""
+        """Check the fields that change single tokens' logits."""
         known = range(vocab_size)
         if self.logit_bias:
             are_known = all(token in known for token in self.logit_bias)
@@ -300,7 +300,7 @@ class SamplingParams(CommonSampling, frozen=True, kw_only=True):
 
 
 def rules_of(struct: type[Struct]) -> Iterator[tuple[str, Rule]]:
-    """The rules of all fields, by their names."""
+    """The rules of all fields, by name."""
     for name, hint in get_type_hints(struct, include_extras=True).items():
         for note in getattr(hint, "__metadata__", ()):
             if isinstance(note, Rule):

@@ -364,7 +364,7 @@ def test_all_characters_for_private_use(tmp_path: Path) -> None:
     planes = [(0xE000, 0xF900), (0xF0000, 0xFFFFE), (0x100000, 0x10FFFE)]
     every = "".join(chr(code) for plane in planes for code in range(*plane))
     assert family.prompt(chat(every)) == family.today(chat(every))
-    with pytest.raises(RequestError, match="private use") as caught:
+    with pytest.raises(RequestError, match="private-use") as caught:
         family.prompt(chat(every + "<|im_end|>"))
     assert caught.value.info.param == "messages"
 

@@ -1,7 +1,7 @@
 """The server's API keys: who may call, and who may do what concerns all callers.
 
-Keys are kept as digests, compared in constant time, whichever of them is meant, and never logged.
-The gateway's actor looks from time to time whether their files have changed.
+Keys are kept as digests, compared in constant time, whichever of them is given, and never logged.
+The gateway's actor checks from time to time whether their files have changed.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ _TENANT_CHARS = 16
 
 
 class Caller(NamedTuple):
-    """For whom a request is handled: by its key, or its address where the server has no keys. Only
-    an admin may do what concerns others. `has_own_cache`: its prompts share no KV with others'."""
+    """Who sent a request, by its key, or by its address if the server has no keys. Only an admin
+    may do what concerns others. `has_own_cache`: its prompts share no KV with others'."""
 
     tenant: str = ""
     is_admin: bool = True
@@ -31,9 +31,9 @@ class Caller(NamedTuple):
 
 
 class Keys:
-    """`keys` open every route; `admin_keys` also those of admins. A server's only key is one of
-    them, if it `may_be_sole`. Without any, everybody is an admin. With `share_cache` callers share
-    the prefix cache."""
+    """`keys` open every route; `admin_keys` also those of admins. A server's only key is an
+    admin's, if it `may_be_sole`. Without any keys, everybody is an admin. With `share_cache`
+    callers share the prefix cache."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Keys:
 
     @classmethod
     def of(cls, args: ServerArgs, may_be_sole: bool = True) -> "Keys":
-        """Those of the command line and of the files. Raises ConfigError."""
+        """The keys of the command line and of the files. Raises ConfigError."""
         for path in _files(args):
             _warn_of_others(path)
         return cls(args.api_keys(), args.admin_keys(), args.share_cache_between_keys, may_be_sole)
 
     def caller(self, given: str, address: str) -> Caller | None:
-        """Who calls from `address` with the key `given`; None: nobody whom the server knows."""
+        """Who calls from `address` with the key `given`; None if the server has no such key."""
         if not self._all:
             return Caller(address)
         digest = _digest(given)
@@ -74,9 +74,9 @@ class KeyFiles:
         self.keys = Keys.of(args)
 
     def have_changed(self) -> bool:
-        """Whether there are other `keys` now: a file was written or replaced, and is not being
-        written, as it was the same at the last look, and after reading. A bad file changes
-        nothing, and no key becomes an admin's because the others have gone."""
+        """Whether `keys` have changed: a file was written or replaced, and is not still being
+        written, since it was the same at the last check and after reading. A bad file changes
+        nothing, and no key becomes an admin's because the others are gone."""
         before, self._last = self._last, self._stamps()
         if self._last == self._read or self._last != before:
             return False
@@ -96,7 +96,7 @@ class KeyFiles:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file, or what may be done with it, does; None: there is none."""
+    """A value that changes with a file and its permissions; None if there is no file."""
     with suppress(OSError):
         found = path.stat()
         return found.st_ctime_ns, found.st_size, found.st_ino
@@ -119,7 +119,7 @@ def _warn_of_others(path: Path) -> None:
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # who reads it says so
+        return  # reading it reports the error
     rights = (("read", stat.S_IROTH), ("change", stat.S_IWOTH))
     if found := " and ".join(right for right, bit in rights if mode & bit):
         told = f"{stat.S_IMODE(mode):o}"

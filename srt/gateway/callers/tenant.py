@@ -1,5 +1,5 @@
-"""For whom the gateway asks: its callers share one client of the ring, but neither one turn, nor
-request ids, nor, where they have keys, the prefix cache.
+"""The caller of each request: callers share the gateway's one client of the ring, but not one turn,
+nor request ids, nor, if they have keys, the prefix cache.
 
 `Tenants` is the client that handlers get. It writes the caller of the HTTP request that is being
 handled into each request: by its API key where the server has keys, else by its address.
@@ -25,7 +25,7 @@ from srt.wire.errors import FORBIDDEN, RequestError
 from srt.wire.ring_messages import RingEvent
 
 MAX_SALT_CHARS = 256
-Name = tuple[str, str]  # the tenant, and the rid that it has given
+Name = tuple[str, str]  # the tenant, and the rid that it gave
 
 _EVERYBODY = Caller()
 _caller: ContextVar[Caller] = ContextVar("caller", default=_EVERYBODY)
@@ -33,7 +33,7 @@ _T = TypeVar("_T", Request, ScoreRequest)
 
 
 def set_caller(caller: Caller) -> None:
-    """Whom the HTTP request of this task, and of those that it starts, is handled for."""
+    """Set the caller of the HTTP request that this task, and those it starts, work for."""
     _caller.set(caller)
 
 
@@ -43,12 +43,12 @@ def tenant() -> str:
 
 
 def is_admin() -> bool:
-    """Whether the caller may do what concerns others."""
+    """Whether the caller may affect others' requests."""
     return _caller.get().is_admin
 
 
 def check_admin(what: str) -> None:
-    """Raise RequestError (403) unless the caller may."""
+    """Raise RequestError (403) unless the caller is an admin."""
     if not is_admin():
         raise RequestError(f"{what} needs an admin's API key (--admin-api-key)", code=FORBIDDEN)
 
@@ -86,7 +86,7 @@ class Tenants:
 
 
 def _named(request: _T) -> _T:
-    """`request` as the caller's, with its part of the cache."""
+    """`request` with the caller's name, and with the caller's part of the cache."""
     caller, salt = _caller.get(), request.cache_salt
     if caller.has_own_cache:
         if len(salt) > MAX_SALT_CHARS:

@@ -1,7 +1,7 @@
-"""Sampling parameters, with one constraint out of all the fields that may ask for one.
+"""Sampling parameters, with the one constraint of all the fields that may hold one.
 
 Called for every request of /generate and the OpenAI routes. Two constraints, or a rule about
-blanks that JSON cannot be held to, are a RequestError that names the client's fields.
+blanks that cannot be enforced, are a RequestError that names the client's fields.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
 
 ANY_OBJECT = '{"type":"object"}'
-_ANY_JSON = "$$ANY$$"  # SGLang's word for "no schema"
+_ANY_JSON = "$$ANY$$"  # SGLang's name for "no schema"
 _FREE_PATTERNS = ("[\\n\\t ]*", "[\n\t ]*", "[ \\n\\t]*", "[ \\n\\t\\r]*", "\\s*")
 
 
@@ -61,7 +61,7 @@ def sampling_of(
     fields: SamplingFields, given: Given | None, after: str, **others: Any
 ) -> SamplingParams:
     """The ring's parameters: those of `fields`, the constraint, which holds after the text
-    `after`, and `others`, which the body has under names of its own."""
+    `after`, and `others`, which have other names in the body."""
     held: dict[str, Any] = {} if given is None else {given.kind: given.value}
     values = fields.shared() | {
         "n": fields.n,
@@ -75,12 +75,12 @@ def sampling_of(
 
 
 def _as_list(value: str | list[str]) -> list[str]:
-    """One or several strings; "" is none."""
+    """One or several strings as a list; "" is none."""
     return value if isinstance(value, list) else [value] if value else []
 
 
 def _whitespace(fields: SamplingFields, given: Given | None) -> Whitespace:
-    """The rule about blanks in JSON; RequestError if the fields disagree or want it of no JSON."""
+    """The rule about blanks in JSON; RequestError if the fields disagree or there is no JSON."""
     if not isinstance(fields, OpenAISamplingFields):
         return fields.json_whitespace
     wanted: dict[str, Whitespace] = {}

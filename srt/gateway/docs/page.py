@@ -1,4 +1,4 @@
-"""The page at /docs: an OpenAPI document as plain HTML, without scripts or anything foreign."""
+"""The page at /docs: an OpenAPI document as plain HTML, without scripts or external resources."""
 
 import html
 import json

@@ -1,5 +1,5 @@
 """Checks the API key, `Authorization: Bearer KEY`, on every route that is not marked public, and
-notes whom the request is handled for. Routes marked for admins need an admin's."""
+notes the request's caller. Routes marked for admins need an admin's key."""
 
 from srt.gateway.callers.keys import Caller
 from srt.gateway.callers.tenant import check_admin, set_caller
@@ -12,8 +12,8 @@ _SCHEME = "bearer "
 
 
 async def require_key(request: HttpRequest) -> None:
-    """Raise RequestError (401, 403) unless the request carries one of the server's keys that the
-    route is open to."""
+    """Raise RequestError (401, 403) unless the request carries a key of the server that opens
+    the route."""
     address, opt = request.client.host if request.client else "", request.route_handler.opt
     if opt.get("public"):
         set_caller(Caller(address, is_admin=False))

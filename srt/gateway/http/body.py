@@ -1,8 +1,8 @@
 """Reads a request's body: size and time limits, JSON, the field classes, then the typed struct.
 
 Runs before anything is submitted. Every refusal is a RequestError that names the field. No body
-holds the loop for long: large ones are decoded piece by piece, and other work has a turn between
-the passes.
+holds the loop for long: large ones are decoded piece by piece, and other work gets a turn between
+the pieces.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read_body(request: HttpRequest, struct: type[T], kind: Kind) -> T:
-    """The body of `request` as `struct`, without the fields that `kind` takes care of. Raises
+    """The body of `request` as `struct`, without the fields that `kind` handles. Raises
     RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
@@ -46,7 +46,7 @@ async def read_body(request: HttpRequest, struct: type[T], kind: Kind) -> T:
 
 
 class _Body:
-    """The bytes of one body, and the room that they take among the large ones."""
+    """The bytes of one body, and the room that they take among large bodies."""
 
     def __init__(self, large: LargeBodies) -> None:
         self._large = large
@@ -61,7 +61,7 @@ class _Body:
             message = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
             raise RequestError(message, code=REQUEST_TIMEOUT) from None
         except InternalServerException:
-            # The framework's word for a client that left while it was sending.
+            # The framework's exception for a client that left while it was sending.
             raise ClientDisconnected from None
 
     async def _pieces(self, request: HttpRequest) -> bytes:
@@ -79,7 +79,7 @@ class _Body:
 
 
 async def _decoded(data: bytes, large: LargeBodies, max_entries: int) -> Any:
-    """The value of the JSON `data`; other work has a turn after each piece of it."""
+    """The value of the JSON `data`; other work gets a turn after each piece of it."""
     if len(data) <= PIECE_BYTES:
         return next(decoded(data))
     for value in decoded(data, max_entries):

@@ -1,4 +1,4 @@
-"""Races a piece of work against the client's disconnect.
+"""Ends a piece of work when its client disconnects.
 
 Every handler that waits for tokens runs inside `while_connected`, so an abandoned request is
 cancelled at once; neither the work nor the watch outlives the call.

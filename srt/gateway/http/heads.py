@@ -1,8 +1,8 @@
-"""What a request's head may be, checked before the application sees it.
+"""Limits on a request's head, checked before the application sees it.
 
-A request with both Content-Length and Transfer-Encoding may be read as another one by a proxy in
-front of the server: it is refused and the connection closed. The number of header fields is
-bounded. HEAD is answered as GET is, without the body, which the server's protocol leaves out.
+A proxy in front of the server may read a request with both Content-Length and Transfer-Encoding
+differently: it is refused and the connection closed. The number of header fields is bounded. HEAD
+is answered like GET, without the body, which the server's protocol leaves out.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ def checking_heads(app: ASGIApp) -> ASGIApp:
 
 
 async def _refuse(send: Send, reason: str) -> None:
-    """400, and the connection is closed."""
+    """Answer 400 and close the connection."""
     body = msgspec.json.encode(error_body(ErrorInfo(BAD_REQUEST, reason)))
     headers = [
         (b"content-type", b"application/json"),

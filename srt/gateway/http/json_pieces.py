@@ -1,10 +1,10 @@
 """Decodes the JSON of large bodies piece by piece, and bounds what a body may hold.
 
 msgspec holds the loop and the interpreter's lock while it decodes, and takes microseconds for some
-values of a few bytes. So a large body is cut at commas into pieces of about PIECE_BYTES. What a
-piece has is counted before objects are made of it; then it is decoded with the brackets that are
-open where it begins and ends, and its values are added to the containers that stand for these. A
-text that does not end in its piece is decoded by itself, in slices, and a name stands for it in the
+values of a few bytes. So a large body is cut at commas into pieces of about PIECE_BYTES. The values
+of a piece are counted before objects are made of them; then it is decoded with the brackets that
+are open where it begins and ends, and its values are added to the containers of these brackets. A
+text that does not end in its piece is decoded separately, in slices, and a name replaces it in the
 piece. The caller gives the loop a turn after each piece and slice.
 """
 
@@ -27,8 +27,8 @@ MAX_DEPTH = 64
 MAX_ENTRIES = 2**17  # of one list
 MAX_NUMBER_CHARS = 64
 
-_CONTINUED = secrets.token_hex(16)  # the key of what goes on from the piece before
-_MARK = secrets.token_hex(16)  # ends what is open where a piece ends
+_CONTINUED = secrets.token_hex(16)  # the key of a container that continues from the piece before
+_MARK = secrets.token_hex(16)  # ends the containers that are open where a piece ends
 _OPENERS = {ord("["): b"[", ord("{"): b"{"}
 _CLOSERS = {b"[": b"]", b"{": b"}"}
 _MARKS = {b"[": f',"{_MARK}"'.encode(), b"{": f',"{_MARK}":"{_MARK}"'.encode()}
@@ -37,7 +37,7 @@ _NUMBER_CHARS = b"0123456789+-.eE"
 _AS_DIGITS = bytes.maketrans(_NUMBER_CHARS, b"0" * len(_NUMBER_CHARS))
 _LONG_NUMBER = b"0" * (MAX_NUMBER_CHARS + 1)
 _LONG_TEXT = secrets.token_hex(16)  # begins the names of long texts
-# Whole characters and escapes: a pair of surrogates is one, and what is in them is not looked at.
+# Whole characters and escapes: a pair of surrogates is one, and their values are not checked.
 _CHARS = re.compile(
     rb'(?:[^"\\\x80-\xff]++|\\[^u]|\\u[dD][89abAB]..\\u.{4}|\\u(?![dD][89abAB]).{4}'
     rb"|[\xc0-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xff][\x80-\xbf]{3})*+",
@@ -47,7 +47,7 @@ _BYTE_OFFSET = re.compile(r" \(byte \d+\)$")  # of a piece, not of the body
 
 
 class _Limit(NamedTuple):
-    """How many of something a body may have; `what` is what a refusal calls it."""
+    """How many of something a body may have; `what` is its name in refusals."""
 
     most: int
     what: str
@@ -62,10 +62,10 @@ LIMITS = (_VALUES, _TEXTS, _KEYS, _CONTAINERS, _EXPONENTS)
 
 
 def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
-    """None after each piece of `data`, and its value in the end.
+    """Yields None after each piece of `data`, and its value at the end.
 
-    Raises RequestError if it is no valid JSON, if it has more of something than LIMITS allow, a
-    longer text or number or a list of more than `max_entries`, or if it is nested too deeply.
+    Raises RequestError if it is not valid JSON, has more of something than LIMITS allow, a text
+    or number that is too long or a list of more than `max_entries`, or is nested too deeply.
     """
     if len(data) <= PIECE_BYTES:
         yield _value(data)
@@ -81,8 +81,8 @@ def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
 
 
 class _Piece(NamedTuple):
-    """It begins with a comma unless it is the first. `structure` is what it has outside of its
-    texts, a quote for each of them; `texts` are the long ones by the names that stand for them."""
+    """It begins with a comma unless it is the first. `structure` is all that is outside its texts,
+    with a quote for each of them; `texts` are the long ones, by the names that replace them."""
 
     data: bytes
     structure: bytes
@@ -90,7 +90,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(data: bytes) -> Iterator[_Piece | None]:
-    """None after work that gave no piece, which may have taken long."""
+    """The pieces; None after work that gave no piece but may have taken long."""
     at, size = 0, PIECE_BYTES
     head, outside, texts = b"", list[bytes](), dict[str, str]()  # of the piece, before `at`
     while at < len(data) or head:
@@ -118,14 +118,14 @@ def _pieces(data: bytes) -> Iterator[_Piece | None]:
 
 
 def _long_text(data: bytes, start: int) -> Generator[None, None, tuple[str, int]]:
-    """The text whose first character is at `start`, and where what follows its quote begins."""
+    """The text whose first character is at `start`, and the place after its closing quote."""
     slices, at = [], start
     while data[at : at + 1] != b'"':
         end = _end_of_chars(data, at)
         if end - start > MAX_TEXT_BYTES:
             raise _too_large(f"a text of more than {MAX_TEXT_BYTES} bytes")
         if end == at:
-            raise _invalid("a text does not end, or has what is no character")
+            raise _invalid("a text does not end, or has an invalid character")
         slices.append(_value(b'"' + data[at:end] + b'"', is_piece=True))
         at = end
         yield None
@@ -145,8 +145,8 @@ def _without_escapes(data: bytes) -> bytes:
 
 
 def _up_to_comma(parts: list[bytes], has_head: bool) -> list[bytes] | None:
-    """What stands outside of the texts, every second part, up to the last comma of it; None if
-    there is no comma, but for that of the first byte of a piece."""
+    """The parts outside texts, every second one, up to their last comma; None if there is no
+    comma, apart from one in the first byte of a piece."""
     for index in range((len(parts) - 1) // 2 * 2, -1, -2):
         comma = parts[index].rfind(b",", 0 if index or has_head else 1)
         if comma >= 0:
@@ -155,7 +155,7 @@ def _up_to_comma(parts: list[bytes], has_head: bool) -> list[bytes] | None:
 
 
 def _count(counts: dict[_Limit, int], structure: bytes) -> None:
-    """Add what a piece of `structure` has. Raises RequestError if that is too much."""
+    """Count what a piece of `structure` has. Raises RequestError if the total is too much."""
     keys = structure.count(b":")
     counts[_VALUES] += structure.count(b",")
     counts[_KEYS] += keys
@@ -171,9 +171,9 @@ def _count(counts: dict[_Limit, int], structure: bytes) -> None:
 
 
 class _Document:
-    """What has been decoded so far, and the containers that the next piece goes on with.
+    """What has been decoded so far, and the containers that the next piece continues.
 
-    The outermost one is a list around the whole document, which closes nothing."""
+    The outermost one is a list around the whole document, which no bracket closes."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
@@ -183,7 +183,7 @@ class _Document:
         self._is_first = True
 
     def add(self, piece: _Piece) -> None:
-        """Decode a piece and add what it has."""
+        """Decode a piece and add its values."""
         before = self._open.copy()
         for bracket in piece.structure.translate(None, _NOT_BRACKETS):
             self._turn(bracket)
@@ -198,7 +198,7 @@ class _Document:
     def value(self) -> Any:
         """The whole."""
         if len(self._open) > 1 or len(self._root) != 1:
-            raise _invalid("it ends too early, or goes on after its end")
+            raise _invalid("it ends too early, or continues after its end")
         return self._root[0]
 
     def _turn(self, bracket: int) -> None:
@@ -207,13 +207,13 @@ class _Document:
         elif len(self._open) > 1:
             self._open.pop()
         else:
-            raise _invalid("it closes what it has not opened")
+            raise _invalid("it closes a bracket that is not open")
         if len(self._open) > MAX_DEPTH + 1:
             raise RequestError("the body is nested too deeply")
 
     @staticmethod
     def _head(kinds: list[bytes]) -> bytes:
-        """The brackets that are open, each with a first value: the next one, or 0."""
+        """The open brackets, each with a first value: the next bracket, or 0."""
         key = b'{"' + _CONTINUED.encode() + b'":'
         return b"".join(key if kind == b"{" else kind for kind in kinds) + b"0"
 
@@ -226,7 +226,7 @@ class _Document:
             else:
                 rest, found = found, found.pop(_CONTINUED)
                 for name in rest.keys() & container.keys():
-                    del container[name]  # the later one counts, and is the last
+                    del container[name]  # of equal keys the later one counts, and is the last
                 container.update(rest)
         self._spine = [self._root]
         for _ in self._open[1:]:
@@ -234,7 +234,7 @@ class _Document:
         self._take_mark(self._spine[-1])
 
     def _check_length(self, container: list[Any]) -> None:
-        """Passes over all of a list are short then, and it need not be decoded to its end."""
+        """Bound the length of a list now, so that passes over it are short."""
         if len(container) > self._max_entries:
             body = next(iter(self._root), None)
             name = next(reversed(body), None) if isinstance(body, dict) else None
@@ -243,7 +243,7 @@ class _Document:
 
     @staticmethod
     def _take_mark(innermost: Any) -> None:
-        """Where a key came twice in a piece, the last value need not be what the text has last."""
+        """Remove the mark. Where a piece has a key twice, the mark may not be its last value."""
         if _last_of(innermost) != _MARK:
             raise _invalid("an object has a key twice")
         if isinstance(innermost, list):
@@ -253,7 +253,7 @@ class _Document:
 
 
 def _with_texts(found: Any, texts: dict[str, str]) -> Any:
-    """A decoded piece with the long texts in place of their names."""
+    """A decoded piece, its names of long texts replaced by the texts."""
     if isinstance(found, str):
         return texts.get(found, found)
     if isinstance(found, list):
@@ -264,7 +264,7 @@ def _with_texts(found: Any, texts: dict[str, str]) -> Any:
 
 
 def _last_of(container: Any) -> Any:
-    """The last value of a container; None of an empty one, and of what is none."""
+    """The last value of a container; None if it is empty or not a container."""
     if not isinstance(container, list | dict):
         return None
     values = container.values() if isinstance(container, dict) else container

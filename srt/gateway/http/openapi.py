@@ -21,8 +21,8 @@ _KEY = "key"
 
 
 class RouteDoc(Struct, frozen=True, kw_only=True):
-    """What a route reads and writes: types that msgspec knows. `events` are those of a stream, and
-    `query` are parameters of the URL, which may be left out."""
+    """The types that a route reads and writes, which msgspec knows. `events` are those of a
+    stream; `query` are optional parameters of the URL."""
 
     body: Any = None
     kind: Kind = NO_EXTRAS
@@ -56,7 +56,7 @@ def documented(
 def openapi_document(
     handlers: Sequence[HTTPRouteHandler], version: str, *, has_keys: bool
 ) -> dict[str, Any]:
-    """The document of all `handlers`. `has_keys`: those that are not public want an API key."""
+    """The document of all `handlers`. `has_keys`: those that are not public need an API key."""
     schemas = _Schemas([_doc(handler) for handler in handlers])
     paths: dict[str, dict[str, Any]] = {}
     for handler in handlers:
@@ -99,7 +99,7 @@ class _Schemas:
         return next(schema for known, schema in self._found if known == kind)
 
     def _widen(self, schema: Any, kind: Kind) -> None:
-        """Let the objects in `schema` have what `kind` takes."""
+        """Let the objects in `schema` have the fields that `kind` accepts."""
         for name in _names_in(schema):
             if name in self._done:
                 continue
@@ -117,7 +117,7 @@ class _Schemas:
 
 
 def _structs(kind: Any) -> Iterator[type[Struct]]:
-    """The structs that a type names, and those in their fields."""
+    """The structs that a type names, and those that their fields name."""
     parts: Iterable[Any] = get_args(kind)
     if isinstance(kind, type) and issubclass(kind, Struct):
         yield kind
@@ -127,7 +127,7 @@ def _structs(kind: Any) -> Iterator[type[Struct]]:
 
 
 def _names_in(schema: Any) -> Iterator[str]:
-    """The components that `schema` refers to, not those that they refer to."""
+    """The components that `schema` refers to directly."""
     if isinstance(schema, list):
         for item in schema:
             yield from _names_in(item)

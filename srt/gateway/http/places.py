@@ -1,23 +1,23 @@
-"""Which connections there may be, and which one is closed for a new one.
+"""How many connections there may be, and which one is closed to make room for a new one.
 
 A connection is idle while the server waits for its client: for a request, or for the rest of one,
-however much of it trickles in, or to take the rest of an answer. When all places are taken, the
-connection that is idle longest is closed. When all are at work, a new connection gets one of the
-places above the bound, which serve probes only.
+even if it trickles in, or until the client has taken the rest of an answer. When all places are
+taken, the connection that has been idle longest is closed. When all are busy, a new connection gets
+one of the places above the bound, which serve probes only.
 """
 
 import time
 from typing import Protocol
 
 PROBE_PLACES = 256
-MIN_IDLE_S = 0.25  # the head of a request that was sent at once may take as long
+MIN_IDLE_S = 0.25  # the head of a request that was sent immediately may take this long
 
 
 class Connection(Protocol):
-    """What has a place."""
+    """One that has a place."""
 
     def close_idle(self) -> None:
-        """End it: another one needs its place."""
+        """Close it: another one needs its place."""
         ...
 
 
@@ -27,12 +27,12 @@ class Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._at_work: set[Connection] = set()
-        self._idle: dict[Connection, float] = {}  # since when, in this order
+        self._idle: dict[Connection, float] = {}  # since when, in ascending order
         self._idle_probes: dict[Connection, float] = {}
         self._probes: set[Connection] = set()
 
     def enter(self, connection: Connection) -> bool:
-        """A new connection, idle for the time being; whether its place is for all requests."""
+        """Add a connection, idle for now; returns whether its place is for all requests."""
         has_room = len(self._at_work) + len(self._idle) < self._most
         if has_room or self._close_longest(self._idle, MIN_IDLE_S):
             self._idle[connection] = time.monotonic()
@@ -44,14 +44,14 @@ class Places:
         return False
 
     def waits(self, connection: Connection) -> None:
-        """It is idle from now on, unless it has been already."""
+        """It is idle from now on, unless it already was."""
         idle = self._idle_probes if connection in self._probes else self._idle
         if connection not in idle and (connection in self._at_work or idle is self._idle_probes):
             self._at_work.discard(connection)
             idle[connection] = time.monotonic()
 
     def works(self, connection: Connection) -> None:
-        """It has a request, which has come as a whole."""
+        """It has a request that has arrived completely."""
         if self._idle.pop(connection, None) is not None:
             self._at_work.add(connection)
         self._idle_probes.pop(connection, None)

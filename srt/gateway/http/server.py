@@ -1,12 +1,12 @@
-"""Runs the gateway's application with uvicorn inside a loop that somebody else owns.
+"""Runs the gateway's application with uvicorn inside a loop that the caller owns.
 
-uvicorn's own signal handling is off: the launcher decides when to stop. Gaps of uvicorn that are
-closed here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
-for ever), and the rest of a body after its answer; a peer that takes hardly anything of what was
-written for it for WRITE_STALL_S is cut off, which ends its request; the number of connections is
-bounded (see `places`); what has arrived is parsed in slices, so that many small chunks hold nobody
-up; what is logged of a connection names its peer; `stop` bounds how long it waits for streams. What
-a head may hold is bounded (see `heads`).
+uvicorn's own signal handling is off: the launcher decides when to stop. Bounds that uvicorn lacks
+are added here: a connection must deliver the head of a request within HEAD_TIMEOUT_S (uvicorn waits
+for ever), and the rest of a body after its answer; a peer that reads hardly anything for
+WRITE_STALL_S is cut off, which ends its request; the number of connections is bounded (see
+`places`), and so are heads (see `heads`); arrived data is parsed in slices, so that many small
+chunks hold nobody up; log lines about a connection name its peer; `stop` bounds how long it waits
+for streams.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ from srt.ring.listener import BACKLOG, bind_listener, url_of
 from srt.wire.errors import BAD_REQUEST, UNAVAILABLE, ConfigError, ErrorInfo
 
 MAX_CONNECTIONS = 2048
-PROBES = frozenset({"/health", "/ready", "/metrics"})  # are served when all places are taken
+PROBES = frozenset({"/health", "/ready", "/metrics"})  # are still served when all places are taken
 HEAD_TIMEOUT_S = 30.0
 REFUSED_TIMEOUT_S = 2.0  # for the head of a request that is refused
 WRITE_STALL_S = 60.0
-MIN_TAKEN_BYTES = 16384  # that a peer must take in WRITE_STALL_S while a write is blocked
+MIN_TAKEN_BYTES = 16384  # that a peer must read in WRITE_STALL_S while a write is blocked
 KEEP_ALIVE_S = 30
-CLOSE_S = 2.0  # for what is still to be written when a connection must make room
-SLICE_BYTES = 8192  # may be 1400 chunks of a byte
-STREAM_GRACE_S = 1.0  # the supervisor has drained before; it kills after two
+CLOSE_S = 2.0  # for the rest of a write when a connection must make room
+SLICE_BYTES = 8192  # may be 1400 chunks of one byte
+STREAM_GRACE_S = 1.0  # the supervisor drains before this, and kills after two
 _JSON = (b"content-type", b"application/json")
 _CLOSE = (b"connection", b"close")
 
 
 class _PeersLog(logging.LoggerAdapter[logging.Logger]):
-    """uvicorn's log, in which each line says whose connection it is about."""
+    """uvicorn's log, with the peer in each line about a connection."""
 
     @property
     def level(self) -> int:  # uvicorn asks for it
@@ -84,7 +84,7 @@ class BoundedProtocol(H11Protocol):
             self._parse()
 
     def _parse(self) -> None:
-        """A slice of what has arrived; the rest of it when others have had their turn."""
+        """Parse a slice of what has arrived; the rest after others have had their turn."""
         slice_ = bytes(self._arrived[:SLICE_BYTES])
         del self._arrived[:SLICE_BYTES]
         if self.transport.is_closing():
@@ -100,7 +100,7 @@ class BoundedProtocol(H11Protocol):
             self.transport.resume_reading()
 
     def close_idle(self) -> None:
-        self.transport.close()  # when all is written: a peer that takes nothing keeps it open
+        self.transport.close()  # when all is written: a peer that reads nothing keeps it open
         self.loop.call_later(CLOSE_S, self.transport.abort)
 
     def _watch_place(self) -> None:
@@ -117,7 +117,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._stop_head_timer()  # from here on it is uvicorn's keep-alive timer's turn
+        self._stop_head_timer()  # from here on uvicorn's keep-alive timer bounds it
         if self._owes_body():
             self._watch_head()
         self._watch_place()
@@ -131,7 +131,7 @@ class BoundedProtocol(H11Protocol):
         self._stop_write_timer()
 
     def _watch_write(self) -> None:
-        """While a write is blocked nothing is added to the buffer, so it shows what is taken."""
+        """While a write is blocked nothing is added to the buffer: its size shows what was read."""
         self._stop_write_timer()
         size = self.transport.get_write_buffer_size()
         self._write_timer = self.loop.call_later(self.write_stall_s, self._check_write, size)
@@ -143,7 +143,7 @@ class BoundedProtocol(H11Protocol):
             self._watch_write()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Nothing: what asks to change the protocol is answered as if it had not."""
+        """Log nothing: a request to change the protocol is answered as if it had not asked."""
 
     def send_400_response(self, msg: str) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # it has its answer
@@ -162,7 +162,7 @@ class BoundedProtocol(H11Protocol):
             self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
     def _owes_body(self) -> bool:
-        """Whether nothing but the rest of a body is to come, which nobody waits for."""
+        """Whether only the rest of a body is missing, which nobody waits for."""
         is_answered = self.conn.our_state in (h11.DONE, h11.MUST_CLOSE)
         return is_answered and self.conn.their_state is h11.SEND_BODY
 
@@ -189,7 +189,7 @@ def probes_only(app: ASGIApp) -> ASGIApp:
 
 
 async def refuse_request(scope: Scope, receive: Receive, send: Send) -> None:
-    """503, and the connection is closed."""
+    """Answer 503 and close the connection."""
     info = ErrorInfo(UNAVAILABLE, "the server has too many connections", retryable=True)
     body = msgspec.json.encode(error_body(info))
     retry = [(name.lower().encode(), value.encode()) for name, value in RETRY_AFTER.items()]
@@ -271,7 +271,7 @@ class GatewayServer:
         await asyncio.shield(self._task)
 
     async def stop(self) -> None:
-        """Take no more connections, give streams their grace, then cut them. Idempotent."""
+        """Take no more connections, give streams their grace period, then cut them. Idempotent."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.shield(self._task)

@@ -2,7 +2,7 @@
 
 The first byte of a stream is sent after admission, so a refusal is never hidden in a 200. Once
 it is sent, a failure is one `{"error": ...}` event; every stream that ends by itself ends with
-`[DONE]`. The events of /v1/responses have names, and their own words for both.
+`[DONE]`. The events of /v1/responses have names, and their own forms of both.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -27,7 +27,7 @@ Frames = Callable[[AsyncGenerator[Any, None]], AsyncGenerator[bytes, None]]
 
 
 class Closable(Protocol):
-    """What a stream must release when it ends, however it ends."""
+    """What a stream must close at its end, however it ends."""
 
     async def aclose(self) -> None: ...
 
@@ -52,8 +52,8 @@ async def events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, N
 
 
 async def named_events(payloads: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """Frame `payloads`, objects with a type, under the names of their types. They report failures
-    and of their end by themselves."""
+    """Frame `payloads`, objects with a type, under the names of their types. The payloads
+    themselves report failures and the end."""
     async with aclosing(payloads):
         async for payload in payloads:
             yield b"event: " + payload["type"].encode() + b"\n" + event(payload)

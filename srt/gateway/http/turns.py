@@ -1,4 +1,4 @@
-"""Long work of the gateway in turns with everything else that its loop has to do."""
+"""Long work of the gateway, taking turns with all other work of its loop."""
 
 import asyncio
 import time
@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 async def in_turns(items: Iterable[T]) -> list[T]:
-    """All of `items`, which take time to make; the loop has a turn every MAX_TURN_S."""
+    """All of `items`, which take time to make; the loop gets a turn every MAX_TURN_S."""
     return [item async for item in each_in_turn(items)]
 
 
 async def each_in_turn(items: Iterable[T]) -> AsyncGenerator[T, None]:
-    """The same one by one."""
+    """The same, one by one."""
     started = time.monotonic()
     for item in items:
         yield item
@@ -27,8 +27,8 @@ async def each_in_turn(items: Iterable[T]) -> AsyncGenerator[T, None]:
 
 
 def slices(text: str, final: bool) -> Iterator[tuple[str, bool]]:
-    """`text`, the `final` piece of an answer or not, for a parser that is to yield in between: in
-    pieces, one at least, and whether each is the answer's last."""
+    """`text`, whether it is the `final` piece of an answer or not, in slices between which a
+    parser can yield: at least one, each with whether it is the answer's last."""
     starts = range(0, max(len(text), 1), SLICE_CHARS)
     for i in starts:
         yield text[i : i + SLICE_CHARS], final and i == starts[-1]

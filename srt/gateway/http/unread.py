@@ -1,8 +1,8 @@
-"""Reads what is left of a request's body before its answer ends.
+"""Reads the rest of a request's body before its answer ends.
 
-An answer may come before the body was read: it is too large, or the key is wrong. The connection
-is closed then, and to close one on which data still arrives resets it: the peer would lose the
-answer. `GatewayServer` wraps every application with `reading_all`.
+An answer may be sent before the body was read, if that is too large or the key is wrong. The
+connection is then closed, and closing one on which data still arrives resets it: the peer would
+lose the answer. `GatewayServer` wraps every application with `reading_all`.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ UNREAD_TIMEOUT_S = 5.0
 
 
 def reading_all(app: ASGIApp) -> ASGIApp:
-    """`app`, whose answers end after the request's body, or after a bound on what is left."""
+    """`app`, whose answers end after the request's body, or after a bound on the rest of it."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         has_ended = _waits_to_send(scope["headers"])
@@ -40,7 +40,7 @@ def reading_all(app: ASGIApp) -> ASGIApp:
 
 
 def _waits_to_send(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the peer sends no body when it sees an answer."""
+    """Whether the peer will send no body once it sees an answer."""
     return any(name == b"expect" and value.lower() == b"100-continue" for name, value in headers)
 
 

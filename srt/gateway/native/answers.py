@@ -1,4 +1,4 @@
-"""Words the answers of /generate: snapshots as SGLang's response fields."""
+"""Writes the answers of /generate: snapshots as SGLang's response fields."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -21,8 +21,7 @@ _SETTLED_AT_ONCE = 64  # rows
 
 
 class NativeAnswers:
-    """The words for the answers to `requests`, which have `samples` answers each, prompt after
-    prompt.
+    """Writes the answers to `requests`, which have `samples` answers each, prompt after prompt.
 
     `prompt_ids` are the ids of each prompt, if the answers are to have them; `texts` the vocabulary
     from which log-probabilities get the texts of their tokens, if they are to have any.

@@ -1,4 +1,4 @@
-"""From the body of /generate to the prompts that the ring takes, and back for field names."""
+"""Turns the body of /generate into the ring's requests, and the ring's field names back."""
 
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ _BODY_NAMES: Names = {  # by the ring's, where they differ
 
 
 class Prompts(NamedTuple):
-    """What a body asks for: one request for each prompt, all with the same number of samples.
+    """The requests of a body: one for each prompt, all with the same number of samples.
 
     `is_list`: the prompts came as a list. `intervals` are tokens between two events of a stream,
     per prompt; None is the server's choice.
@@ -87,7 +87,7 @@ def _check_spans(body: NativeRequest) -> None:
 
 
 def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scoring | None]:
-    """What each prompt's answer has of log-probabilities."""
+    """The log-probabilities that each prompt's answer has."""
     count = len(samplings)
     starts: list[Any] = _per_prompt(body.logprob_start_len, count, "logprob_start_len")
     columns = (
@@ -103,7 +103,7 @@ def _scorings(body: NativeRequest, samplings: list[NativeSampling]) -> list[Scor
 
 
 def _default_start(sampling: NativeSampling) -> int:
-    """Log-probabilities of a request that generates nothing can only be the prompt's."""
+    """A request that generates nothing can only get the prompt's log-probabilities."""
     return 0 if sampling.max_new_tokens == 0 else -1
 
 
@@ -173,7 +173,7 @@ def _salts(body: NativeRequest, count: int) -> list[str]:
 
 
 def names_of(body: NativeRequest, is_list: bool, index: int) -> Names:
-    """The fields of `body` by those of the ring's request for prompt `index`."""
+    """The names of `body`'s fields by those of the ring's request for prompt `index`."""
     sampling, at = body.sampling_params, ""
     if isinstance(sampling, list):
         sampling, at = sampling[index], f"[{index}]"

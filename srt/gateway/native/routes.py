@@ -60,7 +60,7 @@ async def generate(request: HttpRequest) -> ASGIApp:
 async def _admit(
     gateway: Gateway, body: NativeRequest, prompts: Prompts
 ) -> tuple[Batch, NativeAnswers]:
-    """Hand all prompts in; what words their answers."""
+    """Submit all prompts; returns the batch and the writer of its answers."""
     names = partial(names_of, body, prompts.is_list)
     prompt_ids: list[list[int]] = []
     if body.return_prompt_token_ids:

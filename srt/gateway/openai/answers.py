@@ -1,6 +1,6 @@
 """Shapes the answers of the OpenAI routes: whole responses, and the chunks of a stream.
 
-A `Face` words the choices of one route (`completions` and `chat_answers` have them); the
+A `Face` writes the choices of one route (`completions` and `chat_answers` have one each); the
 rest is the same for both.
 """
 
@@ -30,10 +30,10 @@ from srt.wire.sampling import SamplingParams
 
 
 class Face(Protocol):
-    """How a route words its choices. It has a state: it is good for one answer.
+    """Writes the choices of one route. It has state, so each answer needs one of its own.
 
     Every snapshot or output comes with its index in the batch, in which the samples of a prompt
-    stand next to each other.
+    are next to each other.
     """
 
     id_prefix: str
@@ -42,11 +42,11 @@ class Face(Protocol):
 
     def choices(self, outputs: Sequence[GenerateOutput]) -> Iterable[Any]:
         """The choices of an answer that does not stream. None comes between them, so that other
-        work has its turn while a long one is made."""
+        work gets a turn while a long one is made."""
         ...
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterable[Any]:
-        """What a snapshot adds, each to be sent as a chunk of its own; None as in `choices`."""
+        """What a snapshot adds, each item sent as a chunk of its own; None as in `choices`."""
         ...
 
     def prompt_ids(self) -> list[int] | UnsetType:
@@ -69,7 +69,7 @@ class Envelope(Struct, frozen=True):
 
     @classmethod
     def of(cls, batch: Batch, prefix: str, model: str, rid: str | None) -> "Envelope":
-        """Named by the caller's rid, or by the first request's with the route's prefix."""
+        """With the caller's rid as its id, or the first request's with the route's prefix."""
         name = batch.generations[0].rid
         if batch.samples > 1:
             name = name.removesuffix(sample_rid("", 0))  # the rid that the samples share
@@ -99,7 +99,7 @@ async def chunks(
     envelope: Envelope, face: Face, batch: Batch, options: StreamOptions
 ) -> AsyncGenerator[OpenAIResponse[Any], None]:
     """The chunks of a stream. With `include_usage` the last one has usage and no choices, and the
-    others have null, or what there is so far."""
+    others have null, or the usage so far."""
     last: dict[int, GenerateOutput] = {}
     prompt_ids = face.prompt_ids()
 
@@ -127,8 +127,8 @@ async def chunks(
 
 
 def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
-    """Of what has come so far, by index. A prompt counts once for all its samples; what was cached
-    of it is what the sample that found least of it had."""
+    """The usage of the outputs so far, by index. A prompt counts once for all its samples; its
+    cached tokens are those of the sample that found the fewest."""
     prompt = batch.prompt_tokens
     completion = sum(output.completion_tokens for output in outputs.values())
     cached: dict[int, int] = {}
@@ -149,7 +149,7 @@ def finish_word(output: GenerateOutput) -> FinishWord | None:
         return None
     if output.finish.type == "stop":
         return "stop"
-    # OpenAI's clients know no other word for an answer that is cut short.
+    # OpenAI's clients know no other reason for an answer that is cut short.
     return "length" if output.finish.type in ("length", "timeout") else "abort"
 
 
@@ -167,8 +167,8 @@ def matched(output: GenerateOutput) -> int | str | None:
 
 
 def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType:
-    """The captures of a finished answer in `shown`, what a reader gets of its text: that after
-    the prompt, or the end of it. What of a capture is not shown is left out."""
+    """The captures of a finished answer in `shown`, the part of its text that a reader gets: the
+    text after the prompt, or its end. Parts of captures that are not shown are left out."""
     text, before = output.text, len(shown) - len(output.text)
     if output.captures is None or not (shown.endswith(text) or text.endswith(shown)):
         return UNSET
@@ -186,8 +186,8 @@ def captures_in(output: GenerateOutput, shown: str) -> list[Capture] | UnsetType
 class NewTokens:
     """Which of one answer's tokens a snapshot adds.
 
-    A jump may still replace the last ones of a constrained answer, which is why the stream of
-    these is after that of the text.
+    A jump may still replace the last ones of a constrained answer, so its tokens are sent later
+    than their text.
     """
 
     def __init__(self, sampling: SamplingParams) -> None:

@@ -1,4 +1,4 @@
-"""From the body of a chat request to the ring's request, and to how its answer is read.
+"""Turns the body of a chat request into the ring's request, and into how its answer is read.
 
 The one place where response formats, tools and reasoning meet.
 """
@@ -31,7 +31,7 @@ from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import Scoring
 
-_THINKING = "enable_thinking"  # what Qwen's templates, and others after them, call it
+_THINKING = "enable_thinking"  # the name in Qwen's templates, which others have taken over
 _TOOLS = "tools"
 _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 
@@ -39,11 +39,11 @@ _TAG_ERROR = re.compile(rf"{_TOOLS}: structural tag at ([^\s:]+): ")
 class AnswerReading(Struct, frozen=True, kw_only=True):
     """What to look for in an answer.
 
-    `functions` are the tools that may be called (empty: look for none), by their names with the
-    texts of their parameters' schemas, in the format `form`, and `constrained` says that all text
-    but the reasoning is constrained, so that calls are known to be valid; `calls_first` that calls
-    are all of the answer, or there are none. `reasoning` says to split off what is between `tags`;
-    `opened` that the answer begins inside it unless the prompt has its end.
+    `functions` are the tools that may be called in the format `form` (empty: none), by name, with
+    the texts of their parameters' schemas. `constrained` says that all text except the reasoning
+    is constrained, so that calls are known to be valid; `calls_first` that an answer is calls
+    only, or has none. `reasoning` says that what is between `tags` is split off; `opened` that
+    the answer begins inside it unless the prompt has its end.
     """
 
     functions: Mapping[str, str] = MappingProxyType({})
@@ -60,8 +60,8 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
 
 
 class Chat(NamedTuple):
-    """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` those
-    by their places in the structural tag that was made of them."""
+    """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` the
+    body's fields by their places in the structural tag that was made of them."""
 
     request: Request
     reading: AnswerReading
@@ -70,8 +70,8 @@ class Chat(NamedTuple):
 
 
 def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
-    """Check the body and put it together for the model of `vocab`. `reasoning`: its answers begin
-    with it."""
+    """Check the body and make a chat of it for the model of `vocab`. `reasoning`: the model's
+    answers begin with reasoning."""
     form = model_format(vocab.chat_template, vocab.tool_template)
     tags = reasoning_tags(vocab.chat_template)
     messages = chat_messages(body.messages)
@@ -105,7 +105,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         constrained=plan is not None and given is not None and after in ("", reasoned),
         calls_first=own is not None and after in ("", reasoned),
         reasoning=reasoning and body.separate_reasoning,
-        # The constraint waits for the reasoning's end: text before it is none of the answer.
+        # The constraint waits for the reasoning's end: text before that is not part of the answer.
         tags=tags,
         opened=given is not None and after == tags.end,
     )
@@ -114,19 +114,19 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
 
 
 def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:
-    """What the model writes before that which a constraint is for."""
+    """The text that the model writes before a constraint applies."""
     if tags != CHANNELS:
         return tags.end
     return HARMONY_FINAL if plan is None else HARMONY_NEXT
 
 
 def _answers(body: ChatRequest, messages: list[ChatMessage], tags: Tags) -> bool:
-    """Whether the chat ends in a message that goes on, and has no more reasoning in it."""
+    """Whether the answer continues the last message, with no more reasoning in it."""
     begun = messages[-1].content if body.continue_final_message else ""
     return begun.strip() != "" and not reasons(begun, tags)
 
 
-# The body's names of what says how the template writes messages.
+# The body's names of the options for how the template writes messages.
 OPTION_NAMES: Names = {
     "chat.template_args": "chat_template_kwargs",
     "chat.continue_final": "continue_final_message",
@@ -134,7 +134,7 @@ OPTION_NAMES: Names = {
 
 
 def chat_options(body: ChatRequest | TokenizeBody, template: str) -> ChatOptions:
-    """How the template is to write the messages."""
+    """The options for how the template writes the messages."""
     begins = body.add_generation_prompt
     if begins and body.continue_final_message:
         reason = " cannot be combined with continue_final_message"
@@ -173,9 +173,9 @@ def _check_raw(body: ChatRequest, plan: ToolPlan | None, reasoning: bool) -> Non
 def _constraint(
     body: ChatRequest, plan: ToolPlan | None, own: Given | None, form: ToolFormat
 ) -> Given | None:
-    """What the answer must match: what the body asks for, its tools, or either of the two.
+    """What the answer must match: the body's own constraint, its tools, or either of the two.
 
-    The body's own constraint holds alone for text that nobody looks for calls in.
+    If the text is not searched for calls, only the body's own constraint holds.
     """
     if plan is None:
         return own
@@ -185,7 +185,7 @@ def _constraint(
 
 
 def _with_tools(own: Given | None, plan: ToolPlan, form: ToolFormat) -> Given | None:
-    """The constraint that has the answer either call tools or match what the body asks for."""
+    """The constraint that makes the answer either call tools or match the body's own constraint."""
     if plan.choice != "auto":
         if own is not None:
             reason = " cannot be combined with tool_choice: the answer is calls only"
@@ -215,7 +215,7 @@ def _places(
 
 
 def placed(error: RequestError, places: dict[str, str]) -> RequestError:
-    """An error of the tag that was made of several fields as one of the field that is wrong."""
+    """An error of the tag that was made of several fields, as one of the field that is wrong."""
     found = _TAG_ERROR.match(error.info.message)
     if found is None:
         return error
@@ -229,7 +229,7 @@ def placed(error: RequestError, places: dict[str, str]) -> RequestError:
 
 
 def _as_format(own: Given) -> dict[str, object]:
-    """A constraint as a part of a structural tag."""
+    """A constraint as part of a structural tag."""
     kind: ConstraintKind = own.kind
     if kind == "choices":
         if not own.value:

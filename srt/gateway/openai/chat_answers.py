@@ -1,6 +1,6 @@
-"""Words the answers to chats: content, reasoning and tool calls, taken out of one text.
+"""Writes the answers to chats: content, reasoning and tool calls, taken out of one text.
 
-Whole answers are what the pieces of a stream add up to: both come from the same `ChatReader`.
+Whole answers are the sum of a stream's pieces: both come from the same `ChatReader`.
 """
 
 import uuid
@@ -59,7 +59,7 @@ class ChatReader:
             )
 
     def feed(self, text: str, final: bool) -> Iterator[list[ChatDelta]]:
-        """What is new of the message, for each slice of `text`; `final` says that this is the last
+        """The new part of the message, for each slice of `text`; `final` says that this is the last
         piece."""
         for piece in slices(text, final):
             yield self._deltas(*piece)
@@ -76,7 +76,7 @@ class ChatReader:
         return [*deltas, *self._answer("", True)] if final else deltas
 
     def finish_word(self, output: GenerateOutput) -> FinishWord:
-        """Why the finished answer ended: for its calls, if it has any and nothing cut it short."""
+        """Why the finished answer ended: to make calls, if it has any and nothing cut it short."""
         word = ended(output)
         parser = self._parser
         made_calls = parser is not None and parser.num_calls > 0 and not parser.in_call
@@ -106,7 +106,7 @@ def _call_id() -> str:
 
 
 class _Message:
-    """What deltas add up to, slice by slice: calls may be many."""
+    """The sum of deltas, added slice by slice, since calls may be many."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -144,7 +144,7 @@ class _Message:
 
 
 class ChatFace:
-    """Words the choices of one chat, each read by its own reader. `opened`: they begin inside the
+    """Writes the choices of one chat, each read by its own reader. `opened`: they begin inside the
     reasoning; `prompt_ids` are in the answer if they are given."""
 
     id_prefix = "chatcmpl-"
@@ -184,7 +184,7 @@ class ChatFace:
     def prompt_logprobs(
         self, outputs: Sequence[GenerateOutput]
     ) -> Iterator[msgspec.Raw] | UnsetType:
-        """Those of the chat's tokens, which the samples share."""
+        """The log-probabilities of the chat's tokens, which the samples share."""
         if self._body.prompt_logprobs is None:
             return UNSET
         positions = prompt_positions(outputs[0], self._body.prompt_logprobs)
@@ -194,8 +194,8 @@ class ChatFace:
 class _ChatWriter:
     """Writes one choice piece by piece; whole answers are one piece.
 
-    Log-probabilities and ids are those of every token that the model wrote, in reasoning and calls
-    too. They go with the first delta of a snapshot, or with an empty one if its text is held back.
+    Log-probabilities and ids are those of every token that the model wrote, including reasoning
+    and calls. They go with a snapshot's first delta, or an empty one if its text is held back.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class _ChatWriter:
             yield ChatChunkChoice(index=0, delta=delta, logprobs=logprobs, token_ids=ids)
 
     def _tokens(self, output: GenerateOutput) -> tuple[ChatLogprobs | None, list[int] | UnsetType]:
-        """What is new of the log-probabilities and of the ids."""
+        """The new log-probabilities and ids."""
         positions, ids = self._new_tokens(output)
         return None if positions is None else chat_logprobs(positions, self._names), ids or UNSET
 

@@ -1,4 +1,4 @@
-"""From the messages of a chat request to those of the ring. Refusals name the message."""
+"""Turns the messages of a chat request into those of the ring. Refusals name the message."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -56,7 +56,7 @@ def _calls(message: Message) -> list[ToolCallJson]:
 
 
 def _check_roles(message: Message, where: str) -> None:
-    """Each field belongs to one role."""
+    """Raise RequestError for a field that belongs to another role."""
     owners = {
         "tool_calls": ("assistant", bool(message.tool_calls)),
         "reasoning_content": ("assistant", bool(message.reasoning_content)),

@@ -1,4 +1,4 @@
-"""Completions: from a body to the ring's requests, and from their outputs to choices."""
+"""Completions: turns a body into the ring's requests, and their outputs into choices."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -85,8 +85,8 @@ def _scores_echo(body: CompletionRequest) -> bool:
 
 
 class CompletionFace:
-    """Words completions. `samples` requests stand for each of `prompts`, in the order of these;
-    `prompt_ids` are theirs, if the answer is to have them."""
+    """Writes completions. `samples` requests stand for each of `prompts`, in the same order;
+    `prompt_ids` are the prompts' ids, if the answer is to have them."""
 
     id_prefix = "cmpl-"
     object = chunk_object = "text_completion"
@@ -138,16 +138,16 @@ class CompletionFace:
         )
 
     def chunk_choices(self, index: int, output: GenerateOutput) -> Iterator[CompletionChoice]:
-        """What a snapshot adds. With the prompt's log-probabilities, a sample waits for them."""
+        """What a snapshot adds. A sample first waits for the prompt's log-probabilities, if any."""
         for choice in self._writers[index].feed(output):
             yield msgspec.structs.replace(choice, index=index)
 
     def prompt_ids(self) -> UnsetType:
-        """Told in each choice: there may be several prompts."""
+        """None here: each choice has its own, since there may be several prompts."""
         return UNSET
 
     def prompt_logprobs(self, outputs: Sequence[GenerateOutput]) -> UnsetType:
-        """Told in each choice."""
+        """None here: each choice has its own."""
         return UNSET
 
 
@@ -176,15 +176,15 @@ class _CompletionWriter:
         self._echoed = ""  # the prompt, if it is shown
 
     def prepare(self, output: GenerateOutput) -> Iterator[None]:
-        """What takes longest of a whole answer that is to be written next."""
+        """Do the longest work of the whole answer that is written next."""
         if self._num_top:
             prompt = prompt_positions(output, self._num_top) if self._body.echo else []
             new = output_positions(output, 0, len(output.output_ids), self._num_top)
             yield from self._scores.prepare([*prompt, *new])
 
     def feed(self, output: GenerateOutput) -> Iterator[CompletionChoice]:
-        """What a snapshot adds, if anything. The prompt's log-probabilities come first: text that
-        is there before them waits."""
+        """What a snapshot adds, if anything. The prompt's log-probabilities come first: text waits
+        for them."""
         waits = not self._begun and _scores_echo(self._body) and output.prompt_logprobs is None
         if waits and output.finish is None:
             self._held += output.delta

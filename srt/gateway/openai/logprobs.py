@@ -1,7 +1,7 @@
 """Writes tokens and their log-probabilities as the OpenAI routes do.
 
-Used by the faces of completions and chats. A token's text is that of its bytes alone: what is no
-UTF-8 is written as `\\xNN`, since the characters of a text may be cut into several tokens.
+Used by the faces of completions and chats. A token's text is that of its bytes alone: bytes that
+are not UTF-8 are written as `\\xNN`, since a character may be cut into several tokens.
 """
 
 import codecs
@@ -25,7 +25,7 @@ Ranked = Sequence[tuple[float, int]]  # (log-probability, id) pairs, best first
 
 
 class Position(NamedTuple):
-    """A token, its log-probability (None at the first place of a prompt), and the likely ones."""
+    """A token, its log-probability (None at a prompt's first position), and the likely tokens."""
 
     token: int
     logprob: float | None
@@ -62,7 +62,7 @@ class TokenNames:
         return self._vocab.token_bytes[token].decode("utf-8", "backslashreplace")
 
     def old_name(self, token: int) -> str:
-        """A token in a completion's, where `bytes:` marks what is no whole text."""
+        """A token in a completion's log-probabilities; `bytes:` marks one that is not UTF-8."""
         try:
             return self.name(token) if self._as_ids else self._vocab.token_bytes[token].decode()
         except UnicodeDecodeError:
@@ -73,7 +73,7 @@ class TokenNames:
         return self._vocab.token_bytes[token]
 
     def hidden(self, skip_special_tokens: bool) -> frozenset[int]:
-        """The tokens that are no part of an answer's text."""
+        """The tokens that are not part of an answer's text."""
         return self._vocab.hidden_ids if skip_special_tokens else frozenset()
 
 
@@ -83,7 +83,7 @@ def chat_logprobs(positions: Sequence[Position], names: TokenNames) -> ChatLogpr
 
 
 def chat_token(position: Position, names: TokenNames) -> TokenLogprob:
-    """The log-probability of one generated token, and the likely ones of its place."""
+    """The log-probability of one generated token, and the likely tokens at its position."""
 
     def written(token: int, logprob: float) -> TopLogprob:
         return TopLogprob(names.name(token), list(names.data(token)), logprob)
@@ -95,11 +95,11 @@ def chat_token(position: Position, names: TokenNames) -> TokenLogprob:
 
 
 class CompletionScores:
-    """Writes one completion's log-probabilities as they come, and keeps each token's offset.
+    """Writes one completion's log-probabilities as they arrive, and keeps each token's offset.
 
-    An offset is the number of whole characters before the token in the text, in which the tokens
-    `hidden` are not. Tokens that a stop string or its cut took away have offsets at or after the
-    end of the text.
+    An offset is the number of whole characters before the token in the text, which does not have
+    the `hidden` tokens. Tokens that a stop string removed have offsets at or after the end of the
+    text.
     """
 
     def __init__(self, names: TokenNames, num_top: int, hidden: frozenset[int]) -> None:
@@ -111,7 +111,7 @@ class CompletionScores:
         self._ready: list[Any] = []
 
     def prepare(self, positions: Sequence[Position]) -> Iterator[None]:
-        """Do what takes longest for the positions that come next, one by one."""
+        """Do the longest work for the next positions, one by one."""
         for position in positions:
             self._ready.append(msgspec.Raw(_encode(self._top(position))))
             yield
@@ -119,10 +119,10 @@ class CompletionScores:
     def prompt(
         self, positions: Sequence[Position], text: str, is_given: bool
     ) -> CompletionLogprobs:
-        """Those of the prompt, whose text the completion's begins with.
+        """The prompt's log-probabilities; the completion's text begins with the prompt's.
 
         `is_given`: the tokens were made of `text`. They may then begin with a BOS token or a space
-        that the text has not, and special tokens are those that the text spells.
+        that the text does not have, and special tokens are written out in the text.
         """
         pieces = [self._visible(p.token, is_given) for p in positions]
         data = b"".join(pieces)
@@ -138,7 +138,7 @@ class CompletionScores:
         return self._lists(positions, offsets)
 
     def output(self, positions: Sequence[Position]) -> CompletionLogprobs:
-        """Those of the next generated tokens."""
+        """The log-probabilities of the next generated tokens."""
         offsets = []
         for position in positions:
             offsets.append(self._offset)
@@ -162,7 +162,7 @@ class CompletionScores:
         return ready + [self._top(position) for position in positions[len(ready) :]]
 
     def _top(self, position: Position) -> dict[str, float] | None:
-        """By text; of several tokens with one text the likeliest counts."""
+        """The likely tokens by text; of several tokens with one text the likeliest counts."""
         if position.logprob is None:
             return None
         likely: dict[str, float] = {}
@@ -172,7 +172,7 @@ class CompletionScores:
 
 
 def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
-    """The lists of both, one after the other."""
+    """The lists of both, joined."""
     tops = first.top_logprobs, second.top_logprobs
     return CompletionLogprobs(
         tokens=first.tokens + second.tokens,
@@ -183,7 +183,7 @@ def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionL
 
 
 def ranked_prompt(positions: Sequence[Position], names: TokenNames) -> Iterator[msgspec.Raw]:
-    """vLLM's `prompt_logprobs`, encoded: by id, the token and the likely ones of each place."""
+    """vLLM's `prompt_logprobs`, encoded: by id, the token and the likely ones at each position."""
     return (msgspec.Raw(_encode(_ranked(position, names))) for position in positions)
 
 

@@ -48,7 +48,7 @@ _CHAT_NAMES: dict[str | None, str] = {
     "min_new_tokens": "min_tokens",
     **OPTION_NAMES,
 }
-# Makes the face of an answer of its batch and, if they are wanted, the ids of its prompts.
+# Makes the face of an answer from its batch and, if they are wanted, the ids of its prompts.
 FaceOf = Callable[[Batch, Sequence[list[int]]], Face]
 
 
@@ -146,7 +146,7 @@ async def _answer(
 
 
 async def _prompt_ids(gateway: Gateway, prompts: Sequence[Request]) -> list[list[int]]:
-    """The ids of every prompt, as the server makes them of text and messages."""
+    """The ids of every prompt, which the server makes of text and messages."""
     return [
         await gateway.client.tokenize(
             TokenizeRequest(text=p.text, messages=p.messages, tools=p.tools, chat=p.chat)

@@ -1,4 +1,4 @@
-"""From the tools of a chat request to the plan of their use, after checking each definition."""
+"""Turns the tools of a chat request into the plan of their use, after checking each definition."""
 
 import re
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 def tool_plan(
     tools: list[ToolIn], choice: ToolChoiceIn | None, parallel: bool
 ) -> tuple[ToolPlan | None, list[ToolSpec]]:
-    """The plan, None without tools to call, and the tools to show the model.
+    """The plan (None without tools to call), and the tools to show the model.
 
     "none" shows none. Raises RequestError naming the definition that is wrong.
     """

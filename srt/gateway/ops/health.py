@@ -58,7 +58,7 @@ async def health_generate(request: HttpRequest) -> ASGIApp:
 
 
 async def _generated(gateway: Gateway) -> Generated:
-    """What shows that the model works. RingError if nothing does within GENERATE_TIMEOUT_S."""
+    """The evidence that the model works. RingError if there is none within GENERATE_TIMEOUT_S."""
     started = time.monotonic()
     before = await _steps(gateway.client)
     try:

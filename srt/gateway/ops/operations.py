@@ -69,7 +69,7 @@ async def abort_request(request: HttpRequest) -> ASGIApp:
 
 
 def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
-    """Those of the live requests that the caller may abort and that `body` names."""
+    """The live requests that `body` names and the caller may abort."""
     if not body.rid:
         raise RequestError(" or abort_all must be given", at="rid")
     owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]

@@ -1,5 +1,5 @@
 """POST /pause_generation and /continue_generation: no generation while somebody works on what the
-server serves. Requests that run are aborted; new ones are refused as while the server starts.
+server serves. Running requests are aborted; new ones are refused as while the server starts.
 """
 
 from litestar import post

@@ -14,7 +14,7 @@ from srt.gateway.ops.ring_state import stats_or_none
 from srt.gateway.wire.operations import Profile, ProfileStarted
 from srt.wire.errors import CONFLICT, RequestError, RingError
 
-_COUNTER = "_total"  # how the names of what only grows end
+_COUNTER = "_total"  # endings of the names of counters, which only grow
 
 
 @route(
@@ -24,7 +24,7 @@ _COUNTER = "_total"  # how the names of what only grows end
     opt=ADMIN | documented(answer=ProfileStarted),
 )
 async def start_profile(request: HttpRequest) -> ASGIApp:
-    """Remember the scheduler's counters; once more begins anew."""
+    """Remember the scheduler's counters; a second call starts again."""
     gateway = gateway_of(request)
     gateway.profile = await _counters(gateway)
     return json_reply(ProfileStarted())

@@ -12,7 +12,7 @@ STATS_TIMEOUT_S = 1.0
 
 
 def ring_state(ring: RingEvent | None) -> RingState | None:
-    """The last ring event as JSON shows it; None before the first one."""
+    """The last ring event as JSON; None before the first one."""
     if ring is None:
         return None
     return RingState(
@@ -25,7 +25,7 @@ def ring_state(ring: RingEvent | None) -> RingState | None:
 
 
 def is_ready(ring: RingEvent | None) -> bool:
-    """Whether new requests have a chance."""
+    """Whether new requests can be served."""
     return ring is not None and ring.ready and not ring.draining
 
 

@@ -1,6 +1,6 @@
-"""Words the answers of /v1/responses: output items, and the events of a stream.
+"""Writes the answers of /v1/responses: output items, and the events of a stream.
 
-Whole answers are what the events of a stream add up to: both come from one `ResponseWriter`.
+Whole answers are the sum of a stream's events: both come from one `ResponseWriter`.
 """
 
 import logging
@@ -45,7 +45,7 @@ _STATUS: dict[str, ResponseStatus] = {"length": "incomplete", "abort": "cancelle
 
 
 class ResponseWriter:
-    """Writes one response. At most the last of its items is open, and takes what is new."""
+    """Writes one response. Only the last of its items can be open; new text goes there."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ResponseWriter:
 
     @property
     def stored(self) -> ResponseObject | None:
-        """The response, if it is at its end and is to be kept."""
+        """The response, if it has ended and is to be kept."""
         is_over = self._state.status in ("completed", "incomplete")
         return self._state if self._state.store and is_over else None
 
@@ -125,7 +125,7 @@ class ResponseWriter:
         yield self._event(f"response.{last}", response=self._state)
 
     def failed(self, error: BaseException) -> Event:
-        """The event that ends a response that went wrong."""
+        """The event that ends a failed response."""
         if isinstance(error, RequestError) and error.info.code != INTERNAL:
             failure = ResponseFailure(error.info.code, error.info.message)
         else:
@@ -256,7 +256,7 @@ def _id(prefix: str) -> str:
 async def response_events(
     batch: Batch, writer: ResponseWriter, keep: Callable[[ResponseWriter], None]
 ) -> AsyncGenerator[Event, None]:
-    """The events of a stream. A failure is the last one; otherwise the response is given to `keep`
+    """The events of a stream. A failure is the last one; otherwise the response is passed to `keep`
     before its end is sent."""
     for event in writer.begin():
         yield event

@@ -1,4 +1,4 @@
-"""From the input of /v1/responses to the messages of a chat. Refusals name the item."""
+"""Turns the input of /v1/responses into the messages of a chat. Refusals name the item."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from srt.wire.errors import RequestError
 
 _ROLES = ("system", "developer", "user", "assistant")
 _TEXT_PARTS = ("input_text", "output_text", "reasoning_text", "text")
-_FIELDS = {  # of each type of item: those that it must have, and may have
+_FIELDS = {  # for each type of item: the fields that it must have, and may have
     "message": (("role", "content"), ()),
     "function_call": (("call_id", "name"), ("arguments",)),
     "function_call_output": (("call_id", "output"), ()),
@@ -35,7 +35,7 @@ def input_messages(
     """The messages, and by the name of each, and of each call, the field that it came from: the
     first `num_earlier` from a stored response, then one for the text or those of the list.
 
-    Calls become part of the assistant's message in front of them, and reasoning of the one after.
+    Calls become part of the assistant's message before them, and reasoning of the one after it.
     """
     messages: list[Message] = []
     places: dict[str | None, str] = {}
@@ -70,7 +70,7 @@ def input_messages(
 
 
 def _check(item: InputItem, where: str) -> None:
-    """An item has the fields of its type."""
+    """Raise RequestError unless an item has the fields of its type."""
     needed, optional = _FIELDS[item.type]
     for name in ("role", "content", "call_id", "name", "arguments", "output"):
         value, param = getattr(item, name), f"{where}.{name}"

@@ -1,7 +1,7 @@
 """POST /v1/responses: OpenAI's newer route for text, over the same ring request as a chat's.
 
 The body becomes a `ChatRequest`, so that formats, tools and reasoning mean what they mean there.
-Where the server has room to store responses, they can be fetched, deleted and gone on from.
+If the server has room to store responses, they can be fetched, deleted and continued.
 """
 
 from contextlib import aclosing
@@ -128,8 +128,8 @@ def _chat(
     reasoning: bool,
     vocab: Vocab,
 ) -> Chat:
-    """The body as a chat of `items`; the first ones are stored. RequestErrors name the body's
-    own fields."""
+    """The body as a chat of `items`, the first of which may come from a stored response.
+    RequestErrors name the body's own fields."""
     is_text = isinstance(body.input, str)
     messages, places = input_messages(items, body.instructions, num_earlier, is_text)
     asked = ChatRequest(
@@ -154,7 +154,7 @@ def _chat(
 
 
 def _names(body: ResponsesRequest) -> dict[str | None, str]:
-    """The body's fields by those of the chat, and by those of the ring that it has not."""
+    """The body's fields by those of the chat, and by ring fields that the chat does not have."""
     return {**_NAMES, **{f"tools[{i}].function": f"tools[{i}]" for i in range(len(body.tools))}}
 
 

@@ -52,7 +52,7 @@ async def parse_function_call(request: HttpRequest) -> ASGIApp:
 
 
 async def _events(parser: EventParser, text: str) -> list[ToolEvent]:
-    """All of a text, which is parsed in slices: many calls take long."""
+    """All events of a text, which is parsed in slices: many calls take long."""
     found = await in_turns(parser.feed(*piece) for piece in slices(text, True))
     return [event for events in found for event in events]
 

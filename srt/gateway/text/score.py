@@ -34,9 +34,9 @@ from srt.wire.errors import CONFLICT, Names, RequestError
 from srt.wire.sampling import SamplingParams, Scoring
 
 MAX_ITEMS = 1024
-MAX_JOINED_CHARS = 2**24  # of queries before all items
+MAX_JOINED_CHARS = 2**24  # of the query, which is repeated for each item
 MAX_JOINED_IDS = 2**21
-# One token, whatever it is: its place has the probabilities.
+# One token, whichever it is: the probabilities are those at its position.
 _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
@@ -52,7 +52,7 @@ async def score_choices(request: HttpRequest) -> ASGIApp:
 
 
 async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
-    """The client's answer; /abort_request finds the score by its rid in the meantime."""
+    """The client's answer; meanwhile /abort_request can find the score by its rid."""
     check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
     if count > limit:
@@ -116,7 +116,7 @@ def _label_prompts(body: LabelBody) -> list[Any]:
 async def _last_positions(
     gateway: Gateway, body: LabelBody, prompts: Sequence[Any]
 ) -> list[GenerateOutput]:
-    """For each prompt, an output of one token with the labels' log-probabilities."""
+    """For each prompt, an output of one token, with the labels' log-probabilities."""
     is_text = isinstance(body.query, str)
     requests = [
         Request(
@@ -150,7 +150,7 @@ def _probabilities(output: GenerateOutput, among_labels: bool) -> list[float]:
 
 
 def _usage(outputs: Sequence[GenerateOutput]) -> Usage:
-    """Nothing is generated that anybody sees."""
+    """The usage: no generated token is returned."""
     prompt_tokens = sum(output.prompt_tokens for output in outputs)
     cached = sum(output.cached_tokens for output in outputs)
     return Usage(
