@@ -1,4 +1,8 @@
-"""Messages among the parts of a ring, and from its supervisor to everyone; see `messages`."""
+"""Messages among the parts of a ring, and from its supervisor to everyone; see `messages`.
+
+What a scheduler receives and sends carries an `incarnation`: the supervisor gives each start of a
+scheduler, and each epoch, a number that is never used again. Messages of another one are dropped.
+"""
 
 from typing import Any
 
@@ -10,6 +14,17 @@ from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
+
+
+class Reported(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What schedulers that are lost have reported of a request: its output `ids` (packed), whether
+    the last of them was `forced` by a grammar, and the log-probabilities of the first
+    `prompt_logprobs` positions of its prompt. The next one continues from there, or ends it if it was `aborted`."""
+
+    ids: bytes = b""
+    forced: bool = False
+    prompt_logprobs: int = 0
+    aborted: bool = False
 
 
 class TokenizedReq(RingMessage, frozen=True):
@@ -25,11 +40,14 @@ class TokenizedReq(RingMessage, frozen=True):
 
     `deadline_s` (0: none) is when it times out, on the clock that all processes share
     (time.monotonic()).
+
+    If it was with an earlier scheduler, `reported` is what that has reported, and `arrival_s` when
+    it came (0: it is new).
     """
 
     client: bytes
     rid: str
-    epoch: int
+    incarnation: int
     input_ids: bytes
     sampling: SamplingParams
     eos_ids: list[int] = []
@@ -41,22 +59,17 @@ class TokenizedReq(RingMessage, frozen=True):
     healed_bytes: int = 0
     bad_ids: list[list[int]] = []
     deadline_s: float = 0.0
+    reported: Reported | None = None
+    arrival_s: float = 0.0
 
 
 class Abort(RingMessage, frozen=True):
     """End the request (client, rid). It never overtakes its TokenizedReq: the front sends both on
-    one socket, and the detokenizer aborts only requests that it has received output of."""
+    one socket."""
 
     client: bytes
     rid: str
-    epoch: int
-
-
-class ClientGone(RingMessage, frozen=True):
-    """A client can no longer be reached: end all its requests, including those on their way."""
-
-    client: bytes
-    epoch: int
+    incarnation: int
 
 
 class Control(RingMessage, frozen=True):
@@ -65,7 +78,7 @@ class Control(RingMessage, frozen=True):
 
     client: bytes
     rid: str
-    epoch: int
+    incarnation: int
     op: str
     timeout_s: float = 0.0
     counts: dict[str, float] = {}
@@ -75,18 +88,18 @@ class GrammarLost(RingMessage, frozen=True):
     """The grammar `key` is missing from the ring's directory, or damaged; requests wait for it."""
 
     key: str
-    epoch: int
+    incarnation: int
 
 
 class GrammarMade(RingMessage, frozen=True):
     """The answer to a GrammarLost: the grammar is there again, or `error` says why not."""
 
     key: str
-    epoch: int
+    incarnation: int
     error: ErrorInfo | None = None
 
 
-SchedulerMessage = TokenizedReq | Abort | ClientGone | Control | GrammarMade
+SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade
 
 
 # ---- front <-> compiler ----------------------------------------------------------------------
@@ -184,7 +197,7 @@ class TokenBatch(RingMessage, frozen=True):
     an entry for each column whose req asked for one.
     """
 
-    epoch: int
+    incarnation: int
     handles: list[int] = []
     counts: list[int] = []
     ids: bytes = b""
@@ -201,7 +214,7 @@ class ControlReply(RingMessage, frozen=True):
 
     client: bytes
     rid: str
-    epoch: int
+    incarnation: int
     data: bytes = b"{}"
     error: ErrorInfo | None = None
 
@@ -220,16 +233,49 @@ class Credit(RingMessage, frozen=True):
     epoch: int
 
 
+class TextStopped(RingMessage, frozen=True):
+    """A stop string or pattern has ended the request (client, rid): the scheduler is to end it."""
+
+    client: bytes
+    rid: str
+    epoch: int
+
+
+class ClientGone(RingMessage, frozen=True):
+    """A client can no longer be reached: end all its requests, including those on their way."""
+
+    client: bytes
+    epoch: int
+
+
+class Progress(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What the lost scheduler has reported of the request (client, rid)."""
+
+    client: bytes
+    rid: str
+    reported: Reported
+
+
+class SchedulerLost(RingMessage, frozen=True):
+    """The detokenizer takes nothing any more of schedulers before `incarnation`; what they have
+    reported of its open requests. `more`: the next message continues this one. It follows the
+    credits of all requests that have ended."""
+
+    incarnation: int
+    progress: list[Progress] = []
+    more: bool = False
+
+
 class Pace(RingMessage, frozen=True):
     """How fast the scheduler works; sent several times a second while it has work.
 
-    Of the requests that reached it in this epoch, `left` have left its queue, and `left_tokens` of
+    Of the requests that reached this incarnation, `left` have left its queue, and `left_tokens` of
     their prompts' tokens are computed or cached. A waiting prompt token costs `prompt_token_s`; a
     request, beyond its prompt, `request_s` once all `free_places` of the batch are taken; a
     step `step_s`. Running requests need `running_s` more than they would halfway to their ends.
     """
 
-    epoch: int
+    incarnation: int
     left: int = 0
     left_tokens: int = 0
     prompt_token_s: float = 0.0
@@ -239,7 +285,7 @@ class Pace(RingMessage, frozen=True):
     running_s: float = 0.0
 
 
-FrontNews = Credit | GrammarLost | Pace
+FrontNews = Credit | TextStopped | ClientGone | SchedulerLost | GrammarLost | Pace
 
 
 # ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
@@ -248,7 +294,9 @@ FrontNews = Credit | GrammarLost | Pace
 class RingEvent(RingMessage, frozen=True):
     """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
 
-    A new `epoch` means that a part was lost: everything in flight before it has failed.
+    A new `epoch` means that everything in flight has failed: the tokenizer or the detokenizer was
+    lost. When only the scheduler is lost, `incarnation` grows alone, and requests go on once
+    the next one is ready.
     `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
     are ready: without the gateway or the compiler the ring serves all but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
@@ -260,6 +308,7 @@ class RingEvent(RingMessage, frozen=True):
     parts: dict[str, str]
     reason: str = ""
     dropped: int = 0
+    incarnation: int = 0
 
 
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
