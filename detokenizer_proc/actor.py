@@ -20,7 +20,7 @@ from srt.wire.messages import (
     RingMessage,
     Welcome,
 )
-from srt.wire.parcels import output_batches
+from srt.wire.parcels import output_batches, scheduler_lost_parts
 from srt.wire.ring_messages import ClientGone, ControlReply, DetokenizerMessage, TokenBatch
 
 
@@ -31,19 +31,32 @@ class DetokenizerActor(Actor):
     niceness = 5
 
     async def start(self) -> None:
-        self._core = Detokenizer(load_vocab(resolve_model(self.args.model)), self.epoch)
+        vocab = load_vocab(resolve_model(self.args.model))
+        self._core = Detokenizer(vocab, self.epoch, self.incarnation)
         self._leases = Leases(time.monotonic())
         self._expired: dict[bytes, None] = {}  # in the order of their ends
-        self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
-        self._credits = self.connect(zmq.PUSH, self.ring.credits)
+        self._front = self.connect(zmq.PUSH, self.ring.credits)
         self._tokens = self.bind(zmq.PULL, self.ring.detokenizer)
         self._clients = self.bind(zmq.ROUTER, self.ring.back)
         self.receive(self._tokens, DetokenizerMessage, self._on_scheduler)
         self.receive_from_clients(self._clients, BackMessage, self._on_client)
         self.background(self._watch_leases())
 
-    def new_epoch(self, epoch: int) -> None:
-        self._core.reset(epoch)
+    def new_epoch(self) -> None:
+        self._core.reset(self.epoch, self.incarnation)
+
+    def scheduler_lost(self) -> None:
+        self._lose(self.incarnation)
+
+    def _lose(self, incarnation: int) -> None:
+        """Tell the front what was reported before this incarnation of the scheduler."""
+        if incarnation <= self._core.incarnation:
+            return
+        loss = self._core.scheduler_lost(incarnation)
+        for credit in loss.credits:
+            self.send(self._front, credit)
+        for part in scheduler_lost_parts(incarnation, loss.progress):
+            self.send(self._front, part)
 
     @property
     def in_flight(self) -> int:
@@ -59,20 +72,19 @@ class DetokenizerActor(Actor):
             send_now(self._clients, Welcome(self.epoch), to=client)
 
     def _on_scheduler(self, message: DetokenizerMessage) -> None:
-        if message.epoch != self.epoch:
+        self._lose(message.incarnation)  # it may speak before the ring's event of it comes
+        if message.incarnation != self._core.incarnation:
             return
         if isinstance(message, ControlReply):
-            result = ControlResult(message.rid, message.epoch, message.data, message.error)
+            result = ControlResult(message.rid, self.epoch, message.data, message.error)
             self._deliver(message.client, result)
         elif isinstance(message, TokenBatch):
             self._on_batch(message)
 
     def _on_batch(self, batch: TokenBatch) -> None:
         step = self._core.step(batch)
-        for abort in step.aborts:
-            self.send(self._scheduler, abort)
-        for credit in step.credits:
-            self.send(self._credits, credit)
+        for message in (*step.stopped, *step.credits):
+            self.send(self._front, message)
         for client, outputs in step.outputs.items():
             for part in output_batches(self.epoch, outputs):
                 if not self._deliver(client, part):
@@ -91,7 +103,7 @@ class DetokenizerActor(Actor):
         if len(self._expired) > MAX_EXPIRED_CLIENTS:
             del self._expired[next(iter(self._expired))]
         self._core.drop_client(client)
-        self.send(self._scheduler, ClientGone(client, self.epoch))
+        self.send(self._front, ClientGone(client, self.epoch))
 
     async def _watch_leases(self) -> None:
         while True:

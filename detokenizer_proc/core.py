@@ -1,9 +1,10 @@
-"""The detokenizer without its sockets: scheduler batches in; outputs, aborts and credits out.
+"""The detokenizer without its sockets: scheduler batches in; outputs, ended texts and credits out.
 
 Called by the detokenizer actor once per TokenBatch. A stop found here is final:
 text, ids, logprobs, counts and finish are those of the completing token, and what the scheduler
-still sends for the request only ends it. Invariant: each ReqEnd gives one Credit, and each
-request whose client is there one finish.
+still sends for the request only ends it. When the scheduler is lost, open requests wait for the
+next one's ReqStart. Invariant: each request that has started gets one Credit, at its ReqEnd or at
+the loss of the scheduler after its finish, and if its client is there, one finish.
 """
 
 from collections.abc import Iterator
@@ -13,57 +14,86 @@ from detokenizer_proc.request import Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
 from srt.wire.messages import Output, unpack_ids
-from srt.wire.ring_messages import Abort, Credit, PromptLogprobs, TokenBatch
+from srt.wire.ring_messages import Credit, Progress, PromptLogprobs, TextStopped, TokenBatch
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 
 
 class DetokenizerStep(NamedTuple):
-    """The result of a batch: outputs by client, aborts for the scheduler, credits for the front."""
+    """The result of a batch: outputs by client, and for the front credits and the requests whose
+    text has stopped before the scheduler has ended them."""
 
     outputs: dict[bytes, list[Output]]
-    aborts: list[Abort]
+    stopped: list[TextStopped]
     credits: list[Credit]
 
 
-class Detokenizer:
-    """All requests between their ReqStart and their ReqEnd, by the scheduler's handle."""
+class Loss(NamedTuple):
+    """What the front needs when the scheduler is lost: the credits of requests that had ended, and
+    what was reported of the others."""
 
-    def __init__(self, vocab: Vocab, epoch: int) -> None:
+    credits: list[Credit]
+    progress: list[Progress]
+
+
+class Detokenizer:
+    """All requests between their ReqStart and their ReqEnd, by the scheduler's handle, and those
+    that wait for a scheduler."""
+
+    def __init__(self, vocab: Vocab, epoch: int, incarnation: int) -> None:
         self._visible = vocab.pieces(skip_special_tokens=True)
         self._all = vocab.pieces(skip_special_tokens=False)
-        self._epoch = epoch
         load_tables()  # otherwise all streams would wait for them later
         self._requests: dict[int, Request] = {}
+        self._waiting: dict[tuple[bytes, str], Request] = {}  # by client, rid
+        self.reset(epoch, incarnation)
 
     @property
     def in_flight(self) -> int:
         """Requests that the scheduler has not ended."""
-        return len(self._requests)
+        return len(self._requests) + len(self._waiting)
 
-    def reset(self, epoch: int) -> None:
+    def reset(self, epoch: int, incarnation: int) -> None:
         """Start a new epoch: forget every request."""
-        self._epoch = epoch
+        self._epoch, self.incarnation = epoch, incarnation
         self._requests.clear()
+        self._waiting.clear()
 
     def drop_client(self, client: bytes) -> None:
-        """A client is gone: no more outputs for its requests. Their credits still come."""
+        """A client is gone: no more outputs for its requests. The credits of those that a scheduler
+        has still come; the front ends the others."""
         for request in self._requests.values():
             if request.client == client:
                 request.close()
+        for name in [name for name in self._waiting if name[0] == client]:
+            del self._waiting[name]
+
+    def scheduler_lost(self, incarnation: int) -> Loss:
+        """Schedulers before this incarnation report nothing any more."""
+        self.incarnation = incarnation
+        credits = []
+        for request in self._requests.values():
+            if request.is_open:
+                self._waiting[request.client, request.rid] = request
+            else:
+                credits.append(Credit(request.client, request.rid, self._epoch))
+        self._requests.clear()
+        progress = [Progress(*name, request.reported) for name, request in self._waiting.items()]
+        return Loss(credits, progress)
 
     def step(self, batch: TokenBatch) -> DetokenizerStep:
-        """Process one scheduler step. A batch of another epoch is ignored."""
-        if batch.epoch != self._epoch:
+        """Process one scheduler step. A batch of another incarnation is ignored."""
+        if batch.incarnation != self.incarnation:
             return DetokenizerStep({}, [], [])
         for start in batch.starts:
             pieces = self._visible if start.skip_special_tokens else self._all
-            self._requests[start.handle] = Request(start, pieces)
+            request = self._waiting.pop((start.client, start.rid), None)
+            self._requests[start.handle] = request or Request(start, pieces)
         self._add_prompt_logprobs(batch.prompt_logprobs)
         touched = self._add_tokens(batch)
-        aborts = self._aborts(touched, batch)
+        stopped = self._stopped(touched, batch)
         credits = self._end(batch, touched)
-        return DetokenizerStep(_outputs(touched), aborts, credits)
+        return DetokenizerStep(_outputs(touched), stopped, credits)
 
     def _add_prompt_logprobs(self, chunks: list[PromptLogprobs]) -> None:
         for chunk in chunks:
@@ -87,11 +117,11 @@ class Detokenizer:
                 touched[handle] = request
         return touched
 
-    def _aborts(self, touched: dict[int, Request], batch: TokenBatch) -> list[Abort]:
-        """One abort for each request whose text has just stopped before the scheduler ended it."""
+    def _stopped(self, touched: dict[int, Request], batch: TokenBatch) -> list[TextStopped]:
+        """The requests whose text has just stopped before the scheduler ended it."""
         ended = {end.handle for end in batch.ends}
         return [
-            Abort(request.client, request.rid, self._epoch)
+            TextStopped(request.client, request.rid, self._epoch)
             for handle, request in touched.items()
             if request.finish and handle not in ended
         ]

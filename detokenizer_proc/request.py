@@ -11,7 +11,7 @@ from typing import NamedTuple
 from detokenizer_proc.details import DetailRows
 from detokenizer_proc.text_stream import Stops, TextStream
 from srt.wire.messages import Finish, LogprobDetail, Output
-from srt.wire.ring_messages import PromptLogprobs, ReqStart
+from srt.wire.ring_messages import PromptLogprobs, Reported, ReqStart
 
 
 class Jump(NamedTuple):
@@ -57,6 +57,9 @@ class Request:
         stops = Stops(start.stop, start.stop_regex, start.min_new_tokens, start.no_stop_trim)
         self._text = TextStream(pieces, stops, start.skip_bytes)
         self._unsent = self._nothing()
+        self._ids = bytearray()  # packed: all so far
+        self._is_forced = False  # the last of them
+        self._prompt_logprobs = 0  # where those that have come end
         self._jump_tokens = 0
         self._forward_passes = 0
         self.is_open = True
@@ -73,6 +76,11 @@ class Request:
         return self._start.rid
 
     @property
+    def reported(self) -> Reported:
+        """What the scheduler has reported so far."""
+        return Reported(bytes(self._ids), self._is_forced, self._prompt_logprobs)
+
+    @property
     def takes_tokens(self) -> bool:
         """Whether neither its text nor its client has ended it."""
         return self.is_open and self.finish is None
@@ -84,6 +92,7 @@ class Request:
             return
         if unsent.prompt_start < 0:
             unsent.prompt_start = chunk.start
+        self._prompt_logprobs = chunk.start + len(chunk.ids) // 4
         unsent.prompt_ids += chunk.ids
         unsent.prompt_logprobs += chunk.logprobs
         if unsent.prompt_detail and chunk.detail:
@@ -108,6 +117,8 @@ class Request:
         else:
             self._jump_tokens += added - column.jump.drop
         size = 4 * added
+        self._ids += packed[:size]
+        self._is_forced = column.jump is not None
         unsent.ids += packed[:size]
         if self._start.scoring is not None:
             unsent.logprobs += logprobs[:size]
@@ -119,6 +130,7 @@ class Request:
     def _drop(self, jump: Jump) -> None:
         """Forget the ids that a jump replaces; the client forgets those that were already sent."""
         self._text.replace(jump.drop, jump.skip)
+        del self._ids[len(self._ids) - 4 * jump.drop :]
         unsent = self._unsent
         left = max(0, len(unsent.ids) - 4 * jump.drop)
         unsent.dropped += jump.drop - (len(unsent.ids) - left) // 4
@@ -166,6 +178,7 @@ class Request:
         """Forget everything: nothing more will be sent."""
         self.is_open = False
         self._unsent = self._nothing()
+        self._ids = bytearray()
 
     def _nothing(self) -> _Unsent:
         scoring = self._start.scoring

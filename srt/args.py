@@ -76,6 +76,8 @@ class ServerArgs(Struct, frozen=True):
     grammar_cache_dir: str = "auto"
     disable_jump_forward: bool = False
     drain_timeout: float = 10.0
+    resume_timeout: float = 30.0
+    queue_while_restarting: bool = False
     log_level: str = "info"
     check_invariants: bool = False
     record_trace: str = ""
@@ -129,6 +131,7 @@ class ServerArgs(Struct, frozen=True):
         _require(self.step_target_ms >= 0, "step_target_ms", "must not be negative")
         _require(self.response_store_mib >= 0, "response_store_mib", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
+        _require(self.resume_timeout >= 0, "resume_timeout", "must not be negative")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
         _require(
             0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
@@ -288,6 +291,16 @@ def _add_grammars(group: Any) -> None:
 
 def _add_operation(group: Any) -> None:
     _option(group, "--drain-timeout", "seconds that SIGTERM leaves to requests in flight")
+    _option(
+        group,
+        "--resume-timeout",
+        "seconds that requests wait for another scheduler when theirs has died, before they fail",
+    )
+    _option(
+        group,
+        "--queue-while-restarting",
+        "new requests wait for that scheduler too, instead of getting a 503",
+    )
     levels = ["debug", "info", "warning", "error"]
     _option(group, "--log-level", "how much to log", choices=levels)
     _option(group, "--check-invariants", "check the scheduler's invariants after every step (slow)")

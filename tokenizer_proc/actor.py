@@ -24,17 +24,18 @@ from srt.wire.messages import (
     Tokenized,
 )
 from srt.wire.ring_messages import (
+    ClientGone,
     CompileCounts,
     CompileReply,
-    CompileReq,
     CompilerMessage,
     Credit,
     FrontNews,
     GrammarLost,
-    GrammarMade,
     Pace,
+    RingEvent,
+    SchedulerLost,
+    TextStopped,
 )
-from tokenizer_proc.admission import Admission
 from tokenizer_proc.chat_template import load_template
 from tokenizer_proc.front import Answer, Front, Word
 from tokenizer_proc.grammars import GrammarFinder
@@ -66,6 +67,7 @@ class TokenizerActor(Actor):
             load_template(vocab),
             vocab,
             epoch=self.epoch,
+            incarnation=self.incarnation,
             max_requests=self.args.max_queued_requests,
             max_tokens=self.args.max_queued_tokens,
             max_total_tokens=self.args.max_total_tokens,
@@ -74,6 +76,7 @@ class TokenizerActor(Actor):
             find=self._find,
             max_queue_wait_s=self.args.max_queue_wait,
             special_in_content=self.args.allow_special_tokens_in_content,
+            random_seed=self.args.random_seed,
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
         gc.collect()
@@ -96,8 +99,16 @@ class TokenizerActor(Actor):
         for reader in self._readers:
             reader.close()
 
-    def new_epoch(self, epoch: int) -> None:
-        self._front.reset(epoch)
+    def new_epoch(self) -> None:
+        self._front.reset(self.epoch, self.incarnation)
+
+    def scheduler_lost(self) -> None:
+        for answer in self._front.dispatch.scheduler_lost(self.incarnation):
+            self._answer(answer)
+
+    def hear(self, event: RingEvent) -> None:
+        self._front.dispatch.hear(event.incarnation, event.parts["scheduler"] == "ready")
+        self._send_on()
 
     def drain(self) -> None:
         self._front.drain()
@@ -110,32 +121,40 @@ class TokenizerActor(Actor):
         if isinstance(message, AbortReq):
             self._abort(client, message)
         elif isinstance(message, ControlReq):
-            control = self._front.control(client, message)
-            if isinstance(control, Refused):
-                self._reply(client, control)
-            else:
-                self.send(self._scheduler, control)
+            refused = self._front.control(client, message)
+            if refused is not None:
+                self._reply(client, refused)
         else:
             word = self._front.submit(client, message, time.monotonic())
             if word is None:
                 self._has_text.set()
             else:
                 self._say(client, word)
+        self._send_on()
 
     def _on_news(self, message: FrontNews) -> None:
-        if isinstance(message, Credit):
-            self._front.credit(message)
-        elif isinstance(message, Pace):
-            self._front.pace(message)
-        else:
-            self._find_lost(message)
+        match message:
+            case Credit():
+                self._front.dispatch.credit(message)
+            case Pace():
+                self._front.dispatch.pace(message)
+            case TextStopped():
+                self._front.dispatch.text_stopped(message)
+            case ClientGone():
+                self._front.dispatch.client_gone(message)
+            case SchedulerLost():
+                for answer in self._front.dispatch.settle(message):
+                    self._answer(answer)
+            case GrammarLost():
+                question = self._front.grammar_lost(message, time.monotonic())
+                if question is not None:
+                    send_now(self._compiler, question)
+        self._send_on()
 
-    def _find_lost(self, message: GrammarLost) -> None:
-        answer = self._front.lost(message, time.monotonic())
-        if isinstance(answer, CompileReq):
-            send_now(self._compiler, answer)
-        elif answer is not None:
-            self._answer(answer)
+    def _send_on(self) -> None:
+        """Send what the front has for the scheduler."""
+        for message in self._front.dispatch.take():
+            self.send(self._scheduler, message)
 
     async def _read_texts(self, reader: Reader) -> None:
         """One of the tasks that have texts read, one piece at a time."""
@@ -162,17 +181,15 @@ class TokenizerActor(Actor):
             send_now(self._compiler, word.question)
 
     def _abort(self, client: bytes, req: AbortReq) -> None:
-        abort = self._front.abort(client, req)
-        if isinstance(abort, Admission | Refused):
-            self._answer((client, abort))
-        elif abort is not None:
-            self.send(self._scheduler, abort)
+        answer = self._front.abort(client, req)
+        if answer is not None:
+            self._answer((client, answer))
         self._cancel()
 
     def _on_compiler(self, message: CompilerMessage) -> None:
         self._front.hear(time.monotonic())
         if isinstance(message, CompileReply):
-            for answer in self._front.compiled(message):
+            for answer in self._front.compiled(message, time.monotonic()):
                 self._answer(answer)
         elif isinstance(message, CompileCounts):
             self._front.count(message)
@@ -180,6 +197,7 @@ class TokenizerActor(Actor):
             self._find.refresh()
             for question in self._front.unanswered():
                 send_now(self._compiler, question)
+        self._send_on()
 
     async def _expire(self) -> None:
         while True:
@@ -187,6 +205,7 @@ class TokenizerActor(Actor):
             for answer in self._front.expire(time.monotonic()):
                 self._answer(answer)
             self._cancel()
+            self._send_on()
 
     def _cancel(self) -> None:
         """Tell the compiler what nobody waits for any more; if it cannot be reached, it has
@@ -198,11 +217,8 @@ class TokenizerActor(Actor):
         client, word = answer
         if isinstance(word, Refused):
             self._reply(client, word)
-        elif isinstance(word, GrammarMade):
-            self.send(self._scheduler, word)
         else:
-            for part in word.parts:
-                self.send(self._scheduler, part)
+            self._send_on()
             self._reply(client, word.admitted)
 
     def _reply(self, client: bytes, message: FrontReply) -> None:

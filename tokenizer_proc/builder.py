@@ -74,7 +74,7 @@ class Builder:
         return TokenizedReq(
             client=client,
             rid=req.rid,
-            epoch=req.epoch,
+            incarnation=0,  # the relay's to say
             input_ids=reading.ids[: 4 * kept],
             sampling=_unconstrained(req.sampling),
             eos_ids=[] if req.sampling.ignore_eos else list(self._vocab.eos_ids),

@@ -1,11 +1,12 @@
 """Admission: checks each request, has its text read, and keeps the bounds on what is in flight.
 
-The tokenizer actor calls `Front` with decoded messages and sends what it returns. No I/O, no
-clock. A request with text waits for its turn (`take_text`), is read elsewhere by `read`, and comes
-back (`has_read`). Invariant: an admitted request holds its place (one request, its prompt tokens)
-until its Credit comes or the epoch changes, a waiting or parked one until it is refused or aborted;
-a refused one holds nothing. A score is as many requests as it has continuations, and a request for
-n samples is n of them: admitted together or not at all.
+The tokenizer actor calls `Front` with decoded messages, sends what it returns to clients, and what
+`dispatch` has to the scheduler. No I/O, no clock. A request with text waits for its turn
+(`take_text`), is read elsewhere by `read`, and comes back (`has_read`). Invariant: an admitted
+request holds its place (one request, its prompt tokens) until its Credit comes or the epoch
+changes, a waiting or parked one until it is refused or aborted; a refused one holds nothing. A
+score is as many requests as it has continuations, and a request for n samples is n of them:
+admitted together or not at all.
 """
 
 from collections.abc import Callable
@@ -35,21 +36,19 @@ from srt.wire.messages import (
     TokenizeReq,
 )
 from srt.wire.ring_messages import (
-    Abort,
     CompileCancel,
     CompileCounts,
     CompileReply,
     CompileReq,
     Control,
-    Credit,
     GrammarLost,
     GrammarMade,
-    Pace,
 )
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.checks import check_control, check_generate, check_names
+from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.grammars import KnownGrammars, compile_error
 from tokenizer_proc.parking import Parked, Parking, Recall
 from tokenizer_proc.places import Places
@@ -64,13 +63,13 @@ from tokenizer_proc.reading import (
     has_text,
     num_chars,
 )
+from tokenizer_proc.relay import Relay
 from tokenizer_proc.scoring import ScoreReader
 from tokenizer_proc.turns import Piece, Question, TextReq, Turns, rids_of
 
 _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
-# With the client that gets it; a GrammarMade is the scheduler's.
-Answer = tuple[bytes, Admission | Refused | GrammarMade]
+Answer = tuple[bytes, Admission | Refused]  # with the client that gets it
 Word = Admission | Parked | Refused | Tokenized | Captured  # what becomes of a request
 
 
@@ -93,6 +92,7 @@ class Front:
         vocab: Vocab,
         *,
         epoch: int,
+        incarnation: int,
         max_requests: int,
         max_tokens: int,
         max_total_tokens: int,
@@ -101,6 +101,7 @@ class Front:
         find: Callable[[Constraint], str],
         max_queue_wait_s: float = 0.0,
         special_in_content: bool = False,
+        random_seed: int = -1,
     ) -> None:
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
@@ -113,9 +114,10 @@ class Front:
         self._epoch = epoch
         self._draining = False
         self._places = Places(max_requests, max_tokens)
+        self._wait, self._relay = QueueWait(max_queue_wait_s), Relay(incarnation, random_seed)
+        self.dispatch = Dispatch(epoch, self._places, self._wait, self._relay)
         self._turns = Turns()
         self._parking = Parking(max_compile_wait_s, max_silence_s)
-        self._wait = QueueWait(max_queue_wait_s)
         self._find, self._known = find, KnownGrammars()
         self._num_found = 0
         self._compile_counts: dict[str, float] = {}
@@ -182,12 +184,12 @@ class Front:
             self._places.fill(client, part.rid, prompt_tokens(part))
         admission = admission.until(piece.deadline_s)
         if constraint is None:
-            return self._hand_on(without(admission, piece.aborted))
+            return self._hand_on(without(admission, piece.aborted), now)
         key = self._find(constraint)
         if key:
             self._num_found += 1
             made = self._with_grammar(admission, constraint, key)
-            return self._hand_on(without(made, piece.aborted))
+            return self._hand_on(without(made, piece.aborted), now)
         asker, epoch = client + b"/" + req.tenant.encode(), self._epoch
         parked = self._parking.park(admission, constraint, asker=asker, epoch=epoch, now=now)
         for number in piece.aborted:  # not all of them: then it would be gone
@@ -199,25 +201,15 @@ class Front:
         self._places.free(piece.client, piece.rids)
         return Refused(piece.req.rid, piece.req.epoch, error)
 
-    def _hand_on(self, admission: Admission) -> Admission:
-        """Count a request that goes to the scheduler now: later ones wait for it."""
-        self._wait.enter(admission.parts)
+    def _hand_on(self, admission: Admission, now: float) -> Admission:
+        """Send a request to the scheduler; later ones wait for it."""
+        self.dispatch.hand_on(admission, now)
         return admission
 
-    def credit(self, credit: Credit) -> None:
-        """Free the places of an ended request. Unknown ones and other epochs' are ignored."""
-        if credit.epoch == self._epoch:
-            self._places.free(credit.client, [credit.rid])
-
-    def pace(self, pace: Pace) -> None:
-        """Take the scheduler's current pace."""
-        if pace.epoch == self._epoch:
-            self._wait.update(pace)
-
-    def abort(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
-        """What to send to the scheduler, if the request is in flight: its credit comes later. One
-        that waits or is parked ends here; with its last sample it is answered as admitted, so that
-        its client learns of it.
+    def abort(self, client: bytes, req: AbortReq) -> Admission | Refused | None:
+        """End a request. One that the scheduler has gets its credit later; one that waits or is
+        parked ends here; with its last sample it is answered as admitted, so that its client learns
+        of it.
         """
         name = (client, req.rid)
         if req.epoch != self._epoch:
@@ -228,7 +220,8 @@ class Front:
         if name not in self._places:
             return None
         if not self._parking.holds(*name):
-            return Abort(client, req.rid, self._epoch)
+            self._relay.abort(client, req.rid)
+            return None
         self._places.free(client, [req.rid])
         return self._parking.abort(*name)
 
@@ -245,15 +238,16 @@ class Front:
             return Admission(Admitted(req.rid, req.epoch, 0, aborted=piece.aborted), [])
         return Refused(req.rid, req.epoch, _ABORTED) if is_score else None
 
-    def control(self, client: bytes, req: ControlReq) -> Control | Refused:
-        """Check an operation for the scheduler. A draining server still takes it."""
+    def control(self, client: bytes, req: ControlReq) -> Refused | None:
+        """Check an operation and send it to the scheduler. A draining server still takes it."""
         try:
             self._check_epoch(req.epoch)
             check_control(req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         counts = self._counts() if req.op == "stats" else {}
-        return Control(client, req.rid, self._epoch, req.op, req.timeout_s, counts)
+        self.dispatch.control(Control(client, req.rid, 0, req.op, req.timeout_s, counts))
+        return None
 
     def _counts(self) -> dict[str, float]:
         counts = {
@@ -269,26 +263,30 @@ class Front:
 
     # ---- grammars ------------------------------------------------------------------------------
 
-    def compiled(self, reply: CompileReply) -> list[Answer]:
+    def compiled(self, reply: CompileReply, now: float) -> list[Answer]:
         """Admit or refuse those that waited for this reply."""
         if reply.epoch != self._epoch:
             return []
         return [
-            self._refuse_parked(party, compile_error(reply.error, constraint))
-            if reply.error is not None
-            else self._go_on(party, constraint, reply.key)
+            answer
             for party, constraint in self._parking.take_compiled(reply.id)
+            for answer in (
+                self._refuse_parked(party, compile_error(reply.error, constraint))
+                if reply.error is not None
+                else self._go_on(party, constraint, reply.key, now)
+            )
         ]
 
-    def lost(self, message: GrammarLost, now: float) -> Answer | CompileReq | None:
+    def grammar_lost(self, message: GrammarLost, now: float) -> CompileReq | None:
         """A grammar is missing at the scheduler: what to ask the compiler, unless it is asked
-        already, or the answer if the constraint is not known any more."""
-        if message.epoch != self._epoch:
+        already, or the constraint is not known any more."""
+        if message.incarnation != self._relay.incarnation:
             return None
         constraint, recall = self._known.get(message.key), Recall(message.key)
         if constraint is None:
             error = ErrorInfo(UNAVAILABLE, "the compiled grammar was removed", retryable=True)
-            return self._refuse_parked(recall, error)
+            self._refuse_parked(recall, error)
+            return None
         parked = self._parking.park(recall, constraint, asker=b"", epoch=self._epoch, now=now)
         return parked.question
 
@@ -318,33 +316,37 @@ class Front:
         error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
         return [
             *((piece.client, self._refuse(piece, TIMED_OUT_EARLY)) for piece in pieces),
-            *(self._refuse_parked(party, TIMED_OUT_EARLY) for party in late),
-            *(self._refuse_parked(party, error) for party in expired),
+            *(answer for party in late for answer in self._refuse_parked(party, TIMED_OUT_EARLY)),
+            *(answer for party in expired for answer in self._refuse_parked(party, error)),
         ]
 
-    def _go_on(self, party: Admission | Recall, constraint: Constraint, key: str) -> Answer:
+    def _go_on(
+        self, party: Admission | Recall, constraint: Constraint, key: str, now: float
+    ) -> list[Answer]:
         """Admit those whose grammar is ready. A recalled grammar keeps its key, which running
         requests have."""
         if isinstance(party, Recall):
             error = None
             if key != party.key:  # by a compiler with other code
                 error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
-            return b"", GrammarMade(party.key, self._epoch, error)
-        admission = self._hand_on(self._with_grammar(party, constraint, key))
-        return admission.parts[0].client, admission
+            self._relay.tell(GrammarMade(party.key, 0, error))
+            return []
+        admission = self._hand_on(self._with_grammar(party, constraint, key), now)
+        return [(admission.parts[0].client, admission)]
 
     def _with_grammar(self, admission: Admission, constraint: Constraint, key: str) -> Admission:
         self._known.add(key, constraint)
         parts = [replace(part, grammar=key) for part in admission.parts]
         return Admission(admission.admitted, parts)
 
-    def _refuse_parked(self, party: Admission | Recall, error: ErrorInfo) -> Answer:
+    def _refuse_parked(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
         """Refuse a parked request."""
         if isinstance(party, Recall):
-            return b"", GrammarMade(party.key, self._epoch, error)
+            self._relay.tell(GrammarMade(party.key, 0, error))
+            return []
         client = party.parts[0].client
         self._places.free(client, [part.rid for part in party.parts])
-        return client, Refused(party.admitted.rid, self._epoch, error)
+        return [(client, Refused(party.admitted.rid, self._epoch, error))]
 
     # ---- the ring ------------------------------------------------------------------------------
 
@@ -352,11 +354,10 @@ class Front:
         """Refuse every later request; those in flight go on."""
         self._draining = True
 
-    def reset(self, epoch: int) -> None:
+    def reset(self, epoch: int, incarnation: int) -> None:
         """Start a new epoch: everything that was in flight has failed."""
         self._epoch = epoch
-        self._places.clear()
-        self._wait.reset()
+        self.dispatch.reset(epoch, incarnation)
         self._parking.clear()
         self._turns.clear()
 

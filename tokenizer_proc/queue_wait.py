@@ -11,7 +11,7 @@ from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
 from srt.wire.ring_messages import Pace, TokenizedReq
 
-_AT_REST = Pace(epoch=0)
+_AT_REST = Pace(incarnation=0)
 SLACK = 1.25  # a wait may become this many times the expected one: machines slow down
 
 

@@ -43,7 +43,7 @@ class ScorePrompts(NamedTuple):
             TokenizedReq(
                 client=client,
                 rid=score_rid(req.rid, i),
-                epoch=req.epoch,
+                incarnation=0,  # the relay's to say
                 input_ids=pack_ids(sequence),
                 sampling=_SAMPLING,
                 scoring=Scoring(start=self.start),

@@ -159,7 +159,7 @@ class RingLink:
 
     def abort(self, wire_ids: Iterable[str]) -> None:
         """End those of these requests that the server has."""
-        if self.is_ready:
+        if self._event is not None and self.epoch == self._event.epoch:
             for wire_id in wire_ids:
                 send_now(self._front, AbortReq(wire_id, self.epoch))
 

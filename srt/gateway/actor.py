@@ -48,7 +48,7 @@ class GatewayActor(Actor):
         await self._server.stop()
         await self._client.close()
 
-    def new_epoch(self, epoch: int) -> None:
+    def new_epoch(self) -> None:
         pass  # the client has received it too
 
     def _facts(self, files: ModelFiles, vocab: Vocab) -> GatewayInfo:

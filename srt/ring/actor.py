@@ -47,11 +47,14 @@ class Actor:
     name = "actor"
     niceness = 0
 
-    def __init__(self, ring: Ring, epoch: int, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, ring: Ring, epoch: int, incarnation: int, arguments: Sequence[str] = ()
+    ) -> None:
         """`arguments` are those that the supervisor gives to this part only."""
         self.ring = ring
         self.arguments = arguments
         self.epoch = epoch
+        self.incarnation = incarnation  # of the scheduler
         self.args: ServerArgs = ring.read_args()
         self.context = RingContext()
         self.info: dict[str, Any] = {}
@@ -69,9 +72,16 @@ class Actor:
     async def stop(self) -> None:
         """Release what `start` took, within a second or two."""
 
-    def new_epoch(self, epoch: int) -> None:
-        """A part was lost: forget every request."""
+    def new_epoch(self) -> None:
+        """The tokenizer or the detokenizer was lost: forget every request. The scheduler has a new
+        incarnation too, whether it was lost or not."""
         raise NotImplementedError
+
+    def scheduler_lost(self) -> None:
+        """Only the scheduler was lost: the next one has a new incarnation."""
+
+    def hear(self, event: RingEvent) -> None:
+        """The ring's state, after everything else that the event means."""
 
     def drain(self) -> None:
         """The server is stopping: take no new requests."""
@@ -80,6 +90,11 @@ class Actor:
     def in_flight(self) -> int:
         """Requests that this part still holds."""
         return 0
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether this process has done work that it was started for."""
+        return False
 
     # ---- for subclasses ------------------------------------------------------------------------
 
@@ -157,12 +172,17 @@ class Actor:
         self._stopping.set()
 
     def _on_event(self, event: RingEvent, ctl: RingSocket) -> None:
+        lost = event.incarnation > self.incarnation
+        self.incarnation = max(event.incarnation, self.incarnation)
         if event.epoch > self.epoch:
             self.epoch = event.epoch
-            self.new_epoch(event.epoch)
+            self.new_epoch()
             self._send_beat(ctl)
+        elif lost:
+            self.scheduler_lost()
         if event.draining:
             self.drain()
+        self.hear(event)
 
     async def _beat(self, ctl: RingSocket) -> None:
         while True:
@@ -173,22 +193,30 @@ class Actor:
 
     def _send_beat(self, ctl: RingSocket) -> None:
         """Mostly changes only: each message wakes another process, and a step waits for that."""
-        dropped = self.dropped.count
-        beat = Heartbeat(self.name, os.getpid(), self.epoch, self.in_flight, self.info, dropped)
+        beat = Heartbeat(
+            self.name,
+            os.getpid(),
+            self.epoch,
+            self.in_flight,
+            self.info,
+            self.dropped.count,
+            self.has_progressed,
+        )
         if beat != self._last_beat and send_now(ctl, beat):
             self._last_beat = beat
 
 
 def run_actor(actor: type[Actor]) -> None:
-    """Run a child process from its command line (ring directory, epoch, death pipe) to its end."""
-    directory, epoch, death_fd = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    """Run a child process from its command line (ring directory, epoch, incarnation, death pipe) to
+    its end."""
+    directory, (epoch, incarnation, death_fd) = sys.argv[1], map(int, sys.argv[2:5])
     _die_with_parent(directory, death_fd)
     ring = Ring(Path(directory))
     set_up_logging(actor.name, ring.read_args().log_level)
     os.nice(actor.niceness)
 
     async def live() -> None:
-        await actor(ring, epoch, sys.argv[4:]).run()
+        await actor(ring, epoch, incarnation, sys.argv[5:]).run()
 
     status = 0
     try:

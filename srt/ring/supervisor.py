@@ -1,10 +1,12 @@
 """Starts the ring's processes, notices their deaths, restarts them, and brings them down.
 
-The launcher runs it. When a part of the ring dies, every request in flight is lost: the
-supervisor raises the epoch and publishes it at once, so that each client fails its own requests
-and each surviving part forgets them, without any help from the broken ring. The gateway is a
-client, not a part: its death costs only its own connections. The compiler's costs nothing: what
-waits for it is asked again. The launcher's "ready" waits for both, the ring's for neither.
+The launcher runs it. When the tokenizer or the detokenizer dies, every request in flight is lost:
+the supervisor raises the epoch and publishes it at once, so that each client fails its own requests
+and each surviving part forgets them, without any help from the broken ring. When the scheduler
+dies, only its incarnation is raised: the requests go on at the next one, unless there is none
+within --resume-timeout, which ends the epoch. The gateway is a client, not a part: its death costs
+only its own connections. The compiler's costs nothing: what waits for it is asked again. The
+launcher's "ready" waits for both, the ring's for neither.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ MODULES = {
 }
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
-MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S
+MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
+SCHEDULER = "scheduler"
 COMPILER = "compiler"  # always restarted once it has served: constraints are users' input
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
@@ -65,6 +68,7 @@ class Child:
     started_at: float = 0.0
     restarts: int = 0
     has_served: bool = False
+    made_progress: bool = False  # since its start
     beat: Heartbeat | None = None
     info: dict[str, Any] = field(default_factory=dict)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,6 +83,7 @@ class Supervisor:
         self.ring: Ring = create_ring(args.ring_dir)
         self.ring.write_args(args)
         self._epoch = 1
+        self._incarnation = 1
         self._draining = False
         self._reason = ""
         self._failure: str | None = None
@@ -87,6 +92,7 @@ class Supervisor:
         self._children = {part: Child(part) for part in parts}
         self._death_pipe = os.pipe()
         self._changed = asyncio.Event()
+        self._has_scheduler = asyncio.Event()  # one that is ready
         self._stop = asyncio.Event()
         self._forced = asyncio.Event()
         self._dropped = Dropped()
@@ -95,7 +101,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether every part of the ring serves this epoch."""
+        """Whether every part of the ring serves this epoch, or requests wait for the scheduler."""
         return all(self._serves(self._children[part]) for part in RING_PARTS)
 
     @property
@@ -143,7 +149,8 @@ class Supervisor:
     def _start(self, child: Child) -> None:
         read_end = self._death_pipe[0]
         command = [sys.executable, "-m", MODULES[child.part]]
-        command += [str(self.ring.directory), str(self._epoch), str(read_end)]
+        numbers = (self._epoch, self._incarnation, read_end)
+        command += [str(self.ring.directory), *map(str, numbers)]
         fds = [read_end]
         if child.part == "gateway" and self._listener is not None:
             fds.append(self._listener.fileno())
@@ -157,6 +164,7 @@ class Supervisor:
         )
         child.exited.clear()
         child.state, child.started_at, child.beat = "starting", time.monotonic(), None
+        child.made_progress = False
         pidfd = os.pidfd_open(child.process.pid)
         loop = asyncio.get_running_loop()
         loop.add_reader(pidfd, self._on_exit, child, child.process, pidfd)
@@ -170,25 +178,37 @@ class Supervisor:
         child.state, child.beat = "dead", None
         if self._closing:
             return
-        if self._stop.is_set():  # while draining: it held requests, now lost: no need to wait
-            self._epoch += child.part in RING_PARTS
-            self._reason = f"{child.part} died ({_describe(status)})"
-            self._changed.set()
-            if child.part != COMPILER:
+        self._reason = f"{child.part} died ({_describe(status)})"
+        if child.part in RING_PARTS:
+            self._incarnation += 1
+            self._epoch += child.part != SCHEDULER
+        self._changed.set()
+        if self._stop.is_set() and child.part != SCHEDULER:  # while draining
+            if child.part != COMPILER:  # the requests that it held are lost: no need to wait
                 self._forced.set()
             return
-        self._reason = f"{child.part} died ({_describe(status)})"
         if status == EXIT_CONFIG:
             self._fail(f"{child.part} cannot run with these arguments (see above)")
             return
         log.warning("%s; restarting it", self._reason)
-        if child.part in RING_PARTS:
-            self._epoch += 1
-        self._changed.set()
         self._tasks.start(self._restart(child))
+        if child.part == SCHEDULER and self._has_scheduler.is_set():
+            self._has_scheduler.clear()
+            self._tasks.start(self._give_up())
+
+    async def _give_up(self) -> None:
+        """End what waits for a scheduler if none is ready in time."""
+        try:
+            async with asyncio.timeout(self._args.resume_timeout):
+                await self._has_scheduler.wait()
+        except TimeoutError:
+            self._incarnation += 1
+            self._epoch += 1
+            self._reason += f", and no other was ready within {self._args.resume_timeout:g} s"
+            self._changed.set()
 
     async def _restart(self, child: Child) -> None:
-        if time.monotonic() - child.started_at > HEALTHY_AFTER_S:
+        if child.made_progress or time.monotonic() - child.started_at > HEALTHY_AFTER_S:
             child.restarts = 0
         child.restarts += 1
         if child.restarts > MAX_RESTARTS and not (child.part == COMPILER and child.has_served):
@@ -196,7 +216,7 @@ class Supervisor:
             return
         doublings = min(child.restarts, MAX_RESTARTS) - 1
         await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**doublings))
-        if not self._stop.is_set():
+        if not self._stop.is_set() or (child.part == SCHEDULER and not self._closing):
             self._start(child)
 
     def _fail(self, why: str) -> None:
@@ -216,8 +236,11 @@ class Supervisor:
             before = self._event()
             child.beat = beat
             child.info = beat.info
+            child.made_progress |= beat.has_progressed
             if child.state == "starting":
                 child.state, child.has_served = "ready", True
+                if child.part == SCHEDULER:
+                    self._has_scheduler.set()
             if self._event() != before:  # most beats report nothing new
                 self._changed.set()
 
@@ -245,9 +268,19 @@ class Supervisor:
         parts = {child.part: child.state for child in self._children.values()}
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
-        return RingEvent(self._epoch, self.ready, self._draining, parts, self._reason, dropped)
+        return RingEvent(
+            self._epoch,
+            self.ready,
+            self._draining,
+            parts,
+            self._reason,
+            dropped,
+            self._incarnation,
+        )
 
     def _serves(self, child: Child) -> bool:
+        if child.part == SCHEDULER and self._args.queue_while_restarting and child.has_served:
+            return True
         return child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch
 
     async def _wait_until_ready(self, on_ready: Any) -> None:

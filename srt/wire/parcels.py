@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from srt.wire.messages import LogprobDetail, Output, OutputBatch
-from srt.wire.ring_messages import PromptLogprobs, TokenBatch
+from srt.wire.ring_messages import Progress, PromptLogprobs, SchedulerLost, TokenBatch
 
 PARCEL_BYTES = 16 * 1024 * 1024  # approximately; texts and headers come on top
 _ID_BYTES = 4
@@ -46,6 +46,19 @@ def output_batches(epoch: int, outputs: list[Output]) -> Iterator[OutputBatch]:
             held.append(part)
             size += added
     yield OutputBatch(epoch, held)
+
+
+def scheduler_lost_parts(incarnation: int, progress: list[Progress]) -> Iterator[SchedulerLost]:
+    """What was reported of all requests, in one message or several."""
+    held, size = list[Progress](), 0
+    for each in progress:
+        added = _HEAD_BYTES + len(each.reported.ids)
+        if held and size + added > PARCEL_BYTES:
+            yield SchedulerLost(incarnation, held, more=True)
+            held, size = [], 0
+        held.append(each)
+        size += added
+    yield SchedulerLost(incarnation, held)
 
 
 def _prompt_parts(whole: PromptLogprobs) -> Iterator[PromptLogprobs]:

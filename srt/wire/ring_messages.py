@@ -18,8 +18,8 @@ from srt.wire.sampling import SamplingParams, Scoring
 
 class Reported(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What schedulers that are lost have reported of a request: its output `ids` (packed), whether
-    the last of them was `forced` by a grammar, and the log-probabilities of the first
-    `prompt_logprobs` positions of its prompt. The next one continues from there, or ends it if it was `aborted`."""
+    the last of them was `forced` by a grammar, and the log-probabilities of its prompt before
+    position `prompt_logprobs`. The next one continues from there, or ends it if it is `aborted`."""
 
     ids: bytes = b""
     forced: bool = False
@@ -320,6 +320,7 @@ class Heartbeat(RingMessage, frozen=True):
 
     `in_flight` counts the requests the part still holds (the front's count decides a drain).
     `info` holds facts for the start-up log. `dropped` messages could not be understood.
+    `has_progressed`: it has done work that it was started for.
     """
 
     part: str
@@ -328,3 +329,4 @@ class Heartbeat(RingMessage, frozen=True):
     in_flight: int = 0
     info: dict[str, Any] = {}
     dropped: int = 0
+    has_progressed: bool = False

@@ -98,8 +98,8 @@ class CompilerActor(Actor):
         self._service.close()
         await self._children.close()
 
-    def new_epoch(self, epoch: int) -> None:
-        self._service.reset(epoch)
+    def new_epoch(self) -> None:
+        self._service.reset(self.epoch)
         self._told = None  # to a front that may have started anew
 
     def _on_request(self, req: CompilerRequest) -> None:

@@ -21,6 +21,7 @@ def ring_state(ring: RingEvent | None) -> RingState | None:
         epoch=ring.epoch,
         parts=ring.parts,
         reason=ring.reason,
+        incarnation=ring.incarnation,
     )
 
 

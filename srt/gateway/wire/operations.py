@@ -77,13 +77,15 @@ class TokenizerInfo(Struct, frozen=True, kw_only=True):
 
 
 class RingState(Struct, frozen=True, kw_only=True):
-    """The ring as last heard; `parts` are its processes."""
+    """The ring as last heard; `parts` are its processes. `epoch` grows when everything in flight
+    has failed, `incarnation` also when the scheduler was lost, whose requests then go on."""
 
     ready: bool
     draining: bool
     epoch: int
     parts: dict[str, str]
     reason: str
+    incarnation: int
 
 
 class Health(Struct, frozen=True, kw_only=True):
