@@ -97,7 +97,7 @@ def run_batch(lab: Laboratory, compiled: CompiledGrammar | None, seed: int) -> P
         wire = TokenizedReq(
             client=b"c",
             rid=str(i),
-            epoch=0,
+            incarnation=0,
             input_ids=pack_ids(prompt),
             sampling=sampling,
             eos_ids=[] if compiled is None else list(lab.vocab.eos_ids),

@@ -71,7 +71,7 @@ class Laboratory:
             wire = TokenizedReq(
                 client=b"c",
                 rid=str(i),
-                epoch=0,
+                incarnation=0,
                 input_ids=pack_ids(job.prompt),
                 sampling=job.sampling,
                 eos_ids=list(self.vocab.eos_ids),
@@ -103,7 +103,7 @@ class Laboratory:
             wire = TokenizedReq(
                 client=b"c",
                 rid=str(i),
-                epoch=0,
+                incarnation=0,
                 input_ids=pack_ids(ids),
                 sampling=SamplingParams(max_new_tokens=0),
                 scoring=Scoring(start=len(prompt)),

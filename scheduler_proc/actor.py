@@ -52,7 +52,6 @@ from srt.wire.errors import ErrorInfo
 from srt.wire.parcels import token_batches
 from srt.wire.ring_messages import (
     Abort,
-    ClientGone,
     Control,
     ControlReply,
     GrammarLost,
@@ -109,21 +108,25 @@ class SchedulerActor(Actor):
         self._grammars.close()
         self._compute.close()
 
-    def new_epoch(self, epoch: int) -> None:
+    def new_epoch(self) -> None:
         self._controls.clear()
         self._intake.clear()
         with self._core_lock:
-            self._core.reset(epoch)
+            self._core.reset(self.incarnation)
             self._pace.reset()
 
     def _make_core(self, config: SchedulerConfig) -> Scheduler:
-        """Recorded if a trace is asked for; after a restart the epoch is appended to its file, so
-        that the trace of a crash survives it."""
+        """Recorded if a trace is asked for; after a restart the incarnation is appended to its
+        file, so that the trace of a crash survives it."""
         path = self.args.record_trace
         if not path:
-            return Scheduler(config, self.epoch)
-        path = f"{path}.{self.epoch}" if self.epoch > 1 else path
-        return RecordedScheduler(config, self.epoch, path)
+            return Scheduler(config, self.incarnation)
+        path = f"{path}.{self.incarnation}" if self.incarnation > 1 else path
+        return RecordedScheduler(config, self.incarnation, path)
+
+    @property
+    def has_progressed(self) -> bool:
+        return self._core.counters.forward_steps > 0
 
     @property
     def in_flight(self) -> int:
@@ -147,7 +150,7 @@ class SchedulerActor(Actor):
     # ---- messages ------------------------------------------------------------------------------
 
     def _on_message(self, message: SchedulerMessage) -> None:
-        if message.epoch != self.epoch:
+        if message.incarnation != self.incarnation:
             return
         with self._core_lock:
             if isinstance(message, Control):
@@ -171,7 +174,7 @@ class SchedulerActor(Actor):
 
     def _enter(
         self,
-        message: TokenizedReq | Abort | ClientGone,
+        message: TokenizedReq | Abort,
         grammar: Grammar | None = None,
         retokeniser: Retokeniser | None = None,
     ) -> None:
@@ -179,22 +182,20 @@ class SchedulerActor(Actor):
         with self._core_lock:
             if isinstance(message, TokenizedReq):
                 self._core.add(message, time.monotonic(), grammar, retokeniser)
-            elif isinstance(message, Abort):
-                self._core.abort(message)
             else:
-                self._core.drop_client(message.client)
+                self._core.abort(message)
             self._tell()
         self._wake.set()
 
     def _recall(self, key: str) -> None:
         """Ask the front to have a grammar made again."""
-        self.send(self._front, GrammarLost(key, self.epoch))
+        self.send(self._front, GrammarLost(key, self.incarnation))
 
     def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
         """End a request whose grammar cannot be loaded."""
         with self._core_lock:
             self._core.add(_without_grammar(req), time.monotonic())
-            self._core.abort(Abort(req.client, req.rid, req.epoch), error)
+            self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
             self._tell()
 
     def _shared(self) -> Shared:

@@ -1,6 +1,6 @@
 """Operations on the scheduler that clients ask for: its statistics, and emptying the cache.
 
-The scheduler's actor owns one. Invariant: each Control is answered once, or its epoch ends.
+The scheduler's actor owns one. Invariant: each Control is answered once, or its incarnation ends.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Controls:
         self._pending.clear()
 
     def clear(self) -> None:
-        """A new epoch: forget what waits."""
+        """A new incarnation: forget what waits."""
         for pending in self._pending.values():
             pending.timer.cancel()
         self._pending.clear()
@@ -77,7 +77,7 @@ class Controls:
     def _answer(
         self, control: Control, data: bytes = b"{}", error: ErrorInfo | None = None
     ) -> None:
-        self._reply(ControlReply(control.client, control.rid, control.epoch, data, error))
+        self._reply(ControlReply(control.client, control.rid, control.incarnation, data, error))
 
 
 def _key(control: Control) -> str:

@@ -20,7 +20,7 @@ from scheduler_proc.grammar.store import GrammarStore
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import unpack_ids
-from srt.wire.ring_messages import Abort, ClientGone, GrammarMade, TokenizedReq
+from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +66,8 @@ class GrammarIntake:
         self._waiting.append(waiting)
         waiting.task = self._tasks.start(self._load(waiting))
 
-    def take(self, message: Abort | ClientGone) -> list[TokenizedReq]:
-        """Remove the requests that a message ends."""
+    def take(self, message: Abort) -> list[TokenizedReq]:
+        """Remove the request that a message ends, if it is here."""
         taken = [waiting for waiting in self._waiting if _is_meant(waiting.req, message)]
         for waiting in taken:
             self._remove(waiting)
@@ -80,7 +80,7 @@ class GrammarIntake:
             recalled.set_result(message.error)
 
     def clear(self) -> None:
-        """A new epoch: forget every request."""
+        """A new incarnation: forget every request."""
         self._recalled.clear()
         for waiting in list(self._waiting):
             self._remove(waiting)
@@ -142,6 +142,5 @@ class GrammarIntake:
             self._enter(req, grammar, self._store.retokeniser)
 
 
-def _is_meant(req: TokenizedReq, message: Abort | ClientGone) -> bool:
-    is_client = req.client == message.client
-    return is_client if isinstance(message, ClientGone) else is_client and req.rid == message.rid
+def _is_meant(req: TokenizedReq, message: Abort) -> bool:
+    return (req.client, req.rid) == (message.client, message.rid)

@@ -111,12 +111,12 @@ class OutputBuffer:
         self._release(req)
         self._ends.append(ReqEnd(req.handle, finish))
 
-    def take(self, epoch: int) -> TokenBatch | None:
+    def take(self, incarnation: int) -> TokenBatch | None:
         """Everything collected, or None if there is nothing to send."""
         if not (self._handles or self._starts or self._ends or self._prompt_logprobs):
             return None
         batch = TokenBatch(
-            epoch=epoch,
+            incarnation=incarnation,
             handles=self._handles,
             counts=self._counts,
             ids=pack_ids(self._ids),

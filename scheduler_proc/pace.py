@@ -23,7 +23,8 @@ _TOTALS = (
 
 
 class PaceMeter:
-    """What the front must know of one core. `entered` counts requests sent to it in this epoch."""
+    """What the front must know of one core. `entered` counts the requests sent to this
+    incarnation."""
 
     def __init__(self, core: Scheduler) -> None:
         self._core = core
@@ -38,7 +39,7 @@ class PaceMeter:
         self.reset()
 
     def reset(self) -> None:
-        """A new epoch: nothing has entered. What was measured still holds."""
+        """A new incarnation: nothing has entered. What was measured still holds."""
         self._entered = self._entered_tokens = 0
         self._recent = RecentPrompts()
         self._own: dict[tuple[bytes, str], int] = {}
@@ -98,7 +99,7 @@ class PaceMeter:
             req.held.prefill_left for req in core.running.values()
         )
         return Pace(
-            epoch=core.epoch,
+            incarnation=core.incarnation,
             left=self._entered - len(core.waiting),
             left_tokens=self._entered_tokens - waiting_tokens,
             prompt_token_s=error * token_s,

@@ -78,7 +78,6 @@ class Req:
         cls,
         handle: int,
         wire: TokenizedReq,
-        seed: int,
         now: float,
         vocab_size: int,
         grammar: Grammar | None = None,
@@ -96,7 +95,7 @@ class Req:
         return cls(
             handle=handle,
             arrival_s=now,
-            wish=Wish.of(wire, seed, vocab_size),
+            wish=Wish.of(wire, vocab_size),
             tokens=tokens,
             rules=rules,
             cursor=Cursor(handle),

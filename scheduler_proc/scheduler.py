@@ -24,8 +24,6 @@ it again. When decoding runs out of memory, the req with fewest outputs is retra
 stay in the tree as long as there is room, and it waits in the queue at its old place.
 """
 
-from collections import OrderedDict
-
 import numpy as np
 
 from scheduler_proc.batch import StepResult
@@ -44,15 +42,13 @@ from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
-MAX_GONE_CLIENTS = 4096
-
 
 class Scheduler:
     """Owns the queue, the tree, the pools and the reqs of one executor."""
 
-    def __init__(self, config: SchedulerConfig, epoch: int = 0) -> None:
+    def __init__(self, config: SchedulerConfig, incarnation: int = 0) -> None:
         self.config = config
-        self.epoch = epoch
+        self.incarnation = incarnation
         self._state = state = SchedulerState(config)
         self.pool, self.table, self.cache = state.pool, state.table, state.cache
         self.waiting, self.running, self.memory = state.waiting, state.running, state.memory
@@ -60,7 +56,6 @@ class Scheduler:
         self._outputs = state.outputs
         self._planner = StepPlanner(state)
         self._jumps = Jumps(state)
-        self._gone: OrderedDict[bytes, None] = OrderedDict()
         self._next_handle = 0
 
     # ---- requests in ---------------------------------------------------------------------------
@@ -82,21 +77,15 @@ class Scheduler:
         retokeniser: Retokeniser | None = None,
     ) -> None:
         """Queue a request, with the grammar that its output must follow, and the retokeniser for
-        its jumps (None: there are none). One whose client is gone already is ended at once."""
-        seed = wire.sampling.seed
-        seed = self._state.rng.getrandbits(63) if seed is None else seed
-        req = Req.of(
-            self._next_handle, wire, seed, now, self.config.vocab_size, grammar, retokeniser
-        )
+        its jumps (None: there are none)."""
+        req = Req.of(self._next_handle, wire, now, self.config.vocab_size, grammar, retokeniser)
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._state.by_key:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         self._state.add(req)
-        if req.wish.client in self._gone:
-            self._state.finish(req, Finish("abort"))
-        elif req.remaining > 0:
+        if req.remaining > 0:
             self._jumps.take(req)
 
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
@@ -105,21 +94,13 @@ class Scheduler:
         if req is not None:
             self._state.finish(req, Finish("abort", error=error))
 
-    def drop_client(self, client: bytes) -> None:
-        """End all requests of a client that is gone, and those of it that still arrive."""
-        self._gone[client] = None
-        if len(self._gone) > MAX_GONE_CLIENTS:
-            self._gone.popitem(last=False)
-        for req in [req for req in self._state.by_key.values() if req.wish.client == client]:
-            self._state.finish(req, Finish("abort"))
-
-    def reset(self, epoch: int) -> None:
-        """A new epoch: forget every request and all unsent output; cached prefixes stay."""
+    def reset(self, incarnation: int) -> None:
+        """A new incarnation without a new process: forget every request and all unsent output;
+        cached prefixes stay."""
         for req in list(self._state.by_key.values()):
             self._state.finish(req, Finish("abort"))
         self._outputs.clear()
-        self._gone.clear()
-        self.epoch = epoch
+        self.incarnation = incarnation
 
     def flush_cache(self) -> bool:
         """Empty the tree if nothing is running or waiting; whether it did."""
@@ -130,7 +111,7 @@ class Scheduler:
 
     def take_output(self) -> TokenBatch | None:
         """What has to be sent to the detokenizer since the last call."""
-        return self._outputs.take(self.epoch)
+        return self._outputs.take(self.incarnation)
 
     # ---- a step --------------------------------------------------------------------------------
 

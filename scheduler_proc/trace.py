@@ -25,7 +25,7 @@ from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
 from srt.wire.errors import ErrorInfo
-from srt.wire.ring_messages import Abort, ClientGone, SchedulerMessage, TokenizedReq
+from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -48,8 +48,8 @@ class Record(Struct, array_like=True, omit_defaults=True):
 class RecordedScheduler(Scheduler):
     """A core that writes what enters it into a trace file."""
 
-    def __init__(self, config: SchedulerConfig, epoch: int, path: str) -> None:
-        super().__init__(config, epoch)
+    def __init__(self, config: SchedulerConfig, incarnation: int, path: str) -> None:
+        super().__init__(config, incarnation)
         self._file = open(path, "wb")  # noqa: SIM115
         self._num_added = 0
         self._now = 0.0  # as last heard
@@ -81,13 +81,9 @@ class RecordedScheduler(Scheduler):
         self._record("message", msgspec.msgpack.encode(message))
         super().abort(message, error)
 
-    def drop_client(self, client: bytes) -> None:
-        self._record("message", msgspec.msgpack.encode(ClientGone(client, self.epoch)))
-        super().drop_client(client)
-
-    def reset(self, epoch: int) -> None:
-        self._record("reset", epoch)
-        super().reset(epoch)
+    def reset(self, incarnation: int) -> None:
+        self._record("reset", incarnation)
+        super().reset(incarnation)
 
     def flush_cache(self) -> bool:
         flushed = super().flush_cache()
@@ -318,8 +314,6 @@ class _Replay:
             self._num_added += 1
         elif isinstance(message, Abort):
             self._core.abort(message)
-        elif isinstance(message, ClientGone):
-            self._core.drop_client(message.client)
 
     def _grammar(self, req: TokenizedReq) -> Grammar | None:
         if not req.grammar:

@@ -28,7 +28,7 @@ class Wish(Struct, frozen=True):
     healed_bytes: int
 
     @classmethod
-    def of(cls, wire: TokenizedReq, seed: int, vocab_size: int) -> "Wish":
+    def of(cls, wire: TokenizedReq, vocab_size: int) -> "Wish":
         scoring, sampling = wire.scoring, wire.sampling
         if scoring is not None and scoring.top > vocab_size:
             scoring = replace(scoring, top=vocab_size)
@@ -39,7 +39,7 @@ class Wish(Struct, frozen=True):
             client=wire.client,
             rid=wire.rid,
             salt=wire.cache_salt,
-            seed=seed,
+            seed=sampling.seed or 0,  # the front has set it
             deadline_s=wire.deadline_s,
             # They may be the whole vocabulary: the rules keep them as a mask.
             sampling=replace(sampling, allowed_token_ids=None),

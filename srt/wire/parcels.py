@@ -26,7 +26,7 @@ def token_batches(batch: TokenBatch) -> Iterator[TokenBatch]:
         for part in _prompt_parts(whole):
             added = _HEAD_BYTES + 2 * len(part.ids) + _detail_size(part.detail)
             if held and size + added > PARCEL_BYTES:
-                yield TokenBatch(batch.epoch, starts=starts, prompt_logprobs=held)
+                yield TokenBatch(batch.incarnation, starts=starts, prompt_logprobs=held)
                 starts, held, size = [], [], 0
             held.append(part)
             size += added

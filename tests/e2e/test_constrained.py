@@ -72,7 +72,7 @@ class Lab:
             wire = TokenizedReq(
                 client=b"c",
                 rid=str(i),
-                epoch=0,
+                incarnation=0,
                 input_ids=pack_ids(self.prompt),
                 sampling=sampling,
                 eos_ids=list(self.vocab.eos_ids),

@@ -91,7 +91,7 @@ class Driver:
         wire = TokenizedReq(
             client=client,
             rid=rid,
-            epoch=0,
+            incarnation=0,
             input_ids=pack_ids(list(prompt)),
             sampling=msgspec.structs.replace(
                 sampling, max_new_tokens=max_new, min_new_tokens=min_new, temperature=0

@@ -182,7 +182,7 @@ async def test_messages_come_while_steps_wait_for_tokens() -> None:
     driver = make()
     driver.add("free", range(10), 60)
     actor = LoopOnly(driver, overlap=True)
-    actor.epoch = 0
+    actor.incarnation = 0
     serving = asyncio.ensure_future(actor.serve())
     for i in range(60):
         grammar = FakeGrammar(9 + i % 5)
@@ -220,7 +220,7 @@ async def test_a_poisoned_row_ends_alone(overlap: bool) -> None:
 def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
     """The front hears so, even if it never enters: else an idle server might refuse for ever."""
     actor = LoopOnly(make(), overlap=True)
-    actor.epoch = 0
+    actor.incarnation = 0
     actor._pace = PaceMeter(actor._core)
     actor._intake = SimpleNamespace(add=lambda req: None)  # type: ignore[assignment]
     actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), SamplingParams(), grammar="k"))

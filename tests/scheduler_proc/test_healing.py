@@ -106,7 +106,7 @@ def test_the_detokenizer_is_told_of_the_prompt_as_it_was_given() -> None:
     wire = TokenizedReq(
         client=b"c",
         rid="r",
-        epoch=0,
+        incarnation=0,
         input_ids=pack_ids([5, 6]),
         sampling=sampling,
         healed_ids=pack_ids([7, 8, 9]),

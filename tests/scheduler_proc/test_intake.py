@@ -22,7 +22,7 @@ from scheduler_proc.trace import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Finish, pack_ids
-from srt.wire.ring_messages import Abort, ClientGone, GrammarMade, TokenizedReq
+from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -51,7 +51,7 @@ class Intake(LoopOnly):
 
     def __init__(self, directory: Path, trace: Path | None = None) -> None:
         super().__init__(Driver(max_total_tokens=500, trace=trace), overlap=True)
-        self.epoch = 0
+        self.incarnation = 0
         self.gate = threading.Event()
         self._pace = PaceMeter(self.driver.core)
         self._recovery = Recovery(self._core)
@@ -96,11 +96,13 @@ def actor(tmp_path: Path) -> Intake:
     return Intake(tmp_path)
 
 
-def request(rid: str, grammar: str = "g9", client: bytes = b"c", epoch: int = 0) -> TokenizedReq:
+def request(
+    rid: str, grammar: str = "g9", client: bytes = b"c", incarnation: int = 0
+) -> TokenizedReq:
     return TokenizedReq(
         client=client,
         rid=rid,
-        epoch=epoch,
+        incarnation=incarnation,
         input_ids=pack_ids(PROMPT),
         sampling=SamplingParams(max_new_tokens=30, temperature=0),
         eos_ids=[EOS],
@@ -153,30 +155,17 @@ async def test_a_deadline_holds_while_it_loads(actor: Intake) -> None:
     actor.gate.set()
 
 
-async def test_a_client_that_goes_while_it_loads(actor: Intake) -> None:
-    for rid in "12":
-        actor._on_message(request(rid))
-    actor._on_message(request("3", client=b"d"))
-    actor._on_message(ClientGone(b"c", 0))
-    assert actor.driver.finishes == {"1": Finish("abort"), "2": Finish("abort")}
-    actor._on_message(request("4"))  # sent before, come after
-    actor.gate.set()
-    await actor.until_entered()
-    assert actor.driver.finishes["4"] == Finish("abort")
-    assert len(actor._core.waiting) == 1
-
-
 async def test_a_new_epoch_while_it_loads(actor: Intake) -> None:
     actor._on_message(request("1"))
-    actor.epoch = 1
-    actor.new_epoch(1)
+    actor.incarnation = 1
+    actor.new_epoch()
     actor.gate.set()
     await actor._grammars.load("g9")
     await asyncio.sleep(0)
     assert actor.in_flight == 0 and actor.driver.finishes == {}
     actor._on_message(request("1"))  # of the old epoch
     assert actor.in_flight == 0
-    actor._on_message(request("1", epoch=1))
+    actor._on_message(request("1", incarnation=1))
     assert actor.in_flight == 1
 
 
@@ -249,9 +238,9 @@ async def test_a_new_epoch_while_it_is_made_again(actor: Intake) -> None:
     actor.gate.set()
     actor._on_message(request("1", "missing"))
     await actor.until_recalled("missing")
-    actor.epoch = 1
-    actor.new_epoch(1)
-    actor._on_message(request("1", "missing", epoch=1))
+    actor.incarnation = 1
+    actor.new_epoch()
+    actor._on_message(request("1", "missing", incarnation=1))
     await actor.until_recalled("missing")
     actor._on_message(GrammarMade("missing", 0))  # of the old epoch
     await asyncio.sleep(0.01)

@@ -28,7 +28,7 @@ WATCHED: list[dict[str, Any]] = [
 def req_of(handle: int = 0, **fields: Any) -> Req:
     sampling = fields.pop("sampling", SamplingParams(max_new_tokens=500))
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids([1]), sampling, **fields)
-    req = Req.of(handle, wire, 0, 0.0, VOCAB)
+    req = Req.of(handle, wire, 0.0, VOCAB)
     req.cached_tokens = 0  # it has been admitted
     return req
 

@@ -194,7 +194,7 @@ def test_a_new_epoch_counts_from_nothing() -> None:
     meter.reset()
     pace = meter.report(0.0)
     assert pace is not None
-    assert (pace.epoch, pace.left, pace.left_tokens) == (1, 0, 0)
+    assert (pace.incarnation, pace.left, pace.left_tokens) == (1, 0, 0)
 
 
 def test_what_comes_and_goes_is_news_until_it_is_reported() -> None:

@@ -29,7 +29,7 @@ GAPS = st.sampled_from([0.0, 0.0, 0.1, 1.0, 2.0, 5.0])
 
 def req(handle: int, prompt: list[int], arrival_s: float, is_resumed: bool = False) -> Req:
     wire = TokenizedReq(b"c", str(handle), 0, pack_ids(prompt), SamplingParams(max_new_tokens=1))
-    waiting = Req.of(handle, wire, 0, arrival_s, 1000)
+    waiting = Req.of(handle, wire, arrival_s, 1000)
     waiting.cached_tokens = 0 if is_resumed else None
     return waiting
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.req import Req
@@ -25,8 +26,9 @@ def splitmix64(x: int) -> int:
 
 
 def req(seed: int, prompt_len: int, sampling: SamplingParams) -> Req:
+    sampling = replace(sampling, seed=seed)
     wire = TokenizedReq(b"c", "r", 0, pack_ids([1] * prompt_len), sampling)
-    return Req.of(0, wire, seed, 0.0, 1000)
+    return Req.of(0, wire, 0.0, 1000)
 
 
 @given(

@@ -127,8 +127,8 @@ def test_the_token_after_the_last_is_never_told_nor_cached(lag: int) -> None:
     assert driver.core.cache.match_len(beyond) == len(prompt) + len(output) - 1
 
 
-def test_vanished_clients_end_with_the_step_in_flight() -> None:
-    """20 clients go while a step runs: the next one has none of their rows, at lag 0 and 1."""
+def test_aborted_requests_end_with_the_step_in_flight() -> None:
+    """20 are aborted while a step runs: the next one has none of their rows, at lag 0 and 1."""
     for lag in (0, 1):
         driver = small(lag=lag, max_running_requests=32, max_total_tokens=2000)
         for i in range(20):
@@ -136,19 +136,11 @@ def test_vanished_clients_end_with_the_step_in_flight() -> None:
         for _ in range(5):
             driver.step()
         for i in range(20):
-            driver.core.drop_client(b"%d" % i)
+            driver.abort(f"r{i}", b"%d" % i)
         steps = driver.executor.steps
         driver.run()
         assert driver.executor.steps - steps == 0
         assert driver.core.pool.free_size + driver.core.cache.evictable_size == 2000
-
-
-def test_what_a_gone_client_sent_before_ends_on_arrival() -> None:
-    driver = small()
-    driver.core.drop_client(b"gone")
-    driver.add("late", [1, 2], client=b"gone")
-    driver.run()
-    assert driver.finishes["late"].type == "abort" and not driver.executor.steps
 
 
 def test_an_abort_that_comes_too_late_is_forgotten() -> None:

@@ -9,7 +9,7 @@ from scheduler_proc.grammar import allowance
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.trace import replay
-from srt.wire.ring_messages import TokenizedReq
+from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import retokeniser
 from tests.scheduler_proc.driver import Driver
@@ -42,7 +42,8 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
         for _ in range(rng.integers(0, 4)):
             driver.step()
         if i == 20:
-            driver.core.drop_client(b"c1")
+            for name in [name for name in driver.core._state.by_key if name[0] == b"c1"]:
+                driver.core.abort(Abort(*name, 0))
         if i % 9 == 0:
             driver.abort(f"r{i}", client)
     driver.run()
