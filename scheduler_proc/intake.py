@@ -1,6 +1,7 @@
 """Requests with a grammar, on their way into the core: they wait here while it is loaded.
 
-The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing.
+The scheduler's actor owns it. A grammar that is here already, which is the rule, delays nothing,
+unless it has to read what an earlier scheduler has reported: a slice at a time, between messages.
 One whose file is missing or damaged is recalled: the front has it made again.
 Invariant: each request that is added leaves once: by `enter`, by `fail` or by `take`; after
 `clear`, not at all.
@@ -17,8 +18,9 @@ from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.resume import reading, reported_ids
 from srt.tasks import TaskSet
-from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import Abort, GrammarMade, TokenizedReq
 
@@ -59,8 +61,11 @@ class GrammarIntake:
     def add(self, req: TokenizedReq) -> None:
         """Take a request with a grammar."""
         compiled = self._store.get(req.grammar)
-        if compiled is not None:
-            self._start(req, compiled)
+        if compiled is not None and not reported_ids(req):
+            try:
+                self._enter(req, self._started(req, compiled), self._store.retokeniser)
+            except GrammarError as error:
+                self._fail(req, ErrorInfo(INTERNAL, str(error)))
             return
         waiting = _Waiting(req)
         self._waiting.append(waiting)
@@ -91,24 +96,32 @@ class GrammarIntake:
             waiting.task.cancel()
 
     async def _load(self, waiting: _Waiting) -> None:
-        loaded: CompiledGrammar | ErrorInfo
+        grammar: Grammar | ErrorInfo
         deadline_s = waiting.req.deadline_s
         left_s = deadline_s - time.monotonic() if deadline_s else None
         try:
             async with asyncio.timeout(left_s):
                 loaded = await self._loaded(waiting.req.grammar)
+                if isinstance(loaded, ErrorInfo):
+                    grammar = loaded
+                else:
+                    grammar = self._started(waiting.req, loaded)
+                    for _ in reading(grammar, reported_ids(waiting.req)):
+                        await asyncio.sleep(0)
         except TimeoutError:
-            loaded = TIMED_OUT_EARLY
+            grammar = TIMED_OUT_EARLY
         except GrammarError as error:
-            loaded = ErrorInfo(INTERNAL, str(error))
+            is_resumed = waiting.req.reported is not None  # and may be sent again
+            code = UNAVAILABLE if is_resumed else INTERNAL
+            grammar = ErrorInfo(code, str(error), retryable=is_resumed)
         except Exception:  # a back end's defect, which must not harm other requests
             log.exception("a compiled grammar could not be loaded")
-            loaded = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
+            grammar = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
         self._waiting.remove(waiting)
-        if isinstance(loaded, ErrorInfo):
-            self._fail(waiting.req, loaded)
+        if isinstance(grammar, ErrorInfo):
+            self._fail(waiting.req, grammar)
         else:
-            self._start(waiting.req, loaded)
+            self._enter(waiting.req, grammar, self._store.retokeniser)
 
     async def _loaded(self, key: str) -> CompiledGrammar | ErrorInfo:
         """A grammar, or why it could not be made again. Raises what loading raises."""
@@ -130,16 +143,12 @@ class GrammarIntake:
             self._recall(key)
         return await asyncio.shield(recalled)
 
-    def _start(self, req: TokenizedReq, compiled: CompiledGrammar) -> None:
-        """Put a request into the core, with its grammar."""
-        try:
-            grammar: Grammar = MeteredGrammar(compiled.start())
-            if req.healed_ids:
-                grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
-        except GrammarError as error:
-            self._fail(req, ErrorInfo(INTERNAL, str(error)))
-        else:
-            self._enter(req, grammar, self._store.retokeniser)
+    def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
+        """The request's own grammar, before its output."""
+        grammar: Grammar = MeteredGrammar(compiled.start())
+        if req.healed_ids:
+            grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
+        return grammar
 
 
 def _is_meant(req: TokenizedReq, message: Abort) -> bool:

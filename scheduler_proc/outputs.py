@@ -78,7 +78,7 @@ class OutputBuffer:
     ) -> None:
         """`tokens` replace the last `drop` tokens and begin with `skip` bytes of these;
         `logprobs` and `detail` belong to `tokens`."""
-        if req.cached_tokens is None:
+        if req.cached_tokens is None and not req.is_resumed:
             self._early.setdefault(req.handle, []).extend(tokens)
             return
         self._start(req)

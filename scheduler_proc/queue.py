@@ -4,7 +4,8 @@ Policies: `lpm` longest cached prefix first, which on a batch is a depth-first v
 tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs below each branch;
 `fcfs`; `random`. Whatever the policy:
 
-* Reqs that have been admitted before (retracted ones) come first, oldest first.
+* Reqs that have been admitted before (retracted ones, and those that a lost scheduler had begun) come
+  first, oldest first.
 * No req comes after one that arrived more than `max_wait_s` later. The policy orders the reqs
   that arrived within `max_wait_s` of the oldest; then, of what is left, those within `max_wait_s`
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the
@@ -29,7 +30,8 @@ RENEWALS = 16  # of the marks in the cache, while the queue changes as a whole
 
 
 class WaitingQueue:
-    """Reqs that hold no memory. They arrive in order; retracted ones come back at any time."""
+    """Reqs that hold no memory. They arrive in order; those that were admitted before come back at
+    any time."""
 
     def __init__(
         self, policy: str, max_wait_s: float, rng: random.Random, cache: PrefixCache
@@ -53,7 +55,7 @@ class WaitingQueue:
 
     def add(self, req: Req) -> None:
         self._changes += 1
-        if req.cached_tokens is not None:
+        if req.cached_tokens is not None or req.is_resumed:
             self._resumed[req.handle] = req
         else:
             self._later[req.handle] = self._untracked[req.handle] = req

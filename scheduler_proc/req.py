@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
+from scheduler_proc.resume import reported_ids, without_reported_logprobs
 from scheduler_proc.tokens import Tokens
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
@@ -70,7 +71,8 @@ class Req:
     pending: Pending | None  # None: log-probabilities are not asked for
     residency: Residency | None = None  # None: not in memory
     cached_tokens: int | None = None  # of the first admission; None before
-    started: bool = False  # the detokenizer knows it
+    is_resumed: bool = False  # an earlier scheduler had it, and the detokenizer its first tokens
+    started: bool = False  # the detokenizer knows that this scheduler has it
     finish: Finish | None = None
 
     @classmethod
@@ -78,13 +80,16 @@ class Req:
         cls,
         handle: int,
         wire: TokenizedReq,
-        now: float,
+        arrival_s: float,
         vocab_size: int,
         grammar: Grammar | None = None,
         retokeniser: Retokeniser | None = None,
     ) -> "Req":
-        """A new one. `grammar`, at the beginning of the output, belongs to it from now on."""
+        """A new one. `grammar`, which has read what was reported of the output, belongs to it from
+        now on."""
+        wire = without_reported_logprobs(wire)
         tokens = Tokens(unpack_ids(wire.input_ids), wire.sampling, vocab_size)
+        tokens.replace_tail(0, reported_ids(wire))
         rules = TokenRules(wire, vocab_size)
         # Not where the tokens that the tokenizer makes of forced text may be ruled out.
         jumps = wire.sampling.jump_forward != "off" and not rules.forbid_something
@@ -94,7 +99,7 @@ class Req:
             pending = Pending(tokens.prompt_len if start < 0 else max(1, start), tokens.prompt_len)
         return cls(
             handle=handle,
-            arrival_s=now,
+            arrival_s=arrival_s,
             wish=Wish.of(wire, vocab_size),
             tokens=tokens,
             rules=rules,
@@ -103,6 +108,7 @@ class Req:
             retokeniser=retokeniser if jumps else None,
             is_limited=grammar is not None or rules.is_any,
             pending=pending,
+            is_resumed=wire.reported is not None,
         )
 
     @property

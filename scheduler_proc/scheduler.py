@@ -57,6 +57,7 @@ class Scheduler:
         self._planner = StepPlanner(state)
         self._jumps = Jumps(state)
         self._next_handle = 0
+        self._latest_s = 0.0  # arrival of a new req
 
     # ---- requests in ---------------------------------------------------------------------------
 
@@ -77,15 +78,33 @@ class Scheduler:
         retokeniser: Retokeniser | None = None,
     ) -> None:
         """Queue a request, with the grammar that its output must follow, and the retokeniser for
-        its jumps (None: there are none)."""
-        req = Req.of(self._next_handle, wire, now, self.config.vocab_size, grammar, retokeniser)
+        its jumps (None: there are none). If an earlier scheduler had it, it goes on after what that
+        has reported, which the grammar has read."""
+        arrival_s = wire.arrival_s or now
+        if wire.reported is None:  # the queue takes these in order
+            arrival_s = self._latest_s = max(arrival_s, self._latest_s)
+        vocab_size = self.config.vocab_size
+        req = Req.of(self._next_handle, wire, arrival_s, vocab_size, grammar, retokeniser)
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._state.by_key:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
             return
         self._state.add(req)
-        if req.remaining > 0:
+        reported = wire.reported
+        if reported is not None and reported.aborted:
+            self._state.finish(req, Finish("abort"))
+        elif reported is not None and req.tokens.num_outputs > 0:
+            self._resume(req, reported.forced)
+        elif req.remaining > 0:
+            self._jumps.take(req)
+
+    def _resume(self, req: Req, was_forced: bool) -> None:
+        """Go on after the last of the req's outputs, as `_accept` or a jump would have."""
+        req.drop_free_grammar()
+        ends = self._ends(req, int(req.tokens.outputs[-1]))
+        # A jump was looked for once: looking again could divide its text in another way.
+        if not (ends or was_forced) and req.grammar is not None:
             self._jumps.take(req)
 
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
@@ -246,7 +265,12 @@ class Scheduler:
         req.tokens.append(token)
         self.counters.generation_tokens += 1
         self._outputs.token(req, token, logprob, detail)
-        if token in req.wish.stop_ids and req.is_stop(token, req.tokens.known_len):
+        if not self._ends(req, token) and req.grammar is not None:
+            self._jumps.take(req)
+
+    def _ends(self, req: Req, token: int) -> bool:
+        """Whether `token`, its last output, has ended the req."""
+        if req.is_stop(token, req.tokens.known_len):
             self._state.finish(req, Finish("stop", matched=token))
         elif req.grammar is not None and req.grammar.is_terminated():
             # Without an EOS it is text that has ended the output, and must not be hidden.
@@ -254,8 +278,7 @@ class Scheduler:
             self._state.finish(req, Finish("stop", matched=None if is_text else token))
         elif req.tokens.known_len == req.tokens.max_len:
             self._state.finish(req, Finish("length"))
-        elif req.grammar is not None:
-            self._jumps.take(req)
+        return req.finish is not None
 
     def _expire(self, now: float) -> None:
         """End the reqs whose time is over: with what they have, or as failed if that is nothing."""

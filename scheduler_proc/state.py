@@ -52,6 +52,8 @@ class Counters:
     generation_tokens: int = 0
     jump_forward_tokens: int = 0  # of those, forced by a grammar
     forward_steps: int = 0
+    resumed: int = 0  # requests that an earlier scheduler had
+    recomputed_tokens: int = 0  # of these, when they were admitted: all that was not cached
 
 
 class SchedulerState:
@@ -90,6 +92,10 @@ class SchedulerState:
             self.counters.admitted += 1
             self.counters.prompt_tokens += req.tokens.prompt_len
             self.counters.cached_tokens += req.cached_tokens
+            self.counters.resumed += req.is_resumed
+            self.counters.recomputed_tokens += (
+                req.tokens.known_len - prefix_len if req.is_resumed else 0
+            )
             self.outputs.admitted(req)
         self.waiting.remove(req)
         self.running[req.handle] = req

@@ -20,6 +20,7 @@ from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
+from scheduler_proc.resume import reading, reported_ids
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
@@ -320,7 +321,10 @@ class _Replay:
             return None
         if self._grammars is None:
             raise ValueError("the trace has requests with grammars: say where these are")
-        return _ReplayedGrammar(self._grammars(req), self._failures[self._num_added])
+        grammar = self._grammars(req)
+        for _ in reading(grammar, reported_ids(req)):
+            pass
+        return _ReplayedGrammar(grammar, self._failures[self._num_added])
 
 
 _RESULT_TYPES = (np.int32, np.float32, np.float32, np.int32, np.float32, np.float32)

@@ -34,6 +34,8 @@ COUNTERS = {
     "num_requests_total": "Requests that reached the scheduler.",
     "num_aborted_requests_total": "Requests that were aborted.",
     "num_retracted_reqs_total": "Times a running request was put back into the queue.",
+    "num_resumed_reqs_total": "Requests taken over from a scheduler that was lost.",
+    "recomputed_tokens_total": "Their tokens that were computed again.",
     "evicted_tokens_total": "Cached tokens given up to make room.",
     "forward_steps_total": "Forward passes.",
     "forward_seconds_total": "Time in forward passes.",

@@ -175,7 +175,7 @@ def test_a_req_keeps_a_mask_of_the_allowed_ids_and_not_their_list() -> None:
     ids = list(range(1000))
     wire = TokenizedReq(b"c", "r", 0, pack_ids(PROMPT), SamplingParams(allowed_token_ids=ids))
     references = sys.getrefcount(ids)
-    req = Req.of(0, wire, now=0.0, vocab_size=1000)
+    req = Req.of(0, wire, arrival_s=0.0, vocab_size=1000)
     assert sys.getrefcount(ids) == references
     mask = req.limits().mask
     assert mask is not None and ids_of(mask) == set(ids)
@@ -183,6 +183,6 @@ def test_a_req_keeps_a_mask_of_the_allowed_ids_and_not_their_list() -> None:
 
 def test_masks_have_the_vocabulary_s_width() -> None:
     wire = TokenizedReq(b"c", "r", 0, pack_ids(PROMPT), allowing(0, 31, 32, 130))
-    mask = Req.of(0, wire, now=0.0, vocab_size=131).limits().mask
+    mask = Req.of(0, wire, arrival_s=0.0, vocab_size=131).limits().mask
     assert mask is not None and mask.dtype == np.uint32 and mask.shape == (5,)
     assert ids_of(mask) == {0, 31, 32, 130}
