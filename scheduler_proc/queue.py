@@ -4,8 +4,8 @@ Policies: `lpm` longest cached prefix first, which on a batch is a depth-first v
 tree and so optimal; `dfs-weight` visits the tree by the number of waiting reqs below each branch;
 `fcfs`; `random`. Whatever the policy:
 
-* Reqs that have been admitted before (retracted ones, and those that a lost scheduler had begun) come
-  first, oldest first.
+* Reqs that have been admitted before (retracted, or begun by a scheduler that was lost) come first,
+  oldest first.
 * No req comes after one that arrived more than `max_wait_s` later. The policy orders the reqs
   that arrived within `max_wait_s` of the oldest; then, of what is left, those within `max_wait_s`
   of the oldest of these; and so on. As the oldest is admitted, the next one's time begins: the

@@ -13,6 +13,7 @@ from srt.wire.errors import (
     CONFLICT,
     HTTP_STATUS,
     INTERNAL,
+    RESTARTING,
     UNAVAILABLE,
     RequestError,
     RingError,
@@ -160,8 +161,8 @@ def error_from(detail: Any, status: int, retry_after: str = "") -> RequestError:
     code = detail.get("code")
     if not isinstance(code, str):
         code = fallback
-    if code == UNAVAILABLE:
-        return RingError(message)
+    if code in (UNAVAILABLE, RESTARTING):
+        return RingError(message, code)
     retryable = bool(detail.get("retryable", status in (429, 503)))
     return RequestError(
         message,

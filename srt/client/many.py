@@ -6,12 +6,13 @@ any other order returns to prefixes that have been evicted. Results are in the c
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from srt.client.generation import Client, GenerateOutput, Request
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.errors import OVERLOADED, RESTARTING, RequestError
 
 T = TypeVar("T")
 
@@ -19,6 +20,7 @@ MAX_IN_FLIGHT = 256  # samples; more than a batch of the scheduler holds, so tha
 RETRY_S = 0.05  # after a refusal for load that names no time; doubled each time, up to
 MAX_RETRY_S = 2.0
 MAX_PAUSE_S = 10.0  # the longest that the server may ask for
+MAX_RESTART_S = 60.0
 
 
 class Job(NamedTuple):
@@ -101,14 +103,16 @@ async def _outputs(client: Client, request: Request) -> list[GenerateOutput]:
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The result of `ask`. A server at its limit is asked again, after the time that it names."""
-    delay_s = RETRY_S
+    """The result of `ask`. A server at its limit is asked again, after the time that it names, and
+    so is one that restarts its scheduler, for up to MAX_RESTART_S."""
+    delay_s, restarts_until = RETRY_S, time.monotonic() + MAX_RESTART_S
     while True:
         try:
             return await ask()
         except RequestError as error:
-            if error.info.code != OVERLOADED:
-                raise
             asked_s = min(error.info.retry_after_s, MAX_PAUSE_S)
+            is_restarting = error.info.code == RESTARTING and time.monotonic() < restarts_until
+            if error.info.code != OVERLOADED and not is_restarting:
+                raise
         await asyncio.sleep(max(delay_s, asked_s))
         delay_s = min(2 * delay_s, MAX_RETRY_S)

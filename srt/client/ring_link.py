@@ -29,7 +29,7 @@ from srt.ring.places import (
 )
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
-from srt.wire.errors import RequestError, RingError, check_process
+from srt.wire.errors import RESTARTING, UNAVAILABLE, RequestError, RingError, check_process
 from srt.wire.messages import (
     AbortReq,
     BackReply,
@@ -136,7 +136,8 @@ class RingLink:
         if self._event is None:
             raise RingError("the server cannot be reached")
         if not self.is_ready:
-            raise RingError(self._event.reason or "the server is starting")
+            code = RESTARTING if self._event.only_lacks_scheduler else UNAVAILABLE
+            raise RingError(self._event.reason or "the server is starting", code)
 
     async def ask(self, question: Question, given_up: Sequence[str] = ()) -> Any:
         """The answer. RequestError if it is refused, RingError if there is none in time.

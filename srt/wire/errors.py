@@ -21,6 +21,7 @@ CONFLICT = "conflict"
 OVERLOADED = "overloaded"
 TIMED_OUT = "timed_out"
 UNAVAILABLE = "unavailable"
+RESTARTING = "restarting"  # the scheduler only: requests in flight go on, and new ones can soon
 CONTEXT_LENGTH = "context_length_exceeded"
 UNAUTHORIZED = "unauthorized"
 FORBIDDEN = "forbidden"
@@ -36,6 +37,7 @@ HTTP_STATUS = {
     OVERLOADED: 429,
     INTERNAL: 500,
     UNAVAILABLE: 503,
+    RESTARTING: 503,
     TIMED_OUT: 504,
 }
 
@@ -134,5 +136,5 @@ class RequestError(SrtError):
 class RingError(RequestError):
     """A part of the ring died, restarted or is not reachable. Safe to retry later."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code=UNAVAILABLE, retryable=True)
+    def __init__(self, message: str, code: str = UNAVAILABLE) -> None:
+        super().__init__(message, code=code, retryable=True)

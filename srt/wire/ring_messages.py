@@ -310,6 +310,13 @@ class RingEvent(RingMessage, frozen=True):
     dropped: int = 0
     incarnation: int = 0
 
+    @property
+    def only_lacks_scheduler(self) -> bool:
+        """Whether the ring will take requests as soon as the scheduler has been restarted."""
+        parts = {"tokenizer", "detokenizer"}
+        is_up = all(self.parts.get(part) == "ready" for part in parts)
+        return is_up and self.parts.get("scheduler") != "ready" and not self.draining
+
 
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
 

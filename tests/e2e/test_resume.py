@@ -1,0 +1,234 @@
+"""Requests of every kind outlive their scheduler: killed in the middle, they give the same answers."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+import lang as sgl
+from srt.client.face import AsyncClient
+from srt.wire.errors import RingError
+from tests.e2e.server import Server, running_server
+from tests.waiting import SOON_S
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "first_name": {"type": "string", "maxLength": 12},
+        "age_in_years": {"type": "integer", "minimum": 0, "maximum": 120},
+        "favourite_colours": {
+            "type": "array",
+            "items": {"enum": ["red", "green", "blue"]},
+            "minItems": 2,
+            "maxItems": 4,
+        },
+    },
+    "required": ["first_name", "age_in_years", "favourite_colours"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "register_person", "parameters": SCHEMA}}
+CHAT = [{"role": "user", "content": "Register Ada, who is 36 and likes red and blue."}]
+GREEDY: dict[str, Any] = {"temperature": 0.0}
+SAMPLINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy": ("Once upon a time", {"max_new_tokens": 150, "ignore_eos": True}),
+    "drawn": ("My name is", {"max_new_tokens": 120, "temperature": 0.9, "seed": 7}),
+    "regex": ("A list:\n", {"max_new_tokens": 120, "regex": r"(- [a-z]{3,9}\n){12,30}"}),
+    "schema": ("As JSON: ", {"max_new_tokens": 120, "json_schema": SCHEMA}),
+    "penalties": (
+        "I think that",
+        {"max_new_tokens": 120, "repetition_penalty": 1.2, "frequency_penalty": 0.4},
+    ),
+    "bias": ("One two", {"max_new_tokens": 80, "logit_bias": {"28": 3.0}}),
+    "bad words": ("It was a", {"max_new_tokens": 80, "bad_words": ["the", " and a"]}),
+    "stop": ("1, 2, 3,", {"max_new_tokens": 200, "stop": [" 36"]}),
+    "minimum": ("Hello", {"max_new_tokens": 90, "min_new_tokens": 60}),
+    "healed": ("The URL is http:", {"max_new_tokens": 60, "token_healing": True}),
+}
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "samples": ("completions", {"prompt": "Yes, and", "n": 4, "temperature": 0.8, "logprobs": 2}),
+    "echo": ("completions", {"prompt": "Tell me more", "echo": True}),
+    "chat": ("chat/completions", {"messages": CHAT, "logprobs": True}),
+    "tools": (
+        "chat/completions",
+        {"messages": CHAT, "tools": [TOOL], "tool_choice": "required"},
+    ),
+}
+Call = Callable[[], Coroutine[Any, Any, Any]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("resume"), "--check-invariants") as server:
+        yield server
+
+
+@sgl.function
+def program(s: Any) -> None:
+    s += "A story of three friends.\n"
+    forks = s.fork(2)
+    forks += lambda i: f"Part {i}:" + sgl.gen("part", max_tokens=60, temperature=0.0)
+    for fork in forks:
+        s += fork["part"]
+    s += "\nThe best friend is " + sgl.select("best", ["a dog", "a cat", "a horse"])
+    s += "\nIn digits: " + sgl.gen(
+        "digits", regex="([0-9]{3} ){20}", max_tokens=90, temperature=0.0
+    )
+
+
+class Calls:
+    """The requests of a round, by name: each call gives what must not change."""
+
+    def __init__(self, server: Server, http: httpx.AsyncClient, client: AsyncClient) -> None:
+        self._server, self._http, self._client = server, http, client
+
+    def all(self) -> dict[str, Call]:
+        calls: dict[str, Call] = {"program": self._program, "ring, scores": self._scores}
+        for number, (name, (text, sampling)) in enumerate(SAMPLINGS.items()):
+            fields = {"text": text, "sampling": GREEDY | sampling, "stream": number % 2 == 0}
+            calls[f"ring, {name}"] = self._generation(fields)
+        calls["ring, log-probabilities"] = self._generation(
+            {
+                "text": "A long prompt to be scored: " + "one two three " * 60,
+                "sampling": GREEDY | {"max_new_tokens": 60, "json_schema": SCHEMA},
+                "stream": True,
+                "return_logprob": True,
+                "logprob_start_len": 0,
+                "top_logprobs": 3,
+            }
+        )
+        for name, (path, body) in BODIES.items():
+            body = {"max_tokens": 100, "temperature": 0.0, "seed": 3, **body}
+            calls[f"http, {name}"] = self._answer(f"/v1/{path}", body)
+            calls[f"http, {name}, streamed"] = self._stream(f"/v1/{path}", body | {"stream": True})
+        return calls
+
+    def _generation(self, fields: dict[str, Any]) -> Call:
+        async def call() -> Any:
+            output = await (await self._client.submit(**fields)).result()
+            known = msgspec.structs.asdict(output)
+            del known["rid"], known["delta"], known["cached_tokens"]
+            return known
+
+        return call
+
+    async def _scores(self) -> Any:
+        continuations = [f" is the number {i}" * 30 for i in range(6)]
+        scores = await self._client.score("What follows", continuations)
+        return [(each.token_ids, each.logprobs) for each in scores.choices]
+
+    async def _program(self) -> Any:
+        backend = sgl.RuntimeEndpoint(self._server.url)
+        try:
+            state = await asyncio.to_thread(program.run, backend=backend)
+            assert state.error() is None
+            return [state.text(), state["best"], state["digits"]]
+        finally:
+            await asyncio.to_thread(backend.close)
+
+    def _answer(self, path: str, body: dict[str, Any]) -> Call:
+        async def call() -> Any:
+            answer = await self._http.post(path, json=body)
+            assert answer.status_code == 200, answer.text
+            return unchanging(answer.json())
+
+        return call
+
+    def _stream(self, path: str, body: dict[str, Any]) -> Call:
+        async def call() -> Any:
+            """The deltas put together: where the stream is cut into them depends on the time."""
+            texts: dict[str, str] = {}
+            async with self._http.stream("POST", path, json=body) as answer:
+                assert answer.status_code == 200
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        for choice in json.loads(line[6:])["choices"]:
+                            collect(f"{choice.pop('index')}", choice, texts)
+            return texts
+
+        return call
+
+
+def collect(name: str, value: Any, texts: dict[str, str]) -> None:
+    """Append each text in a delta to what came under its name before."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key != "id":
+                collect(f"{name}.{key}", each, texts)
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            is_call = isinstance(each, dict) and "function" in each
+            collect(f"{name}[{each['index'] if is_call else '*'}]", each, texts)
+    elif value is not None:
+        texts[name] = texts.get(name, "") + str(value)
+
+
+def unchanging(value: Any) -> Any:
+    """An answer without what differs from one time to the next."""
+    if isinstance(value, dict):
+        volatile = ("id", "created", "prompt_tokens_details")
+        return {key: unchanging(each) for key, each in value.items() if key not in volatile}
+    return [unchanging(each) for each in value] if isinstance(value, list) else value
+
+
+async def round_of(server: Server, disturb: Callable[[], Coroutine[Any, Any, None]]) -> Any:
+    """The answers of all calls, made together."""
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=SOON_S) as http,
+        AsyncClient(server.ring) as client,
+    ):
+        calls = Calls(server, http, client).all()
+        tasks = [asyncio.ensure_future(call()) for call in calls.values()]
+        await disturb()
+        return dict(zip(calls, await asyncio.gather(*tasks), strict=True))
+
+
+async def nothing() -> None:
+    """No disturbance."""
+
+
+async def kill_scheduler(server: Server, steps: int) -> None:
+    """Kill it after so many more steps, if it has that much work, and wait for the next one."""
+    async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+        first = (await client.stats())["forward_steps_total"]
+        while (stats := await client.stats())["forward_steps_total"] < first + steps:
+            if stats["num_running_reqs"] == 0 < stats["forward_steps_total"] - first:
+                break
+            await asyncio.sleep(0.002)
+        ring = client._transport.ring
+        os.kill(server.pids()["scheduler"], signal.SIGKILL)
+        while client._transport.ring.incarnation == ring.incarnation:
+            await asyncio.sleep(0.002)
+        await client._transport.wait_ready()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_killed_in_the_middle(server: Server, seed: int) -> None:
+    await kills(server, random.Random(seed), rounds=1)
+
+
+@pytest.mark.slow
+async def test_killed_in_the_middle_again_and_again(server: Server) -> None:
+    await kills(server, random.Random(2), rounds=20)
+
+
+async def kills(server: Server, rng: random.Random, rounds: int) -> None:
+    """Kill the scheduler once or twice in each round; nobody's answer changes."""
+    expected = await round_of(server, nothing)
+    for _ in range(rounds):
+
+        async def disturb() -> None:
+            for _ in range(rng.randint(1, 2)):
+                await kill_scheduler(server, rng.randint(1, 60))
+
+        answers = await round_of(server, disturb)
+        for name, answer in expected.items():
+            assert answers[name] == answer, name
+        await asyncio.to_thread(server.wait_idle)
