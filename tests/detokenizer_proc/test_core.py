@@ -1,4 +1,4 @@
-"""The detokenizer's contract: outputs, stop strings, ends, credits, aborts, clients, epochs."""
+"""The detokenizer's contract: outputs, stop strings, ends, credits, clients, epochs."""
 
 import math
 from typing import Any
@@ -20,10 +20,18 @@ from srt.wire.messages import (
     unpack_floats,
     unpack_ids,
 )
-from srt.wire.ring_messages import Abort, Credit, PromptLogprobs, ReqEnd, ReqStart, TokenBatch
+from srt.wire.ring_messages import (
+    Credit,
+    PromptLogprobs,
+    ReqEnd,
+    ReqStart,
+    TextStopped,
+    TokenBatch,
+)
 from srt.wire.sampling import Scoring
 
 EPOCH, EOS = 7, 256
+RUN = 9  # the incarnation of the scheduler
 A, B = b"client-a", b"client-b"
 VOCAB = Vocab(
     model_name="bytes",
@@ -41,7 +49,7 @@ LENGTH = Finish("length")
 
 @pytest.fixture
 def detokenizer() -> Detokenizer:
-    return Detokenizer(VOCAB, EPOCH)
+    return Detokenizer(VOCAB, EPOCH, RUN)
 
 
 def start(handle: int, client: bytes = A, **fields: Any) -> ReqStart:
@@ -54,11 +62,11 @@ def batch(
     ends: dict[int, Finish] | None = None,
     logprobs: list[float] | None = None,
     prompt_logprobs: tuple[PromptLogprobs, ...] = (),
-    epoch: int = EPOCH,
+    incarnation: int = RUN,
 ) -> TokenBatch:
     tokens = tokens or {}
     return TokenBatch(
-        epoch=epoch,
+        incarnation=incarnation,
         handles=list(tokens),
         counts=[len(ids) for ids in tokens.values()],
         ids=pack_ids([i for ids in tokens.values() for i in ids]),
@@ -95,7 +103,7 @@ def test_a_stream_has_an_output_per_step(detokenizer: Detokenizer) -> None:
     assert (last.text, ids_of(last), last.completion_tokens) == ("é!", [0xA9, 0x21], 4)
     assert last.finish == LENGTH
     assert step.credits == [Credit(A, "r1", EPOCH)]
-    assert step.aborts == []
+    assert step.stopped == []
     assert detokenizer.in_flight == 0
 
 
@@ -200,7 +208,7 @@ def test_a_stop_string_has_the_last_word(detokenizer: Detokenizer) -> None:
     assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"Q:"), 5)
     assert unpack_floats(output.logprobs).tolist() == [-3, -4]
     assert output.finish == Finish("stop", "\nQ:")
-    assert step.aborts == [Abort(A, "r1", EPOCH)]
+    assert step.stopped == [TextStopped(A, "r1", EPOCH)]
     assert step.credits == []
     assert detokenizer.in_flight == 1
     assert detokenizer.step(batch({1: b"more"}, logprobs=[0, 0, 0, 0])) == NOTHING
@@ -214,7 +222,7 @@ def test_a_stop_string_wins_over_an_end_in_the_same_batch(detokenizer: Detokeniz
     output = only_output(step)
     assert (output.text, ids_of(output)) == ("a", list(b"ab"))
     assert (output.completion_tokens, output.finish) == (2, Finish("stop", "b"))
-    assert step.aborts == []
+    assert step.stopped == []
     assert step.credits == [Credit(A, "r1", EPOCH)]
 
 
@@ -269,7 +277,7 @@ def test_no_stream_waits_for_tables_of_characters(detokenizer: Detokenizer) -> N
     tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
     for table in tables:
         table.cache_clear()
-    Detokenizer(VOCAB, EPOCH)
+    Detokenizer(VOCAB, EPOCH, RUN)
     known = [table.cache_info().misses for table in tables]
     detokenizer.step(batch({1: b"a"}, (start(1, stop_regex=[r"(?iu)\w\W\d\s\bé"]),)))
     assert [table.cache_info().misses for table in tables] == known
@@ -283,7 +291,7 @@ def test_a_stop_pattern_ends_a_request(detokenizer: Detokenizer) -> None:
     output = only_output(step)
     assert (output.text, ids_of(output), output.completion_tokens) == ("", list(b"12:"), 6)
     assert output.finish == Finish("stop", r"\n\d+:")
-    assert step.aborts == [Abort(A, "r1", EPOCH)]
+    assert step.stopped == [TextStopped(A, "r1", EPOCH)]
 
 
 def test_kept_stops(detokenizer: Detokenizer) -> None:
@@ -299,7 +307,7 @@ def test_a_request_may_have_several_columns(detokenizer: Detokenizer) -> None:
     z = ord("z")
     step = detokenizer.step(
         TokenBatch(
-            epoch=EPOCH,
+            incarnation=RUN,
             handles=[1, 2, 1],
             counts=[2, 1, 2],
             ids=pack_ids([0x61, z, 0x62, 0x63, z]),
@@ -348,19 +356,19 @@ def test_a_dropped_client_gets_nothing_but_its_credits_come(detokenizer: Detoken
     detokenizer.drop_client(A)
     step = detokenizer.step(batch({1: b"b", 2: b"b"}))
     assert only_output(step, B).text == "b"
-    assert step.aborts == []
+    assert step.stopped == []
     assert detokenizer.in_flight == 2
     step = detokenizer.step(batch(ends={1: Finish("abort"), 2: LENGTH}))
     assert only_output(step, B).finish == LENGTH
     assert step.credits == [Credit(A, "r1", EPOCH), Credit(B, "r2", EPOCH)]
 
 
-def test_another_epoch_is_ignored_and_reset_forgets(detokenizer: Detokenizer) -> None:
-    assert detokenizer.step(batch({1: b"a"}, (start(1),), epoch=EPOCH - 1)) == NOTHING
+def test_another_incarnation_is_ignored_and_reset_forgets(detokenizer: Detokenizer) -> None:
+    assert detokenizer.step(batch({1: b"a"}, (start(1),), incarnation=RUN - 1)) == NOTHING
     detokenizer.step(batch({1: b"a"}, (start(1),)))
-    detokenizer.reset(EPOCH + 1)
+    detokenizer.reset(EPOCH + 1, RUN + 1)
     assert detokenizer.in_flight == 0
-    assert detokenizer.step(batch(ends={1: LENGTH}, epoch=EPOCH + 1)) == NOTHING
-    step = detokenizer.step(batch({1: b"b"}, (start(1),), {1: LENGTH}, epoch=EPOCH + 1))
+    assert detokenizer.step(batch(ends={1: LENGTH}, incarnation=RUN + 1)) == NOTHING
+    step = detokenizer.step(batch({1: b"b"}, (start(1),), {1: LENGTH}, incarnation=RUN + 1))
     assert only_output(step).text == "b"
     assert step.credits == [Credit(A, "r1", EPOCH + 1)]

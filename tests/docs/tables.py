@@ -70,6 +70,7 @@ _MEANINGS = {
     "timed_out": "`timeout_ms` was over before there was a token",
     "internal": "a defect; the body has a `request_id`, the log has the traceback",
     "unavailable": "starting, draining, or a part of the server was lost; `Retry-After`",
+    "restarting": "the scheduler is being restarted: the requests that it had go on; `Retry-After`",
 }
 
 _SAMPLING_NOTES = {
@@ -92,7 +93,7 @@ _SAMPLING_NOTES = {
 _SOCKETS: list[tuple[str, Any]] = [
     ("client → tokenizer", messages.FrontMessage),
     ("tokenizer → client", messages.FrontReply),
-    ("tokenizer, detokenizer → scheduler", ring_messages.SchedulerMessage),
+    ("tokenizer → scheduler", ring_messages.SchedulerMessage),
     ("scheduler → detokenizer", ring_messages.DetokenizerMessage),
     ("client → detokenizer", messages.BackMessage),
     ("detokenizer → client", messages.BackReply),

@@ -1,11 +1,10 @@
-"""Requests of every kind outlive their scheduler: killed in the middle, they give the same answers."""
+"""Requests of every kind outlive their scheduler: it is killed, and their answers are the same."""
 
 import asyncio
 import json
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 
 import lang as sgl
 from srt.client.face import AsyncClient
-from srt.wire.errors import RingError
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
@@ -163,7 +161,7 @@ def collect(name: str, value: Any, texts: dict[str, str]) -> None:
             if key != "id":
                 collect(f"{name}.{key}", each, texts)
     elif isinstance(value, list):
-        for number, each in enumerate(value):
+        for each in value:
             is_call = isinstance(each, dict) and "function" in each
             collect(f"{name}[{each['index'] if is_call else '*'}]", each, texts)
     elif value is not None:

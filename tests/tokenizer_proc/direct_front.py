@@ -1,6 +1,18 @@
-"""A front that reads texts at once, for tests of what it makes of them."""
+"""A front that reads texts at once and has a scheduler, for tests of what it makes of requests."""
 
-from srt.wire.messages import Captured, GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
+from typing import Any
+
+from srt.wire.messages import (
+    AbortReq,
+    Captured,
+    ControlReq,
+    GenerateReq,
+    Refused,
+    ScoreReq,
+    Tokenized,
+    TokenizeReq,
+)
+from srt.wire.ring_messages import Abort, Control, SchedulerMessage
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front, Word
 from tokenizer_proc.parking import Parked
@@ -8,7 +20,31 @@ from tokenizer_proc.turns import TextReq
 
 
 class DirectFront(Front):
-    """One call takes a request, reads it and judges it."""
+    """One call takes a request, reads it and judges it. The incarnation is the epoch."""
+
+    def __init__(self, *args: Any, epoch: int, **limits: Any) -> None:
+        super().__init__(*args, epoch=epoch, incarnation=epoch, **limits)
+        self.dispatch.hear(epoch, is_ready=True)
+
+    def sent(self, kind: type[SchedulerMessage]) -> list[SchedulerMessage]:
+        """What has gone to the scheduler since the last call, of one kind."""
+        return [message for message in self.dispatch.take() if isinstance(message, kind)]
+
+    def aborted(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
+        """What becomes of an abort: an answer, or what the scheduler gets."""
+        self.sent(Abort)
+        answer = self.abort(client, req)
+        sent = self.sent(Abort)
+        assert len(sent) <= 1 and not (answer and sent)
+        return sent[0] if sent else answer  # type: ignore[return-value]
+
+    def controlled(self, client: bytes, req: ControlReq) -> Control | Refused | None:
+        """What becomes of an operation, in the same way."""
+        self.sent(Control)
+        answer = self.control(client, req)
+        sent = self.sent(Control)
+        assert len(sent) <= 1 and not (answer and sent)
+        return sent[0] if sent else answer  # type: ignore[return-value]
 
     def _at_once(self, client: bytes, req: TextReq, now: float) -> Word:
         word = self.submit(client, req, now)

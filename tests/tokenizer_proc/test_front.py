@@ -114,7 +114,7 @@ def test_everything_is_passed_on() -> None:
     assert admitted(make_front(), req) == TokenizedReq(
         client=A,
         rid="r",
-        epoch=EPOCH,
+        incarnation=0,
         input_ids=pack_ids(list(b"hello")),
         sampling=req.sampling,
         eos_ids=[EOS],
@@ -164,9 +164,9 @@ def test_samples_are_requests_of_their_own() -> None:
     ]
     assert len({part.sampling.seed for part in parts}) == 3 and parts[0].sampling.seed == 11
     assert (front.in_flight, front.tokens_in_flight) == (3, 15)
-    assert front.abort(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
+    assert front.aborted(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
     for i in range(3):
-        front.credit(Credit(A, f"r/{i}", EPOCH))
+        front.dispatch.credit(Credit(A, f"r/{i}", EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
 
 
@@ -207,7 +207,7 @@ def test_rid_in_flight_is_refused_for_the_same_client_only() -> None:
     admitted(front, request())
     assert_bad(refused(front, request()), "rid")
     admitted(front, request(), client=B)
-    front.credit(Credit(A, "r", EPOCH))
+    front.dispatch.credit(Credit(A, "r", EPOCH))
     admitted(front, request())
 
 
@@ -377,7 +377,7 @@ def test_requests_in_flight_are_bounded() -> None:
     admitted(front, request("2"), client=B)
     error = refused(front, request("3"))
     assert (error.code, error.retryable) == (OVERLOADED, True)
-    front.credit(Credit(B, "2", EPOCH))
+    front.dispatch.credit(Credit(B, "2", EPOCH))
     admitted(front, request("3"))
 
 
@@ -394,7 +394,7 @@ def test_a_large_prompt_is_taken_when_nothing_is_in_flight() -> None:
     front = make_front(max_tokens=10)
     admitted(front, request("large", text="x" * 50))
     assert refused(front, request("small", text="x")).code == OVERLOADED
-    front.credit(Credit(A, "large", EPOCH))
+    front.dispatch.credit(Credit(A, "large", EPOCH))
     admitted(front, request("small", text="x"))
 
 
@@ -409,7 +409,7 @@ def test_credits_count_once_and_for_known_requests() -> None:
         Credit(A, "1", EPOCH),
         Credit(A, "1", EPOCH),
     ):
-        front.credit(credit)
+        front.dispatch.credit(credit)
     assert (front.in_flight, front.tokens_in_flight) == (1, 2)
 
 
@@ -424,12 +424,12 @@ def test_another_epoch_is_refused() -> None:
 def test_reset_forgets_what_was_in_flight() -> None:
     front = make_front()
     admitted(front, request())
-    front.reset(EPOCH + 1)
+    front.reset(EPOCH + 1, EPOCH + 1)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
     assert_unavailable(refused(front, request()), "restarted")
     answer = front.generate(A, replace(request(), epoch=EPOCH + 1), now=0.0)
     assert isinstance(answer, Admission)
-    front.credit(Credit(A, "r", EPOCH))
+    front.dispatch.credit(Credit(A, "r", EPOCH))
     assert front.in_flight == 1
 
 
@@ -438,18 +438,18 @@ def test_draining_refuses_new_requests_only() -> None:
     admitted(front, request())
     front.drain()
     assert_unavailable(refused(front, request("2")), "draining")
-    assert front.abort(A, AbortReq("r", EPOCH)) is not None
-    assert isinstance(front.control(A, ControlReq("c", EPOCH, "stats")), Control)
+    assert front.aborted(A, AbortReq("r", EPOCH)) is not None
+    assert isinstance(front.controlled(A, ControlReq("c", EPOCH, "stats")), Control)
 
 
 def test_abort_goes_on_for_requests_in_flight_only() -> None:
     front = make_front()
     admitted(front, request())
-    assert front.abort(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
+    assert front.aborted(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
     assert front.in_flight == 1
-    assert front.abort(B, AbortReq("r", EPOCH)) is None
-    assert front.abort(A, AbortReq("x", EPOCH)) is None
-    assert front.abort(A, AbortReq("r", EPOCH - 1)) is None
+    assert front.aborted(B, AbortReq("r", EPOCH)) is None
+    assert front.aborted(A, AbortReq("x", EPOCH)) is None
+    assert front.aborted(A, AbortReq("r", EPOCH - 1)) is None
 
 
 def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
@@ -458,17 +458,17 @@ def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     counts: dict[str, float] = {"num_tokenizing_reqs": 0, "num_grammar_queue_reqs": 0}
     counts["num_grammar_cache_hit_total"] = 0
     counts["expected_queue_wait_seconds"] = 0.0
-    assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
+    assert front.controlled(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
     totals = {"num_grammar_compiled_total": 2.0, "num_grammar_cache_hit_total": 3.0}
     front.count(CompileCounts(totals))
     assert isinstance(front.generate(A, request(sampling={"regex": "a"}), now=0.0), Parked)
     counts |= {"num_grammar_queue_reqs": 1, **totals}
-    assert front.control(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
+    assert front.controlled(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
 
 
 def test_control() -> None:
     front = make_front()
-    passed = front.control(A, ControlReq("c", EPOCH, "flush_cache", 2.0))
+    passed = front.controlled(A, ControlReq("c", EPOCH, "flush_cache", 2.0))
     assert passed == Control(A, "c", EPOCH, "flush_cache", 2.0)
     bad = {
         "op": ControlReq("c", EPOCH, "reboot"),
@@ -476,9 +476,9 @@ def test_control() -> None:
         "timeout_s": ControlReq("c", EPOCH, "flush_cache", math.inf),
     }
     for param, req in bad.items():
-        answer = front.control(A, req)
+        answer = front.controlled(A, req)
         assert isinstance(answer, Refused)
         assert_bad(answer.error, param)
-    stale = front.control(A, ControlReq("c", EPOCH - 1, "stats"))
+    stale = front.controlled(A, ControlReq("c", EPOCH - 1, "stats"))
     assert isinstance(stale, Refused)
     assert_unavailable(stale.error, "restarted")

@@ -77,12 +77,12 @@ def test_a_constraint_is_compiled_first_and_leaves_the_sampling() -> None:
     assert question.epoch == EPOCH
     assert question.constraint == Constraint("regex", "a+", "compact", "</think>")
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
-    admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
+    admitted = admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
     plain = front.generate(B, request(sampling={"temperature": 0.5}), now=0.0)
     assert isinstance(plain, Admission) and plain.parts[0].grammar == ""
     assert admitted == {(A, "r"): replace(plain.parts[0], client=A, grammar="key")}
-    assert front.abort(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
-    front.credit(Credit(A, "r", EPOCH))
+    assert front.aborted(A, AbortReq("r", EPOCH)) == Abort(A, "r", EPOCH)
+    front.dispatch.credit(Credit(A, "r", EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
 
 
@@ -94,9 +94,9 @@ def test_one_question_for_one_constraint() -> None:
     other = asked(front, constrained("3", "b+"))
     assert other.id != question.id
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply))) == [(A, "1"), (A, "2"), (B, "1")]
-    assert front.compiled(reply) == []
-    assert list(admitted_by(front.compiled(CompileReply(other.id, EPOCH, "k")))) == [(A, "3")]
+    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "1"), (A, "2"), (B, "1")]
+    assert front.compiled(reply, 0.0) == []
+    assert list(admitted_by(front.compiled(CompileReply(other.id, EPOCH, "k"), 0.0))) == [(A, "3")]
     assert asked(front, constrained("1", "a+", max_new_tokens=1), b"c").id not in (
         question.id,
         other.id,
@@ -109,7 +109,7 @@ def test_a_bad_constraint_names_its_field(kind: str) -> None:
     value: Any = ["x"] if kind == "choices" else "x"
     question = asked(front, request(sampling={kind: value}))
     error = ErrorInfo(BAD_REQUEST, "unbalanced ) at position 3")
-    answers = front.compiled(CompileReply(question.id, EPOCH, error=error))
+    answers = front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
     worded = ErrorInfo(BAD_REQUEST, ": unbalanced ) at position 3", kind, follows_param=True)
     assert refused_by(answers) == {(A, "r"): worded}
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
@@ -119,7 +119,7 @@ def test_other_failures_pass_through() -> None:
     front = make_front()
     error = ErrorInfo(OVERLOADED, "the server is at its limit", retryable=True)
     question = asked(front, constrained())
-    answers = front.compiled(CompileReply(question.id, EPOCH, error=error))
+    answers = front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0)
     assert refused_by(answers) == {(A, "r"): error}
 
 
@@ -150,7 +150,7 @@ def test_each_asker_asks_once() -> None:
     assert len({question.id for question in questions}) == 1
     assert len({question.asker for question in questions}) == 3
     assert front.unanswered() == questions
-    answers = front.compiled(CompileReply(questions[0].id, EPOCH, "key"))
+    answers = front.compiled(CompileReply(questions[0].id, EPOCH, "key"), 0.0)
     assert len(admitted_by(answers)) == 5
 
 
@@ -166,7 +166,7 @@ def test_a_grammar_that_lies_ready_needs_no_compiler() -> None:
     assert found == {"1/0": "key", "1/1": "key"}
     assert (front.in_flight, front.unanswered(), front.expire(1e9)) == (2, [], [])
     asked(front, constrained("2", "b+"))
-    stats = front.control(A, ControlReq("c", EPOCH, "stats"))
+    stats = front.controlled(A, ControlReq("c", EPOCH, "stats"))
     assert isinstance(stats, Control) and stats.counts["num_grammar_cache_hit_total"] == 1
 
 
@@ -174,40 +174,43 @@ def test_a_lost_grammar_is_compiled_again() -> None:
     """By its constraint, which the scheduler does not have; requests for it wait along."""
     front = make_front(max_requests=9)
     first = asked(front, constrained("1"))
-    front.compiled(CompileReply(first.id, EPOCH, "key"))
-    assert front.lost(GrammarLost("key", EPOCH - 1), now=0.0) is None
-    question = front.lost(GrammarLost("key", EPOCH), now=0.0)
+    front.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
+    assert front.grammar_lost(GrammarLost("key", EPOCH - 1), now=0.0) is None
+    question = front.grammar_lost(GrammarLost("key", EPOCH), now=0.0)
     assert isinstance(question, CompileReq)
     assert question.id != first.id and question.constraint == first.constraint
     asked(front, constrained("2"))  # in its own turn
-    assert front.lost(GrammarLost("key", EPOCH), now=0.0) is None
+    assert front.grammar_lost(GrammarLost("key", EPOCH), now=0.0) is None
     assert len(front.unanswered()) == 2
-    answers = front.compiled(CompileReply(question.id, EPOCH, "key"))
-    made = (b"", GrammarMade("key", EPOCH))
-    assert [answer for answer in answers if not answer[0]] == [made, made]
-    assert list(admitted_by([answer for answer in answers if answer[0]])) == [(A, "2")]
+    answers = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    assert front.sent(GrammarMade) == [GrammarMade("key", EPOCH)] * 2
+    assert list(admitted_by(answers)) == [(A, "2")]
 
 
 def test_a_lost_grammar_that_cannot_be_had() -> None:
     front = make_front()
-    word = front.lost(GrammarLost("unheard", EPOCH), now=0.0)
-    assert isinstance(word, tuple) and isinstance(word[1], GrammarMade)
-    assert word[1].error is not None and word[1].error.retryable
+    assert front.grammar_lost(GrammarLost("unheard", EPOCH), now=0.0) is None
+    assert_given_up(front, "unheard")
     question = asked(front, constrained("1"))
-    front.compiled(CompileReply(question.id, EPOCH, "key"))
-    again = front.lost(GrammarLost("key", EPOCH), now=10.0)
+    front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
+    again = front.grammar_lost(GrammarLost("key", EPOCH), now=10.0)
     assert isinstance(again, CompileReq)
     error = ErrorInfo(OVERLOADED, "full", retryable=True)
-    assert front.compiled(CompileReply(again.id, EPOCH, error=error)) == [
-        (b"", GrammarMade("key", EPOCH, error))
-    ]
-    assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
-    ((client, expired),) = front.expire(10.0 + SILENCE_S)
-    assert client == b"" and isinstance(expired, GrammarMade) and expired.error is not None
-    assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    assert front.compiled(CompileReply(again.id, EPOCH, error=error), 0.0) == []
+    assert front.sent(GrammarMade) == [GrammarMade("key", EPOCH, error)]
+    assert isinstance(front.grammar_lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
+    assert front.expire(10.0 + SILENCE_S) == []
+    assert_given_up(front, "key")
+    assert isinstance(front.grammar_lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
     other = front.unanswered()[0]
-    ((_, made),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # of other code
-    assert isinstance(made, GrammarMade) and made.error is not None and made.error.retryable
+    assert front.compiled(CompileReply(other.id, EPOCH, "another"), 0.0) == []  # of other code
+    assert_given_up(front, "key")
+
+
+def assert_given_up(front: DirectFront, key: str) -> None:
+    (made,) = front.sent(GrammarMade)
+    assert isinstance(made, GrammarMade) and made.key == key
+    assert made.error is not None and made.error.retryable
 
 
 # ---- the ways out ----------------------------------------------------------------------------
@@ -218,30 +221,30 @@ def test_an_abort_while_parked() -> None:
     question = asked(front, constrained("1"))
     parked(front, constrained("2"))
     for client, req in ((B, AbortReq("1", EPOCH)), (A, AbortReq("1", EPOCH - 1))):
-        assert front.abort(client, req) is None
-    answer = front.abort(A, AbortReq("1", EPOCH))
+        assert front.aborted(client, req) is None
+    answer = front.aborted(A, AbortReq("1", EPOCH))
     assert answer == Admission(Admitted("1", EPOCH, 5, aborted=[0]), [])
-    assert front.abort(A, AbortReq("1", EPOCH)) is None
+    assert front.aborted(A, AbortReq("1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     assert front.cancelled() == []
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
+    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "2")]
 
 
 def test_samples_are_parked_together() -> None:
     front = make_front()
     question = asked(front, constrained(n=3, seed=5))
     assert (front.in_flight, front.tokens_in_flight) == (3, 15)
-    assert front.abort(A, AbortReq("r", EPOCH)) is None  # the wire knows samples only
-    assert front.abort(A, AbortReq("r/1", EPOCH)) is None
+    assert front.aborted(A, AbortReq("r", EPOCH)) is None  # the wire knows samples only
+    assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (2, 10)
-    ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"))
+    ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
     assert client == A and isinstance(word, Admission)
     assert word.admitted == Admitted("r", EPOCH, 5, aborted=[1])
     assert [(part.rid, part.grammar) for part in word.parts] == [("r/0", "key"), ("r/2", "key")]
-    assert front.abort(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
+    assert front.aborted(A, AbortReq("r/2", EPOCH)) == Abort(A, "r/2", EPOCH)
     for rid in ("r/0", "r/1", "r/2"):
-        front.credit(Credit(A, rid, EPOCH))
+        front.dispatch.credit(Credit(A, rid, EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
 
 
@@ -249,11 +252,11 @@ def test_samples_that_are_parked_end_together() -> None:
     front = make_front()
     question = asked(front, constrained("1", n=2))
     parked(front, constrained("2", "b", n=2))
-    assert front.abort(A, AbortReq("2/1", EPOCH)) is None
-    answer = front.abort(A, AbortReq("2/0", EPOCH))
+    assert front.aborted(A, AbortReq("2/1", EPOCH)) is None
+    answer = front.aborted(A, AbortReq("2/0", EPOCH))
     assert answer == Admission(Admitted("2", EPOCH, 5, aborted=[1, 0]), [])
     error = ErrorInfo(BAD_REQUEST, "no")
-    assert list(refused_by(front.compiled(CompileReply(question.id, EPOCH, error=error)))) == [
+    assert list(refused_by(front.compiled(CompileReply(question.id, EPOCH, error=error), 0.0))) == [
         (A, "1")
     ]
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
@@ -264,42 +267,42 @@ def test_the_compiler_hears_of_what_nobody_waits_for() -> None:
     first = asked(front, constrained("1"))
     second = asked(front, constrained("2", "b"), now=10.0)
     third = asked(front, constrained("3", "c"), now=99.0)
-    front.abort(A, AbortReq("1", EPOCH))
+    front.aborted(A, AbortReq("1", EPOCH))
     assert front.cancelled() == [CompileCancel(first.id, EPOCH)]
     assert front.cancelled() == []
     front.expire(10.0 + SILENCE_S)
     assert front.cancelled() == [CompileCancel(second.id, EPOCH)]
-    front.compiled(CompileReply(third.id, EPOCH, "key"))
+    front.compiled(CompileReply(third.id, EPOCH, "key"), 0.0)
     assert front.cancelled() == []
     parked(front, constrained("4", "d"))
-    front.abort(A, AbortReq("4", EPOCH))
-    front.reset(EPOCH + 1)
+    front.aborted(A, AbortReq("4", EPOCH))
+    front.reset(EPOCH + 1, EPOCH + 1)
     assert front.cancelled() == []
 
 
 def test_a_question_that_nobody_waits_for_is_asked_anew() -> None:
     front = make_front()
     first = asked(front, constrained())
-    front.abort(A, AbortReq("r", EPOCH))
+    front.aborted(A, AbortReq("r", EPOCH))
     assert front.unanswered() == []
     second = asked(front, constrained())  # the same rid, free again
-    assert front.compiled(CompileReply(first.id, EPOCH, "old")) == []
+    assert front.compiled(CompileReply(first.id, EPOCH, "old"), 0.0) == []
     reply = CompileReply(second.id, EPOCH, "new")
-    assert admitted_by(front.compiled(reply))[A, "r"].grammar == "new"
+    assert admitted_by(front.compiled(reply, 0.0))[A, "r"].grammar == "new"
 
 
 def test_a_new_epoch_drops_what_is_parked() -> None:
     front = make_front()
     question = asked(front, constrained())
-    front.reset(EPOCH + 1)
+    front.reset(EPOCH + 1, EPOCH + 1)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
     assert front.unanswered() == [] and front.expire(1e9) == []
     again = asked(front, replace(constrained(), epoch=EPOCH + 1))
-    assert front.compiled(CompileReply(question.id, EPOCH, "key")) == []
-    assert front.compiled(CompileReply(again.id, EPOCH, "key")) == []
-    assert front.compiled(CompileReply(question.id, EPOCH + 1, "key")) == []
+    assert front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0) == []
+    assert front.compiled(CompileReply(again.id, EPOCH, "key"), 0.0) == []
+    assert front.compiled(CompileReply(question.id, EPOCH + 1, "key"), 0.0) == []
     assert front.in_flight == 1
-    assert admitted_by(front.compiled(CompileReply(again.id, EPOCH + 1, "key")))
+    assert admitted_by(front.compiled(CompileReply(again.id, EPOCH + 1, "key"), 0.0))
 
 
 def test_a_compiler_that_does_not_answer() -> None:
@@ -312,7 +315,7 @@ def test_a_compiler_that_does_not_answer() -> None:
     assert (expired[A, "1"].code, expired[A, "1"].retryable) == (UNAVAILABLE, True)
     assert (front.in_flight, front.tokens_in_flight) == (1, 5)
     reply = CompileReply(question.id, EPOCH, "key")
-    assert list(admitted_by(front.compiled(reply))) == [(A, "2")]
+    assert list(admitted_by(front.compiled(reply, 0.0))) == [(A, "2")]
     assert front.expire(1e9) == []
 
 
@@ -335,9 +338,9 @@ def test_a_compiler_that_restarted_is_asked_again() -> None:
     second = asked(front, constrained("2", "b"))
     parked(front, constrained("3"))
     assert front.unanswered() == [first, second]
-    front.compiled(CompileReply(first.id, EPOCH, "key"))
+    front.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
     assert front.unanswered() == [second]
-    front.compiled(CompileReply(second.id, EPOCH, "key"))
+    front.compiled(CompileReply(second.id, EPOCH, "key"), 0.0)
     assert front.unanswered() == []
 
 
@@ -345,7 +348,7 @@ def test_draining_lets_parked_requests_finish() -> None:
     front = make_front()
     question = asked(front, constrained())
     front.drain()
-    assert admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key")))
+    assert admitted_by(front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0))
 
 
 def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
@@ -353,9 +356,9 @@ def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
     front = make_front()
     several = asked(front, constrained("r", n=2))
     single = asked(front, constrained("r", "b"))
-    assert list(admitted_by(front.compiled(CompileReply(single.id, EPOCH, "k")))) == [(A, "r")]
-    assert isinstance(front.abort(A, AbortReq("r", EPOCH)), Abort)
-    admitted = admitted_by(front.compiled(CompileReply(several.id, EPOCH, "key")))
+    assert list(admitted_by(front.compiled(CompileReply(single.id, EPOCH, "k"), 0.0))) == [(A, "r")]
+    assert isinstance(front.aborted(A, AbortReq("r", EPOCH)), Abort)
+    admitted = admitted_by(front.compiled(CompileReply(several.id, EPOCH, "key"), 0.0))
     assert list(admitted) == [(A, "r/0"), (A, "r/1")]
     assert front.in_flight == 3 and front.unanswered() == [] == front.expire(1e9)
 
@@ -404,7 +407,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             error = ErrorInfo(BAD_REQUEST, "no") if kind == "fail" else None
             reply = CompileReply(questions.pop(pattern).id, epoch, "key", error)
             done = {waiter for waiter, wanted in parked.items() if wanted == pattern}
-            answers = front.compiled(reply)
+            answers = front.compiled(reply, 0.0)
             if error:
                 assert {name[1] for name in refused_by(answers)} == done
             else:
@@ -415,7 +418,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
                 del parked[waiter], waiting[waiter]
         elif kind == "abort":
             part = parts[int(now) % len(parts)]
-            answered = front.abort(A, AbortReq(part, epoch))
+            answered = front.aborted(A, AbortReq(part, epoch))
             assert isinstance(answered, Abort) == (part in running)
             assert isinstance(answered, Admission) == (waiting.get(rid) == {part})
             waiting.get(rid, set()).discard(part)
@@ -428,11 +431,11 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             waiting.clear()
         elif kind == "credit" and running.intersection(parts):
             part = min(running.intersection(parts))
-            front.credit(Credit(A, part, epoch))
+            front.dispatch.credit(Credit(A, part, epoch))
             running.remove(part)
         elif kind == "reset":
             epoch += 1
-            front.reset(epoch)
+            front.reset(epoch, epoch)
             parked.clear()
             waiting.clear()
             running.clear()

@@ -38,7 +38,7 @@ def busy_front(limit_s: float = 5.0, waiting: int = 0, pace: Pace = PACE) -> Dir
     front = make_front(max_requests=100, max_queue_wait_s=limit_s * SLACK)
     for i in range(waiting):
         admitted(front, request(f"w{i}"))
-    front.pace(pace)
+    front.dispatch.pace(pace)
     return front
 
 
@@ -85,7 +85,7 @@ def test_those_with_a_place_cost_their_prompts_only() -> None:
 def test_what_has_left_the_queue_is_not_waited_for() -> None:
     front = busy_front(waiting=4, limit_s=6.0)
     assert refused(front, request()).code == OVERLOADED
-    front.pace(replace(PACE, left=3, left_tokens=15))
+    front.dispatch.pace(replace(PACE, left=3, left_tokens=15))
     admitted(front, request())
 
 
@@ -119,33 +119,33 @@ def test_parked_requests_count_from_when_they_go_on() -> None:
     parked = front.generate(A, request("p", sampling={"regex": "a+"}), now=0.0)
     assert isinstance(parked, Parked)
     admitted(front, request("q"))
-    front.pace(replace(PACE, left=1, left_tokens=5))
+    front.dispatch.pace(replace(PACE, left=1, left_tokens=5))
     assert parked.question is not None
-    front.compiled(CompileReply(parked.question.id, EPOCH, key="k"))
+    front.compiled(CompileReply(parked.question.id, EPOCH, key="k"), 0.0)
     assert refused(front, request()).code == OVERLOADED
 
 
 def test_ends_and_aborts_are_the_schedulers_to_tell() -> None:
     front = busy_front(waiting=4)
-    front.credit(Credit(A, "w0", EPOCH))
-    front.abort(A, AbortReq("w1", EPOCH))
+    front.dispatch.credit(Credit(A, "w0", EPOCH))
+    front.aborted(A, AbortReq("w1", EPOCH))
     assert refused(front, request()).code == OVERLOADED
-    front.pace(replace(PACE, left=4, left_tokens=20))
+    front.dispatch.pace(replace(PACE, left=4, left_tokens=20))
     admitted(front, request())
 
 
 def test_when_all_have_ended_nobody_waits_whatever_was_told_last() -> None:
     front = busy_front(waiting=4)
     for i in range(4):
-        front.credit(Credit(A, f"w{i}", EPOCH))
+        front.dispatch.credit(Credit(A, f"w{i}", EPOCH))
     admitted(front, request())
 
 
 def test_another_epoch_begins_with_nobody_before() -> None:
     front = busy_front(waiting=4)
-    front.pace(Pace(EPOCH - 1, left=4, left_tokens=20))
+    front.dispatch.pace(Pace(EPOCH - 1, left=4, left_tokens=20))
     assert refused(front, request()).code == OVERLOADED
-    front.reset(EPOCH + 1)
+    front.reset(EPOCH + 1, EPOCH + 1)
     admission = front.generate(A, replace(request(), epoch=EPOCH + 1), now=0.0)
     assert isinstance(admission, Admission)
 
@@ -158,7 +158,7 @@ def test_what_waits_to_be_read_counts() -> None:
     assert piece is not None
     front.has_read(piece, front.read(piece.req), now=0.0)
     assert refused_at_once(front, request("late"))
-    front.pace(replace(PACE, left=2, left_tokens=10))
+    front.dispatch.pace(replace(PACE, left=2, left_tokens=10))
     assert not refused_at_once(front, request("late"))
 
 
@@ -181,13 +181,15 @@ def test_prompts_of_their_own_are_refused_when_they_have_been_read() -> None:
     admissions = read_all(front, 5)  # 2.2 s each
     assert [type(word) for word in admissions] == [Admission, Admission, Refused, Refused, Refused]
     assert (front.in_flight, front.tokens_in_flight) == (2, 44)
-    front.pace(replace(PACE, left=2, left_tokens=44))
+    front.dispatch.pace(replace(PACE, left=2, left_tokens=44))
     admitted(front, request("r3", text="3 is another beginning"))
 
 
 def test_a_prompt_that_has_been_read_does_not_wait_for_itself() -> None:
     front = busy_front(limit_s=1.0, waiting=1)
-    front.credit(Credit(A, "w0", EPOCH))  # the scheduler has not told yet that it left the queue
+    front.dispatch.credit(
+        Credit(A, "w0", EPOCH)
+    )  # the scheduler has not told yet that it left the queue
     assert len(samples(front, request("n", text="x" * 50, sampling={"n": 20}))) == 20
 
 
@@ -196,7 +198,7 @@ def test_a_flood_of_texts_counts_for_its_own_caller_only() -> None:
     front = busy_front(limit_s=4.0, pace=Pace(EPOCH))
     for i in range(50):
         front.submit(A, request(f"u{i}"), now=0.0)
-    front.pace(PACE)
+    front.dispatch.pace(PACE)
     assert not isinstance(front.submit(b"other", request("late"), now=0.0), Refused)
     assert refused_at_once(front, request("late"))
 
@@ -204,7 +206,7 @@ def test_a_flood_of_texts_counts_for_its_own_caller_only() -> None:
 def test_what_is_aborted_unread_counts_no_more() -> None:
     front = busy_front(limit_s=4.0, waiting=1)
     front.submit(A, request("unread"), now=0.0)
-    front.abort(A, AbortReq("unread", EPOCH))
+    front.aborted(A, AbortReq("unread", EPOCH))
     assert not refused_at_once(front, request("late"))
 
 

@@ -99,7 +99,7 @@ def test_one_request_per_continuation() -> None:
     first = TokenizedReq(
         client=CLIENT,
         rid="s/0",
-        epoch=EPOCH,
+        incarnation=0,
         input_ids=pack_ids(list(b"hello you")),
         sampling=SamplingParams(max_new_tokens=0),
         scoring=Scoring(start=6),
@@ -254,7 +254,7 @@ def test_all_parts_find_room_or_none() -> None:
     assert overloads(front, score("a", "b", rid="t"))
     admitted(front, score("a", rid="t"))
     for rid in ("s/0", "t/0"):
-        front.credit(Credit(CLIENT, rid, EPOCH))
+        front.dispatch.credit(Credit(CLIENT, rid, EPOCH))
     assert (front.in_flight, front.tokens_in_flight) == (1, 7)
     admitted(front, score("a", "b", rid="u"))
 
@@ -277,18 +277,18 @@ def test_a_score_and_requests_share_the_bounds() -> None:
 def test_a_rid_is_in_use_while_any_part_is() -> None:
     front = make_front()
     admitted(front, score("a", "b"))
-    front.credit(Credit(CLIENT, "s/0", EPOCH))
+    front.dispatch.credit(Credit(CLIENT, "s/0", EPOCH))
     error = refused(front, score("a", "b"))
     assert (error.code, error.param) == (BAD_REQUEST, "rid")
-    front.credit(Credit(CLIENT, "s/1", EPOCH))
+    front.dispatch.credit(Credit(CLIENT, "s/1", EPOCH))
     admitted(front, score("a", "b"))
 
 
 def test_each_part_is_aborted_by_its_own_rid() -> None:
     front = make_front()
     admitted(front, score("a", "b"))
-    assert front.abort(CLIENT, AbortReq("s/1", EPOCH)) == Abort(CLIENT, "s/1", EPOCH)
-    assert front.abort(CLIENT, AbortReq("s/2", EPOCH)) is None
+    assert front.aborted(CLIENT, AbortReq("s/1", EPOCH)) == Abort(CLIENT, "s/1", EPOCH)
+    assert front.aborted(CLIENT, AbortReq("s/2", EPOCH)) is None
 
 
 def test_another_epoch_and_a_draining_server_refuse() -> None:

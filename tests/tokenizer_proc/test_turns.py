@@ -186,7 +186,7 @@ def test_an_abort_ends_a_request_that_waits(is_read: bool) -> None:
     front = make_front()
     assert front.submit(A, request("r"), 0.0) is None
     taken = front.take_text() if is_read else None
-    ended = front.abort(A, AbortReq("r", EPOCH))
+    ended = front.aborted(A, AbortReq("r", EPOCH))
     assert isinstance(ended, Admission)
     assert (ended.parts, ended.admitted.aborted) == ([], [0])
     assert front.in_flight == 0
@@ -200,18 +200,18 @@ def test_an_abort_ends_a_request_that_waits(is_read: bool) -> None:
 def test_samples_are_aborted_one_by_one(regex: str | None) -> None:
     front = make_front()
     assert front.submit(A, request("r", {"n": 3, "regex": regex}), 0.0) is None
-    assert front.abort(A, AbortReq("r/1", EPOCH)) is None
-    assert front.abort(A, AbortReq("r/1", EPOCH)) is None
+    assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
+    assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
     assert front.in_flight == 2
     word = read_all(front)["r"]
     if regex is None:
         assert isinstance(word, Admission) and word.admitted.aborted == [1]
         assert [part.rid for part in word.parts] == ["r/0", "r/2"]
-        assert front.abort(A, AbortReq("r/0", EPOCH)) == Abort(A, "r/0", EPOCH)
+        assert front.aborted(A, AbortReq("r/0", EPOCH)) == Abort(A, "r/0", EPOCH)
     else:
         assert isinstance(word, Parked)
-        assert front.abort(A, AbortReq("r/0", EPOCH)) is None
-        ended = front.abort(A, AbortReq("r/2", EPOCH))
+        assert front.aborted(A, AbortReq("r/0", EPOCH)) is None
+        ended = front.aborted(A, AbortReq("r/2", EPOCH))
         assert isinstance(ended, Admission) and ended.admitted.aborted == [1, 0, 2]
     assert (front.in_flight, front.tokens_in_flight) == ((2, 10) if regex is None else (0, 0))
 
@@ -220,9 +220,9 @@ def test_an_abort_ends_a_score_or_a_tokenization() -> None:
     front = make_front()
     score = ScoreReq("s", EPOCH, continuations=[Continuation("a"), Continuation("b")], text="x")
     assert front.submit(A, score, 0.0) is None and front.submit(A, tokenize("t"), 0.0) is None
-    ended = front.abort(A, AbortReq("s/1", EPOCH))
+    ended = front.aborted(A, AbortReq("s/1", EPOCH))
     assert isinstance(ended, Refused) and (ended.rid, ended.error.code) == ("s", CONFLICT)
-    assert front.abort(A, AbortReq("t", EPOCH)) is None
+    assert front.aborted(A, AbortReq("t", EPOCH)) is None
     assert front.take_text() is None and front.in_flight == 0
 
 
@@ -233,7 +233,7 @@ def test_a_new_epoch_ends_what_waits_and_what_is_read() -> None:
         assert front.submit(A, req, 0.0) is None
     taken = front.take_text()
     assert taken is not None
-    front.reset(EPOCH + 1)
+    front.reset(EPOCH + 1, EPOCH + 1)
     assert front.take_text() is None
     assert front.has_read(taken, front.read(taken.req), 0.0) is None
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)

@@ -26,7 +26,7 @@ async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
 
     monkeypatch.setattr(srt.ring.actor, "send_now", send_now)
     monkeypatch.setattr(Ring, "read_args", lambda _: ServerArgs())
-    actor = Actor(Ring(tmp_path), 1)
+    actor = Actor(Ring(tmp_path), 1, 1)
     supervisor: Any = None  # of which only send_now knows more
     beating = asyncio.ensure_future(actor._beat(supervisor))
     for _ in range(srt.ring.actor._BEATS_TO_A_REPEAT):
