@@ -50,7 +50,7 @@ def until_running(backend: sgl.RuntimeEndpoint, count: int) -> None:
 
 
 @pytest.mark.parametrize("way", ["ring", "http"])
-def test_a_killed_scheduler_ends_programs_with_the_cause(server: Server, way: str) -> None:
+def test_a_killed_detokenizer_ends_programs_with_the_cause(server: Server, way: str) -> None:
     """Every wait of a fork tree returns, the cause is told, and later programs run."""
     url = server.ring if way == "ring" else server.url
     with sgl.RuntimeEndpoint(url) as backend:
@@ -59,7 +59,7 @@ def test_a_killed_scheduler_ends_programs_with_the_cause(server: Server, way: st
         with sgl.RuntimeEndpoint(server.ring) as watcher:
             states = [tree.run(backend=backend, stream=True) for _ in range(2)]
             until_running(watcher, 6)
-            os.kill(server.pids()["scheduler"], signal.SIGKILL)
+            os.kill(server.pids()["detokenizer"], signal.SIGKILL)
         for state in states:
             error = within(state.error)
             assert isinstance(cause(error), RingError), error
