@@ -239,7 +239,7 @@ def test_a_rid_in_flight_is_not_taken_twice(server: Server, http: httpx.Client) 
 
 
 def garbage() -> list[list[bytes]]:
-    """Multipart messages that are not ours, or almost are."""
+    """Multipart messages that are not ours; some almost are."""
     deep = msgspec.msgpack.encode(["Hello", 1, 0])[:-1] + b"\x91" * 5000 + b"\x01"
     abort = msgspec.msgpack.encode(["AbortReq", "r", 1, 0])[:-1] + b"\x91" * 5000 + b"\x01"
     request = encode(GenerateReq("r", 1, sampling=SamplingParams(), text="Hi"))
