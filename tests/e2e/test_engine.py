@@ -74,7 +74,7 @@ def test_stats_and_flush(engine: Engine) -> None:
 
 
 def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
-    """Neither alone nor in a batch, all of which fails."""
+    """Neither alone nor in a batch, which fails as a whole."""
     with pytest.raises(RequestError) as caught:
         engine.generate(PROMPT, {"top_p": 0.0})
     assert caught.value.info.param == "top_p"

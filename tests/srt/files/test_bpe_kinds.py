@@ -97,7 +97,7 @@ def write_bpe(
 
 
 def of_transformers(path: Path, pre: str) -> Tokenizer:
-    """The tokenizer that transformers makes of a GGUF file, with the `ignore_merges` that it omits."""
+    """The tokenizer that transformers makes of a GGUF file, with `ignore_merges` added."""
     arch, content, _ = get_gguf_tokenizer(str(path))
     tokenizer = convert_gguf_tokenizer(arch, content)[0]
     tokenizer.model.ignore_merges = PRE_KINDS[pre].whole_words

@@ -49,7 +49,7 @@ def test_ids_are_those_of_the_vectors(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "model_type"), [("llama-bpe", "llama"), ("qwen2", "qwen2")])
 def test_ids_of_tiktokens_files(tmp_path: Path, name: str, model_type: str) -> None:
-    """The same vocabularies as files of tiktoken, which has ranks and no merges: those are found."""
+    """The same vocabularies as files of tiktoken, which have only ranks: the merges are found."""
     path = VOCABS / f"ggml-vocab-{name}.gguf"
     tokens, alphabet = GGUFTokens(GGUFFile(path)), byte_level_alphabet()
     ranks = {

@@ -52,7 +52,7 @@ async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.Asy
 
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
-    """The application behind a real socket."""
+    """The application on a real socket."""
     max_connections = info.pop("max_connections", MAX_CONNECTIONS)
     app = _app(client, info)
     server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)

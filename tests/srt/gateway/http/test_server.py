@@ -1,4 +1,4 @@
-"""The gateway behind a real socket: health, errors of the framework, disconnects, shutdown."""
+"""The gateway on a real socket: health, errors of the framework, disconnects, shutdown."""
 
 import asyncio
 import json
