@@ -94,7 +94,7 @@ def test_references_lead_somewhere_and_ids_differ(document: Any) -> None:
     ],
 )
 def test_bodies_have_all_fields_that_are_taken(document: Any, struct: Any, kind: Kind) -> None:
-    """Honoured and ignored ones; with null where it means the default."""
+    """Also those that have no effect; and null, where it means the default."""
     component = document["components"]["schemas"][struct.__name__]
     properties = component["properties"]
     assert set(properties) == {*struct.__struct_fields__, *kind.fields}

@@ -159,7 +159,7 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_more_than_a_body_may_have(what: str) -> None:
-    """It is found out early: few pieces have been decoded."""
+    """It is refused early, when few pieces have been decoded."""
     pieces = decoded(TOO_MUCH[what])
     with pytest.raises(RequestError) as caught:
         list(pieces)

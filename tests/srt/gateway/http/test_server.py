@@ -263,7 +263,7 @@ async def test_connections_above_the_bound_get_a_503() -> None:
     ("path", "status"), [("/generate", 413), ("/nothing", 404), ("/metrics", 401)]
 )
 async def test_an_early_answer_is_not_lost_to_a_reset(path: str, status: int) -> None:
-    """It comes before the body, which is larger than the sockets' buffers, was read."""
+    """The body is larger than the sockets' buffers, and the answer comes before it was read."""
     size = body_module.MAX_BODY_BYTES + 1
     keys = ("k",) if status == 401 else ()
     async with served(FakeClient(), api_keys=keys) as server:
@@ -330,8 +330,8 @@ async def ask(peer: Peer, data: bytes) -> bytes:
 async def test_when_all_places_are_taken_the_longest_idle_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection is idle since its last request; one whose body comes slowly, since it was
-    opened."""
+    """A connection counts as idle since its last request; one whose first body comes slowly, since
+    it was opened."""
     monkeypatch.setattr(places, "MIN_IDLE_S", 0.0)
     async with served(FakeClient(), max_connections=3) as server:
         peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]

@@ -463,7 +463,7 @@ async def test_raw_reasoning_hides_no_calls() -> None:
 
 
 async def test_the_format_is_that_of_the_template() -> None:
-    """The template decides which calls are read, shown and enforced."""
+    """Calls are read, shown and enforced in the format of the template."""
     template = "{% if tools %}[TOOL_CALLS]{% endif %}"
     client = FakeClient(MISTRAL_CALLS)
     answer = (await post(BODY, client, template=template)).json()["choices"][0]["message"]
