@@ -1,4 +1,4 @@
-"""`--model-impl transformers`: families of transformers over ragged batches, and which cannot."""
+"""`--model-impl transformers`: families that it runs, over ragged batches, and those it cannot."""
 
 import json
 import logging
@@ -51,7 +51,7 @@ def reference_logits(model: Any, ids: np.ndarray) -> np.ndarray:
 
 
 class Sequence:
-    """Ids and slots of one req, `done` of them computed; `logits` collects what came of them."""
+    """Ids and slots of one req, `done` of them computed; `logits` collects their logits."""
 
     def __init__(self, ids: np.ndarray, slots: np.ndarray, done: int = 0) -> None:
         self.ids, self.slots, self.done = ids, slots, done
@@ -117,7 +117,7 @@ def test_sixteen_bit_weights_stay_close(tmp_path: Path, family: str) -> None:
 
 
 def test_memory_facts(tmp_path: Path) -> None:
-    """Tied embeddings count once; K and V of different sizes each for what they are."""
+    """Tied embeddings count once; K and V of different sizes each count by their own."""
     model = random_model("gpt2")
     executor = load(save(model, tmp_path))
     assert executor.weight_bytes == 4 * sum(p.numel() for p in model.parameters())
@@ -311,7 +311,7 @@ def llama(tmp_path: Path) -> ModelFiles:
 
 
 def patched(monkeypatch: pytest.MonkeyPatch, owner: type[nn.Module], change: Any) -> None:
-    """`forward` of a class becomes change(original)."""
+    """Replace `forward` of a class by change(original)."""
     monkeypatch.setattr(owner, "forward", change(owner.forward))
 
 
