@@ -1,8 +1,8 @@
 """A vocabulary, a tokenizer and grammars over bytes, with the token ids of the fake executor.
 
 Ids 0-255 are the bytes, the next ones pairs and longer runs of a few characters, the last is EOS.
-The tokenizer splits a text into words, and each word, from the left, into the longest tokens. Like
-a real one it depends on the text alone.
+The tokenizer splits a text into words, and takes the longest tokens of each from left to right. As
+with a real one, the result depends on the text alone.
 """
 
 import re

@@ -175,7 +175,7 @@ class Driver:
             return None
 
     def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
-        """Commit the step, or run it again by halves; returns whether it had succeeded."""
+        """Commit the step, or run it again by halves; returns whether the step succeeded."""
         step, result = launched
         if result is not None:
             self.recovery.commit(step, result)

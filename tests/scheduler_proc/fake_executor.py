@@ -1,8 +1,8 @@
 """A fake model: the logits of the next token are a hash of all tokens before it.
 
-It remembers what was written to each slot, so it notices a plan that reads a slot that was never
-computed, was overwritten, or belongs to another prefix. So it shows that the tree holds computed
-tokens only. Whatever the batching, a req's output must equal `reference_output`.
+It remembers what was written to each slot, and so notices a plan that reads a slot that was never
+computed, was overwritten, or belongs to another prefix: the tree may only hold computed tokens.
+Whatever the batching, a req's output must equal `reference_output`.
 """
 
 from collections import Counter

@@ -104,7 +104,7 @@ def chunked_logprobs(
     """Extend `ids[start:]` in chunks; log p of every id after the first one computed.
 
     Returns float32 [len(ids) - start - 1] (entry i belongs to ids[start + 1 + i]) and the last
-    step's result. Tokens before `start` must lie computed in their slots.
+    step's result. The tokens before `start` must already be computed in their slots.
     """
     parts = []
     for begin in range(start, len(ids), chunk):

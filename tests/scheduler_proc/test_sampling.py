@@ -116,7 +116,7 @@ def test_many_draws_follow_the_exact_distribution(name: str, params: dict[str, A
 
 
 def test_changes_come_before_masks_and_change_their_own_row_only() -> None:
-    """An id that a mask or a suppression takes away stays away, whatever is added to it."""
+    """An id that a mask or a suppression rules out stays ruled out, whatever is added to it."""
     logits = torch.from_numpy(np.stack([spread_logits(40, seed) for seed in range(4)]))
     before = logits.clone()
     changes = [{5: (1.0, 100.0)}, {}, {39: (2.0, 1.0), 0: (0.5, -1.0)}, {7: (1.0, 100.0)}]

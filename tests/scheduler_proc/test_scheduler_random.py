@@ -211,7 +211,7 @@ def drive(
     poison: frozenset[int] = frozenset(),
     **config: Any,
 ) -> Traffic:
-    """Random traffic. Rows that read a token of `poison` fail; without it, some steps do."""
+    """Random traffic. Rows that read a token of `poison` fail; if it is empty, some steps do."""
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,

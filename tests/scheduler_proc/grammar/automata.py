@@ -64,7 +64,7 @@ def any_text_dfa() -> ByteDFA:
 
 
 def random_dfa(rng: np.random.Generator, num_states: int, density: float) -> ByteDFA:
-    """An automaton over all bytes, in a few classes, with loops and branches, and trimmed."""
+    """A trimmed automaton over all bytes, in a few classes, with loops and branches."""
     classes = rng.integers(0, 12, 256)
     table = rng.integers(0, num_states, (num_states, 12))
     table[rng.random(table.shape) > density] = -1

@@ -98,7 +98,7 @@ def test_a_damaged_one_is_taken_away(tmp_path: Path) -> None:
 
 
 def test_many_servers_share_a_cache(tmp_path: Path) -> None:
-    """All add, take and trim at once, and whatever one takes is whole."""
+    """All servers add, take and trim at once, and whatever one takes is whole."""
     faults: list[BaseException] = []
 
     def server(number: int) -> None:

@@ -31,7 +31,7 @@ OWN_FORMATS = {
     Source.Q4_K: Format.Q4K,
     Source.Q6_K: Format.Q6,
 }
-# Where ggml's blocks have halves. Their bits may not be random, as some are infinities.
+# Where ggml's blocks have halves: with random bits some of these would be infinities.
 _HALVES_AT = {
     Source.Q4_0: (0,),
     Source.Q4_1: (0, 2),

@@ -1,4 +1,4 @@
-"""Penalties and biases in the native engine: logits that change before the draw, and only there."""
+"""Penalties and biases in the native engine: they change the logits of a draw, and nothing else."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -106,7 +106,7 @@ def test_larger_rows(native: Sampler, vocab: int, count: int) -> None:
 
 
 def test_the_signs_of_a_penalty_and_of_a_bias(native: Sampler) -> None:
-    """Greedy, one change a row: what is positive shrinks, what is negative sinks."""
+    """Greedy, one change per row. Penalties divide positive logits and multiply negative ones."""
     positive, negative = [2.0, 1.5, 0.0], [-1.0, -1.5, -9.0]
     logits = np.array([positive, positive, positive, negative, negative])
     rows: list[Changes] = [{0: (1.25, 0)}, {0: (1.5, 0)}, {2: (1, 3)}, {0: (1.25, 0)}, {0: (2, 0)}]

@@ -274,7 +274,7 @@ def test_a_row_of_some_tokens_is_split_among_threads(ops: Ops, alone: Ops) -> No
         check(sequences, ops, [Piece(0, end - 9, end)], wanted)
 
 
-# ---- values that are not tame -------------------------------------------------------------------
+# ---- extreme values -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(0.0, 1e-6), (1e-6, 1e-6), (60.0, 5e-4)])

@@ -215,7 +215,7 @@ class AskedSystem:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self.held: list[np.ndarray] = []  # let go at the first call
+        self.held: list[np.ndarray] = []  # released at the first call
         monkeypatch.setattr(ctypes, "CDLL", lambda name: self)
         monkeypatch.setattr(library, "_POPULATED_AT_ONCE", mmap.PAGESIZE)
 

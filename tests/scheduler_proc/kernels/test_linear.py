@@ -3,7 +3,7 @@
 Quantised weights are multiplied by activations in codes of 8 or 16 bits, in groups of 32; the
 reference quantises too, so that only float32 rounding is tolerated. Weights in tiles become
 bfloat16, like their activations: this is checked bit for bit, with the weights that unit inputs
-show. A level with matrix tiles gets all quantised weights in tiles.
+reveal. A level with matrix tiles gets all quantised weights in tiles.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ CASES = [(format, *shape) for format in UNTILED for shape in shapes(format)]
 
 
 class Case(NamedTuple):
-    """A layer and its inputs; `exact` and what rounding may cost are float64 [m, n]."""
+    """A layer and its inputs; `exact` and `tolerance`, for rounding, are float64 [m, n]."""
 
     weights: Weights
     x: np.ndarray
@@ -107,7 +107,7 @@ def _random_case(
 
 @pytest.mark.parametrize(("format", "n", "k"), CASES)
 def test_products_for_any_number_of_rows(ops: Ops, format: Format, n: int, k: int) -> None:
-    """Row i is also the same bits for every number of rows."""
+    """Row i also has the same bits for every number of rows."""
     case = random_case(ops, format, n, k)
     for m in ROWS:
         y = ops.linear(case.weights, case.x[:m])
@@ -336,7 +336,7 @@ def tiled_weights(tiles: Ops, format: Format, k: int = 512) -> tuple[Weights, np
 
 @pytest.mark.parametrize("format", TILED)
 def test_weights_in_tiles_are_nearly_rounded(tiles: Ops, format: Format) -> None:
-    """They are within 3/4 of a unit in the last place of bfloat16, and unbiased on average."""
+    """They are off by at most 3/4 of a unit in the last place of bfloat16, without a bias."""
     weights, used = tiled_weights(tiles, format)
     exact = weights.values()
     np.testing.assert_array_equal(used, bfloat16_activations(np.ascontiguousarray(used)))

@@ -46,7 +46,7 @@ def make_walk(request: pytest.FixtureRequest) -> MakeWalk:
 
 
 class TestAgainstEveryToken:
-    # Scripts with two, three and four bytes per character; no token holds some characters whole.
+    # Scripts with two, three and four bytes per character; some characters need several tokens.
     TEXTS = (
         "naïve café",
         "Привет, мир",

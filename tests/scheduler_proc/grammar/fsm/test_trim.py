@@ -56,7 +56,7 @@ def test_tokens_lead_where_they_did_if_that_can_be_finished(
 
 
 def used_states(dfa: ByteDFA, vocabulary: TokenVocabulary) -> set[int]:
-    """The states from which tokens reach acceptance, and those that such tokens pass inside."""
+    """The states from which tokens reach acceptance, and those that tokens pass on the way."""
     used = live = live_states(dfa, vocabulary)
     for state in live:
         for token in vocabulary.token_bytes:

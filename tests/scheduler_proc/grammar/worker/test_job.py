@@ -134,7 +134,7 @@ async def test_a_child_that_does_not_end_is_killed(
 
 
 def from_the_system(num_bytes: int) -> mmap.mmap:
-    """New memory. What this process has freed, a child can use without a limit."""
+    """Memory from the system: a child's limit does not cover what its parent had freed."""
     try:
         return mmap.mmap(-1, num_bytes)
     except OSError as error:
@@ -268,7 +268,7 @@ def children_of_this_process() -> set[int]:
 
 
 async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
-    """Before it has its job it rehearses, without its limits."""
+    """Before it gets its job it rehearses, without its limits."""
     before, marked = children_of_this_process(), bytearray(1)
 
     def rehearse() -> None:
@@ -350,7 +350,7 @@ async def test_the_limits_hold_in_a_child_that_was_forked_ahead() -> None:
         children = Children(Calls(work), Limits(1.0, 64 * 2**20, 1.0))
         try:
             children.prepare()
-            await asyncio.sleep(1.2)  # waiting does not count
+            await asyncio.sleep(1.2)  # waiting does not count as its time
             assert await children.run(JOB) == outcome
         finally:
             await children.close()

@@ -124,7 +124,7 @@ def test_a_job_of_several_goes_by_the_best() -> None:
 
 
 def test_who_joins_a_job_that_runs_keeps_it_running() -> None:
-    """A job counts as that of the asker, among its askers, for whom least runs."""
+    """A job with several askers counts for the one for whom least runs."""
     lanes: Lanes[str] = Lanes(2, QUANTUM_S)
     for job in ("a1", "a2", "a3"):
         lanes.add(job, b"a")

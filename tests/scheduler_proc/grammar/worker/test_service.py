@@ -1,4 +1,4 @@
-"""The service around compilations: each is done once, few at a time, and failures are kept."""
+"""The service around compilations: each is done once, few at a time, failures are remembered."""
 
 import asyncio
 import os
@@ -130,7 +130,7 @@ async def test_a_full_queue_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatc
     await bench.ask(4, "c")  # queued already
     assert bench.take() == []
     await bench.end("a")
-    await bench.ask(5, "d")  # its refusal is not kept as a failure, and there is room again
+    await bench.ask(5, "d")  # its refusal is not remembered as a failure, and there is room again
     await bench.end("b")
     await bench.end("c")
     await bench.end("d")
@@ -178,7 +178,7 @@ async def test_in_a_full_queue_who_has_least_gets_room(
         await bench.ask(i, f"a{i}", asker=b"a")
     for i in (10, 11, 12):
         await bench.ask(i, f"b{i}", asker=b"b")
-    # One of b's jobs runs instead of one of a's; of each, two wait.
+    # One of b's jobs runs instead of one of a's; two of each wait.
     assert bench.service.num_queued == 4 and bench.service.num_running == 2
     refused = bench.take()
     assert [reply.id for reply in refused] == [5, 4, 3]
