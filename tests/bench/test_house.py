@@ -1,4 +1,4 @@
-"""What is measured of a source tree, on a small tree with a fault of each kind."""
+"""The measurements of a source tree, on a small tree with a fault of each kind."""
 
 from pathlib import Path
 

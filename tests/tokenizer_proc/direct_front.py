@@ -1,4 +1,4 @@
-"""A front that reads texts at once, for tests of what it makes of them."""
+"""A front that reads texts at once, for tests of what it does with them."""
 
 from srt.wire.messages import Captured, GenerateReq, Refused, ScoreReq, Tokenized, TokenizeReq
 from tokenizer_proc.admission import Admission
@@ -8,7 +8,7 @@ from tokenizer_proc.turns import TextReq
 
 
 class DirectFront(Front):
-    """One call takes a request, reads it and judges it."""
+    """One call takes a request, reads it and answers it."""
 
     def _at_once(self, client: bytes, req: TextReq, now: float) -> Word:
         word = self.submit(client, req, now)
