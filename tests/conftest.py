@@ -3,7 +3,7 @@
 torch computes with one thread, here and in the processes that tests start: several threads, when
 other work such as the tests' servers interrupts them, take up to 30 times the CPU time.
 
-A random case never fails by its duration: a busy machine takes ten times as long.
+A random case never fails because it is slow: a busy machine takes ten times as long.
 
 Nothing uses TLS, so httpx finds no root certificates: each new client would take 60 ms of CPU time
 to load them.

@@ -243,7 +243,7 @@ def test_a_stop_token_counts_but_is_not_text(
 def test_a_stop_token_that_is_not_trimmed(
     detokenizer: Detokenizer, stop_id: int, skip_special_tokens: bool
 ) -> None:
-    """It is text, unless it is a skipped special token; no stop string is searched in it."""
+    """It is text, unless it is a skipped special token; no stop string is found in it."""
     request = start(1, no_stop_trim=True, skip_special_tokens=skip_special_tokens, stop=["az"])
     step = detokenizer.step(batch({1: [0x61, stop_id]}, (request,), {1: Finish("stop", stop_id)}))
     output = only_output(step)
@@ -254,7 +254,7 @@ def test_a_stop_token_that_is_not_trimmed(
 
 @pytest.mark.parametrize("finish", [LENGTH, Finish("stop", EOS), Finish("abort")])
 def test_a_match_that_waits_for_the_end(detokenizer: Detokenizer, finish: Finish) -> None:
-    """It counts at the length or the end token, but an abort only cuts the text off."""
+    """It counts if the length or a stop token ends the request, but not after an abort."""
     ids = [*b" foo", EOS] if finish.matched else b" foo"
     output = only_output(
         detokenizer.step(batch({1: ids}, (start(1, stop_regex=[r"foo\b"]),), {1: finish}))

@@ -206,7 +206,7 @@ def test_a_lost_grammar_that_cannot_be_had() -> None:
     assert client == b"" and isinstance(expired, GrammarMade) and expired.error is not None
     assert isinstance(front.lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
     other = front.unanswered()[0]
-    ((_, made),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # it has other code
+    ((_, made),) = front.compiled(CompileReply(other.id, EPOCH, "another"))  # made by other code
     assert isinstance(made, GrammarMade) and made.error is not None and made.error.retryable
 
 
