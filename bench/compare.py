@@ -64,7 +64,7 @@ async def take_turns(
             await course.prepare(load)
             figures = await course.run(name, load)
         turns.append(Turn(contender.name, name, figures))
-        # All is not lost when a later turn fails.
+        # Printed at once, because a later turn may fail.
         took = f"{figures.wall_s:.1f} s, {figures.out_tok_s:.1f} out tok/s"
         print(f"{name} {number + 1}/{repeat}: {contender.name} {took}", flush=True)
     return turns
@@ -90,7 +90,7 @@ async def compare(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-# Figure -> its label, and how a good ratio lies.
+# By figure: its label, and which side is better.
 ROWS = {
     "out_tok_s": "out tok/s (more is better)",
     "wall_s": "wall s (less)",
@@ -114,7 +114,7 @@ def comparison(turns: Sequence[Turn]) -> str:
 
 
 def _table(turns: Sequence[Turn]) -> str:
-    """Of the turns of one workload, in the order in which they were taken."""
+    """The table for one workload's turns, in the order in which they were taken."""
     servers = list(dict.fromkeys(turn.server for turn in turns))
     runs = [[turn.figures for turn in turns if turn.server == name] for name in servers]
     lines = [[turns[0].workload, *servers, " / ".join(servers), "of the pairs"]]

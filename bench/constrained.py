@@ -5,7 +5,7 @@ batches of the same requests with the same seeds, whose order alternates. Printe
 ratio of wall times off/on (its geometric mean and 95 % interval over the pairs), the ratio of
 forward passes on/off, and the time of unconstrained generation of as many tokens over that with
 jumps. `--suite` takes many generated patterns, or schemas of a file, instead of the two classic
-ones. Works without any data; `--data DIR` fills in real names and gives the schemas.
+ones. Needs no data; `--data DIR` fills in real names and gives the schemas.
 """
 
 import argparse
@@ -36,7 +36,7 @@ CITIES = (
     ("Lima", "Peru", "-12.05", "10151000", "Plaza Mayor, Huaca Pucllana and Larco Museum"),
     ("Tokyo", "Japan", "35.68", "14094034", "Tokyo Tower, Senso Ji and the Meiji Shrine"),
 )
-# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond, the last is close enough.
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; for more, the last is close enough.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
 

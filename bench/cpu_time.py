@@ -7,7 +7,7 @@ _NS = 1e9
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """All processes that `pid` has started, directly or not, and that run."""
+    """All processes that `pid` has started, directly or not, and that still run."""
     for task in _tasks(pid):
         for child in map(int, _text(task / "children").split()):
             yield child
@@ -23,7 +23,7 @@ def module_of(pid: int) -> str:
 def cpu_seconds(pid: int, engine_module: str = "scheduler_proc") -> dict[str, float]:
     """Seconds of CPU time so far of the processes that `pid` has started, by module.
 
-    Of `engine_module` only the process's first thread counts, and ZeroMQ's: the others are the
+    Of `engine_module` only the process's first thread and ZeroMQ's count: the others are the
     model's. Processes and threads that end meanwhile may be left out.
     """
     totals: dict[str, float] = {}
@@ -52,7 +52,7 @@ def _tasks(pid: int) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """What a file has; nothing if its thread has ended."""
+    """The text of a file; empty if its thread has ended."""
     try:
         return path.read_bytes().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -16,7 +16,7 @@ _DATA = b"data: "
 
 
 class StreamError(Exception):
-    """The answer is not a success, or not one that can be read; the message says what it is."""
+    """The answer is not a success, or cannot be read; the message says what it is."""
 
 
 async def post_events(
@@ -71,14 +71,14 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
         split = (line.split(":", 1) for line in lines)
         fields = {name.strip().lower(): value.strip() for name, value in split}
         status = int(start.split(" ")[1])
-        int(fields.get("content-length", "0"))  # raises if it is no number
+        int(fields.get("content-length", "0"))  # raises if it is not a number
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, IndexError):
         raise StreamError("the answer has no head that can be read") from None
     return status, fields
 
 
 async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """The body, piece by piece as it comes."""
+    """The body, piece by piece as it arrives."""
     if fields.get("transfer-encoding", "").lower() == "chunked":
         dechunker = Dechunker()
         while not dechunker.has_ended:
@@ -99,15 +99,15 @@ async def _body(reader: asyncio.StreamReader, fields: Mapping[str, str]) -> Asyn
 
 
 class Dechunker:
-    """Takes the chunks off a body. Trailers are not read: `has_ended` is set at the last chunk."""
+    """Takes the chunks off a body. Trailers are not read: the last chunk sets `has_ended`."""
 
     def __init__(self) -> None:
         self.has_ended = False
-        self._rest = b""  # of the framing, which has not come as a whole
-        self._left = 0  # bytes of the chunk, and of the line end after it, still to come
+        self._rest = b""  # of the framing, which has not arrived completely
+        self._left = 0  # bytes to come of the chunk and of the line end after it
 
     def feed(self, data: bytes) -> bytes:
-        """What `data` has of the body. StreamError if it is not chunked."""
+        """The part of the body in `data`. Raises StreamError if it is not chunked."""
         data, at, parts = self._rest + data, 0, []
         self._rest = b""
         while at < len(data) and not self.has_ended:

@@ -1,9 +1,9 @@
 """`python -m bench.grammar`: what constraints cost: to compile, to mask, and in a batch of 16.
 
-Compile times are taken in this process, and as a request meets them: asked of the compile worker,
-which is niced, compiled in a child that was forked ahead, written and mapped again (cold), or found
-and mapped (warm). Masks are those of random legal walks, for each back end that takes the pattern;
-the second of two equal walks is the warm one. `--data DIR` adds the schemas of JSONSchemaBench.
+Compile times are taken in this process, and as a request meets them: a child of the compile worker,
+which is niced, makes the artefact, and this process maps it (cold), or it exists and is only mapped
+(warm). Masks are those of random legal walks, for each back end that takes the pattern; the second
+of two equal walks is the warm one. `--data DIR` adds the schemas of JSONSchemaBench.
 """
 
 import argparse
@@ -43,7 +43,7 @@ PATTERNS = {
 }
 REPEATS = 5
 _WALKS, _WALK_TOKENS = 10, 120
-_REST_S = 0.1  # between questions: time to fork a child and to let it rehearse
+_REST_S = 0.1  # between requests: time to fork a child and to let it rehearse
 
 
 class Laboratory:
@@ -57,14 +57,14 @@ class Laboratory:
         self.worker = WorkerProcess(model, directory)
 
     def cold(self, constraint: Constraint) -> float:
-        """Seconds from the question to a grammar that can be stepped, nothing being known of it
-        and a child forked ahead. Raises GrammarError."""
+        """Seconds from the request to a grammar that can be stepped, if nothing of it is cached
+        and a child is forked ahead. Raises GrammarError."""
         time.sleep(_REST_S)
         self.worker.forget(constraint)
         return asyncio.run(self._ask(constraint))
 
     def warm(self, constraint: Constraint) -> float:
-        """The same of a constraint whose artefact is there."""
+        """The same for a constraint whose artefact exists."""
         return asyncio.run(self._ask(constraint))
 
     async def _ask(self, constraint: Constraint) -> float:
@@ -81,7 +81,7 @@ class Laboratory:
 
 
 class Times(NamedTuple):
-    """Seconds: compiled in this process, by the worker, and found by it."""
+    """Seconds to compile in this process, by the worker, and for the worker to find it."""
 
     here: float
     cold: float
@@ -89,7 +89,7 @@ class Times(NamedTuple):
 
 
 def compile_times(lab: Laboratory, constraint: Constraint) -> Times:
-    """The medians of REPEATS. Raises GrammarError."""
+    """The medians of REPEATS runs. Raises GrammarError."""
     here, cold, warm = [], [], []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -112,7 +112,7 @@ def print_patterns(lab: Laboratory) -> None:
 
 
 def print_schemas(lab: Laboratory, data: Path) -> None:
-    """Every schema once."""
+    """Times of all schemas, each compiled once."""
     lines = (data / "jsonschemabench_sample.jsonl").read_text().splitlines()
     here, cold, warm, refused = [], [], [], 0
     for line in lines:

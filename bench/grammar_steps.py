@@ -1,9 +1,9 @@
 """What masks cost a batch of 16, for `bench.grammar`: the scheduler core and the native executor
 in this process, jump-forward off, all masks seen before.
 
-A step of reqs with a grammar cannot be sealed before the step before has been read (lag 0), so
-its commit and seal are exposed: the model waits for them. Without a grammar they are hidden (lag
-1) after the step that runs.
+A step of reqs with a grammar cannot be sealed until the last step's result has been read (lag 0),
+so its commit and seal are exposed: the model waits for them. Without a grammar they are hidden
+(lag 1) by the step that runs.
 """
 
 import time
@@ -50,7 +50,7 @@ class _Clock:
 
 
 class _Timed:
-    """A grammar of the scheduler's whose masks and steps are timed."""
+    """A grammar for the scheduler, whose masks and steps are timed."""
 
     def __init__(self, grammar: Grammar, clock: _Clock) -> None:
         self._grammar, self._clock = grammar, clock
@@ -80,7 +80,7 @@ class Parts:
 
 
 def run_batch(lab: Laboratory, compiled: CompiledGrammar | None, seed: int) -> Parts:
-    """BATCH requests from first to last token; only steps in which all decode are counted."""
+    """Run BATCH requests to their ends; only steps in which all of them decode are counted."""
     core = Scheduler(
         SchedulerConfig(
             max_total_tokens=_POOL,

@@ -1,5 +1,5 @@
-"""The compile worker for `bench.grammar`, in a process of its own as in a server: what it serves
-comes and goes by a pipe in place of the ring's sockets.
+"""The compile worker for `bench.grammar`, in a process of its own as in a server: requests and
+answers go through a pipe instead of the ring's sockets.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ _FOLDER_BYTES = 2**29
 
 
 class WorkerProcess:
-    """Started when made; `close` ends it."""
+    """Starts with the object; `close` ends it."""
 
     def __init__(self, model: str, directory: Path) -> None:
-        """Artefacts lie in folders of `directory`."""
+        """Artefacts are in folders of `directory`."""
         self.grammars, self.cache = _folders(directory)
         self._vocabulary = vocabulary_of(model)
         context = multiprocessing.get_context("spawn")
@@ -60,7 +60,7 @@ def vocabulary_of(model: str) -> TokenVocabulary:
 
 
 def _folders(directory: Path) -> tuple[ArtefactFolder, ArtefactFolder]:
-    """The ring's and the cache."""
+    """The ring's folder and the cache's."""
     grammars, cache = directory / "grammars", directory / "cache"
     return ArtefactFolder(grammars, _FOLDER_BYTES), ArtefactFolder(cache, _FOLDER_BYTES)
 
@@ -88,7 +88,7 @@ def _serve(pipe: Connection, model: str, directory: Path) -> None:
 async def _answer(
     pipe: Connection, vocabulary: TokenVocabulary, grammars: ArtefactFolder, maker: ArtefactMaker
 ) -> None:
-    """Until the other end of the pipe is closed."""
+    """Answers until the other end of the pipe is closed."""
     children = Children(maker, _LIMITS, grammars.remove_temporary)
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     tasks = TaskSet(over.set_exception)

@@ -5,7 +5,7 @@ each kind runs four steady greedy streams. Phases alternate: quiet, and attacked
 that sends constraints of one kind without pause, each new or (--same) all alike. Printed per kind:
 how they were answered, the longest wait for an answer, and the inter-token latency of the streams,
 attacked over quiet. The control is a plain busy process at the niceness of the attacker: what it
-costs is the price of a core, and not of the attack.
+costs is the price of a busy core, not of an attack.
 """
 
 import argparse
@@ -34,8 +34,8 @@ BUSY = "(a busy process)"
 
 
 class Answers(NamedTuple):
-    """What the attacker heard: how many of each kind, the longest wait in seconds, and texts of
-    errors by how often they came."""
+    """What the attacker received: how many answers of each kind, the longest wait in seconds, and
+    how often each error text."""
 
     kinds: Counter[str]
     longest_s: float
@@ -43,7 +43,7 @@ class Answers(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Latencies of one kind of phase in ms, and what was answered."""
+    """Latencies of the quiet and the attacked phases in ms, and the answers."""
 
     quiet: list[float]
     attacked: list[float]
@@ -54,7 +54,7 @@ class Score(NamedTuple):
 
 
 def attack(url: str, orders: Connection, same: bool) -> None:
-    """Does what `orders` say: the name of an attack begins it, "" ends it and asks for Answers."""
+    """Does what `orders` say: the name of an attack begins it; "" ends it and asks for Answers."""
     os.nice(ATTACKER_NICENESS)
     asyncio.run(_Attacker(orders, same).run(url))
 
@@ -129,7 +129,7 @@ async def measure(url: str, name: str, orders: Connection, args: argparse.Namesp
 
 
 async def _drained(client: AsyncClient) -> None:
-    """Until the compile worker has done what the attack left over: until a new constraint,
+    """Wait until the compile worker has done what the attack left over: until a new constraint,
     which is queued after that, has been compiled."""
     while True:
         sampling = {"regex": f"x{time.monotonic_ns()}", "max_new_tokens": 1}
@@ -183,12 +183,12 @@ def main() -> None:
 
 
 def _constraints(names: list[str], args: argparse.Namespace) -> None:
-    """Print the table of these attacks, and what they heard."""
+    """Print the table of these attacks, and the errors that they received."""
     print(f"| {' | '.join(HEADINGS)} |\n|{' --- |' * len(HEADINGS)}", flush=True)
     errors: dict[str, Counter[str]] = {}
     for name in names:
         # A server for each, because what an attack leaves in the queue of the compile worker
-        # would be taken for the next one's effect.
+        # would be taken for an effect of the next one.
         limits = {"grammar_cache_dir": "none", "grammar_compile_timeout": args.compile_timeout}
         with Engine(args.model, log_level="error", **limits) as engine:
             url = f"ipc://{engine.directory}"

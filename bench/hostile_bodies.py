@@ -1,6 +1,6 @@
-"""Bodies of HTTP requests that are made to hold the gateway, for `bench.hostile` and the tests.
+"""Bodies of HTTP requests that are made to block the gateway, for `bench.hostile` and the tests.
 
-Each is a route and a body; all are refused or answered, and none may be noticed by other clients.
+Each is a route and a body; all are refused or answered, and other clients must notice none of them.
 """
 
 import json
@@ -34,7 +34,7 @@ def _ids(head: str, count: int, tail: str) -> Callable[[], bytes]:
 
 
 def _joined_prompts() -> bytes:
-    """900,000 ids that would stand before each of 1024 items."""
+    """900,000 ids that would go before each of 1024 items."""
     return json.dumps(
         {"query": list(range(900_000)), "items": [[1]] * 1024, "label_token_ids": [1]}
     ).encode()

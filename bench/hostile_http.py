@@ -1,9 +1,9 @@
 """What hostile HTTP traffic does to other clients: the second table of `bench.hostile`.
 
-One server runs steady greedy streams, over the ring and over HTTP, and a client that asks for a
-token and for /health again and again on new connections. In each round come two phases for each
-attack: beside a plain busy process at the gateway's niceness, and attacked by another process.
-What counts is the inter-token latency, attacked over busy, and that nothing of the others fails.
+One server has steady greedy streams, over the ring and over HTTP, and a client that asks for a
+token and for /health again and again on new connections. Each round of an attack has two phases:
+beside a plain busy process at the gateway's niceness, and attacked by another process. What counts
+is the inter-token latency, attacked over busy, and that no request of others fails.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _SHORT: dict[str, Any] = {"max_new_tokens": 1, "temperature": 0.0}
 _REQUEST = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
 
 Answers = Counter[str]
-Attack = Callable[[str, Answers], Awaitable[None]]  # goes on until it is cancelled
+Attack = Callable[[str, Answers], Awaitable[None]]  # runs until it is cancelled
 
 
 # ---- The attacks -----------------------------------------------------------------------------
@@ -127,7 +127,7 @@ async def _obey(url: str, orders: Connection) -> None:
         orders.send("begun")
         await asyncio.to_thread(orders.recv)
         if task.done():
-            task.result()  # raises what went wrong: nothing else ends it
+            task.result()  # raises what went wrong: nothing else ends an attack
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         orders.send(answers)
@@ -198,7 +198,7 @@ class Bench(NamedTuple):
     seconds: float
 
     async def measure(self, name: str, rounds: int) -> Row:
-        """The phases in turns, so that what else the machine does meets all of them."""
+        """The phases in turns, so that other work on the machine affects all of them."""
         row = Row([], [], Answers())
         for _ in range(rounds):
             busy, _ = await self._phase(self.busy, BUSY)
@@ -218,7 +218,7 @@ class Bench(NamedTuple):
 
 
 def cells(name: str, row: Row) -> list[str]:
-    """The table's line."""
+    """A line of the table."""
     kinds = (row.busy, row.attacked)
     merged = [[value for phase in phases for value in phase.latencies] for phases in kinds]
     answers = ", ".join(f"{count} {kind}" for kind, count in sorted(row.answers.items()))

@@ -113,7 +113,7 @@ def _overlapping_runs(n: int) -> dict[str, Any]:
 
 
 def _ambiguous_letters(n: int) -> dict[str, Any]:
-    """Every prefix has as many parses as it may have without an error."""
+    """Every prefix has as many parses as is possible without an error."""
     return {"ebnf": f'root ::= a "{n}"\na ::= a b | b\nb ::= b c | c\nc ::= c d | d\nd ::= [a-z ]'}
 
 

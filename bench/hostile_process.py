@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 
 def spin(seconds: float) -> None:
-    """Be busy."""
+    """Keep the CPU busy."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass

@@ -39,7 +39,7 @@ class Module(NamedTuple):
 
 
 def read(root: Path) -> dict[str, Module]:
-    """The modules of the project below `root` by full name; a package's is that of its __init__."""
+    """The modules of the project below `root` by full name; an __init__ has its package's name."""
     found = {}
     for path in sorted(file for top in PACKAGES for file in (root / top).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
@@ -77,7 +77,7 @@ def graph(modules: Mapping[str, Module], latest: When) -> Graph:
 
 
 def with_packages(edges: Graph) -> Graph:
-    """The same with the packages of what is imported, whose __init__ runs before it."""
+    """The same with the packages of what is imported: their __init__ runs before it."""
     found: Graph = {}
     for name, targets in edges.items():
         parts = [target.split(".") for target in targets]
@@ -114,14 +114,14 @@ def reached(edges: Graph) -> Graph:
 
 
 def cycles(edges: Graph) -> list[list[str]]:
-    """Groups of names each of which leads to every other."""
+    """Groups of names in which each name leads to every other."""
     reach = reached(edges)
     groups = {frozenset(n for n in r if name in reach[n]) for name, r in reach.items() if name in r}
     return sorted(sorted(group) for group in groups)
 
 
 def floors(edges: Graph) -> int:
-    """How many lie above each other on the longest way down; a cycle is one."""
+    """The number of names in the longest chain of imports; a cycle counts as one."""
     reach = reached(edges)
     height: dict[str, int] = {}
     for name in sorted(edges, key=lambda name: len(reach[name] | {name})):

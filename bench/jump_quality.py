@@ -1,4 +1,4 @@
-"""`python -m bench.jump_quality`: whether jump-forward changes what constrained outputs are worth.
+"""`python -m bench.jump_quality`: whether jump-forward changes how good constrained outputs are.
 
 The scheduler core runs with the native executor in this process. Every case (a pattern, a prompt,
 a seed) is generated with jump-forward off and on, and the text is scored: the log-probability that
@@ -154,7 +154,7 @@ def jobs_of(lab: Laboratory, seeds: int, num_patterns: int, temperature: float) 
 
 
 def both(lab: Laboratory, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
-    """The jobs done with jump-forward off, and on; those that both modes finished."""
+    """The jobs that both modes finished: with jump-forward off, and with it on."""
     done = []
     for mode in ("off", "canonical"):
         again = [Job(j.prompt, j.grammar, replaced(j.sampling, jump_forward=mode)) for j in jobs]
@@ -171,7 +171,7 @@ def replaced(sampling: SamplingParams, **changes: object) -> SamplingParams:
 
 
 def non_canonical(lab: Laboratory, jobs: list[Job]) -> float:
-    """The share of outputs that the tokenizer would have cut otherwise."""
+    """The share of outputs that the tokenizer would have cut into other tokens."""
     different = 0
     for job in jobs:
         ids = [i for i in job.ids if i not in lab.vocab.special_ids]
@@ -180,7 +180,7 @@ def non_canonical(lab: Laboratory, jobs: list[Job]) -> float:
 
 
 def differences(lab: Laboratory, off: list[Job], on: list[Job]) -> Counter[str]:
-    """Greedy texts by kind of their first difference."""
+    """Greedy texts, counted by the kind of their first difference."""
     kinds: Counter[str] = Counter()
     for a, b in zip(off, on, strict=True):
         x, y = lab.text(a.ids), lab.text(b.ids)

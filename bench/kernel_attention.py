@@ -1,7 +1,7 @@
 """Attention of one layer on its own: the attention rows of `bench.kernels --ops`.
 
-Calls take turns over slots and layers of a pool that nobody else reads, until they have read the
-working set: in a model, the other layers' keys and weights pass between two reads of one layer.
+Calls rotate over slots and layers of a pool of their own, until they have read the working set: in
+a model, the other layers' keys and weights are read between two reads of one layer.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Shape(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """Of one slot's keys and values in one layer, in float16."""
+        """Bytes of one slot's keys and values in one layer, in float16."""
         return 2 * 2 * self.kv_heads * self.head_dim
 
 
@@ -64,7 +64,7 @@ class Case(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Of a token and a slot that it sees."""
+        """Pairs of a token and a slot that it sees."""
         before = self.shared + self.own - self.extend
         return self.rows * (self.extend * before + self.extend * (self.extend + 1) // 2)
 
@@ -74,7 +74,7 @@ class Case(NamedTuple):
         return Work(self.slots * shape.slot_bytes, flops)
 
     def arrays(self, slots: np.ndarray) -> dict[str, np.ndarray]:
-        """The fields of a srt_batch that attention reads, for these distinct slots."""
+        """The fields of an srt_batch that attention reads, for these distinct slots."""
         parts = slots[self.shared : self.slots].reshape(self.rows, self.own)
         shared = np.broadcast_to(slots[: self.shared], (self.rows, self.shared))
         return {

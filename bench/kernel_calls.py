@@ -1,6 +1,6 @@
 """Single operations of the native library as calls without arguments, ready to be timed.
 
-Used by the parts of `bench.kernels`. A call keeps the arrays alive that its structures point to.
+Used by the parts of `bench.kernels`. A call keeps alive the arrays that its structures point to.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from scheduler_proc.kernels.library import Batch, Layer, Library, Matrix, Model,
 
 
 class Operations:
-    """A thread pool with the kernels of one level. `activations` as the native executor has it."""
+    """A thread pool with the kernels of one level. `activations` is as for the native executor."""
 
     def __init__(self, library: Library, threads: int, isa: str, activations: str = "auto") -> None:
         self.library = library
@@ -24,7 +24,7 @@ class Operations:
         self._pool = library.created(library.c.srt_pool_create(threads, isa.encode(), bits))
 
     def close(self) -> None:
-        """End the threads; calls cannot be made after."""
+        """End the threads; no call can be made afterwards."""
         self.library.c.srt_pool_destroy(self._pool)
 
     def linear(self, matrices: Sequence[Matrix], x: np.ndarray, y: np.ndarray, keep: Any) -> Call:

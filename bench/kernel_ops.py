@@ -1,6 +1,6 @@
 """Linear layers and sampling on their own: the rows of `bench.kernels --ops`, with attention.
 
-Linear layers have the shapes and formats of the embedded model and take turns over its layers'
+Linear layers have the shapes and formats of the embedded model and rotate over its layers'
 weights, copied until they make up the working set.
 """
 
@@ -41,8 +41,8 @@ class Copy(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """A layer's place in the model: for every layer, the matrices that one call takes, each a
-    list of those that are joined to it."""
+    """A linear layer of the model: for every decoder layer, the matrices that one call takes, each
+    as the list of those that it joins."""
 
     name: str
     sources: Sequence[Sequence[Sequence[Matrix]]]
@@ -58,7 +58,7 @@ class Linear(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Of all matrices together."""
+        """The outputs of all matrices together."""
         return sum(matrix.n for parts in self.first for matrix in parts)
 
     @property
@@ -67,7 +67,7 @@ class Linear(NamedTuple):
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """Of quantised weights bytes, whatever the width of activations; in tiles bfloat16."""
+        """Bytes for quantised weights, whatever the width of activations; bfloat16 in tiles."""
         if self.format in BF16_FORMATS:
             return "bf16"
         return "int8" if self.format in INT8_FORMATS else "fp32"
@@ -78,7 +78,7 @@ class Linear(NamedTuple):
         return f"linear {self.name} {shape}, M={rows}"
 
     def copies(self, library: Library) -> list[Copy]:
-        """The working set."""
+        """Copies that make up the working set."""
         copies = copies_of(_copy(library, self.first).num_bytes)
         return [_copy(library, self.sources[i % len(self.sources)]) for i in range(copies)]
 
@@ -96,7 +96,7 @@ def linears(packed: PackedModel) -> list[Linear]:
 
 
 def linear_rows(operations: Operations, packed: PackedModel, runner: Runner) -> Iterator[Measured]:
-    """Bytes are the weights' only."""
+    """The bytes are those of the weights only."""
     for linear in linears(packed):
         rows = [m for m in ROWS if runner.wants(linear.title(m))]
         copies = linear.copies(operations.library) if rows else []
@@ -161,7 +161,7 @@ def sampling_rows(operations: Operations, vocab: int, runner: Runner) -> Iterato
 
 
 def sampling_arrays(count: int, parameters: dict[str, float]) -> dict[str, np.ndarray]:
-    """The sampling fields of a srt_batch, results included."""
+    """The sampling fields of an srt_batch, results included."""
     samples = samples_of(count, uniform=np.linspace(0.0, 0.99, count), **parameters)
     fields: dict[str, np.ndarray] = samples._asdict()
     fields["next_ids"] = np.empty(count, np.int32)

@@ -1,6 +1,6 @@
 """Measures what the machine can do: read bandwidth, and the fastest matrix products seen.
 
-First part of `bench.kernels`; the other parts' bounds come from here.
+The first part of `bench.kernels`; the other parts' bounds come from here.
 """
 
 import os
@@ -19,7 +19,7 @@ from scheduler_proc.kernels.library import Format, Library, Matrix, Source, addr
 
 READS = (WORKING_SET, 512_000_000)
 SIDE = 2048  # of the square matrices
-# Torch's libraries are held to the level that is measured, or its peaks would not be ours.
+# Torch's libraries are limited to the level that is measured, as ours are.
 _LEVELS = {
     "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
     "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
 
 def measure_machine(setting: Setting, show: Callable[[str, str], None]) -> Peaks:
     """The peaks that bounds are made of. `show` gets the name and the value of these and of others
-    as they are measured, the best of some runs each: other work can only take away."""
+    as they are measured, each the best of some runs: other work can only make them worse."""
     show("CPU, cores", f"{machine()['cpu']}, {machine()['cores']}")
     show("caches of core 0", ", ".join(caches()) or "unknown")
     show("level, threads", f"{setting.isa}, {setting.threads}")
@@ -57,7 +57,7 @@ def measure_machine(setting: Setting, show: Callable[[str, str], None]) -> Peaks
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[str]:
-    """Such as "L2 2048K"; empty where the system does not say."""
+    """Such as "L2 2048K"; empty if the system does not report them."""
     found = []
     for index in sorted(folder.glob("index*")):
         level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
@@ -67,7 +67,7 @@ def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[st
 
 
 def _read_rate(setting: Setting, runner: Runner, show: Callable[[str, str], None]) -> float:
-    """Bytes per second of the working set and all threads; shows others too."""
+    """Bytes per second for the working set and all threads; shows other rates too."""
     rates = {}
     data = np.ones(max(READS), np.uint8)
     for threads in dict.fromkeys((setting.threads, 1)):
@@ -105,7 +105,7 @@ def _native_gemm(operations: Operations, format: Format) -> Call:
 
 
 def _torch_gemm(format: Format, setting: Setting) -> dict[str, Call]:
-    """One call, or none where this torch cannot multiply int8."""
+    """One call, or none if this torch cannot multiply int8."""
     os.environ.update(_LEVELS.get(setting.isa, {}))
     import torch
 

@@ -94,7 +94,7 @@ def step_rows(
 
 
 def fill_pool(executor: NativeExecutor) -> None:
-    """Pages that were never written are all the same page of zeros, and read too fast."""
+    """Pages that were never written are all the same page of zeros, which is read too fast."""
     values = executor._pool.values
     values[:] = np.random.default_rng(0).standard_normal(values.shape[-1])
 

@@ -6,16 +6,16 @@ steps of the embedded model, and where the time of these goes.
 An operation is called on its own from Python. Such a call costs something however little it does
 (the machine table has the figures): it makes and clears its memory for every call, and copies the
 result of a linear layer; attention plans its work, which a step does once for all layers. So rows
-of few microseconds show a kernel slower than it is, as do those of many results: the phases of the
-whole steps, which have no such cost, are the ones to trust there. Weights and keys rotate over
-96 MB (of short contexts, as much as 256 calls read), more than the L2 of a core holds, but less
-than many an L3: as in a model of that size.
+of a few microseconds, or of many results, show a kernel slower than it is: for these, trust the
+phases of the whole steps, which have no such cost. Calls rotate over 96 MB of weights or keys (for
+short contexts, over as much as 256 calls read): more than a core's L2 holds, but less than many an
+L3, as in a model of that size.
 
 "bound" is the time that reading the weights or keys once, or the arithmetic, would take at the
-measured peaks, whichever is longer; "share" is bound / median. Of whole steps, "read", "linear" and
-"attention" are the shares of the median that reading all weights and keys once, the products of the
-linear layers and those of attention would take at these peaks. Other work on the machine distorts
-every figure: compare those of one run only.
+measured peaks, whichever is longer; "share" is bound / median. For whole steps, "read", "linear"
+and "attention" are the shares of the median that reading all weights and keys once, the products of
+the linear layers and those of attention would take at these peaks. Other work on the machine
+distorts every figure: compare only those of one run.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 1 where the kernels cannot run."""
+    """Exit status 1 if the kernels cannot run."""
     args = parse_args(argv)
     runner = Runner(args.only, args.repeat)
     try:

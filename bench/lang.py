@@ -1,8 +1,8 @@
 """What the language costs: `python -m bench.lang`.
 
 Programs over a back end that answers at once: time, memory and threads of a batch, per program,
-against the same calls awaited bare. Then forks on the real engine: k gens side by side against k
-one after the other, in one run.
+against the same calls without programs. Then forks on the real engine: k gens side by side against
+k one after the other, in one run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from srt.offline.engine import Engine
 
 
 class InstantBackend(BackendDefaults):
-    """Answers after one turn of the loop, and counts the threads and calls that are there."""
+    """Answers after one turn of the loop, and counts the threads and the calls in flight."""
 
     def __init__(self) -> None:
         self.capabilities = Capabilities(score=True, constraints=True)
@@ -45,7 +45,7 @@ class InstantBackend(BackendDefaults):
 
 @sgl.function
 def tiny(s: Any, i: int) -> None:
-    """One gen that is read."""
+    """One gen, and its value."""
     s += f"{i} plus two is " + sgl.gen("a")
     _ = s["a"]
 

@@ -81,7 +81,7 @@ class LoadGenerator:
             self._options["model"] = models["data"][0]["id"]
 
     async def tokens_per_word(self, source: TextSource) -> float:
-        """What a word of `source` costs on this server. Raises RuntimeError if it fails."""
+        """How many tokens a word of `source` takes here. Raises RuntimeError if the probe fails."""
         text = source.text(PROBE_TOKENS)
         record = await self.complete(text, 1)
         if record.error is not None:
@@ -89,7 +89,7 @@ class LoadGenerator:
         return record.prompt_tokens / len(text.split())
 
     async def flush_cache(self) -> bool:
-        """Whether the server has emptied its prefix cache."""
+        """Ask the server to empty its prefix cache; whether it did."""
         reply = await self._http.post("/flush_cache", params={"timeout": "5"})
         return reply.is_success
 
@@ -148,7 +148,7 @@ class LoadGenerator:
         return record
 
     async def complete_whole(self, prompt: str, max_tokens: int) -> int:
-        """Send one request that does not stream; how many tokens the answer has.
+        """Send one request that does not stream; return how many tokens its answer has.
 
         Raises httpx.HTTPError if it fails.
         """

@@ -61,7 +61,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def conditions(args: argparse.Namespace, course: Course) -> dict[str, Any]:
-    """What a report says about how it came about."""
+    """What a report says about how it was made."""
     return {
         "date": now(),
         "scale": args.scale,

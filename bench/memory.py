@@ -34,7 +34,7 @@ def name_of(pid: int) -> str:
 
 
 def fill_pool(client: httpx.Client) -> int:
-    """Touch every slot; the pool's size in tokens."""
+    """Touch every slot; return the pool's size in tokens."""
     size: int = client.get("/server_info").json()["max_total_tokens"]
     rng = random.Random(0)
     for _ in range(size // PROMPT_LEN + 1):

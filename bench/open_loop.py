@@ -1,9 +1,9 @@
 """`python -m bench.open_loop`: sends requests at a rate that does not depend on the answers.
 
-It runs as a process of its own, whose CPU time it reports: what it takes is taken from the server
-that it measures. So it speaks just enough HTTP for that, over kept connections, and looks for no
-more in a stream than its first event and its end. With `--concurrency` it keeps this many requests
-in flight instead. The report goes to stdout as JSON.
+It runs in a process of its own and reports its CPU time, which is taken from the server that it
+measures. So it speaks just enough HTTP for that, over kept connections, and looks in a stream only
+for its first event and its end. With `--concurrency` it keeps this many requests in flight instead.
+The report goes to stdout as JSON.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from bench.text import TextSource
 
-CLIENT_TIMEOUT_S = 60.0  # after which a client gives up and leaves
+CLIENT_TIMEOUT_S = 60.0  # after which a client gives up and disconnects
 _END_OF_HEAD = b"\r\n\r\n"
 _LAST_CHUNK = b"0\r\n\r\n"
 
@@ -47,7 +47,7 @@ class OpenLoopReport(Struct):
 
 
 class Connection(asyncio.Protocol):
-    """A connection that carries one request at a time, and goes back to its pool after it."""
+    """A connection that carries one request at a time, and goes back to its pool afterwards."""
 
     def __init__(self, generator: "Generator") -> None:
         self._generator = generator
@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         self._timer = loop.call_later(CLIENT_TIMEOUT_S, self._transport.abort)
 
     def close(self) -> None:
-        """Nothing more is sent."""
+        """Close the connection, which is idle."""
         self._transport.close()
 
     def data_received(self, data: bytes) -> None:
@@ -134,7 +134,7 @@ class Generator:
         return time.perf_counter() - self._began
 
     async def run(self, rate: float, concurrency: int, seconds: float, seed: int) -> OpenLoopReport:
-        """Send for so long, and wait for what is then in flight."""
+        """Send for this many seconds, and wait for what is then in flight."""
         self._began, cpu = time.perf_counter(), time.process_time()
         self._concurrency = concurrency
         gaps = random.Random(seed)

@@ -1,6 +1,6 @@
 """`python -m bench.overhead`: what serving costs on top of the engine.
 
-For each batch size, in turns: the native engine alone on decode steps, and a server under as many
+For each batch size, in turns: the native engine alone on decode steps, and a server with as many
 requests at once over HTTP, streamed and not. A served step is the difference between the times
 that long and short answers to the same prompts take, so that admission and prefill cancel out; the
 engine's is at the context in the middle. "exposed" is the server's own count of the time between
@@ -53,7 +53,7 @@ class Served(NamedTuple):
 
 
 class Run(NamedTuple):
-    """So many answers at once: wall seconds, and CPU seconds of each of PARTS."""
+    """A batch of answers at once: wall seconds, and CPU seconds of each of PARTS."""
 
     wall_s: float
     cpu_s: dict[str, float]
@@ -130,8 +130,8 @@ async def measure(rows: int, stream: bool, log: Path) -> Served:
 
 
 async def settled() -> None:
-    """Returns when the processes of this one idle: a server has work after its start, such as
-    taking the pool's memory, that is done once."""
+    """Wait until the processes of this one are idle: after its start, a server has work to do once,
+    such as taking the pool's memory."""
     for _ in range(MAX_SETTLE_ROUNDS):
         before = cpu_seconds(os.getpid(), engine_module="")
         await asyncio.sleep(SETTLE_ROUND_S)

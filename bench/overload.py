@@ -1,4 +1,4 @@
-"""`python -m bench.overload`: what a server still does when far more is asked than it can do.
+"""`python -m bench.overload`: what a server still does when asked for far more than it can do.
 
 A server is started, and its capacity measured with CLOSED requests in flight. Then requests arrive
 at random at multiples of that rate, whatever becomes of the earlier ones, from a generator in a
@@ -179,7 +179,7 @@ def _rate(run: OpenLoopReport, answers: Sequence[Exchange]) -> float:
 
 
 def _server_cpu() -> dict[str, float]:
-    """Seconds so far by part of the server; the model's threads are one of their own."""
+    """CPU seconds so far by part of the server; the model's threads are a part of their own."""
     whole = cpu_seconds(os.getpid(), engine_module="")
     parts = {name: value for name, value in cpu_seconds(os.getpid()).items() if name != GENERATOR}
     engine = sum(value for name, value in whole.items() if name != GENERATOR)

@@ -93,7 +93,7 @@ def _hit_rate(records: Sequence[Record]) -> float | None:
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
-    """The nearest-rank percentile; None of nothing."""
+    """The nearest-rank percentile; None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)

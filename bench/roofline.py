@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from statistics import median
 from typing import Literal, NamedTuple
 
-# What operations rotate over: like the weights of the embedded model, too much for any L2.
+# Bytes that operations rotate over: like the embedded model's weights, too many for any L2.
 WORKING_SET = 96_000_000
 MIN_S = 0.3  # that a row is measured for, however few runs are asked for
 WARM_UPS = 2
@@ -63,7 +63,7 @@ class Timing(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """Runs, with those that were not timed."""
+        """All runs, with those that were not timed."""
         return self.runs + WARM_UPS
 
 
@@ -135,7 +135,7 @@ def op_cells(row: Measured, peaks: Peaks) -> list[str]:
 
 
 def number(value: float) -> str:
-    """With three digits or all before the point."""
+    """With three digits, or with all those before the point."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2
     return f"{value:,.{digits}f}"
 
@@ -145,14 +145,14 @@ def percent(share: float) -> str:
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, also legible as it is; all columns but the first are set flush right."""
+    """A Markdown table, legible as plain text too; columns after the first are set flush right."""
     widths = [max(4, *(len(line[i]) for line in (columns, *rows))) for i in range(len(columns))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return "\n".join(_line(line, widths) for line in (columns, rule, *rows))
 
 
 class TablePrinter:
-    """Prints a Markdown table row by row, as the rows are measured; nothing where none comes."""
+    """Prints a Markdown table row by row, as the rows are measured; nothing if there are none."""
 
     def __init__(self, caption: str, columns: Sequence[str], first_width: int = 48) -> None:
         self._caption, self._columns = caption, columns
@@ -160,7 +160,7 @@ class TablePrinter:
         self._begun = False
 
     def add(self, *cells: str) -> None:
-        """Print a row; cells that are wider than is usual stick out."""
+        """Print a row; cells that are wider than usual stick out."""
         if not self._begun:
             rule = ["-" * self._widths[0], *("-" * (width - 1) + ":" for width in self._widths[1:])]
             print(f"{self._caption}\n\n{_line(self._columns, self._widths)}")

@@ -3,7 +3,7 @@
 A null executor answers at once, so all time is the core's: CPU microseconds of this thread, at lag
 1, as the actor drives it. Rows that decode: per step, by the number of rows, with room in the pool
 and where every slot has to be evicted. A queue: per step that looks at `waiting` requests and
-admits one; the mean is over all looks, as what the core keeps of the queue is not renewed at each.
+admits one; the mean is over all looks, as the core does not renew its order of the queue at each.
 """
 
 import argparse
@@ -32,7 +32,7 @@ LOOKS = 100
 
 
 def null_result(batch: ForwardBatch) -> StepResult:
-    """Token 7 for everyone."""
+    """Token 7 for each sample."""
     samples, logprobs = len(batch.sample_tokens), len(batch.logprob_tokens)
     return StepResult(
         np.full(samples, 7, np.int32),
@@ -42,7 +42,7 @@ def null_result(batch: ForwardBatch) -> StepResult:
 
 
 class StepCost(NamedTuple):
-    """CPU microseconds of one step by what is done; `tell` makes the message."""
+    """CPU microseconds of one step by its parts; `tell` makes the message."""
 
     prepare: float
     seal: float
@@ -112,7 +112,7 @@ class Loop:
         )
 
     def drain(self) -> list[StepCost]:
-        """Steps until all is done."""
+        """Steps until there is no work."""
         costs = []
         while self.core.has_work:
             costs.append(self.step())
@@ -120,7 +120,7 @@ class Loop:
 
 
 def decode_costs(rows: int, *, is_full: bool) -> list[StepCost]:
-    """Of the steps in which `rows` requests decode and nothing else happens."""
+    """The costs of the steps in which `rows` requests decode and nothing else happens."""
     slots_each = PROMPT + OUTPUTS - 1 if is_full else 2 * (PROMPT + 2 * OUTPUTS)
     loop = Loop(
         max_total_tokens=rows * slots_each,
@@ -138,8 +138,8 @@ def decode_costs(rows: int, *, is_full: bool) -> list[StepCost]:
 
 
 def look_costs(waiting: int, policy: str, *, is_full: bool) -> list[float]:
-    """CPU microseconds of the preparations that admit one of `waiting` requests each, with
-    questions to documents that are cached, all of them or half."""
+    """CPU microseconds of the preparations that admit one of `waiting` requests each: questions
+    to documents that are cached, all of them or half."""
     cached = DOCUMENTS * DOCUMENT
     loop = Loop(
         max_total_tokens=cached // 2 if is_full else cached + (waiting + LOOKS) * (QUESTION + 1),

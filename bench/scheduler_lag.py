@@ -1,6 +1,6 @@
 """`python -m bench.scheduler_lag`: how long the model waits between steps, by how many of the
-requests have rows that depend on the token before: for a penalty, for a constraint, or for one that
-forces every second byte, which is not sampled.
+requests have rows that depend on the token before: because of a penalty, of a constraint, or of one
+that forces every second byte, which is not sampled.
 
 The scheduler's own loop, without sockets, over an executor that sleeps for --step-ms and samples
 token 7, or the lowest allowed. Wall milliseconds between the end of a step and the start of the
@@ -40,7 +40,7 @@ from srt.files.tokenizer import Pieces
 from srt.files.vocab import Vocab
 
 CONTEXT, OUTPUTS = 512, 40
-FIRST_STEPS = 3  # are left out: prefills, and the loop's beginning
+FIRST_STEPS = 3  # which are left out: prefills, and the loop's beginning
 PATTERNS = {"constraint": "[0-9]*", "jumps": "(0:)*"}
 
 
@@ -52,7 +52,7 @@ def vocab() -> Vocab:
 
 
 class Bytes:
-    """The tokenizer."""
+    """A tokenizer whose tokens are bytes."""
 
     def split(self, text: str) -> Pieces:
         return Pieces(list(text.encode()), [None] * len(text.encode()))
@@ -70,7 +70,7 @@ def grammar(kind: str) -> Grammar | None:
 
 
 class SleepingExecutor:
-    """Gives the interpreter to the loop while it runs, as a model does."""
+    """Leaves the interpreter to the loop while it runs, as a model does."""
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s
@@ -136,7 +136,7 @@ class LoopAlone(SchedulerActor):
 
 
 def waits_ms(rows: int, kind: str, count: int, step_s: float) -> list[float]:
-    """Of each step of `rows` requests that decode, `count` of them of a kind."""
+    """The wait before each step of `rows` requests that decode, `count` of them of a kind."""
     loop = Loop(
         max_total_tokens=rows * (CONTEXT + 2 * OUTPUTS),
         context_len=2 * CONTEXT,

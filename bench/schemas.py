@@ -2,8 +2,8 @@
 llguidance alone, on the JSONL files of JSONSchemaBench and of the JSON-Schema-Test-Suite in DIR.
 
 An instance counts as accepted if some order of its properties is, in compact form: an order that
-the grammar does not allow is no verdict on the value. Verdicts are exact, over single bytes. It
-counts as rejected if no order is accepted that the grammar can tell from others; see `Orders`.
+the grammar does not allow says nothing about the value. It counts as rejected if none of the orders
+that the grammar can tell apart is accepted; see `Orders`. Verdicts are exact, over single bytes.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def _shapes(plan: SchemaPlan) -> Iterator[_Shape]:
 
 
 def _values(value: Any) -> Iterator[_Shape]:
-    """Of the objects in values of `enum`: they are written as they stand."""
+    """The shapes of objects in values of `enum`: they are written as given."""
     if isinstance(value, dict):
         yield _Shape(list(value), False, list(value))
     items = value.values() if isinstance(value, dict) else value
@@ -122,7 +122,7 @@ class OrderSearch:
         self._forks = 0
 
     def accepts(self, value: Any) -> bool | None:
-        """Whether some order is accepted; None if it was not found in this many tries."""
+        """Whether some order is accepted; None if none was found in _MAX_FORKS tries."""
         self._forks = 0
         given = self._sorted(value) if self._orders is None else value
         if self._walk(self._matcher.deep_copy(), (given, None)):
@@ -130,8 +130,8 @@ class OrderSearch:
         return None if self._forks > _MAX_FORKS else False
 
     def _sorted(self, value: Any) -> Any:
-        """The value with its members in the order of those `properties` that list most of them,
-        which is most often the right one."""
+        """The value with its members in the order of the `properties` that list most of them, which
+        is usually the right order."""
         if isinstance(value, list):
             return [self._sorted(item) for item in value]
         if isinstance(value, dict):
@@ -176,7 +176,7 @@ class OrderSearch:
 
 
 def _opened(value: Any, work: Work) -> Work:
-    """The work of writing a value that is no object, before `work`."""
+    """The work of writing a value that is not an object, before `work`."""
     if isinstance(value, list):
         work = (b"]", work)
         for i in range(len(value) - 1, -1, -1):
@@ -210,7 +210,7 @@ def _consume(matcher: Any, data: bytes) -> bool:
     tokens = list(data)
     fits = matcher.validate_tokens(tokens) == len(tokens)
     fits = fits and bool(matcher.consume_tokens(tokens))
-    if matcher.is_error():  # over a limit of the library's: no verdict on the value
+    if matcher.is_error():  # over a limit of the library: this says nothing about the value
         raise RuntimeError(matcher.get_error())
     return fits
 
@@ -219,7 +219,7 @@ def _consume(matcher: Any, data: bytes) -> bool:
 
 
 class RefusedError(Exception):
-    """A compiler does not take a schema."""
+    """A compiler refuses a schema."""
 
 
 def _matcher(grammar: str, limits: llguidance.LLParserLimits | None = None) -> Any:
@@ -237,7 +237,7 @@ class Compiled(NamedTuple):
 
 
 def compile_ours(schema: Any) -> Compiled:
-    """By way of our front. Raises RefusedError."""
+    """By llguidance from our own grammar. Raises RefusedError."""
     try:
         prepared = prepare(json.dumps(schema), "compact")
         return Compiled(_matcher(prepared.grammar.text(), parser_limits()), Orders(prepared.plan))
@@ -310,7 +310,7 @@ class Score:
 
 
 def groups(data: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The rows of both files, those about `format` and the optional ones apart."""
+    """The rows of both files, those about `format` and the optional ones separately."""
     yield "JSONSchemaBench", _rows(data / BENCH_FILE)
     suite = _rows(data / SUITE_FILE)
     about_format = [row for row in suite if "format" in row["file"]]

@@ -1,7 +1,7 @@
 """`python -m bench.serving`: measures any OpenAI-compatible server on the serving workloads.
 
-With `--url` the server is up; its prefix cache is emptied before each workload where the server can
-do that, and the report says whether it did, because a second run with the same seed would
+With `--url` the server already runs; its prefix cache is emptied before each workload if the server
+can do that, and the report says whether it did, because a second run with the same seed would
 otherwise find its prompts cached. With `--peer` our server and a peer are started in turns.
 """
 
@@ -65,7 +65,7 @@ def _add_peer(group: Any) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 1 when a request failed."""
+    """Exit status 1 if a request failed."""
     args = parse_args(argv)
     if args.peer:
         report = asyncio.run(compare(args))

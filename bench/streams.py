@@ -15,7 +15,7 @@ async def steady_streams(
     clients: Sequence[AsyncClient], count: int, seconds: float
 ) -> tuple[list[float], list[BaseException]]:
     """Inter-token latencies in ms of `count` streams of each client that run for `seconds`, and
-    what ended a stream before."""
+    the errors that ended streams early."""
     found: list[float] = []
     tasks = [
         asyncio.create_task(_stream(client, found)) for client in clients for _ in range(count)

@@ -1,7 +1,7 @@
 """`python -m bench.tenants`: what the time to a first token reveals of another API key's prompts.
 
 One key sends a prompt of random tokens; another sends the same one, or a new one of that length, in
-random order. AUC is the probability that a new prompt takes longer than an equal one: 0.5 says
+random order. AUC is the probability that a new prompt takes longer than an equal one: 0.5 reveals
 nothing, 1.0 everything. `--share` lets the keys share the prefix cache, to see what that reveals.
 """
 

@@ -1,7 +1,7 @@
 """Seeded English-like text of about a wanted number of tokens.
 
 Words come from a built-in list, or from the jsonl files of a directory. How many tokens a word
-costs is the server's business: `tokens_per_word` is measured with a probe request.
+costs depends on the server: `tokens_per_word` is measured with a probe request.
 """
 
 import json
@@ -47,7 +47,7 @@ class TextSource:
 def words_of(directory: Path) -> list[str]:
     """All words in the strings of the *.jsonl files of `directory`, in file order.
 
-    Raises ValueError when there are none.
+    Raises ValueError if there are none.
     """
     words: list[str] = []
     for path in sorted(directory.glob("*.jsonl")):

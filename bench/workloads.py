@@ -77,7 +77,7 @@ def multiturn(source: TextSource, scale: float) -> Workload:
 def tree(source: TextSource, scale: float) -> Workload:
     """8 problems of 300 tokens; 3 levels of branching 3 (3 + 9 + 27 requests), 40 out, 24 at once.
 
-    A node's prompt is its parent's prompt, its answer, and a step line of about 10 tokens.
+    A node's prompt is its parent's prompt and answer, and a step line of about 10 tokens.
     """
     roots = [Node(source.text(300), 0, _steps(source, 3)) for _ in range(_count(8, scale))]
     return Workload("tree", 24, roots)

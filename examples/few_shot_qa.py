@@ -1,7 +1,7 @@
 """Answer questions after a few worked examples.
 
-All programs of the batch begin with the same examples. The runtime finds that constant beginning
-and computes it once, ahead of the batch.
+All programs of the batch begin with the same examples. The runtime finds this constant beginning
+and computes it once, before the batch.
 """
 
 import argparse

@@ -22,7 +22,7 @@ def chat(s: sgl.ProgramState, turns: tuple[str, ...]) -> None:
 
 
 def main(backend: Any, turns: tuple[str, ...] = TURNS) -> dict[str, Any]:
-    """The messages of the chat, and the prompt's and cached tokens of each turn."""
+    """The messages of the chat, and how many prompt and cached tokens each turn has."""
     s = chat.run(turns, temperature=0, backend=backend)
     calls = list(s.trace())
     return {

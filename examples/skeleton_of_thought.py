@@ -1,7 +1,7 @@
 """Skeleton of thought: write the points first, then expand all of them at the same time.
 
 Each point is expanded by a program of its own that runs beside the others; the programs begin
-alike, so they share what they have in common.
+with the same text, so they share what is computed for it.
 """
 
 import argparse

@@ -24,7 +24,7 @@ def show(text: str) -> None:
 def main(
     backend: Any, turns: tuple[str, ...] = TURNS, write: Callable[[str], None] = show
 ) -> list[str]:
-    """The answers; `write` gets their text piece by piece as it comes."""
+    """The answers; `write` gets their text piece by piece as it arrives."""
     s = chat.run(turns, temperature=0, stream=True, backend=backend)
     answers = []
     for number, text in enumerate(turns):

@@ -1,12 +1,12 @@
 """Fixtures for all tests. A server takes seconds to start, so the healthy one is shared.
 
-torch computes with one thread, here and in what the tests start: threads that wait for each other
-beside other work, the tests' own servers included, take up to 30 times the CPU time.
+torch computes with one thread, here and in the processes that tests start: several threads, when
+other work such as the tests' servers interrupts them, take up to 30 times the CPU time.
 
-How long a random case takes is no fault of it: a busy machine takes ten times as long.
+A random case never fails because it is slow: a busy machine takes ten times as long.
 
-Nothing speaks TLS: that every new httpx client loads root certificates, in 60 ms of CPU time, is of
-no use.
+Nothing uses TLS, so httpx finds no root certificates: each new client would take 60 ms of CPU time
+to load them.
 """
 
 import os
@@ -25,7 +25,7 @@ from tests.waiting import SOON_S
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
 os.environ.pop("SSL_CERT_FILE", None)
-os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # which has none
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # it has no certificates
 
 settings.register_profile("ours", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ours")
@@ -33,8 +33,8 @@ settings.load_profile("ours")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests share its servers, so one process runs them; and those that need transformers'
-    model too, which takes 20 s to load."""
+    """One process runs all tests of a file, which share its servers, and one all tests that need
+    transformers' model, which takes 20 s to load."""
 
     class ByFile(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
@@ -47,9 +47,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the embedded model with the scheduler's books checked after every step. Tests
+    """A server on the embedded model that checks the scheduler's books after every step. Tests
     must leave it idle; at the end every slot must be free or in the tree."""
-    args = ("--check-invariants", "--max-queue-wait", "600")  # however slow the machine is
+    args = ("--check-invariants", "--max-queue-wait", "600")  # refuses nothing on a slow machine
     with running_server(tmp_path_factory.mktemp("server"), *args) as server:
         yield server
         server.wait_idle()
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """As `server` is, without HTTP and with a pool of 8,192 tokens."""
+    """The same without HTTP, and with a pool of 8,192 tokens."""
     with Engine(max_total_tokens=8192, check_invariants=True) as engine:
         yield engine
         deadline = time.monotonic() + SOON_S

@@ -1,4 +1,4 @@
-"""Stand-ins for the parts next to the one under test."""
+"""Stand-ins for what the code under test works with."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,7 +26,7 @@ DEFAULT_PIECES = ("Hello", ", ", "wörld")
 class FakeGeneration:
     """Yields one snapshot per piece, one token each (ids 100, 101, ...), then a finish.
 
-    `hold` (an event) must be set before the last piece comes; `error` is raised in its place.
+    The last piece waits for the event `hold`; `error` is raised in its place.
     """
 
     def __init__(self, client: "FakeClient", request: Request, rid: str) -> None:
@@ -67,8 +67,8 @@ class FakeGeneration:
         )
 
     def _details(self, count: int) -> dict[str, Any]:
-        """Of every position, the ids 100, 101, ... as the most likely ones with -0.5, -1.5, ...,
-        and of a named id its number times -1."""
+        """At each position the ids 100, 101, ... are the most likely ones, with -0.5, -1.5, ...,
+        and each id that was asked for has its negative as its value."""
         scoring = self.request.scoring or Scoring()
         start = scoring.start
         top: list[Any] = [(-0.5 - i, 100 + i) for i in range(scoring.top)]
@@ -112,8 +112,8 @@ class FakeClient:
 
     def __init__(self, pieces: Sequence[str] = DEFAULT_PIECES) -> None:
         self.pieces = tuple(pieces)
-        self.sample_pieces: dict[str, Sequence[str]] = {}  # by rid, where they are others
-        self.logprobs: dict[str, float] = {}  # of every token, by rid; otherwise -0.5
+        self.sample_pieces: dict[str, Sequence[str]] = {}  # by rid, in place of `pieces`
+        self.logprobs: dict[str, float] = {}  # by rid, for all its tokens; otherwise -0.5
         self.finish = Finish("stop", matched=2)
         self.cached_tokens = 3
         self.captures: list[Capture] | None = None  # of each answer
@@ -165,8 +165,8 @@ class FakeClient:
         return samples
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
-        """The length of each word, behind a 1 if special tokens are added; of messages, that of
-        each content. The text "refused" is."""
+        """The length of each word, after a 1 if special tokens are added; for messages, that of
+        each content. The text "refused" is refused."""
         self.tokenized.append(request)
         if request.text == "refused":
             raise RequestError(" is refused", at="text")

@@ -1,7 +1,7 @@
 """Small model files for tests: directories with tokenizer.json, and GGUF files.
 
-The byte-level models have one token per byte, some merges that they learned, and `<bos>`, `<eos>`
-as special tokens; the SentencePiece-like one has byte fallback.
+The byte-level models have one token per byte, some learned merges, and the special tokens `<bos>`
+and `<eos>`; the one like SentencePiece has byte fallback.
 """
 
 import json
@@ -31,7 +31,7 @@ def save_directory(
     config: dict[str, Any] | None = None,
     tokenizer_config: dict[str, Any] | None = None,
 ) -> ModelFiles:
-    """Write `tokenizer` as a model directory; the embedding has 5 rows more than it has tokens."""
+    """Write `tokenizer` as a model directory; its embedding has 5 more rows than tokens."""
     tokenizer.save(str(path / "tokenizer.json"))
     size = tokenizer.get_vocab_size() + 5
     write_json(path / "config.json", {**CONFIG, "vocab_size": size, **(config or {})})
@@ -40,7 +40,7 @@ def save_directory(
 
 
 def byte_level_tokenizer() -> tokenizers.Tokenizer:
-    """A byte-level BPE trained on CORPUS; ids 0 and 1 are <bos> and <eos>, "<tool>" is added."""
+    """A byte-level BPE trained on CORPUS. Ids 0 and 1 are <bos> and <eos>; "<tool>" is added."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

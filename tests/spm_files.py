@@ -1,5 +1,5 @@
-"""Tokenizers of SentencePiece's kind for tests: pieces and scores learned here, as GGUF files, as
-`tokenizer.model` and as transformers' tokenizer classes take them.
+"""Tokenizers of SentencePiece's kind for tests: pieces and scores learned here, written as GGUF
+files, as `tokenizer.model`, and in the form of transformers' tokenizer classes.
 """
 
 import struct
@@ -24,14 +24,14 @@ CORPUS = [
 ]
 CONTROL = ["<unk>", "<s>", "</s>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-# What all test models of this kind know besides: turns of a chat, and a user's own token.
+# More tokens of all test models of this kind: for turns of a chat, and a user-defined one.
 TURNS = ["<|user|>", "<|end|>"]
 USER_DEFINED = [f"<a{SPM_SPACE}tool>"]
 
 
 @cache
 def learned_pieces() -> list[str]:
-    """The pieces of a BPE over characters, those learned first in front, then the characters."""
+    """The pieces of a BPE over characters in the order of learning, then the characters."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
     trainer = trainers.BpeTrainer(vocab_size=420, show_progress=False)
@@ -43,7 +43,7 @@ def learned_pieces() -> list[str]:
 
 
 def pieces_and_types() -> tuple[list[str], list[int]]:
-    """All tokens by id, and what they are."""
+    """All tokens and their types, by id."""
     kinds = [
         (["<unk>"], TokenType.UNKNOWN),
         (CONTROL[1:], TokenType.CONTROL),
@@ -57,7 +57,7 @@ def pieces_and_types() -> tuple[list[str], list[int]]:
 
 
 def scores() -> list[float]:
-    """0 for tokens that are not learned; those learned earlier have better ones."""
+    """Scores by id: 0 for tokens that are not learned; the earlier learned, the higher."""
     first, count = len(CONTROL) + len(BYTES), len(learned_pieces())
     learned = [float(-i) for i in range(count)]
     return [0.0] * first + learned + [0.0] * len(TURNS + USER_DEFINED)

@@ -28,8 +28,8 @@ MAY_IMPORT = {
     "bench": OURS,
     "tests": OURS,
 }
-# Rooms are the files and folders directly in a package. What each of them may import; it stands
-# below all of that, so there are no cycles.
+# What each room, a file or folder directly in a package, may import. A room stands below all that
+# it may import, so there are no cycles.
 ROOMS: dict[str, dict[str, str]] = {
     "srt": {
         "tasks": "",
@@ -143,7 +143,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 
 def import_faults(path: Path, tree: ast.AST) -> list[str]:
-    """What `path` imports and must not."""
+    """The modules that `path` imports but must not."""
     return [f"{path} imports {name}" for name in imports(tree) if not _is_allowed(path, name)]
 
 
@@ -228,7 +228,7 @@ def our_modules() -> dict[str, Module]:
 
 
 def room_faults(modules: Mapping[str, Module], package: str) -> list[str]:
-    """Imports between the rooms of `package` that `ROOMS` has not, type checkers' too."""
+    """Imports between rooms of `package` that are not in `ROOMS`, type checkers' imports too."""
     edges = grouped(graph(modules, When.NEVER), rooms_of(modules, package))
     found = {(_room(room), _room(target)) for room in edges for target in edges[room]}
     allowed = {(room, target) for room, t in ROOMS[package].items() for target in t.split()}
@@ -271,7 +271,7 @@ def test_an_import_of_another_room_is_noticed(module: str, line: str) -> None:
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    """Neither while it is imported, with its packages, nor in functions or for type checkers."""
+    """Neither when it is imported (packages included) nor in functions or for type checkers."""
     assert cycles(with_packages(graph(our_modules(), When.AT_IMPORT))) == []
     assert cycles(graph(our_modules(), When.NEVER)) == []
 
@@ -282,7 +282,7 @@ def test_nothing_is_pickled() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    """Empty package files excepted."""
+    """Every module has a docstring, except empty package files."""
     trees = {path: parsed(path) for path in sources(*OURS)}
     silent = [p.as_posix() for p, t in trees.items() if t.body and not ast.get_docstring(t)]
     assert silent == []

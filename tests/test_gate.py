@@ -1,4 +1,4 @@
-"""What pytest's settings in pyproject.toml must fail, each tried on a test that does it."""
+"""The faults for which pytest's settings in pyproject.toml must fail a test: a test with each."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Programs as a type checker sees them: it reads this file, and nothing runs it.
+"""Programs for the type checker: it reads this file, and nothing runs it.
 
-What is wrong here has to be found, or its `ignore` is one too many.
+It must find each error that is ignored here: an `ignore` without one is itself an error.
 """
 
 from collections.abc import AsyncGenerator

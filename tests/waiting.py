@@ -1,6 +1,6 @@
-"""How long a test waits for what comes at once.
+"""How long a test waits for what should come at once.
 
-It bounds a hang and measures nothing: beside other work everything takes many times as long, and a
+It bounds a hang and measures nothing: on a busy machine everything takes many times as long, and a
 test that passes does not wait.
 """
 

@@ -16,7 +16,7 @@ SLACK = 1.25  # a wait may become this many times the expected one: machines slo
 
 
 class QueueWait:
-    """The expected wait after all that was handed on. `limit_s` 0 is no limit."""
+    """The expected wait after all that was handed on. `limit_s` 0 means no limit."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

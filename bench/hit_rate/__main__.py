@@ -1,10 +1,10 @@
 """`python -m bench.hit_rate`: how much of the reachable reuse the scheduler gets, with the server's
 default options, on a clock of its own: no server, no model, and the same figures on every machine.
 
-The real scheduler core serves seven families of prompts, as a batch and as they come in time, with
-a pool of 25 and 50 % of the working set; and attacks on the bound of `--schedule-max-wait`. Each
-table names its target; the exit status is 1 if one is missed. `--max-wait 5 15 30 60` compares such
-bounds instead. `--server` sends 36 requests to a real server whose pool holds one document of six.
+The real scheduler core serves seven families of prompts, as a batch and as they arrive over time,
+with a pool of 25 and 50 % of the working set; and attacks on the bound of `--schedule-max-wait`.
+Each table names its target; the exit status is 1 if one is missed. `--max-wait 5 15 30 60` compares
+these bounds instead. `--server` sends 36 requests to a server whose pool holds 1 of 6 documents.
 """
 
 import argparse
@@ -107,7 +107,7 @@ def _attacks(rows: Iterable[AttackRow]) -> int:
 
 
 def _compare_bounds(args: argparse.Namespace) -> int:
-    """The default policy with each bound; of the online loads."""
+    """Print the figures of the default policy with each bound, under the online loads."""
     policies = [DEFAULTS.schedule_policy]
     rows = (
         row
@@ -125,7 +125,7 @@ def _server() -> int:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> int:
-    """Print a Markdown table whose last column is whether the target is met; 1 if one is not."""
+    """Print a Markdown table whose last column is whether the target is met; 1 if one is missed."""
     missed = 0
     print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
     for *cells, is_good in rows:

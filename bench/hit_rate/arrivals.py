@@ -1,4 +1,4 @@
-"""When requests come: at random at a given rate, or so that cold ones are always overtaken."""
+"""When requests arrive: at random at a given rate, or so that cold ones are always overtaken."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def poisson(rng: random.Random, count: int, rate: float) -> list[float]:
 
 
 class Attack(NamedTuple):
-    """Prompts by arrival; `cold` are the numbers of those that the others overtake."""
+    """Prompts by arrival; `cold` are the indices of those that the others overtake."""
 
     prompts: list[Prompt]
     arrived_s: list[float]
@@ -36,7 +36,7 @@ def hot_stream(rng: random.Random) -> tuple[list[Prompt], list[Prompt]]:
 
 
 def large_and_small(rng: random.Random) -> tuple[list[Prompt], list[Prompt]]:
-    """The same, and a cold one takes half of the memory."""
+    """The same, but each cold one takes half of the memory."""
     hot, cold = hot_stream(rng)
     return hot, [random_text(rng, 4000) for _ in cold]
 
@@ -48,7 +48,7 @@ ATTACKS: dict[str, Callable[[random.Random], tuple[list[Prompt], list[Prompt]]]]
 
 
 def attack(name: str, scale: float, seed: int, setting: Setting) -> Attack:
-    """Hot prompts at `PRESSURE` times the rate of their service, among them cold ones."""
+    """Hot prompts at `PRESSURE` times the rate of their service, and cold ones among them."""
     rng = random.Random(f"{name} {seed}")
     hot, cold = ATTACKS[name](rng)
     sample = hot[:200]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-OUTPUT_TOKEN = 0  # prompts have none of it, so that no output is the beginning of a prompt
+OUTPUT_TOKEN = 0  # in no prompt, so that no output is the beginning of a prompt
 VOCAB = 32000
 
 Prompt = np.ndarray  # int32 [length]

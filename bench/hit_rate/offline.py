@@ -52,8 +52,8 @@ def belady_reuse(tree: PromptTree, events: Sequence[int], capacity: int, outputs
     """Tokens that prompts would have found with Belady's eviction, under the same admissions.
 
     `events` are those of the run: `i` when the i-th prompt is admitted, `~i` when it has ended. In
-    between its tokens and `outputs` more are held; of the rest of a cache of `capacity` tokens,
-    those whose next use is furthest go first. Prompts are computed in no time here.
+    between, its tokens and `outputs` more are held; of the other tokens in a cache of `capacity`,
+    those whose next use is furthest away are evicted first. Computing takes no time here.
     """
     return _Belady(tree, events, capacity, outputs).run()
 
@@ -108,7 +108,7 @@ class _Belady:
         while self._free < 0 and self._heap:
             next_use, _, edge = entry = heappop(self._heap)
             if self._holders[edge] > 0 or -next_use != self._next_use(edge):
-                continue  # another entry comes when it is given back
+                continue  # another entry is added when it is given back
             gone = min(self._kept[edge], -self._free)
             self._kept[edge] -= gone
             self._free += gone

@@ -1,8 +1,8 @@
 """The runs of each table, with the server's default options unless a column says otherwise.
 
 A row is a family at one size of the pool (a share of the working set, which is the tokens of all
-the prompts' common tree), or one attack. Reuse is a share of what the offline optimum reuses: all
-but every edge of the tree once.
+the prompts' common tree), or one attack. Reuse is a share of what the offline optimum reuses,
+which computes every edge of the tree once.
 """
 
 import random
@@ -35,17 +35,17 @@ class Case(NamedTuple):
 
     @property
     def setting(self) -> Setting:
-        """With a pool that takes any one request at least."""
+        """Its pool has room for any one request at least."""
         least = 64 + max(len(prompt) for prompt in self.prompts)
         return Setting(max(least, int(self.pool_share * self.tree.distinct)))
 
     @property
     def optimum(self) -> int:
-        """Prompt tokens that the best schedule need not compute."""
+        """Prompt tokens that the best schedule does not compute."""
         return self.tree.total - self.tree.distinct
 
     def batch(self, setting: Setting) -> Outcome:
-        """All come at once."""
+        """All prompts arrive at once."""
         return simulate(self.prompts, [0.0] * len(self.prompts), setting)
 
     def arrivals(self, load: float, seed: int) -> list[float]:
@@ -55,8 +55,8 @@ class Case(NamedTuple):
 
 
 class BatchRow(NamedTuple):
-    """One policy on one case: shares of the optimum, of the run and of Belady's eviction under the
-    same admissions."""
+    """One policy on one case: the run's share of the optimum, and that of Belady's eviction under
+    the same admissions."""
 
     case: Case
     policy: str
@@ -70,7 +70,7 @@ class BatchRow(NamedTuple):
 
 
 class OnlineRow(NamedTuple):
-    """One policy on one case under one load, and with another bound or none."""
+    """One policy on one case under one load, with a bound on the wait and without."""
 
     case: Case
     load: float
@@ -90,7 +90,7 @@ class OnlineRow(NamedTuple):
 
 
 class AttackRow(NamedTuple):
-    """One policy under one attack: how long the cold ones waited, and without a bound."""
+    """One policy under one attack: how long the cold ones waited, with a bound and without."""
 
     attack: str
     policy: str
@@ -152,7 +152,7 @@ def online_rows(
 
 
 def attack_rows(scale: float, seed: int, max_wait_s: float) -> Iterator[AttackRow]:
-    """The policies that prefer some to others, under all attacks."""
+    """The policies that prefer some requests to others, under all attacks."""
     for name in ATTACKS:
         for policy in CACHE_AWARE:
             setting = Setting(ATTACKED_POOL, policy, max_wait_s)

@@ -1,4 +1,4 @@
-"""The same on a real server with default options: a shuffled batch, a pool for one document."""
+"""The reuse of a real server with default options: a shuffled batch, a pool for one document."""
 
 import asyncio
 import random
@@ -18,7 +18,7 @@ TIMEOUT_S = 600.0
 
 
 def served_reuse() -> float:
-    """Start a server, send the batch, stop the server: the share of the reachable reuse."""
+    """The share of the reachable reuse, on a server that is started for one batch."""
     with (
         tempfile.TemporaryDirectory() as directory,
         running_server(Path(directory), "--max-total-tokens", str(POOL)) as server,
@@ -28,7 +28,7 @@ def served_reuse() -> float:
 
 async def batch_reuse(server: Server) -> float:
     """Send 36 requests over 6 documents, shuffled and all at once, to an idle server that has not
-    seen them; the share of the reachable reuse. Raises httpx.HTTPError if one fails."""
+    seen them; return the share of the reachable reuse. Raises httpx.HTTPError if one fails."""
     rng = random.Random(0)
     documents = [random_text(rng, DOCUMENT_LEN) for _ in range(DOCUMENTS)]
     prompts = [

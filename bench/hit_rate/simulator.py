@@ -3,7 +3,7 @@ that jumps from step to step.
 
 The time of a step is linear in what it computes. The default costs are those of a small model on
 two cores without AVX-512: 0.4 s for a chunk of 512 prompt tokens, 0.1 s for 64 decoding requests.
-Like the real one, the server plans a step while the one before runs.
+Like the real one, the server plans a step while the previous one runs.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run varies; all else is as the server's options are by default."""
+    """What a run varies; everything else is as in the server's default options."""
 
     pool: int  # tokens
     policy: str = "lpm"
@@ -79,8 +79,7 @@ class Outcome:
 
     @property
     def worst_overtaking_s(self) -> float:
-        """By how much the arrival of a req was later than that of one admitted after it, at
-        most."""
+        """The most by which a req arrived later than one that was admitted after it."""
         arrived = np.array(self.arrived_s)[self.order]
         return float(np.max(np.maximum.accumulate(arrived) - arrived))
 
@@ -100,11 +99,11 @@ class Simulator:
         self._now = 0.0
         self._num_arrived = 0
         self._indices: dict[int, int] = {}  # handle -> number
-        self._last_tokens = 0  # of prompts that were wholly cached: their logits are needed
+        self._last_tokens = 0  # computed for the logits of wholly cached prompts
         self._outcome = Outcome(list(arrived_s), [0.0] * len(prompts))
 
     def run(self) -> Outcome:
-        """Until all have ended."""
+        """Run until all requests have ended."""
         running: Step | None = None
         while running is not None or self._has_more():
             self._arrive()
@@ -121,7 +120,7 @@ class Simulator:
         return self._finished()
 
     def _has_more(self) -> bool:
-        """Whether there is work; if that is still to come, at its time."""
+        """Whether there is work, now or later; if later, advance the clock to it."""
         if not self.core.has_work and self._num_arrived < len(self._prompts):
             self._now = max(self._now, self._outcome.arrived_s[self._num_arrived])
         return self.core.has_work or self._num_arrived < len(self._prompts)
@@ -140,7 +139,7 @@ class Simulator:
         batch, outcome = self.core.take_output(), self._outcome
         if batch is None:
             return
-        # In one step memory is given back before it is given out.
+        # Within one step, memory is given back before it is allocated.
         outcome.events += [~self._indices[end.handle] for end in batch.ends]
         for start in batch.starts:
             index = self._indices[start.handle] = int(start.rid)

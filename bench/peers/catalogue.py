@@ -26,7 +26,7 @@ class Peer(Protocol):
         """The shell script that makes the server ready to start."""
 
     def command(self, model: Path, port: int) -> list[str]:
-        """What starts it on 127.0.0.1."""
+        """The command that starts it on 127.0.0.1."""
 
     def environment(self) -> dict[str, str]:
         """Variables that it needs besides ours."""
@@ -40,7 +40,7 @@ class Srt:
     start_timeout_s = 120.0
 
     def setup(self, model: Path) -> str:
-        """The environment that runs this is the one."""
+        """It runs in the environment of this process."""
         return "make setup\n"
 
     def command(self, model: Path, port: int) -> list[str]:
@@ -53,7 +53,7 @@ class Srt:
 
 
 class OpenVino:
-    """OpenVINO GenAI's continuous batching on the GGUF itself, behind `openvino_server.py`."""
+    """OpenVINO GenAI's continuous batching on the GGUF itself, served by `openvino_server.py`."""
 
     name = "openvino"
     ready_path = "/health"

@@ -60,7 +60,7 @@ class Pipeline(Protocol):
         """`messages` in the model's chat template, ready for an answer."""
 
     def submit(self, ask: Ask) -> Any:
-        """Add a request, which the next step may begin; what `news` and `cancel` take."""
+        """Add a request, which the next step may begin; returns what `news` and `cancel` take."""
 
     def news(self, handle: Any) -> News:
         """What is new about a request since the last call."""
@@ -100,7 +100,7 @@ class OpenVino:
         self.vocabulary = self._bytes_of_tokens()
 
     def _bytes_of_tokens(self) -> list[bytes]:
-        # Decoding alone leaves out special tokens, and also parts of characters, which are kept.
+        # Decoded alone, special tokens give nothing, and so do parts of characters, which are kept.
         names = self._tokenizer.get_vocab()
         alone = self._tokenizer.decode([[i] for i in range(max(names.values()) + 1)])
         table = [b""] * len(alone)
@@ -130,7 +130,7 @@ class OpenVino:
         return self._pipeline.add_request(self._count, self._new_tensor(ask.ids), config)
 
     def news(self, handle: Any) -> News:
-        """All outputs that were not read yet, as one."""
+        """All outputs that have not been read yet, as one."""
         ids: list[int] = []
         finish = None
         while handle.can_read():
@@ -156,7 +156,7 @@ class OpenVino:
 
 
 class Running:
-    """A submitted request: its handle and its unread news. None means that the client has gone."""
+    """A submitted request: its handle and its unread news. None means that the client is gone."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -164,7 +164,7 @@ class Running:
 
 
 class Engine:
-    """Steps the pipeline while there is work. Everything but `step` is on the event loop."""
+    """Steps the pipeline while there is work. Everything but `step` runs on the event loop."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
@@ -172,7 +172,7 @@ class Engine:
         self._work = asyncio.Event()
 
     def submit(self, ask: Ask) -> Running:
-        """Start a request; whoever takes it calls `release`."""
+        """Start a request; the caller must call `release` with it."""
         running = Running(self.pipeline.submit(ask))
         self._live.add(running)
         self._work.set()
@@ -298,7 +298,7 @@ class Chunks:
         }
 
     def of(self, news: News) -> list[dict[str, Any]]:
-        """Empty after a part of a character, which another token will complete."""
+        """The chunks of `news`; none after a part of a character that is yet to be completed."""
         self._tokens += len(news.ids)
         data = b"".join(self._vocabulary[token] for token in news.ids)
         text = self._decoder.decode(data, final=news.finish is not None)

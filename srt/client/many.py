@@ -71,7 +71,7 @@ async def run_jobs(
 def _order(jobs: Sequence[Job]) -> Sequence[int]:
     try:
         return sorted(range(len(jobs)), key=lambda i: jobs[i].key)
-    except TypeError:  # a value that is no prompt is refused, by name, when its turn comes
+    except TypeError:  # a value that is not a prompt is refused, by name, in its turn
         return range(len(jobs))
 
 

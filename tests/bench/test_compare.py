@@ -123,7 +123,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 
 class Tiny(Srt):
-    """A server that starts at once, and leaves a child behind."""
+    """A server that starts at once and leaves a child running."""
 
     name = "tiny"
     ready_path = "/up"
@@ -153,7 +153,7 @@ async def test_a_process_runs_for_a_while(tmp_path: Path) -> None:
 
 
 def _lives(pid: int) -> bool:
-    """A killed orphan stays a zombie where nobody collects it."""
+    """Whether it runs. A killed orphan stays a zombie if no process collects it."""
     stat = Path(f"/proc/{pid}/stat")
     try:
         return stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""CPU time of other processes, as /proc has it."""
+"""CPU time of other processes, from /proc."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from bench.cpu_time import added, cpu_seconds, descendants, module_of
 
-# The first thread works for 0.1 s, another one for 0.3 s and goes on living.
+# The main thread works for 0.1 s, another for 0.3 s; both stay alive.
 BUSY = """
 import sys, threading, time
 
@@ -60,7 +60,7 @@ def test_the_models_threads_are_left_out() -> None:
 
 
 def test_what_ends_meanwhile_is_left_out() -> None:
-    """Threads and processes come and go while they are looked at."""
+    """Threads and processes start and end while they are counted."""
     stop = threading.Event()
 
     def churn(start: Callable[[], object]) -> None:

@@ -28,12 +28,12 @@ def test_belady_keeps_what_is_needed_soonest() -> None:
     tree = PromptTree([*prompts, *prompts])
     events = [0, ~0, 1, ~1, 2, ~2, 3, ~3, 4, ~4]
     assert (tree.total, tree.distinct) == (12, 6)
-    assert belady_reuse(tree, events, 4, 0) == 2  # the least recently used would give 0
+    assert belady_reuse(tree, events, 4, 0) == 2  # evicting the least recently used would give 0
     assert belady_reuse(tree, events, 6, 0) == 4
 
 
 def test_the_simulated_clock_counts_steps_and_waits() -> None:
-    """One prompt alone, then one that waits for the memory that it holds."""
+    """One prompt alone, then one that waits for the memory of the first."""
     prompts = [np.arange(1 + i, 101 + i, dtype=np.int32) for i in (0, 200)]
     setting = Setting(pool=120, outputs=2)
     outcome = simulate(prompts, [0.0, 0.01], setting)

@@ -1,4 +1,4 @@
-"""What is measured of a source tree, on a small tree with a fault of each kind."""
+"""The measurements of a source tree, on a small tree with a fault of each kind."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def test_rooms_and_floors(root: Path) -> None:
     assert edges["srt.post"] == {"srt.faults"}
     assert edges["srt.circle"] == {"srt.post", "srt.faults"}
     assert floors(edges) == 5
-    assert floors(grouped(graph(modules, When.LATE), rooms)) == 4  # launch and late are one
+    assert floors(grouped(graph(modules, When.LATE), rooms)) == 4  # launch and late are a cycle
 
 
 def test_lengths_and_names(root: Path) -> None:

@@ -59,7 +59,7 @@ SHAPE = Shape(heads=6, kv_heads=2, head_dim=64)
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row runs only as often as it was told."""
+    """Rows run as often as they are asked to, without a minimum time."""
     monkeypatch.setattr(roofline, "MIN_S", 0.0)
 
 
@@ -198,7 +198,7 @@ def packed_matrix(native: Library, format: Format, n: int, k: int) -> tuple[Matr
 
 
 def test_joined_matrices_compute_what_each_does(operations: Operations) -> None:
-    """Of two layers: q, k and v become one matrix of 64 outputs."""
+    """In a model of two layers: q, k and v become one matrix of 64 outputs."""
     kept = [packed_matrix(operations.library, Format.Q8, n, 64) for n in (32, 16, 16)]
     parts = [matrix for matrix, _ in kept]
     linear = Linear("qkv", [[parts], [parts]])
@@ -222,7 +222,7 @@ def test_matrices_of_two_formats_are_not_joined(native: Library) -> None:
 
 
 def test_linear_rows_of_a_model(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only of the row that was asked for; the head alone has no layers."""
+    """Only the row that was asked for is measured: the head, which is in no layer."""
     monkeypatch.setattr(roofline, "WORKING_SET", 10_000)
     head, memory = packed_matrix(operations.library, Format.Q8, 48, 64)
     none = np.empty(0, np.float32)
@@ -315,7 +315,7 @@ def test_caches(tmp_path: Path) -> None:
 
 
 def test_the_machine_table(native: Library, at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On small matrices, and without telling torch's libraries how to compute."""
+    """On small matrices, and without setting levels for torch's libraries."""
     monkeypatch.setattr(kernel_peaks, "_LEVELS", {})
     monkeypatch.setattr(kernel_peaks, "SIDE", 64)
     monkeypatch.setattr(kernel_peaks, "READS", (WORKING_SET, 1 << 20))

@@ -21,7 +21,7 @@ STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 class FakeHandle:
-    """Answers with the scripted tokens, one a step, at most as many as were asked for."""
+    """Answers with the scripted tokens, one for each step, up to the number asked for."""
 
     def __init__(self, ask: Ask, answer: list[int], error: str | None) -> None:
         self.ask, self.error = ask, error
@@ -172,7 +172,7 @@ async def test_other_routes() -> None:
 
 
 async def test_a_disconnect_cancels() -> None:
-    """Steps are never run here, so the answer is still to come."""
+    """No steps run here, so the answer is never complete."""
     pipeline = FakePipeline()
     gone = asyncio.Event()
     sent: list[Any] = []
@@ -227,20 +227,20 @@ async def test_the_load_generator_reads_it() -> None:
 
 
 class Named(msgspec.Struct):
-    """An enumeration's member."""
+    """Stands for an enumeration's member."""
 
     name: str
 
 
 class Output(msgspec.Struct):
-    """A GenerationOutput."""
+    """Stands for the library's GenerationOutput."""
 
     generated_ids: list[int]
     finish_reason: Named
 
 
 class LibraryHandle:
-    """A GenerationHandle."""
+    """Stands for the library's GenerationHandle."""
 
     def __init__(self, outputs: list[Output], status: str) -> None:
         self.outputs, self.status = outputs, Named(status)

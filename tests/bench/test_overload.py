@@ -18,7 +18,7 @@ CUT = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n9\r\ndata: {}\n"
 
 
 async def run(answers: list[bytes], concurrency: int = 0, rate: float = 0.0) -> OpenLoopReport:
-    """Against a server that gives these answers in turn."""
+    """A run against a server that gives these answers in turn."""
     turn = itertools.cycle(answers)
     serving: list[asyncio.Task[None] | None] = []
 

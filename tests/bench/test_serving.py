@@ -1,4 +1,4 @@
-"""The benchmark client: shapes of the workloads as data, figures, and runs on a fake server."""
+"""The benchmark client: the shapes of workloads, its figures, and runs on a fake server."""
 
 import asyncio
 from pathlib import Path
@@ -125,7 +125,7 @@ def test_percentile() -> None:
 
 
 class Counting(FakeClient):
-    """A fake that knows how many requests ran at once."""
+    """A fake client that records the most requests in flight at once."""
 
     def __init__(self) -> None:
         super().__init__(("x", " y"))

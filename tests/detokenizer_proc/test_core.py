@@ -169,7 +169,7 @@ def test_prompt_logprobs_come_first_and_in_order(detokenizer: Detokenizer) -> No
 
 
 def test_details_of_the_prompt_and_of_both_kinds(detokenizer: Detokenizer) -> None:
-    """Only of requests that asked; of the prompt in chunks."""
+    """Only requests that asked get details; those of the prompt come in chunks."""
     asking = start(1, stream=True, scoring=Scoring(top=1, ids=[5, 6]))
     chunks = [
         PromptLogprobs(
@@ -251,7 +251,7 @@ def test_a_stop_token_counts_but_is_not_text(
 def test_a_stop_token_that_is_not_trimmed(
     detokenizer: Detokenizer, stop_id: int, skip_special_tokens: bool
 ) -> None:
-    """It is text, unless it is a special token that is skipped; a stop string in it is not."""
+    """It is text, unless it is a skipped special token; no stop string is found in it."""
     request = start(1, no_stop_trim=True, skip_special_tokens=skip_special_tokens, stop=["az"])
     step = detokenizer.step(batch({1: [0x61, stop_id]}, (request,), {1: Finish("stop", stop_id)}))
     output = only_output(step)
@@ -262,7 +262,7 @@ def test_a_stop_token_that_is_not_trimmed(
 
 @pytest.mark.parametrize("finish", [LENGTH, Finish("stop", EOS), Finish("abort")])
 def test_a_match_that_waits_for_the_end(detokenizer: Detokenizer, finish: Finish) -> None:
-    """It has come before the length or the end token; an abort only cuts the text off."""
+    """It counts if the length or a stop token ends the request, but not after an abort."""
     ids = [*b" foo", EOS] if finish.matched else b" foo"
     output = only_output(
         detokenizer.step(batch({1: ids}, (start(1, stop_regex=[r"foo\b"]),), {1: finish}))
@@ -273,7 +273,7 @@ def test_a_match_that_waits_for_the_end(detokenizer: Detokenizer, finish: Finish
 
 
 def test_no_stream_waits_for_tables_of_characters(detokenizer: Detokenizer) -> None:
-    """They are read off before the first request comes."""
+    """The tables are made before the first request comes."""
     tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
     for table in tables:
         table.cache_clear()

@@ -1,4 +1,4 @@
-"""Jumps at the detokenizer: tokens are replaced, text only grows, whatever was sent before."""
+"""Jumps at the detokenizer: whatever was sent before, tokens are replaced and text only grows."""
 
 import pytest
 from hypothesis import given
@@ -78,14 +78,14 @@ class Reader:
             self.last = output
 
     def assert_scored(self) -> None:
-        """The values belong to the ids that are left."""
+        """Check that the values belong to the ids that are left."""
         assert self.logprobs == [-float(i) for i in self.ids]
         assert self.tops == [[i, i + 1] for i in self.ids]
         assert self.named == [[-i - 0.25, -i - 0.5, -i - 0.75] for i in self.ids]
 
 
 def detail(ids: list[int]) -> LogprobDetail:
-    """Values that tell which id they belong to."""
+    """Values that show which id they belong to."""
     return LogprobDetail(
         pack_ids([[i, i + 1] for i in ids]),
         pack_floats([[-i, -i - 1] for i in ids]),
@@ -129,7 +129,7 @@ def test_a_stop_string_may_begin_before_a_jump_and_end_in_it() -> None:
 
 
 def test_more_passes_than_tokens_are_no_negative_count() -> None:
-    """Two sampled tokens and the forced bytes behind them can come to a single token."""
+    """Two sampled tokens and the forced bytes after them may become a single token."""
     reader = Reader()
     reader.give([ord("a")])
     reader.give([ord("b")])
@@ -143,7 +143,7 @@ def test_more_passes_than_tokens_are_no_negative_count() -> None:
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_jump_behind_a_stop_string_changes_nothing(together: bool) -> None:
-    """The scheduler tells of a token and of the jump that follows on it in one batch."""
+    """With `together`, the scheduler reports a token and the jump after it in one batch."""
     reader = Reader(stop=['b"'], logprobs=True)
     reader.give([ord("a"), ord("b")])
     columns = ([ord('"')], None), ([COMMA, ord("x")], (1, 1))

@@ -1,4 +1,4 @@
-"""When a client that says nothing is gone."""
+"""When the lease of a silent client ends."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def test_the_time_that_the_process_stood_still_does_not_count() -> None:
     leases.renew(LOUD, 0.0)
     now = 10 * LEASE_S
     assert leases.expired(now) == []
-    leases.renew(LOUD, now)  # read only now
+    leases.renew(LOUD, now)  # sent earlier, read only now
     gone: list[bytes] = []
     for _ in range(int(LEASE_S / LEASE_INTERVAL_S) + 1):
         now += LEASE_INTERVAL_S
@@ -40,7 +40,7 @@ def test_the_time_that_the_process_stood_still_does_not_count() -> None:
 
 @given(st.lists(st.floats(0.1, 3 * LEASE_S), min_size=1, max_size=50))
 def test_who_says_hello_before_each_check_stays(pauses: list[float]) -> None:
-    """Whatever the pauses: each Hello is read just after the check, as after a standstill."""
+    """Each Hello is read just after the check, as after a standstill, whatever the pauses."""
     leases, now = Leases(0.0), 0.0
     leases.renew(LOUD, now)
     for pause in pauses:

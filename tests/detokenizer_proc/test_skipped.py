@@ -1,4 +1,4 @@
-"""The beginning of an output that is no part of its text: skipped, and nothing else with it."""
+"""The beginning of an output that is not part of its text is skipped, and nothing else."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_stop_strings_are_looked_for_behind_them(ids: list[int]) -> None:
 
 
 def test_a_jump_may_take_skipped_tokens_back() -> None:
-    """Sampled `:` (skipped); then it is forced to be `://`, and `ab` follows."""
+    """`:` is sampled and skipped; then a jump makes it `://`, and `ab` follows."""
     detokenizer = Detokenizer(VOCAB, 0, 0)
     start = ReqStart(1, b"c", "r", 3, 0, stream=True, skip_bytes=2)
     outputs: list[Output] = []

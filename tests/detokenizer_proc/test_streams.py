@@ -1,4 +1,4 @@
-"""A stream adds up to the answer that comes at once, whatever stops it and whatever it carries."""
+"""A stream adds up to the answer without streaming, whatever stops it and whatever it carries."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ STARTS = st.fixed_dictionaries(
 
 
 def detail(scoring: Scoring, ids: list[int]) -> LogprobDetail:
-    """Values that tell which id and column they belong to."""
+    """Values that show which id and column they belong to."""
     k, m = scoring.top, len(scoring.ids)
     return LogprobDetail(
         pack_ids([10 * i + n for i in ids for n in range(k)]),
@@ -48,7 +48,7 @@ def detail(scoring: Scoring, ids: list[int]) -> LogprobDetail:
 
 
 def batch(starts: list[ReqStart], ids: list[int], drop: int | None, ends: bool) -> TokenBatch:
-    """The same tokens for every request; `drop` says that they are a jump."""
+    """The same tokens for every request: a jump if `drop` is given."""
     count = len(starts)
     return TokenBatch(
         0,
@@ -63,7 +63,7 @@ def batch(starts: list[ReqStart], ids: list[int], drop: int | None, ends: bool) 
 
 
 class Collected:
-    """What a client has of its Outputs."""
+    """What a client has received in its Outputs."""
 
     def __init__(self) -> None:
         self.text = ""

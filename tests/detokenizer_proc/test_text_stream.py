@@ -1,4 +1,4 @@
-"""TextStream: pieces joined are the full decode; what stops them against a brute-force search."""
+"""TextStream: the pieces join to the full text; stops are compared with a brute-force search."""
 
 import codecs
 import random
@@ -92,7 +92,7 @@ def brute_force(ids: list[int], stops: Stops) -> tuple[str, StopMatch | None]:
 
 
 def first_match(patterns: Sequence[str], text: str, end: int) -> tuple[int, int, str] | None:
-    """Of the matches that end there, the one that begins first, of the first such pattern."""
+    """The match ending at `end` that begins first; of equal ones, that of the first pattern."""
     found = [
         (start, number)
         for number, pattern in enumerate(patterns)
@@ -144,7 +144,7 @@ PATTERNS = ["b", "a+b", "[^b]é", "aa|ab", "(?m)^a", "^b.", "b.*a", "a{2,3}", "\
     seed=st.integers(0, 1000),
 )
 def test_stop_patterns(ids: list[int], stops: Stops, seed: int) -> None:
-    """Beside strings; what is sent early is always a beginning of the text as a whole."""
+    """With stop strings too. What has been sent is always a beginning of the whole text."""
     text, stopped = brute_force(ids, stops)
     stream = TextStream(PIECES, stops)
     sent = ""
@@ -203,7 +203,7 @@ def test_a_stop_may_overlap_one_that_came_too_early() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_stop_token(kept: bool) -> None:
-    """It counts; its text is shown if stops are kept, and never searched."""
+    """It is counted; its text is shown if stops are kept, but never searched."""
     stream = TextStream(BYTES, Stops(["b", "ab"], kept=kept))
     assert stream.push([0x61]) == ""
     stream.push_stop_token(0x62)
@@ -212,7 +212,7 @@ def test_the_stop_token(kept: bool) -> None:
 
 
 def test_kept_stops_end_the_text() -> None:
-    """Right behind what was found, also in the middle of a token."""
+    """The text ends right after the stop, even inside a token."""
     for stops in (Stops(["two"], kept=True), Stops((), ["t[a-z]o"], kept=True)):
         stream = TextStream([b"x one t", b"wo three"], stops)
         assert (stream.push([0]), stream.push([1]), stream.finish()) == ("x one ", "two", "")
@@ -225,7 +225,7 @@ FOO, D, SPACE, BAR, HALF = range(5)
 
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_an_end_that_is_none_makes_no_stop(is_complete: bool) -> None:
-    """After an abort nobody knows what would have followed."""
+    """After an abort it is unknown what would have followed."""
     stream = TextStream(WORDS, Stops((), [r"foo\b"]))
     assert stream.push([SPACE, FOO]) == " "
     assert stream.finish(is_complete) == ("" if is_complete else "foo")
@@ -241,7 +241,7 @@ def test_an_incomplete_character_is_not_the_end() -> None:
 
 @pytest.mark.parametrize(("kept", "text"), [(True, " foobar"), (False, " ")])
 def test_a_stop_token_that_is_shown_goes_on_with_the_text(kept: bool, text: str) -> None:
-    """One that is not shown is the end of the text, which the pattern has matched before it."""
+    """If it is not shown, the text ends before it, and there the pattern matches."""
     stream = TextStream(WORDS, Stops((), [r"foo\b"], kept=kept))
     sent = stream.push([SPACE, FOO])
     stream.push_stop_token(BAR)
@@ -265,7 +265,7 @@ def test_a_pattern_stops_at_its_shortest_match() -> None:
 
 
 def test_work_per_token_does_not_grow() -> None:
-    """A long text that always may become a stop string must not be searched again and again."""
+    """A long text that could always become a stop string is not searched again and again."""
     stop = "a" * 1000 + "b"
     stream = TextStream(BYTES, Stops([stop]))
     sent = "".join(push_text(stream, "a" * 50_000))

@@ -1,4 +1,4 @@
-"""The fenced code blocks of a document, and what a shell block's commands are."""
+"""The fenced code blocks of a document, and the commands of its shell blocks."""
 
 import re
 import shlex
@@ -6,13 +6,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-# What a block with each tag is: see `test_docs`.
+# `test_docs` says what each tag means.
 TAGS = ("python", "sh", "output", "json", "text")
 _ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 
 class Block(NamedTuple):
-    """One fenced block. `expected` is the `output` block right behind it, or None."""
+    """One fenced block. `expected` is the `output` block right after it, or None."""
 
     document: Path
     line: int
@@ -56,7 +56,7 @@ def _with_outputs(blocks: list[Block], lines: list[str]) -> list[Block]:
 def commands_of(code: str) -> list[list[str]]:
     """The commands of a shell block as words, without variable assignments in front.
 
-    One command a line; a quoted word may go over several. There are no comments.
+    Each line is a command, but a quoted word may span several. There are no comments.
     """
     lexer = shlex.shlex(code.replace("\\\n", " "), posix=True, punctuation_chars="\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""

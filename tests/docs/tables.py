@@ -1,7 +1,7 @@
-"""The tables in the documents that are written from the code, and their place in the text.
+"""The tables of the documents that are written from the code, and their places in the text.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`. `python -m tests.docs.tables`
-writes them anew; `test_tables` fails when one is not what the code says.
+rewrites them; `test_tables` fails when one differs from the code.
 """
 
 import argparse
@@ -191,7 +191,7 @@ def workloads() -> str:
 
 
 def rooms() -> str:
-    """The rooms of packages that have some, the lowest first."""
+    """The rooms of the packages that have rules for them, the lowest first."""
     rows = []
     for package, rooms in ROOMS.items():
         for room, imported in rooms.items():
@@ -248,7 +248,7 @@ def documents() -> list[Path]:
 
 
 def rewritten(text: str) -> str:
-    """`text` with its tables as the code has them."""
+    """`text` with its tables written anew from the code."""
 
     def table(match: re.Match[str]) -> str:
         name = match["name"]
@@ -258,7 +258,7 @@ def rewritten(text: str) -> str:
 
 
 def names_in(text: str) -> list[str]:
-    """The tables that `text` has a place for."""
+    """The names of the tables that `text` has places for."""
     return [match["name"] for match in _PLACE.finditer(text)]
 
 

@@ -1,7 +1,7 @@
 """Runs what the documents show.
 
 `python` blocks run as programs of their own, and `sh` blocks of curl commands run in a shell, both
-against the shared server in place of the default address. An `output` block behind a block lists
+against the shared server in place of the default address. An `output` block after a block lists
 lines that it must print. Other `sh` commands are checked without running them: make targets must
 exist, and options must parse. `json` blocks must be JSON; `text` blocks are pictures.
 """
@@ -149,7 +149,7 @@ def test_commands_and_options_in_the_text_are_real(document: Path) -> None:
 
 
 def known_options() -> set[str]:
-    """Those of the launcher (the ones it refuses for now included), of benchmarks and of pip."""
+    """Options of the launcher, with those that it refuses for now, of benchmarks and of pip."""
     launcher = {option for action in _parser()._actions for option in action.option_strings}
     others = {
         option
@@ -206,7 +206,7 @@ def test_paths_in_the_text_exist(document: Path) -> None:
 
 
 def missing_paths(text: str) -> list[str]:
-    """The files, folders and modules of ours that `text` names and that are not there."""
+    """Our files, folders and modules that `text` names but that do not exist."""
     folders = "srt|lang|tokenizer_proc|scheduler_proc|detokenizer_proc|bench|tests|docs|examples"
     named = re.findall(rf"`((?:{folders})/[\w./-]*)`", text.replace("NAME", "llama"))
     there = ((ROOT / path).exists() or (ROOT / f"{path}.py").is_file() for path in named)

@@ -1,4 +1,4 @@
-"""The tables of the documents say what the code says."""
+"""The tables of the documents agree with the code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""transformers' own model of the embedded GGUF, in float32: what parity is measured against.
+"""transformers' own model of the embedded GGUF, in float32: parity is measured against it.
 
 Names, shapes and the order of rope rows come from transformers' GGUF code, not from ours. (Its
 `from_pretrained(gguf_file=...)` does the same but needs accelerate.) One model per process; it

@@ -39,7 +39,7 @@ class Server:
         return self._log.read_text()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until /ready says 200 (the address comes from the start-up log)."""
+        """Wait until /ready says 200 (the address comes from the start-up log)."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log()
@@ -62,7 +62,7 @@ class Server:
         return ""
 
     def pids(self) -> dict[str, int]:
-        """The children's process ids, by the module they run; not those of their own children."""
+        """The launcher's children: process ids by part; not those of their own children."""
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
         names |= {"scheduler_proc.grammar.worker": "compiler"}
@@ -80,7 +80,7 @@ class Server:
         return found
 
     def stats(self) -> dict[str, Any]:
-        """The scheduler's numbers. It may be at a step for longer than the gateway waits for it."""
+        """The scheduler's statistics. A step may take longer than the gateway waits for them."""
         deadline = time.monotonic() + SOON_S
         while time.monotonic() < deadline:
             answer = httpx.get(self.url + "/server_info", timeout=SOON_S).json()
@@ -89,7 +89,7 @@ class Server:
         raise AssertionError("the scheduler does not answer:\n" + self.log())
 
     def wait_idle(self, timeout_s: float = SOON_S) -> dict[str, Any]:
-        """Until nothing runs or waits; then every slot is free or in the tree."""
+        """Wait until nothing runs or waits; then every slot is free or in the tree."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             stats = self.stats()
@@ -102,7 +102,7 @@ class Server:
         raise AssertionError(f"still busy: {self.stats()}")
 
     def stop(self) -> int:
-        """SIGTERM, and the launcher's exit status."""
+        """Send SIGTERM; returns the launcher's exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -143,5 +143,5 @@ def _alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on of a process. Raises OSError if there is none."""
+    """State, parent and so on of a process. Raises OSError if it does not exist."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -1,4 +1,4 @@
-"""The terminal chat, as a program of its own at a real server."""
+"""The terminal chat as a separate program, with a real server."""
 
 import json
 import signal
@@ -69,7 +69,7 @@ def test_an_interrupt_ends_the_answer_only(server: Server, tmp_path: Path) -> No
     args = ("--url", server.url, "--max-tokens", "3000")
     process = run(server, ["Write a very long story."], tmp_path, *args)
     assert process.stdout is not None and process.stdin is not None
-    assert process.stdout.read(10)  # it answers
+    assert process.stdout.read(10)  # an answer has begun
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate("/save chat.json\n", timeout=60)
     assert process.returncode == 0 and errors == ""

@@ -1,4 +1,4 @@
-"""Several completions of one prompt, and what else a request may ask for, by both ways in."""
+"""Several completions of one prompt, and other options of requests, over the ring and HTTP."""
 
 import asyncio
 from contextlib import aclosing
@@ -25,7 +25,7 @@ def client_of(server: Server, way: str) -> AsyncClient:
 
 
 async def test_samples_are_what_their_seeds_say(server: Server) -> None:
-    """Alone or together, by both ways; the prompt's tokens are shared."""
+    """Alone or together, over the ring and HTTP; the prompt's tokens are shared."""
     async with both(server) as (ring, http):
         alone = [
             await ring.generate(PROMPT, sampling={**SEEDED, "seed": sub_seed(5, i)})
@@ -140,7 +140,7 @@ DETAILS: dict[str, Any] = {
 
 @pytest.mark.parametrize("prompt", [{"text": PROMPT}, {"messages": CHAT}], ids=["text", "chat"])
 async def test_details_by_both_ways(server: Server, prompt: dict[str, Any]) -> None:
-    """The chosen token of a greedy answer is the likeliest; named ones are where they belong."""
+    """The chosen token of a greedy answer is the likeliest; requested ids are in their rows."""
     async with both(server) as clients:
         outputs = [await c.generate(**prompt, sampling=GREEDY, **DETAILS) for c in clients]
     for output in outputs:
@@ -175,7 +175,7 @@ OPEN: list[Any] = [*CHAT, {"role": "assistant", "content": "Hello, my name is"}]
 
 
 async def test_a_chat_goes_on_in_its_last_message(server: Server) -> None:
-    """As the plain text of the same prompt does."""
+    """It gives the same as the plain text of the same prompt."""
     async with both(server) as (ring, http):
         chat = {"continue_final": True}
         ids = await ring.tokenize(messages=OPEN, chat=chat)

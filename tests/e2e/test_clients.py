@@ -1,7 +1,7 @@
-"""Those who call the server: the unmodified `openai` package, and `srt.AsyncClient` by both ways.
+"""The clients of a server: the unmodified `openai` package, and `srt.AsyncClient` both ways.
 
-The two ways of `AsyncClient` must give the same for the same call, and no client may notice
-another.
+`AsyncClient` must give the same for the same call over the ring and over HTTP, and no client may
+disturb another.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ async def test_openai_chat(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_openai_extras(oai: openai.AsyncOpenAI) -> None:
-    """Fields that the package knows not, by its own door for them; stop strings; models."""
+    """Fields that the package does not know, as its `extra_body`; stop strings; models."""
     answer = await oai.completions.create(
         model="smollm2",
         prompt=PROMPT,
@@ -128,14 +128,14 @@ async def test_openai_stream_left_early(oai: openai.AsyncOpenAI, server: Server)
 
 
 async def assert_soon_idle(server: Server) -> None:
-    """Within a few steps, far before 500 tokens."""
+    """The server is idle within a few steps, long before 500 tokens."""
     steps = (await asyncio.to_thread(server.stats))["forward_steps_total"]
     stats = await asyncio.to_thread(server.wait_idle)
     assert stats["forward_steps_total"] - steps < 100
 
 
 def facts(output: GenerateOutput) -> tuple[Any, ...]:
-    """What must not depend on the way."""
+    """What must be the same over the ring and over HTTP."""
     finish = output.finish
     assert finish is not None
     return (
@@ -167,7 +167,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_both_ways_give_the_same(server: Server, call: str) -> None:
-    """Whole and streamed, all at once."""
+    """Complete and streamed answers, all requested at once."""
     async with both(server) as (ring, http):
         outputs = await asyncio.gather(
             ring.generate(**CALLS[call]),
@@ -221,7 +221,7 @@ async def test_both_ways_raise_the_same(server: Server) -> None:
 
 
 async def test_the_same_rid_at_two_clients(server: Server) -> None:
-    """A rid is its client's own: neither the requests nor an abort get mixed up."""
+    """A rid belongs to its client: neither requests nor an abort are confused."""
     async with AsyncClient(server.ring) as one, AsyncClient(server.ring) as two:
         first = await one.submit(text="Once upon a time", sampling=LONG, stream=True, rid="r")
         expected = await two.generate(PROMPT, sampling=GREEDY)
@@ -254,7 +254,7 @@ async def test_a_stream_left_early_is_aborted(server: Server, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["ring", "http"])
 async def test_a_cancelled_call_is_aborted(server: Server, way: str) -> None:
-    """Cancelled while it waits for its tokens, or for its admission."""
+    """It is cancelled while it waits for its tokens, or for its admission."""
     async with AsyncClient(server.ring if way == "ring" else server.url) as client:
         for delay_s in (0.0, 0.5):
             call = asyncio.ensure_future(client.generate(PROMPT, sampling=LONG))
@@ -321,7 +321,7 @@ async def test_a_flush_beside_a_request_harms_neither(server: Server) -> None:
 
 
 async def test_flushes_that_wait_do_not_hide_the_statistics(server: Server) -> None:
-    """More flushes than may wait: the rest is told at once that the cache is in use."""
+    """More flushes than may wait: the others fail at once, because the cache is in use."""
     async with AsyncClient(server.ring) as client:
         async with aclosing(client.stream("Once upon a time", sampling=LONG)) as stream:
             await anext(stream)
@@ -339,7 +339,7 @@ async def test_flushes_that_wait_do_not_hide_the_statistics(server: Server) -> N
 
 
 async def test_a_rid_can_be_used_again_as_soon_as_its_answer_is_there(server: Server) -> None:
-    """Also after a stop string, when the scheduler learns of the end last."""
+    """Even after a stop string, when the scheduler is the last to know of the end."""
     async with AsyncClient(server.ring) as client:
         for _ in range(10):
             sampling = {**GREEDY, "stop": [" Paris"]}
@@ -350,7 +350,7 @@ async def test_a_rid_can_be_used_again_as_soon_as_its_answer_is_there(server: Se
 
 
 async def test_a_program_that_blocks_its_loop_loses_nothing(server: Server) -> None:
-    """For longer than a server may be silent, but within the lease."""
+    """It blocks for longer than a server may be silent, but not longer than its lease."""
     sampling = {"max_new_tokens": 40, "ignore_eos": True, "temperature": 0.0}
     async with AsyncClient(server.ring) as client:
         statistics = asyncio.ensure_future(client.stats())
@@ -363,7 +363,7 @@ async def test_a_program_that_blocks_its_loop_loses_nothing(server: Server) -> N
 
 
 async def test_after_a_pause_a_client_asks_whether_its_lease_is_over(server: Server) -> None:
-    """A request that comes then does not fail for it, whether it is or not."""
+    """A request after the pause succeeds, whether the lease is over or not."""
     async with AsyncClient(server.ring) as client:
         for is_over in (False, True):
             if is_over:

@@ -1,4 +1,4 @@
-"""A real server's compile worker: what it answers, and what its trouble costs the others."""
+"""A real server's compiler: what it answers, and what its failures cost others."""
 
 import asyncio
 import contextlib
@@ -22,8 +22,8 @@ from tests.e2e.server import Server, gone, running_server
 from tests.waiting import SOON_S
 
 LONG = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
-SLOW = r"[ab]*a[ab]{14}"  # takes long enough to be caught at it
-SLOW_S = 0.1  # of CPU time: more than a child takes to rehearse, and less than that
+SLOW = r"[ab]*a[ab]{14}"  # takes long enough to be stopped while it compiles
+SLOW_S = 0.1  # of CPU time: more than a child's rehearsal, less than SLOW
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
@@ -39,10 +39,10 @@ def constrained(regex: str) -> dict[str, object]:
 
 
 def compiler_of(server: Server, instead_of: int | None = None) -> int:
-    """The compiler, as soon as there is one; one that takes the place of another if that is given.
+    """The compiler, as soon as there is one; not the process `instead_of`.
 
-    What a compiler has compiled before its death is used, so that requests may be answered before
-    the next one has started."""
+    What a compiler made before it died is still used, so requests may be answered before the next
+    one has started."""
     deadline = time.monotonic() + SOON_S
     while (found := server.pids().get("compiler", instead_of)) == instead_of:
         assert time.monotonic() < deadline
@@ -52,13 +52,13 @@ def compiler_of(server: Server, instead_of: int | None = None) -> int:
 
 
 def children(server: Server) -> list[int]:
-    """Those of the compiler: what compiles, what finishes, and one that waits for a job."""
+    """The compiler's children: some compile, some are ending, and one waits for a job."""
     pid = compiler_of(server)
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def cpu_seconds(child: int) -> float:
-    """What a child has used; zero if it has gone."""
+    """The CPU time that a child has used; zero if it has ended."""
     try:
         fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -67,7 +67,7 @@ def cpu_seconds(child: int) -> float:
 
 
 async def stopped_child(server: Server) -> int:
-    """The child that compiles something slow, as soon as it does; stopped."""
+    """Stop the child that compiles something slow, as soon as there is one."""
     async with asyncio.timeout(SOON_S):
         while not (found := [c for c in children(server) if cpu_seconds(c) >= SLOW_S]):
             await asyncio.sleep(0.001)
@@ -84,7 +84,7 @@ async def test_an_output_follows_its_regex(server: Server) -> None:
         (artefact,) = (server.directory / "grammars").iterdir()
         kept = server.directory.parent / "grammars" / artefact.name
         assert kept.samefile(artefact)
-        artefact.unlink()  # of another server's making: found in the cache
+        artefact.unlink()  # as if another server had made it: found in the cache
         artefact_again = await client.generate("Today is", sampling=constrained(DATE))
         assert artefact_again.text == outputs[0].text and kept.samefile(artefact)
 
@@ -99,7 +99,7 @@ async def test_a_bad_regex_is_refused_with_its_position(server: Server) -> None:
 
 
 async def test_a_damaged_grammar_is_made_again(server: Server) -> None:
-    """One that the front finds, and the scheduler cannot read."""
+    """The front finds its file, and the scheduler cannot read it."""
     constraint = Constraint("regex", DATE + "!")
     key = artefact_key(constraint, ring_at(server.ring).read_naming())
     damaged = server.directory / "grammars" / key
@@ -113,8 +113,8 @@ async def test_a_damaged_grammar_is_made_again(server: Server) -> None:
 
 
 async def test_a_dead_compiler_costs_nobody_anything(server: Server) -> None:
-    """It is stopped, so that requests park; then killed, and killed again. A stream in flight does
-    not notice, those with a grammar that is there neither, and those parked are asked for again."""
+    """It is stopped, so that requests park; then killed, and killed again. Neither a stream in
+    flight nor requests whose grammar exists notice; for parked ones the next compiler is asked."""
     async with AsyncClient(server.ring) as client:
         known = await client.generate("It is", sampling=constrained(DATE))
         before = client._transport.ring
@@ -166,14 +166,14 @@ async def test_others_go_on_beside_a_compilation_that_hangs(server: Server) -> N
 
 
 async def test_what_nobody_waits_for_is_killed(server: Server) -> None:
-    """When the last of two who wait for it goes."""
+    """As soon as the second of two requests that wait for it is cancelled."""
     async with AsyncClient(server.ring) as client:
         sampling = constrained("c?" + SLOW)
         calls = [asyncio.ensure_future(client.generate("Hi", sampling=sampling)) for _ in range(2)]
         child = await stopped_child(server)
         calls[0].cancel()
         output = await client.generate("Today is", sampling=constrained("[d-f]{5}"))
-        assert re.fullmatch("[d-f]{5}", output.text)  # the compiler has heard of the first
+        assert re.fullmatch("[d-f]{5}", output.text)  # the compiler knows of the first cancel
         assert not gone([child], 0.1)
         calls[1].cancel()
         assert await asyncio.to_thread(gone, [child], SOON_S)
@@ -195,7 +195,7 @@ async def test_an_abort_of_what_waits_for_its_grammar(server: Server, way: str) 
 
 
 async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> None:
-    """Children that never end by themselves take all slots; more wait."""
+    """Children that never end by themselves take all places, and more constraints wait."""
     async with AsyncClient(server.ring) as client:
         before = await client.stats()
         slow = [
@@ -228,7 +228,7 @@ async def test_new_constraints_do_not_wait_behind_slow_ones(server: Server) -> N
 
 
 async def stop_children(server: Server) -> None:
-    """Stop every child of the compiler that takes longer than a quick one."""
+    """Stop every child of the compiler that takes longer than a quick pattern."""
     while True:
         await asyncio.sleep(0.05)
         for child in children(server):
@@ -238,7 +238,7 @@ async def stop_children(server: Server) -> None:
 
 
 async def test_a_compiler_killed_in_mid_compile(server: Server) -> None:
-    """Its child goes with it; the question is asked again, and answered."""
+    """Its child dies too; the next compiler is asked again, and answers."""
     async with AsyncClient(server.ring) as client:
         slow = asyncio.ensure_future(client.generate("Hi", sampling=constrained("b?" + SLOW)))
         child = await stopped_child(server)

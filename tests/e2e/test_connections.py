@@ -35,7 +35,7 @@ def fresh_client(server: Server, **options: Any) -> httpx.AsyncClient:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_many_clients_with_a_connection_each(server: Server, stream: bool) -> None:
-    """Each gets its own answer, and that is what a client alone gets."""
+    """Each gets its own answer, the same as a client alone."""
     body = {"text": PROMPT, "sampling_params": SHORT, "stream": stream}
     async with fresh_client(server) as http:
         alone = (await http.post("/generate", json=body | {"stream": False})).json()["text"]
@@ -72,7 +72,7 @@ def test_many_threads_as_the_sglang_front_end_makes_them(server: Server) -> None
 
 
 async def test_clients_that_leave_make_room(server: Server) -> None:
-    """Connections that break off in the middle abort their requests; others do not notice."""
+    """A connection that breaks aborts its requests; others do not notice."""
     async with fresh_client(server) as http:
         body = {"text": PROMPT, "sampling_params": LONG}
         leaving = [asyncio.ensure_future(http.post("/generate", json=body)) for _ in range(32)]
@@ -122,7 +122,7 @@ STEADY = {"max_new_tokens": 30, "temperature": 0.0, "ignore_eos": True}
 
 
 async def test_streams_of_others_finish_beside_hostile_bodies(server: Server) -> None:
-    """Over HTTP and over the ring, with the texts that they have alone."""
+    """Over HTTP and over the ring, they give the same texts as alone."""
     over = asyncio.Event()
 
     async def steady(client: AsyncClient) -> int:
@@ -209,7 +209,7 @@ async def test_the_servers_stream_interval(guarded: Server) -> None:
 
 
 async def test_connections_above_the_bound(guarded: Server) -> None:
-    """They get a 503 that says so, but for probes; the others go on, and room comes back."""
+    """They get a 503 that says so, except probes; others continue, and places become free again."""
     async with fresh_client(guarded, headers=bearer(KEYS[0])) as http:
         body = {"text": PROMPT, "sampling_params": LONG, "stream": True}
         inside = []

@@ -42,7 +42,7 @@ def lab(executor: Executor) -> "Lab":
 
 
 class Lab:
-    """The model with everything that constrained decoding needs of it."""
+    """The model, and what constrained decoding needs."""
 
     def __init__(self, executor: Executor) -> None:
         files = resolve_model("smollm2")
@@ -53,7 +53,7 @@ class Lab:
         self._executor = executor
 
     def outputs(self, constraints: list[Constraint], first_seed: int) -> list[str | None]:
-        """A text for each constraint, sampled at temperature 1 with jump-forward in every second;
+        """A text for each constraint, sampled at temperature 1, every second one with jump-forward;
         None where the limit of tokens came first."""
         driver = Driver(
             lag=1,

@@ -1,4 +1,4 @@
-"""`timeout_ms` by every way in, and clients that leave the queue, on a real server."""
+"""`timeout_ms` on the ring and on HTTP, and clients that leave the queue, on a real server."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ async def test_requests_end_with_what_they_have(server: Server) -> None:
         assert output.finish is not None
         assert output.finish.type == "timeout"
         assert 0 < output.completion_tokens < 8000
-    # OpenAI's clients know no word for it.
+    # OpenAI's API has no name for a time-out.
     assert answer.json()["choices"][0]["finish_reason"] == "length"
 
 
@@ -62,7 +62,7 @@ async def test_requests_that_have_nothing_fail(server: Server) -> None:
 
 
 async def until(server: Server, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The scheduler's numbers once it is so."""
+    """The scheduler's statistics, once the condition holds."""
     async with asyncio.timeout(SOON_S):
         while not holds(stats := await asyncio.to_thread(server.stats)):
             await asyncio.sleep(0.05)
@@ -70,7 +70,7 @@ async def until(server: Server, holds: Callable[[dict[str, Any]], bool]) -> dict
 
 
 async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
-    """All places are taken; of five that wait for one, by either way in, nothing is computed."""
+    """As many run as may; of five that wait, from the ring and HTTP, nothing is computed."""
     places = httpx.get(server.url + "/server_info").json()["max_running_requests"]
 
     async def ask(url: str, text: str, samples: int = 1) -> None:
@@ -80,7 +80,7 @@ async def test_who_leaves_the_queue_costs_nothing(server: Server) -> None:
 
     holder = asyncio.create_task(ask(server.url, "", places))
     full = await until(server, lambda stats: stats["num_running_reqs"] == places)
-    later = full["generation_tokens_total"] + 3 * places  # three steps on, all prompts are computed
+    later = full["generation_tokens_total"] + 3 * places  # by then all prompts are computed
     before = await until(server, lambda stats: stats["generation_tokens_total"] >= later)
     urls = [server.url, server.ring] * 2 + [server.url]
     waiting = [asyncio.create_task(ask(url, f" {i}" * 50)) for i, url in enumerate(urls)]

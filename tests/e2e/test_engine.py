@@ -74,7 +74,7 @@ def test_stats_and_flush(engine: Engine) -> None:
 
 
 def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
-    """Neither alone nor beside good ones, which it takes with it."""
+    """Neither alone nor in a batch, which fails as a whole."""
     with pytest.raises(RequestError) as caught:
         engine.generate(PROMPT, {"top_p": 0.0})
     assert caught.value.info.param == "top_p"
@@ -91,7 +91,7 @@ def test_a_bad_request_does_not_end_the_engine(engine: Engine) -> None:
 
 
 def test_a_forked_process_is_told_so_at_once(engine: Engine) -> None:
-    """It has none of the engine's threads; the server stays its parent's."""
+    """It has none of the engine's threads; the server still belongs to its parent."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -110,7 +110,7 @@ def test_a_forked_process_is_told_so_at_once(engine: Engine) -> None:
 
 
 def _errors_of(engine: Engine) -> list[str]:
-    """What its calls raise."""
+    """The messages of what the engine's calls raise."""
     calls: list[Callable[[], Any]] = [
         lambda: engine.generate("Hello"),
         lambda: engine.stats(),
@@ -127,7 +127,7 @@ def _errors_of(engine: Engine) -> list[str]:
 
 
 def test_closing(engine: Engine) -> None:
-    """Twice is once; the processes and the directory are gone, and calls say why they fail."""
+    """Closing twice is harmless; processes and directory are gone, and calls say why they fail."""
     other = Engine(max_total_tokens=1024)
     pid, directory = other._process.pid, other.directory
     assert directory.exists()

@@ -1,4 +1,4 @@
-"""The examples on the real model: what they do, not how wise the small model is."""
+"""The examples on the real model: what they do, not how good its answers are."""
 
 import importlib
 import json
@@ -36,7 +36,7 @@ TIMEOUT_S = 240
 
 @pytest.fixture
 def backend(server: Server) -> Iterator[sgl.RuntimeEndpoint]:
-    """On an empty cache, so that what is cached was shared within the example."""
+    """Its cache is empty, so that cached tokens were shared within the example."""
     with sgl.RuntimeEndpoint(server.ring) as backend:
         httpx.post(f"{server.url}/flush_cache", params={"timeout": 30}).raise_for_status()
         yield backend
@@ -48,7 +48,7 @@ def test_the_judge_merges_its_branches(backend: Any) -> None:
     assert len(found["judgment"]) == len(essay_judge.DIMENSIONS) and all(found["judgment"])
     assert set(found["verdict"]) == {"summary", "grade", "publish"}
     assert found["verdict"]["grade"][0] in "ABCD" and found["summary"]
-    # Each branch takes the essay from the cache, which has some 100 tokens.
+    # Each branch finds the essay in the cache: some 100 tokens.
     assert min(found["cached_tokens"]) > 100
 
 

@@ -1,7 +1,7 @@
-"""Every HTTP face on the real model: what it answers, and that the faces agree.
+"""Every HTTP API on the real model: what it answers, and that the APIs agree.
 
-Greedy requests are compared with each other, never with recorded text; the model's own
-correctness is the parity test's affair.
+Greedy requests are compared with each other, never with recorded text; the parity test checks
+that the model itself is right.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def events(http: httpx.Client, path: str, body: dict[str, Any]) -> list[Any]:
 
 @contextmanager
 def long_stream(http: httpx.Client, rid: str) -> Iterator[Iterator[Any]]:
-    """The snapshots of a request that goes on for long; it ends with the block."""
+    """The snapshots of a long request, which ends with the block."""
     sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
     body = {"text": "Once upon a time", "rid": rid, "stream": True, "sampling_params": sampling}
     with http.stream("POST", "/generate", json=body) as response:
@@ -129,7 +129,7 @@ def test_a_streamed_list_tells_the_index(http: httpx.Client, plain: Any) -> None
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_no_new_tokens(http: httpx.Client, stream: bool) -> None:
-    """max_new_tokens 0 computes the prompt: with its log-probabilities if asked."""
+    """max_new_tokens 0 computes the prompt, with its log-probabilities if they are requested."""
     sampling = {"max_new_tokens": 0}
     body = {"text": PROMPT, "sampling_params": sampling, "return_logprob": True}
     body["logprob_start_len"] = 0
@@ -179,7 +179,7 @@ def test_a_prompt_seen_before_is_cached(http: httpx.Client) -> None:
 
 
 def test_a_stop_string_is_cut_off_exactly(http: httpx.Client) -> None:
-    """Over a token boundary and within a token; streamed text never shows any of it."""
+    """Across a token boundary and within a token; streamed text never shows any of it."""
     whole = generate(http, {**GREEDY, "max_new_tokens": 8})["text"]
     middle = len(whole) // 2
     for stop in (whole[middle : middle + 3], whole[middle : middle + 1]):
@@ -207,7 +207,7 @@ def test_a_stop_id_ends_the_text_before_it(http: httpx.Client, plain: Any) -> No
 
 
 def test_eos_ends_a_chat_unless_ignored(http: httpx.Client) -> None:
-    """A short answer ends with the end token; `ignore_eos` and `min_tokens` go past it."""
+    """A short answer ends with the end token; `ignore_eos` and `min_tokens` continue after it."""
     question = "Name the capital of France."
     body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 16}
     ended = ok(http.post("/v1/chat/completions", json=body))
@@ -310,7 +310,7 @@ def metrics_of(http: httpx.Client) -> dict[str, float]:
 
 
 def test_metrics_move(http: httpx.Client, server: Server, plain: Any) -> None:
-    """The prompt has been seen, so all but its last token is cached."""
+    """All of the prompt but its last token is cached, because of an earlier request."""
     server.wait_idle()
     before = metrics_of(http)
     sampling = {"max_new_tokens": 32, "temperature": 0.0, "ignore_eos": True}
@@ -335,7 +335,7 @@ def test_metrics_move(http: httpx.Client, server: Server, plain: Any) -> None:
 
 
 def test_flush_cache(http: httpx.Client, server: Server) -> None:
-    """Refused while a request runs, unless told to wait for it; afterwards nothing is cached."""
+    """Refused while a request runs, unless it may wait; afterwards nothing is cached."""
     with long_stream(http, "in-the-way") as snapshots:
         busy = http.post("/flush_cache")
         assert busy.status_code == 409 and busy.json()["error"]["code"] == "conflict"
@@ -360,7 +360,7 @@ def test_abort_ends_a_stream_with_a_finish_reason(http: httpx.Client, server: Se
 
 
 async def test_abort_ends_a_request_that_does_not_stream(server: Server) -> None:
-    """Its answer is what there was until then."""
+    """Its answer is what was generated until then."""
     sampling = {"max_new_tokens": 500, "ignore_eos": True, "temperature": 0.0}
     body = {"text": "Once upon a time", "rid": "quiet", "sampling_params": sampling}
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:

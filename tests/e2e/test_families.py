@@ -1,4 +1,4 @@
-"""Checkpoint directories of other families than the embedded model's, served over HTTP."""
+"""Checkpoint directories of families other than the embedded model's, served over HTTP."""
 
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def continuation(model: Any, tokenizer: Any, prompt: str) -> str:
 def test_greedy_text_is_that_of_transformers(
     tmp_path: Path, family: str, options: tuple[str, ...]
 ) -> None:
-    """Prompts longer than the windows, with a common beginning, one after the other and at once."""
+    """Prompts longer than the windows, with a common prefix, one after the other and at once."""
     path = tmp_path / "model"
     model = random_family(family, vocab_size=VOCAB_SIZE)
     model.save_pretrained(path)

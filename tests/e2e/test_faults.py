@@ -1,6 +1,6 @@
-"""What happens when parts die, clients vanish and the server is told to go.
+"""What happens when parts die, clients vanish and the server is stopped.
 
-The bounds asserted here are generous (a shared machine); the measured figures are printed.
+The bounds are generous, because the machine may be shared; the measured figures are printed.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class Stream:
-    """One long streaming request and when it ended, how."""
+    """One long streaming request; when it ended, and how."""
 
     def __init__(self) -> None:
         self.started = asyncio.Event()
@@ -71,8 +71,8 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
 ) -> None:
     """kill -9 under 4 HTTP and 4 ZeroMQ streams. Every stream that needed the part ends with an
     error or a closed connection; the ring heals by itself; the next request is right. The
-    gateway's death costs the HTTP streams only: the others go on to their end. The scheduler's
-    costs none (see test_resume)."""
+    gateway's death ends only the HTTP streams: the others finish. The scheduler's ends none (see
+    test_resume)."""
     expected = httpx.post(fragile.url + "/generate", json=short(), timeout=60).json()["text"]
     async with AsyncClient(fragile.ring) as client:
         http = [Stream() for _ in range(4)]
@@ -91,7 +91,7 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
         assert all(stream.error is not None for stream in hit)
         worst = max([stream.ended_at for stream in hit], default=killed_at) - killed_at
         print(f"{part}: every stream ended within {1000 * worst:.0f} ms")
-        assert worst < RING_LOST_S  # not by the silence, which all would notice
+        assert worst < RING_LOST_S  # not by the ring's silence, which all would notice
         if part == "scheduler":
             await asyncio.to_thread(gone, [pid], SOON_S)
             await asyncio.to_thread(wait_ready_again, fragile)
@@ -123,7 +123,7 @@ def short() -> dict[str, object]:
 
 
 async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) -> None:
-    """10 HTTP and 10 ZeroMQ clients are cut off mid-stream, without a word: their work ends."""
+    """10 HTTP and 10 ZeroMQ clients vanish mid-stream, without a message: their work ends."""
     streams = [Stream() for _ in range(20)]
     tasks = [asyncio.ensure_future(s.over_http(fragile.url)) for s in streams[:10]]
     clients = [await AsyncClient(fragile.ring).__aenter__() for _ in range(10)]
@@ -131,7 +131,7 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
     tasks += [asyncio.ensure_future(s.over_ring(client)) for s, client in pairs]
     async with asyncio.timeout(120):
         await asyncio.gather(*(stream.started.wait() for stream in streams))
-    for client in clients:  # as a killed process would: no goodbye, no abort
+    for client in clients:  # as if their process were killed: no goodbye, no abort
         link = client._transport._link
         await link._tasks.close()
         link._context.destroy()
@@ -145,19 +145,19 @@ async def test_twenty_clients_that_vanish_leave_nothing_behind(fragile: Server) 
         f"20 clients gone: idle after {time.monotonic() - vanished_at:.2f} s, "
         f"{stats['forward_steps_total'] - steps} steps later"
     )
-    assert stats["forward_steps_total"] - steps < 100  # of 400 each had left
+    assert stats["forward_steps_total"] - steps < 100  # of about 400 that each had left
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_a_client_that_slept_through_its_lease_starts_afresh(fragile: Server) -> None:
-    """The server gave it up; its requests fail, and the next one works."""
+    """The server has ended its lease; its requests fail, and the next one works."""
     async with AsyncClient(fragile.ring) as client:
         generation = await client.submit(text="Hello", sampling=LONG, stream=True)
         with pytest.raises(RingError, match="gave it up"):
             async for _ in generation:
-                send_now(client._transport._link._back, Goodbye())  # what the end of the lease does
+                send_now(client._transport._link._back, Goodbye())  # like the end of the lease
         await client._transport.wait_ready(10)
         output = await client.generate("Hello", sampling=TWO)
         assert output.completion_tokens == 2
@@ -195,8 +195,8 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    """A request in flight is finished, new ones get a 503, then everything is gone. Ctrl-C comes
-    to the whole process group, as from a terminal."""
+    """A request in flight finishes, new ones get a 503, then everything ends. Ctrl-C goes to the
+    whole process group, as from a terminal."""
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:

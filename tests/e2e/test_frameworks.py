@@ -1,5 +1,5 @@
-"""Frameworks that call OpenAI's routes, unmodified, one program with each. Those that are not
-installed are skipped. No test depends on what the model says: only on what it must.
+"""Unmodified frameworks that call OpenAI's routes, one program with each. Those that are not
+installed are skipped. No test depends on what the model says beyond what it is forced to say.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def oai(url: str) -> openai.OpenAI:
 
 @pytest.fixture
 def said(oai: openai.OpenAI) -> str:
-    """The greedy answer to ASK, by the plain client."""
+    """The greedy answer to ASK, from the plain client."""
     messages: list[Any] = [{"role": "user", "content": ASK}]
     answer = oai.chat.completions.create(model="smollm2", messages=messages, **SHORT)
     return answer.choices[0].message.content or ""
@@ -89,7 +89,7 @@ def test_pydantic_ai(url: str) -> None:
     provider = providers.OpenAIProvider(base_url=url, api_key="any")
     for model in (models.OpenAIChatModel, models.OpenAIResponsesModel):
         agent = pydantic_ai.Agent(model("smollm2", provider=provider), output_type=City)
-        # A small model would go on to call.
+        # A small model would not stop calling.
         settings = {"temperature": 0.0, "max_tokens": 200, "parallel_tool_calls": False}
         result = asyncio.run(agent.run(ASK, model_settings=settings))
         assert isinstance(result.output, City)
@@ -102,7 +102,7 @@ def test_outlines(oai: openai.OpenAI) -> None:
 
 
 def test_guidance(url: str, said: str) -> None:
-    """It leaves a temperature of 0 out of its requests, and so gets samples of 1."""
+    """It leaves a temperature of 0 out of its requests, and so samples with temperature 1."""
     guidance = pytest.importorskip("guidance")
     model = guidance.models.OpenAI("smollm2", echo=False, base_url=url, api_key="any")
     with guidance.user():
@@ -126,8 +126,8 @@ def test_dspy(url: str, said: str) -> None:
 
 @pytest.mark.parametrize("adapter", ["ChatAdapter", "JSONAdapter"])
 def test_adapters_of_dspy(url: str, adapter: str) -> None:
-    """Programs with typed fields. Where the model writes no field as ChatAdapter asks for it, that
-    goes on to JSON, which matches the fields once litellm knows that schemas are enforced."""
+    """Programs with typed fields. If the model does not write fields as ChatAdapter wants them, the
+    adapter falls back to JSON, which matches if litellm knows that schemas are enforced."""
     dspy = pytest.importorskip("dspy")
     litellm = pytest.importorskip("litellm")
     facts = {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}
@@ -180,7 +180,7 @@ ROWS = [
 
 
 def test_lm_eval(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Choices and texts by their log-probabilities, and generation, on tasks of its own."""
+    """Log-probabilities of choices and texts, and generation, on tasks made here."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     lm_eval = pytest.importorskip("lm_eval")

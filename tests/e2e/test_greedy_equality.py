@@ -1,6 +1,6 @@
 """Greedy text is the same however a req is served, and the same as transformers' greedy text.
 
-The scheduler core drives each executor on the embedded model, without processes around. On torch a
+The scheduler's core drives each executor on the embedded model, without other processes. On torch a
 first divergence is allowed only where the reference's two best logits are within 1e-3, and is
 counted; the native executor's tokens must be the same, bit for bit. The reference is
 teacher-forced: if each of our tokens is the reference's argmax given the tokens before it, then the
@@ -60,7 +60,7 @@ EXECUTORS: dict[str, tuple[str, dict[str, Any]]] = {
     "16 bits": ("native", {"activations": "16"}),
 }
 ALL = len(TEXTS)
-# On torch all seven ways take long.
+# All seven ways take long on torch.
 FEW = {"torch": 2, "exact": 4, "native": 4, "16 bits": 4}
 COUNTS = list(FEW.items())
 LONG = [pytest.param((name, ALL), marks=pytest.mark.slow) for name in EXECUTORS]
@@ -96,7 +96,7 @@ def prompts() -> list[list[int]]:
 
 
 def serve(serving: Serving, **config: object) -> Driver:
-    """All prompts at once, to their end."""
+    """Run all prompts at once to their end."""
     defaults: dict[str, object] = {
         "max_total_tokens": POOL,
         "max_running_requests": 20,
@@ -124,7 +124,7 @@ def alone(serving: Serving) -> list[list[int]]:
 
 
 def divergences(serving: Serving, outputs: list[list[int]], baseline: list[list[int]]) -> int:
-    """How many outputs part from the baseline, each only at a near tie of the reference."""
+    """How many outputs differ from the baseline, each only at a near tie of the reference."""
     parted = 0
     if serving.executor.name == "native":
         assert outputs == baseline
@@ -139,7 +139,7 @@ def divergences(serving: Serving, outputs: list[list[int]], baseline: list[list[
 
 
 def is_float32(executor: Executor) -> bool:
-    """Those that are not are measured in test_quantized_quality.py."""
+    """Executors that are not are measured in test_quantized_quality.py."""
     return executor.name != "native" or executor.dtype == "float32"
 
 
@@ -174,7 +174,7 @@ def test_however_served(serving: Serving, alone: list[list[int]], mode: str) -> 
 
 
 def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
-    """A pool too small for all, and a scheduler that believes outputs to be short."""
+    """The pool is too small for all, and the scheduler expects short outputs."""
     executor, prompts = serving
     driver = Driver(
         executor=executor,
@@ -190,7 +190,7 @@ def test_after_retraction(serving: Serving, alone: list[list[int]]) -> None:
 
 
 def test_warm_equals_cold(serving: Serving, alone: list[list[int]]) -> None:
-    """The second time everything but the last prompt token comes from the cache."""
+    """The second time, all of a prompt but its last token comes from the cache."""
     driver = serve(serving)
     send(driver, serving, "again ")
     hits = [driver.cached[f"again {i}"] for i in range(len(serving.prompts))]

@@ -1,5 +1,5 @@
-"""Constraints that are made to hurt: each gets an answer in bounded time, and a stream beside them
-says what it always says."""
+"""Constraints that are made to do harm: each gets an answer in bounded time, and a stream beside
+them gives its usual text."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ BOUND_S = 60.0  # for one answer; far above what any takes
 STEADY = {"max_new_tokens": 100, "ignore_eos": True, "temperature": 0.0}
 HOSTILE = {"max_new_tokens": 24, "temperature": 1.0, "seed": 1}
 FIELDS = {name: next(iter(attack(0))) for name, attack in ATTACKS.items()}
-# One of each way to hurt: time, memory, depth, size, slow to load, and slow to follow.
+# One for each kind of harm: time, memory, depth, size, slow to load, and slow to follow.
 SHORT = (
     *("regex, optional branches", "regex, 2^200 states", "regex, 10,000 deep", "choices, 40,000"),
     *("schema, $ref bomb", "schema, 10,000 deep", "schema, refers to itself"),
@@ -49,7 +49,7 @@ async def answer(client: AsyncClient, name: str, serial: int) -> str:
             output = await client.generate("The answer:", sampling=sampling)
     except RequestError as error:
         info = error.info
-        if info.code == OVERLOADED:  # on a busy machine, which has no time for it
+        if info.code == OVERLOADED:  # on a busy machine
             return info.message
         assert (info.http_status, info.param) == (400, FIELDS[name]), (name, info)
         assert not info.retryable and info.message.startswith(f"{FIELDS[name]}: "), (name, info)
@@ -59,7 +59,7 @@ async def answer(client: AsyncClient, name: str, serial: int) -> str:
 
 
 async def check(server: Server, names: tuple[str, ...], serial: int) -> dict[str, str]:
-    """Every attack, two at a time, and what each was answered; steady requests beside them."""
+    """The answer to every attack; two run at a time, beside steady requests."""
     over = asyncio.Event()
     places = asyncio.Semaphore(2)
 
@@ -99,7 +99,7 @@ def test_every_kind_of_constraint_is_attacked() -> None:
 async def test_each_is_answered_and_a_steady_client_notices_nothing(server: Server) -> None:
     answers = await check(server, SHORT, serial=1)
     for name, reason in REFUSED.items():
-        # On a slow or busy machine it may end otherwise.
+        # On a slow or busy machine it may end in another way.
         possible = (*reason.split("|"), TOO_LONG, "the server is at its limit")
         assert any(words in answers[name] for words in possible), (name, answers[name])
 

@@ -23,7 +23,7 @@ def text_of(output: GenerateOutput) -> str:
 
 @pytest.mark.parametrize(("pattern", "share"), [(CHARACTER, 0.4), (CITY, 0.6)])
 def test_forward_passes_are_saved(engine: Engine, pattern: str, share: float) -> None:
-    """The second pattern forces half of its tokens only: the rest are names and digits."""
+    """The second pattern forces only half of its tokens: the rest are names and digits."""
     passes = {}
     for mode in ("off", "canonical"):
         sampling = {"regex": pattern, "max_new_tokens": 400, "temperature": 0, "jump_forward": mode}
@@ -48,7 +48,7 @@ def test_a_streamed_text_only_grows(engine: Engine) -> None:
 
 
 async def test_log_probabilities_of_jumps_are_those_of_a_prompt(engine: Engine) -> None:
-    """What a jump's token is worth is what the same token is worth in a prompt."""
+    """A jump's token has the log-probability that it has in a prompt."""
     prompt = load_tokenizer(resolve_model("smollm2")).encode(PROMPT).tolist()
     sampling = {"regex": CITY, "max_new_tokens": 300, "temperature": 0}
     async with AsyncClient(f"ipc://{engine.directory}") as client:

@@ -31,7 +31,7 @@ def backend(engine: Engine) -> Iterator[RuntimeEndpoint]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the server does soon."""
+    """Wait for a condition that the server soon fulfils."""
     deadline = time.monotonic() + SOON_S
     while not condition():
         assert time.monotonic() < deadline
@@ -51,7 +51,7 @@ CHATS = [
 def test_chats_are_what_the_server_renders(
     engine: Engine, backend: RuntimeEndpoint, chat: list[tuple[str, str]]
 ) -> None:
-    """All of the chat's prompt is found in the cache where the server's own rendering left it."""
+    """All of the program's prompt is in the cache: the server's own rendering is the same."""
 
     def body(s: Any) -> None:
         for role, content in chat:
@@ -148,7 +148,7 @@ def test_a_batch(backend: RuntimeEndpoint) -> None:
     ]
     assert answers == [state["a"].strip() for state in one_by_one]
     metas = [state.get_meta_info("a") or {} for state in states]
-    assert all(meta["cached_tokens"] >= 20 for meta in metas)  # the prefix went ahead
+    assert all(meta["cached_tokens"] >= 20 for meta in metas)  # the prefix was computed first
 
 
 def test_structure(backend: RuntimeEndpoint) -> None:
@@ -188,7 +188,7 @@ KINDS: list[Any] = [
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_every_type_is_written(backend: RuntimeEndpoint, kind: Any) -> None:
-    """Where the answer is not cut it is a value, whatever the model would like to write."""
+    """An answer that is not cut short is a value, whatever the model would have written."""
 
     def body(s: Any) -> None:
         s += "A value as JSON: "
@@ -204,7 +204,7 @@ def test_every_type_is_written(backend: RuntimeEndpoint, kind: Any) -> None:
 
 
 def test_seeds(backend: RuntimeEndpoint) -> None:
-    """A run's seed draws another sample in each row, fork and gen, and the same ones again."""
+    """A run's seed gives another sample to each row, fork and gen, and the same in the next run."""
 
     def body(s: Any, _: int) -> None:
         s += "My favourite"
@@ -256,7 +256,7 @@ def test_time_outs_and_cancels_reach_the_server(engine: Engine, backend: Runtime
 
 
 def ended_early(engine: Engine, before: dict[str, Any]) -> int:
-    """How many requests were aborted since, if nothing runs any more."""
+    """How many requests were aborted since `before`, if nothing runs any more."""
     now = engine.stats()
     is_idle = now["num_running_reqs"] == now["num_queue_reqs"] == 0
     name = "num_aborted_requests_total"

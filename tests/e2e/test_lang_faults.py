@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @sgl.function
 def tree(s: Any) -> None:
-    """Three branches in flight, one of which has a branch of its own; and a gen behind them."""
+    """Three branches in flight, the first with branches of its own; then a gen."""
     s += "Once upon a time"
     forks = s.fork(3)
     forks += lambda i: f" there were {i} kings" + sgl.gen("story", **LONG)
@@ -51,7 +51,7 @@ def until_running(backend: sgl.RuntimeEndpoint, count: int) -> None:
 
 @pytest.mark.parametrize("way", ["ring", "http"])
 def test_a_killed_detokenizer_ends_programs_with_the_cause(server: Server, way: str) -> None:
-    """Every wait of a fork tree returns, the cause is told, and later programs run."""
+    """Every wait in a tree of forks returns with the cause, and later programs run."""
     url = server.ring if way == "ring" else server.url
     with sgl.RuntimeEndpoint(url) as backend:
         before = within(lambda: short.run(backend=backend))
@@ -73,14 +73,14 @@ def test_a_killed_detokenizer_ends_programs_with_the_cause(server: Server, way: 
 
 
 def cause(error: Any) -> Any:
-    """The first cause of a program's error."""
+    """The original cause of a program's error."""
     while getattr(error, "__cause__", None) is not None:
         error = error.__cause__
     return error
 
 
 def test_a_killed_server_ends_a_batch(tmp_path: Any) -> None:
-    """All of it at once, supervisor and all: a batch of programs returns, each with its error."""
+    """All processes at once, the supervisor too: each program of a batch returns with its error."""
     with running_server(tmp_path) as server, sgl.RuntimeEndpoint(server.ring) as backend:
 
         def run() -> Any:

@@ -39,7 +39,7 @@ def test_outputs_are_in_order_and_complete(llm: LLM, capfd: pytest.CaptureFixtur
 
 
 def test_almost_no_sigmas_are_greedy(llm: LLM) -> None:
-    """As from the faces of `test_sampling_parameter`."""
+    """As on the APIs of `test_sampling_parameter`."""
     sampling = SamplingParams(temperature=5.0, top_n_sigma=1e-6, max_tokens=6)
     drawn, greedy = llm.generate(PROMPTS, sampling), llm.generate(PROMPTS, GREEDY)
     assert [o.outputs[0].text for o in drawn] == [o.outputs[0].text for o in greedy]

@@ -1,4 +1,4 @@
-"""Every class of fields of the OpenAI routes, through unmodified clients: `openai`, `litellm`, and
+"""Every kind of field of the OpenAI routes, through unmodified clients: `openai`, `litellm`, and
 `httpx` for what those hide. Answers are compared with each other, never with recorded text.
 """
 
@@ -47,7 +47,7 @@ def flat(lists: Iterable[list[Any]]) -> list[Any]:
 
 
 async def test_samples(oai: openai.AsyncOpenAI) -> None:
-    """Each draws by itself, as a request with its seed would; the prompt counts once."""
+    """Each is what a request with its seed alone gives; the prompt counts once."""
     prompts = [PROMPT, "Once upon a time"]
     answer = await complete(oai, prompts, n=3, **SAMPLED)
     texts = [choice.text for choice in answer.choices]
@@ -81,7 +81,7 @@ async def test_samples_of_a_chat(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_the_best_of_several(oai: openai.AsyncOpenAI) -> None:
-    """Those that are returned are those that have the best mean among all."""
+    """The samples that have the best mean of all are returned."""
     every = (await complete(oai, n=4, logprobs=0, **SAMPLED)).choices
     best = (await complete(oai, n=2, best_of=4, logprobs=0, **SAMPLED)).choices
 
@@ -100,7 +100,7 @@ async def test_the_best_of_several(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_single_tokens(oai: openai.AsyncOpenAI) -> None:
-    """A bias forces and forbids tokens; so do lists of tokens and of words."""
+    """A bias can force or forbid tokens; so can lists of tokens and of words."""
     extra = {"return_token_ids": True}
     (paris,) = (await complete(oai, max_tokens=1, extra_body=extra)).choices[0].token_ids
     forced = await complete(oai, logit_bias={str(paris): 100}, extra_body=extra)
@@ -125,7 +125,7 @@ async def test_single_tokens(oai: openai.AsyncOpenAI) -> None:
     ids=["frequency", "presence", "repetition"],
 )
 async def test_penalties_make_a_text_repeat_less(oai: openai.AsyncOpenAI, fields: Any) -> None:
-    prompt = "blah blah blah blah blah blah"  # which goes on so, by a wide margin at every token
+    prompt = "blah blah blah blah blah blah"  # repeated by a wide margin at every token
     distinct = []
     both: list[dict[str, Any]] = [{}, fields]
     for more in both:
@@ -158,7 +158,7 @@ async def test_how_a_text_ends(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_logprobs_of_a_completion(oai: openai.AsyncOpenAI, server: Server) -> None:
-    """Those that /generate gives; greedily, the token that is there is the likeliest."""
+    """The same as from /generate; a greedy token is the likeliest."""
     answer = (await complete(oai, logprobs=3)).choices[0]
     tokens, values, tops = (
         answer.logprobs.tokens,
@@ -198,7 +198,7 @@ async def test_a_streams_logprobs_are_those_of_the_whole(
 async def test_a_prompt_is_scored_as_evaluations_do(
     oai: openai.AsyncOpenAI, server: Server
 ) -> None:
-    """Ids in a batch, echoed without new tokens: the sum over the continuation is its score."""
+    """Batches of ids, echoed without new tokens: a continuation's sum is its score."""
     async with AsyncClient(server.ring) as client:
         prefix = await client.tokenize(PROMPT)
         choices = [await client.tokenize(text) for text in (" Paris", " Rome, of course")]
@@ -232,7 +232,7 @@ async def test_logprobs_of_a_chat(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_logprobs_of_forced_text(oai: openai.AsyncOpenAI) -> None:
-    """Jumps may cut text anew: the stream tells of tokens when they stand."""
+    """Jumps may replace tokens: the stream reports them when they are final."""
     form: Any = {
         "type": "json_schema",
         "json_schema": {
@@ -256,7 +256,7 @@ async def test_logprobs_of_forced_text(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_prompt_logprobs_and_ids(oai: openai.AsyncOpenAI, server: Server) -> None:
-    """vLLM's fields, which the package hands through."""
+    """vLLM's fields, which the package passes on."""
     extra = {"prompt_logprobs": 1, "return_token_ids": True}
     async with AsyncClient(server.ring) as client:
         ids = await client.tokenize(PROMPT)
@@ -280,7 +280,7 @@ async def test_prompt_logprobs_and_ids(oai: openai.AsyncOpenAI, server: Server) 
 
 
 async def test_the_last_message_goes_on(oai: openai.AsyncOpenAI) -> None:
-    """The answer continues it, so the prompt has neither its end nor a new head."""
+    """The answer continues it, so the prompt neither ends this message nor begins a new one."""
     begun = [*CHAT, {"role": "assistant", "content": "Hello, my name is"}]
     extra: Any = {"continue_final_message": True, "return_token_ids": True}
     goes_on = await chat(oai, messages=begun, extra_body=extra)
@@ -294,7 +294,7 @@ async def test_the_last_message_goes_on(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_variables_of_the_template(oai: openai.AsyncOpenAI) -> None:
-    """The embedded model's template has none: hints for it change nothing."""
+    """The embedded model's template has none: values for them change nothing."""
     answer = await chat(oai, reasoning_effort="high", verbosity="low", user="me", store=True)
     assert answer.choices[0].message.content == (await chat(oai)).choices[0].message.content
 
@@ -352,7 +352,7 @@ async def test_responses_with_a_schema_and_with_tools(oai: openai.AsyncOpenAI) -
 
 @pytest.mark.parametrize("route", ["completions", "chat.completions", "responses"])
 async def test_errors(oai: openai.AsyncOpenAI, route: str) -> None:
-    """Classes, codes and the named field."""
+    """Each error has its class, its code and the field's name."""
     create: Any = oai
     for name in route.split("."):
         create = getattr(create, name)
@@ -420,7 +420,7 @@ async def test_leaving_a_stream_ends_all_its_samples(server: Server) -> None:
 
 @pytest.fixture(scope="module")
 def litellm() -> Any:
-    """The package, without a look at its list of prices on the web."""
+    """The package, without fetching its list of prices from the web."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         import litellm
@@ -430,10 +430,10 @@ def litellm() -> Any:
 
 @pytest.fixture
 async def through(server: Server, litellm: Any) -> AsyncIterator[dict[str, Any]]:
-    """Arguments of its functions."""
+    """Arguments of litellm's functions."""
     yield {"model": "openai/smollm2", "api_base": server.url + "/v1", "api_key": "any"}
     litellm.in_memory_llm_clients_cache.flush_cache()
-    gc.collect()  # what it leaves open is lost here, where KEEPS_CONNECTIONS is in force
+    gc.collect()  # connections left open are collected here, where KEEPS_CONNECTIONS is in force
 
 
 KEEPS_CONNECTIONS = pytest.mark.filterwarnings("ignore:[Uu]nclosed:ResourceWarning")
@@ -484,7 +484,7 @@ async def test_litellm_completions_and_responses(litellm: Any, through: dict[str
 
 @KEEPS_CONNECTIONS
 async def test_litellm_errors(litellm: Any, through: dict[str, Any]) -> None:
-    """It tells what is wrong by status and wording."""
+    """It chooses an exception by the status and text of an error."""
     with pytest.raises(litellm.ContextWindowExceededError):
         long = [{"role": "user", "content": "x " * 9000}]
         await litellm.acompletion(messages=long, num_retries=0, **through)

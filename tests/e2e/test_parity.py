@@ -32,7 +32,7 @@ def ids() -> list[int]:
 
 @pytest.fixture(scope="module")
 def expected(ids: list[int]) -> np.ndarray:
-    """log p of ids[1:] by transformers."""
+    """The log-probabilities of ids[1:] by transformers."""
     logprobs = reference_logits(ids)[:-1].log_softmax(-1)
     return logprobs.gather(1, torch.tensor(ids)[1:, None])[:, 0].numpy()
 

@@ -25,7 +25,7 @@ from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 from tokenizer_proc.chat_template import ChatTemplate
 
 POOL = 2048
-# Teacher-forced on the reference's own greedy text, 50 tokens of each answer.
+# 50 tokens of each answer are compared.
 QUESTIONS = [
     "Why is the sky blue?",
     "Write a short story about a fox and a crow.",
@@ -36,8 +36,8 @@ ANSWER_LEN = 50
 
 
 class Bounds(NamedTuple):
-    """The least agreement, the largest ratio of perplexities, and the largest and the mean
-    difference of log-probabilities."""
+    """The least agreement, and the largest ratio of perplexities, difference of log-probabilities
+    and mean difference."""
 
     agreement: float
     perplexity: float
@@ -99,7 +99,7 @@ def reference_logprobs(ids: tuple[int, ...]) -> np.ndarray:
 
 
 def greedy(executor: NativeExecutor, ids: list[int], count: int) -> list[int]:
-    """`count` tokens, one by one."""
+    """The next `count` tokens, one step for each."""
     executor.run(make_batch([Row(ids[:-1], range(len(ids) - 1), samples=False)]))
     tokens = list(ids)
     for _ in range(count):
@@ -109,7 +109,7 @@ def greedy(executor: NativeExecutor, ids: list[int], count: int) -> list[int]:
 
 
 def test_teacher_forced_agreement(measured: Measured) -> None:
-    """Our argmax at every token of our greedy answers, against the reference's there."""
+    """How often our greedy token is the reference's argmax after the same tokens."""
     files = resolve_model(DEFAULT_MODEL)
     template, tokenizer = ChatTemplate.from_vocab(load_vocab(files)), load_tokenizer(files)
     agreed = 0

@@ -17,7 +17,7 @@ PROMPT = list(range(1000, 1000 + LENGTH))
 
 async def most_used(server: Server, count: int, n: int) -> tuple[int, int]:
     """The most slots that `count` requests of `n` samples hold at once, and the prompt tokens that
-    were computed for them. The requests share nothing: each has a salt of its own."""
+    were computed for them. The requests share nothing: each has its own salt."""
     await asyncio.to_thread(server.wait_idle)
     sampling = {"max_new_tokens": 32, "n": n, "ignore_eos": True, "seed": 3}
     async with AsyncClient(server.ring) as client:
@@ -45,7 +45,7 @@ async def test_eight_samples_share_one_prompt(server: Server) -> None:
     apart, computed_apart = await most_used(server, 8, 1)
     assert computed == LENGTH + 7  # each sample runs the prompt's last token itself
     assert computed_apart == 8 * LENGTH
-    # Of eight prompts, those that are computed first may have ended before the last ones are.
+    # The first of eight prompts may have ended before the last one is computed.
     assert LENGTH < shared <= LENGTH + 8 * (32 + 32) < 8 * LENGTH
     print(
         f"{shared} slots for 8 samples of one prompt, {apart} for 8 prompts: {shared / apart:.2f}"

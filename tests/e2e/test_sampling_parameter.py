@@ -1,6 +1,6 @@
-"""A parameter that all APIs share reaches the sampler from every face.
+"""A parameter that all APIs share reaches the sampler from each of them.
 
-With almost no standard deviations only the largest logit is left, however hot the temperature is.
+With a `top_n_sigma` near 0 only the largest logit is left, however high the temperature is.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Scores on the real model: exact against transformers, the prefix once, the same by both ways.
+"""Scores on the real model: exact against transformers, the prefix once, the same both ways.
 
 The server computes in float32 (`--exact`) and takes eight requests at once, so that a test can
 fill it.
@@ -46,8 +46,8 @@ WORDS = ("international", " understanding", " extraordinary", "unbelievable", " 
 
 
 def random_sets(count: int) -> list[tuple[str, list[str]]]:
-    """Prefixes with two to four choices, of each kind in turn. Those that split a word are the
-    ones that merge with the prefix's last token."""
+    """Prefixes with two to four choices, of each kind in turn. Where a prefix ends inside a word,
+    its last token merges with the choices."""
     rng = random.Random(6)
     sets = []
     for i in range(count):
@@ -95,7 +95,7 @@ def expected_scores(
     columns = zip(tokenizer.encode(prefix).tolist(), *sequences, strict=False)
     start = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
     longest = max(map(len, sequences))
-    # What is behind a token has no influence on it, so any padding will do.
+    # What follows a token has no influence on it, so any padding will do.
     batch = torch.tensor([ids + [0] * (longest - len(ids)) for ids in sequences])
     logprobs = reference_model()(batch).logits.log_softmax(-1)
     scores = []
@@ -140,7 +140,7 @@ def test_select_agrees_with_transformers(
 
     with sgl.RuntimeEndpoint(exact_server.ring) as backend:
         arguments = [{"prefix": prefix, "choices": choices} for prefix, choices in sets]
-        # A select is as many requests as it has choices, of which the server takes eight.
+        # A select makes one request for each choice; the server takes eight.
         states = choose.run_batch(arguments, backend=backend, num_threads=2)
     for (prefix, choices), state in zip(sets, states, strict=True):
         assert state.error() is None
@@ -159,7 +159,7 @@ def test_select_agrees_with_transformers(
         assert distribution == pytest.approx((weights / weights.sum()).tolist(), abs=TOLERANCE)
 
 
-# ---- one answer, whatever the way and the batch --------------------------------------------------
+# ---- one answer for every way and batch ----------------------------------------------------------
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -175,7 +175,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_both_ways_give_the_same_bits(exact_server: Server, call: str) -> None:
-    """And so do a warm cache and a score of each choice alone, where the start is the same."""
+    """So do a warm cache and, if the start is the same, a score of each choice alone."""
     fields = CALLS[call]
     async with client_by("ring", exact_server) as ring, client_by("http", exact_server) as http:
         first = await ring.score(**fields)
@@ -207,7 +207,7 @@ def test_the_engine_scores(engine: Engine) -> None:
 
 @WAYS
 async def test_the_prefix_is_computed_once(exact_server: Server, way: str) -> None:
-    """All but its last token, whose logits each continuation needs; in several chunks here."""
+    """Except its last token, whose logits each continuation needs; it is in several chunks."""
     rng = np.random.default_rng(0)
     prefix = rng.integers(1000, 40000, 1000).tolist()
     continuations = [rng.integers(1000, 40000, n).tolist() for n in (1, 3, 2, 5, 1, 4)]
@@ -233,7 +233,7 @@ async def test_salts_keep_scores_apart(exact_server: Server) -> None:
     assert other.cached_tokens == first.cached_tokens == 0 and other.choices == first.choices
 
 
-# ---- ends before the end -------------------------------------------------------------------------
+# ---- ended early ---------------------------------------------------------------------------------
 
 
 def long_score(seed: int) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """SGLang's native contract on the real model, field by field.
 
-The first part makes the calls of its front end (`RuntimeEndpoint`) as that makes them: by urllib,
-with a new connection for each, and with every field that it sends. The second tries each field of
-/generate by what it does to the answer.
+The first part makes the calls of its front end (`RuntimeEndpoint`) in the same way: by urllib, with
+a new connection for each, and with every field that it sends. The second tries what each field of
+/generate does to the answer.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.waiting import SOON_S
 
 PROMPT = "The capital of France is"
 GREEDY = {"max_new_tokens": 8, "temperature": 0.0}
-# What the front end sends for a plain `gen`: everything, with what is unset as null or empty.
+# What the front end sends for a plain `gen`: all fields, null or empty if they are not set.
 UNSET_SAMPLING: dict[str, Any] = {
     "skip_special_tokens": True,
     "spaces_between_special_tokens": True,
@@ -47,7 +47,7 @@ UNSET_SAMPLING: dict[str, Any] = {
 
 
 class Endpoint:
-    """The front end's way to a server. Raises what it raises for a status that is not 200."""
+    """Calls a server as the front end does, with the same exception if the status is not 200."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -102,7 +102,7 @@ def plain(endpoint: Endpoint) -> Any:
 
 
 def test_the_constructor_reads_the_model(endpoint: Endpoint) -> None:
-    """It picks a chat template by the path's name."""
+    """It chooses a chat template by the name in the path."""
     assert isinstance(endpoint.model["model_path"], str)
     assert "SmolLM2" in endpoint.model["model_path"]
 
@@ -173,10 +173,10 @@ CHOICES = [" yes, it is", " no", " maybe", " ha"]
 
 @pytest.mark.parametrize("prompt", ["Is water wet? Answer:", "ha ha ha", "x"])
 def test_select(endpoint: Endpoint, prompt: str) -> None:
-    """Its three requests, and what it computes of the answers.
+    """The three requests of a select, and what it computes from the answers.
 
-    A first element that is None would break its arithmetic; one that belongs to the prompt it
-    takes off, which it finds out by the text.
+    A first element that is None would break its arithmetic; it removes one that belongs to the
+    prompt, which it recognises by its text.
     """
     zero = {"max_new_tokens": 0, "temperature": 0.0}
     whole = endpoint.generate(text=prompt, sampling_params={"max_new_tokens": 0})
@@ -210,7 +210,7 @@ def test_select(endpoint: Endpoint, prompt: str) -> None:
 
 
 def _normalized(row: list[Any], prompt: str) -> float:
-    """The mean log-probability of a choice, without the token in front of it."""
+    """The mean log-probability of a choice, without the token before it."""
     values: list[float] = [lp for lp, _, _ in row if lp]
     if prompt.endswith(row[0][2]) and row[0][0] is not None:
         values = values[1:]
@@ -265,7 +265,7 @@ def test_every_prompt_may_have_its_own_parameters(endpoint: Endpoint) -> None:
 
 
 def test_n_samples_are_grouped_by_prompt(endpoint: Endpoint, plain: Any) -> None:
-    """The prompt's part is shared; a sample with a seed is a request with its seed."""
+    """The prompt is shared; a sample with a seed is what a request with this seed gives."""
     sampling = {"max_new_tokens": 8, "temperature": 1.2, "n": 3, "sampling_seed": 5}
     answers = endpoint.generate(text=[PROMPT, "Once upon"], sampling_params=sampling)
     assert len(answers) == 6
@@ -302,7 +302,7 @@ async def test_a_batch_is_aborted_by_its_name(server: Server) -> None:
 
 # ---- sampling parameters -------------------------------------------------------------------------
 
-REPEATS = "blah blah blah blah blah blah"  # which goes on so, by a wide margin at every token
+REPEATS = "blah blah blah blah blah blah"  # repeated by a wide margin at every token
 
 
 def words_of(endpoint: Endpoint, **sampling: Any) -> list[int]:
@@ -388,7 +388,7 @@ def test_fields_that_change_nothing(endpoint: Endpoint, plain: Any) -> None:
 
 
 def test_kinds_of_logprobs_agree(endpoint: Endpoint, plain: Any) -> None:
-    """A greedy token is the likeliest; asked for by its id it has the same value."""
+    """A greedy token is the likeliest; requested by its id, it has the same value."""
     ids = sorted(set(plain["output_ids"]))[:4]
     meta = endpoint.generate(
         text=PROMPT,
@@ -421,7 +421,7 @@ def test_kinds_of_logprobs_agree(endpoint: Endpoint, plain: Any) -> None:
 
 
 def test_logprob_start_len(endpoint: Endpoint) -> None:
-    """From every position, with a real first element but at position 0, and cached or not."""
+    """From every position, cached or not; only position 0 has no value."""
 
     def entries(start: int | None) -> Any:
         answer = endpoint.generate(

@@ -1,5 +1,5 @@
-"""Grammars as SGLang's users write them, indented in their programs: what comes is in the language,
-whatever the model would have said. By /generate and by the chat route.
+"""Grammars as SGLang's users write them, indented in their programs: the output matches, whatever
+the model would have said. On /generate and on the chat route.
 """
 
 import json
@@ -102,7 +102,7 @@ def test_a_grammar(server: Server, name: str) -> None:
         choice["message"]["content"]: choice["finish_reason"],
     }
     for text, finish in texts.items():
-        if name == "a list in brackets" and finish == "length":  # which may nest for ever
+        if name == "a list in brackets" and finish == "length":  # it may nest for ever
             assert re.fullmatch(pattern, text)
             continue
         assert finish == "stop" and re.fullmatch(pattern, text), text
@@ -111,7 +111,7 @@ def test_a_grammar(server: Server, name: str) -> None:
 
 
 def test_stop_patterns_with_assertions(server: Server) -> None:
-    """A word at its boundary, and the end of what is generated so far."""
+    """A boundary of a word, and the end of what was generated so far."""
     listed = "one two twofold three. four"
     for pattern, kept in ((r"\btwo\b", "one "), (r"hree\.$", "one two twofold t")):
         body = {

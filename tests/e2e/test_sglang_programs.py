@@ -1,7 +1,7 @@
-"""The kinds of programs that SGLang's front end is shown and tested with, written anew.
+"""The kinds of programs with which SGLang's front end is shown and tested, written anew.
 
-What the small model answers is of no interest here, but where it is certain: what the programs see
-is. Names, positional arguments and constants are SGLang's.
+The tests look at what the programs see, and at the small model's answers only where they are
+certain. Names, positional arguments and constants are SGLang's.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Mixed requests of every kind in a tiny pool: nothing leaks, nobody else is harmed.
+"""Mixed requests of every kind in a tiny pool: nothing leaks, and no request harms another.
 
-The pool holds a few requests' tokens only, so that prefixes are evicted and requests retracted all
-the time; the server checks its books after every step (`--check-invariants`).
+The pool holds only a few requests' tokens, so that prefixes are evicted and requests retracted all
+the time; the server checks its memory after every step (`--check-invariants`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def request_of(rng: random.Random) -> dict[str, Any]:
-    """A request that the server can take, with a random choice of what can be asked for."""
+    """A request that the server can take, with random options."""
     prompt = rng.choice(SHARED) + f"Question {rng.randrange(40)}: " + "why? " * rng.randrange(30)
     sampling: dict[str, Any] = {"max_new_tokens": rng.randrange(40), "temperature": rng.random()}
     for _ in range(rng.randrange(3)):
@@ -48,7 +48,7 @@ def request_of(rng: random.Random) -> dict[str, Any]:
     if "regex" in sampling:
         sampling.pop("choices", None)
     if "regex" in sampling or "choices" in sampling:
-        sampling.pop("allowed_token_ids", None)  # together they leave nothing
+        sampling.pop("allowed_token_ids", None)  # together they may allow no token
         sampling.pop("bad_words", None)
     request = {"text": prompt, "sampling": sampling, "stream": rng.random() < 0.5}
     if rng.random() < 0.2:
@@ -82,7 +82,7 @@ class Soak:
         self.ends: Counter[str] = Counter()
 
     async def run(self, count: int) -> None:
-        """`count` requests, so many in flight."""
+        """Send `count` requests, at most IN_FLIGHT at once."""
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
                 await self._slots.acquire()
@@ -130,7 +130,7 @@ class Soak:
 
 
 def memory_mib(server: Server) -> dict[str, float]:
-    """Each part's resident memory that is its own: not of files, which may come and go."""
+    """Each part's own resident memory, without files, whose pages may come and go."""
     memory = {}
     for name, pid in server.pids().items():
         _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
@@ -139,7 +139,7 @@ def memory_mib(server: Server) -> dict[str, float]:
 
 
 async def soaked(server: Server, count: int, seed: int) -> Counter[str]:
-    """The ends of `count` requests; afterwards the server is idle and its books are right."""
+    """The ends of `count` requests; afterwards the server is idle and its memory intact."""
     async with AsyncClient(server.ring) as client:
         soak = Soak(client, seed)
         await soak.run(count)
@@ -160,7 +160,7 @@ async def test_a_short_soak(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 async def test_a_long_soak(tmp_path: Path) -> None:
-    """5,000 requests; the memory that the last 3,000 add is far below what they carried."""
+    """5,000 requests; the last 3,000 add far less memory than they sent and received."""
     with running_server(tmp_path, *ARGS) as server:
         before = server.pids()
         await soaked(server, 2000, seed=1)

@@ -111,7 +111,7 @@ def test_schemas(served: Served) -> None:
 
 
 def test_token_healing(served: Served) -> None:
-    """Behind a prompt that ends inside a word, the output goes on with that word's bytes."""
+    """After a prompt that ends inside a word, the output continues this word."""
     plain = served.engine.generate("the c", GREEDY)
     healed = served.engine.generate("the c", GREEDY | {"token_healing": True})
     assert healed.text == served.text_of(healed)[len(" c") :]
@@ -131,7 +131,7 @@ def test_a_chat_and_its_end(served: Served) -> None:
 
 
 def test_scores_of_text_behind_ids(served: Served) -> None:
-    """The continuation goes on where the ids end, as it does behind their text."""
+    """The continuation follows the ids as it follows their text."""
     ids = served.tokenizer.encode(PROMPT).tolist()
     by_text = served.engine.score(PROMPT, [" the mat"])
     by_ids = served.engine.score(None, [" the mat"], input_ids=ids)

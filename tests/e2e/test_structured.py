@@ -1,4 +1,4 @@
-"""Constrained answers of the real model, by every way in. What comes out must match."""
+"""Constrained answers of the real model, on every API. They must match."""
 
 import asyncio
 import json
@@ -239,7 +239,7 @@ async def test_captures_on_every_route(server: Server, oai: openai.AsyncOpenAI) 
 
 @pytest.mark.parametrize("jump_forward", ["off", "canonical"])
 async def test_captures_of_a_lark_grammar(server: Server, jump_forward: str) -> None:
-    """Also of an answer that is cut: what has ended there."""
+    """An answer that is cut short has those that have ended."""
     answers = await asyncio.gather(
         *[
             generate(

@@ -1,5 +1,5 @@
-"""One server, several API keys: whoever has one learns nothing of the others' requests, and ends
-none of them."""
+"""One server, several API keys: the owner of one learns nothing of the others' requests, and can
+end none of them."""
 
 import asyncio
 import random
@@ -45,7 +45,7 @@ async def generate(http: httpx.AsyncClient, text: str, **more: Any) -> httpx.Res
 
 @asynccontextmanager
 async def streams(http: httpx.AsyncClient, *rids: str) -> AsyncIterator[list[AsyncIterator[str]]]:
-    """The lines of long streams, each begun."""
+    """The lines of long streams that have begun."""
     async with AsyncExitStack() as stack:
         begun = []
         for rid in rids:
@@ -70,7 +70,7 @@ async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> s
         case 2:
             taken = await generate(http, f"Hello {number}", rid=rid)
             return "" if taken.status_code == 200 else taken.text
-        case 3:  # told only once, so what is cached of it is the victim's
+        case 3:  # each only once, so only the victim can have cached it
             cached = await cached_tokens(http, secret(number), rng)
             return "" if cached < 5 else f"{cached} tokens"
         case 4:
@@ -97,7 +97,7 @@ async def attempt(http: httpx.AsyncClient, number: int, rng: random.Random) -> s
 
 
 async def cached_tokens(http: httpx.AsyncClient, text: str, rng: random.Random) -> int:
-    """How much of a prompt was cached, as one of the routes tells it."""
+    """How much of a prompt was cached, according to one of the routes."""
     match rng.randrange(3):
         case 0:
             return int((await generate(http, text)).json()["meta_info"]["cached_tokens"])
@@ -110,7 +110,7 @@ async def cached_tokens(http: httpx.AsyncClient, text: str, rng: random.Random) 
 
 
 def secret(number: int) -> str:
-    """One of the victim's; two of them begin alike for some digits at most."""
+    """A secret of the victim's; at most a few first digits of two are the same."""
     return f"{random.Random(number).getrandbits(64):x} opens the vault in the tower by the sea"
 
 
@@ -131,7 +131,7 @@ async def test_300_attempts_learn_nothing(keyed: Server) -> None:
         again = (await generate(victim, secret(3))).json()["meta_info"]
         assert again["cached_tokens"] > 10  # there was something to be learned
         assert (await victim.get("/v1/responses/letter-kept")).status_code == 200
-        for lines in begun:  # they go on
+        for lines in begun:  # they continue
             async with asyncio.timeout(SOON_S):
                 assert (await anext(lines), (await anext(lines))[:7]) == ("", "data: {")
         ended = await victim.post("/abort_request", json={"rid": "letter"})
@@ -154,7 +154,7 @@ async def test_what_is_cached_is_cached_for_one_key(keyed: Server) -> None:
 
 
 async def test_a_programs_tenants_have_ids_of_their_own(keyed: Server) -> None:
-    """Through the ring a program names whom it asks for."""
+    """On the ring, a program names the tenant for whom it sends."""
     long = SamplingParams(max_new_tokens=4000, temperature=0.0, ignore_eos=True)
     async with AsyncClient(keyed.ring) as client, asyncio.timeout(SOON_S):
         first, second = [
@@ -186,7 +186,7 @@ async def test_keys_come_and_go_with_their_file(tmp_path: Path) -> None:
         keys.write_text("new-key\n")
         await until("new-key", 200)
         await until("old-key", 401)
-        keys.write_text("")  # nobody's keys are not everybody's door
+        keys.write_text("")  # an empty file must not admit everybody
         async with client_of(server, "new-key") as http, asyncio.timeout(SOON_S):
             while "the API keys stay as they were" not in server.log():
                 assert (await http.get("/v1/models")).status_code == 200

@@ -1,4 +1,4 @@
-"""Token healing on the real model, by every way in.
+"""Token healing on the real model, on every API.
 
 A prompt that is cut inside a token has lost the text that the model would have written. Healed, it
 gets exactly that text back, token by token.
@@ -54,7 +54,7 @@ async def test_a_prompt_cut_inside_a_token_goes_on_as_if_it_were_not(
                 healed = await client.generate(begun, sampling=HEALED)
                 begun_ids = tokenizer.encode(begun).tolist()
                 if begun_ids[: len(begun_ids) - healed.healed_tokens] != ids:
-                    continue  # the cut has changed other tokens than the last
+                    continue  # the cut changed more tokens than the last
                 assert healed.output_ids == whole.output_ids
                 assert healed.text == whole.text[cut:]
                 assert healed.prompt_tokens == len(begun_ids)
@@ -103,7 +103,7 @@ async def test_a_constraint_holds_behind_the_prompt(
     ],
 )
 async def test_each_kind_of_constraint(server: Server, constraint: dict[str, Any]) -> None:
-    """` hap` is two tokens, and one only that `py` makes longer."""
+    """` hap` is two tokens; a single token for it only exists with `py` appended."""
     async with AsyncClient(server.ring) as client:
         healed = await client.generate("I am hap", sampling=HEALED | constraint)
         assert healed.healed_tokens == 2
@@ -186,7 +186,7 @@ async def test_http_routes(server: Server) -> None:
 
 
 async def test_requests_are_free_again_behind_the_seam(server: Server) -> None:
-    """Many at once, sampled: none fails, and the pool is whole afterwards."""
+    """Many sampled requests at once: none fails, and afterwards all memory is free."""
     sampling = {"temperature": 1.0, "max_new_tokens": 16, "token_healing": True}
     async with AsyncClient(server.ring) as client:
         prompts = [f"{prompt} a{'bcdefgh'[i % 7]}" for i, prompt in enumerate(PROMPTS * 4)]

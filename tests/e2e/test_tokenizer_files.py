@@ -1,4 +1,4 @@
-"""Model directories whose only tokenizer is SentencePiece's or tiktoken's file, over HTTP."""
+"""Model directories whose only tokenizer is a file of SentencePiece or tiktoken, over HTTP."""
 
 import re
 from pathlib import Path
@@ -19,8 +19,8 @@ from tests.srt.files.test_tiktoken import CONFIG, file_of, learned
 
 PROMPT = "the cat sat on it, größer als 猫"
 PATTERN = r"(on|under) the mat, [0-9]{2}"
-# The file, its content, the rows of the embedding, tokenizer_config.json, and the token that begins
-# and ends a turn.
+# For each file its content, the rows of the embedding, tokenizer_config.json, and the token that
+# begins and ends a turn.
 FILES: dict[str, tuple[bytes, int, dict[str, Any], str]] = {
     "tokenizer.model": (
         spm_model(),
@@ -34,7 +34,7 @@ FILES: dict[str, tuple[bytes, int, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_served(tmp_path: Path, name: str) -> None:
-    """Text as transformers generates it, constraints, chats, and their tokens that users write."""
+    """The text that transformers generates, constraints, chats, and users' control tokens."""
     data, rows, config, turn = FILES[name]
     path = tmp_path / "model"
     model = random_family("llama", vocab_size=rows)

@@ -73,7 +73,7 @@ async def test_one_call_whole_and_streamed(oai: openai.AsyncOpenAI, choice: Any)
 
 
 async def test_parallel_calls(oai: openai.AsyncOpenAI) -> None:
-    """As many as the model likes, up to the length; each complete one is valid."""
+    """Any number of calls, up to the length; each complete one is valid."""
     answer = await ask(
         oai, tool_choice="required", parallel_tool_calls=True, temperature=1, seed=3, max_tokens=200
     )
@@ -101,7 +101,7 @@ async def test_each_sample_calls_for_itself(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_the_stream_helper(oai: openai.AsyncOpenAI) -> None:
-    """The package adds the pieces up by itself."""
+    """The package itself joins the pieces."""
     strict: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
     async with oai.chat.completions.stream(
         model="smollm2",
@@ -120,7 +120,7 @@ async def test_the_stream_helper(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_several_turns(oai: openai.AsyncOpenAI) -> None:
-    """The calls and their results go back as the package gave them."""
+    """The calls are sent back, with results, as the package gave them."""
     first = (await ask(oai, tool_choice=NAMED)).choices[0].message
     messages = [
         *CHAT,
@@ -134,7 +134,7 @@ async def test_several_turns(oai: openai.AsyncOpenAI) -> None:
 
 
 async def test_both_ways_of_the_python_client_give_the_same_text(server: Server) -> None:
-    """Histories with calls too; nothing is taken out of the text."""
+    """Also with calls in the history; nothing is taken out of the text."""
     call = {"id": "c1", "name": "get_weather", "arguments": '{"city":"Paris","unit":"celsius"}'}
     messages = [
         *CHAT,
@@ -153,7 +153,7 @@ async def test_both_ways_of_the_python_client_give_the_same_text(server: Server)
 
 
 async def test_auto(oai: openai.AsyncOpenAI) -> None:
-    """Free: a call or text. With strict functions, a call that it begins is valid."""
+    """By default, a call or text. With strict functions, each call that is begun is valid."""
     free = (await ask(oai, max_tokens=48)).choices[0]
     assert free.message.content or free.message.tool_calls
     strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}

@@ -1,4 +1,4 @@
-"""A model that only transformers knows, served by the whole ring."""
+"""A model that only transformers supports, served by the whole ring."""
 
 from collections.abc import Iterator
 from pathlib import Path

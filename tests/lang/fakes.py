@@ -1,4 +1,4 @@
-"""A back end that makes up its answers, holds them back, fails and counts, as a test asks."""
+"""A back end that makes up answers, holds them back, fails and counts, as a test needs it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,12 +17,12 @@ Answer = Callable[[Prompt, Sampling], str]
 
 
 def echo_size(prompt: Prompt, sampling: Sampling) -> str:
-    """An answer that tells the prompt apart."""
+    """An answer by which prompts can be told apart: the prompt's length."""
     return f"<{len(prompt.text)}>"
 
 
 class FakeBackend(BackendDefaults):
-    """`answer` makes the texts. `live` calls are in flight, `most_live` were at once."""
+    """`answer` makes the texts. `live` calls are in flight; `most_live` is the maximum so far."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class FakeBackend(BackendDefaults):
         self.live = 0
         self.most_live = 0
         self.closing = 0  # calls that were cancelled
-        self.aborted = 0  # those whose closes, which wait for `may_close`, got to their ends
+        self.aborted = 0  # cancelled calls that ended their close, which waits for `may_close`
         self.may_close: Future[None] = Future()
         self.may_close.set_result(None)
         self.error: Exception = ValueError("the model exploded")

@@ -1,4 +1,4 @@
-"""Chat templates by model name, registered ones, and what the runtime's endpoint makes of them."""
+"""Chat templates by model name, registered ones, and how the runtime's endpoint uses them."""
 
 import pytest
 

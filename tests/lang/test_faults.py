@@ -1,4 +1,4 @@
-"""Errors, time-outs and cancellation: everything that waits returns, and every call is ended."""
+"""Errors, time-outs and cancellation: everything that waits returns, and every call ends."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from tests.waiting import SOON_S
 
 
 def within(function: Callable[[], Any]) -> Any:
-    """What `function` returns, in a thread: a hang must fail the test, not stop it."""
+    """What `function` returns. It runs in a thread, so that a hang fails the test."""
     result: list[Any] = []
 
     def work() -> None:
@@ -267,7 +267,7 @@ def slow_to_close() -> FakeBackend:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_leaving_a_batch_of_async_programs_ends_its_requests(count: int) -> None:
-    """What is cancelled must get through its close, which ends the request on the server."""
+    """A cancelled call must complete its close, which ends the request on the server."""
     backend = slow_to_close()
 
     async def body(s: Any, word: str) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAI back end: against our server, and against answers that our server does not give."""
+"""The OpenAI back end, on our server and on answers that our server does not give."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ async def chat_model(server: Server) -> AsyncIterator[OpenAI]:
 
 
 class FakeServer:
-    """Gives `answers` in order, then the last again and again; keeps the bodies it was sent."""
+    """Gives `answers` in order, then always the last one; keeps the bodies that it was sent."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.answers = list(answers)
@@ -202,7 +202,7 @@ async def test_what_our_server_refuses(text_model: OpenAI, server: Server) -> No
 
 
 async def test_leaving_ends_the_request(server: Server, text_model: OpenAI) -> None:
-    """A stream that is left, and a call that is cancelled once it runs."""
+    """Leaving a stream, and cancelling a call that is running."""
     long = Sampling(max_tokens=4000, ignore_eos=True)
     async with aclosing(text_model.stream(TEXT, long)) as parts:  # type: ignore[type-var]
         async for part in parts:
@@ -268,7 +268,7 @@ async def test_what_was_not_taken_is_sent_again(
     ],
 )
 async def test_what_is_not_sent_again(answer: httpx.Response | Exception) -> None:
-    """A long wait, a refusal for good, and what may have cost something."""
+    """After a long retry-after, a final refusal, or a failure that may have cost something."""
     server = FakeServer(answer)
     with pytest.raises(RequestError):
         await server.backend().generate(TEXT, GREEDY)
@@ -316,7 +316,7 @@ async def parts_of(answer: httpx.Response, **options: Any) -> list[str]:
 
 
 async def test_a_stream_may_hold_line_separators() -> None:
-    """Only a newline ends an event; U+2028 may stand in JSON as it is."""
+    """Only a newline ends an event; JSON may hold U+2028 unescaped."""
     first = "a\u2028b\x85c\u2029"
     texts = [{"choices": [{"text": t, "finish_reason": None}]} for t in (first, "d")]
     end = {"choices": [{"text": "", "finish_reason": "stop"}]}
@@ -448,7 +448,7 @@ async def test_images_travel_as_urls() -> None:
 
 
 async def test_scores_from_an_echo() -> None:
-    """What counts begins where the sequences part, here inside of the prompt."""
+    """The scores begin where the sequences differ, here inside the prompt."""
     rows = [["a", " b"], ["a", " b", "c"], ["a", " bd"]]
     choices = [
         {"index": i, "logprobs": {"tokens": row, "token_logprobs": [None, -1.0, -2.0][: len(row)]}}

@@ -1,4 +1,4 @@
-"""Every primitive on a fake back end: what the state, the prompts and the variables become."""
+"""Every primitive on a fake back end: the state, the prompts and the variables that result."""
 
 import asyncio
 import datetime
@@ -195,7 +195,7 @@ def test_forks() -> None:
     state = run(body, backend)
     assert state["v"] == ["<101>", "<103>", "<105>"] and state["only"] == [None, 5, None]
     assert state.text() == "x" * 100 + "end" and state["before"] == 1
-    assert backend.prefetched == []  # the server computes what they share once
+    assert backend.prefetched == []  # the server itself computes only once what they share
     assert [
         len(list(step.children[0])) for step in state.trace().steps if hasattr(step, "children")
     ]
@@ -396,7 +396,7 @@ def test_every_type_that_msgspec_knows(kind: Any, text: str, value: Any) -> None
     assert state["p"] == value and type(state["p"]) is type(value)
     asked, known = backend.samplings[0].json_schema or "", msgspec.json.schema(kind)
     assert msgspec.json.decode(asked).keys() >= known.keys() - {"contentEncoding", "uniqueItems"}
-    if kind is not str:  # whose texts are bare
+    if kind is not str:  # its texts are bare, not JSON
         typed = run(lambda s: s.__iadd__(sgl.gen("p", dtype=kind)), backend)["p"]
         assert typed == text and typed.value == value
 
@@ -588,7 +588,7 @@ def test_images_that_were_used_are_not_all_kept(monkeypatch: pytest.MonkeyPatch)
     texts = [f"{image}{i}" for i, image in enumerate(images)]
     large = f"{sgl.user(sgl.image(b'x' * 20_000))}"
     del images
-    for text in texts:  # all that nobody has used yet
+    for text in texts:  # none has been used yet
         assert len(marks.split(text)) == 2
     assert [ref() is not None for ref in held] == [False] * 3 + [True] * 2
     with pytest.raises(LangError, match="not kept"):
@@ -615,7 +615,7 @@ def test_a_childs_expressions_are_not_its_parents() -> None:
 
 
 def test_texts_of_backslashes_are_searched_once() -> None:
-    """Twice as many take twice as long, and not four times: a million would take minutes."""
+    """The time is linear in their number: if it were quadratic, a million would take minutes."""
     text = "\\" * 1_000_000
     assert not marks.has_mark(text) and marks.split(text) == [text]
     assert len(marks.split(repr(repr(f"{text}{sgl.gen('a')}")))) == 3
@@ -729,7 +729,7 @@ def test_the_default_back_end() -> None:
 
 
 def literal_parts(backend: FakeBackend) -> list[list[str]]:
-    """By prompt, the parts in which control tokens are text."""
+    """For each prompt, the parts in which control tokens are text."""
     return [[p.text[i:j] for i, j in p.literal_spans] for p in backend.prompts]
 
 

@@ -41,7 +41,7 @@ async def test_run_from_a_loop(function: sgl.SglFunction) -> None:
     backend = FakeBackend()
     states = await asyncio.gather(*(function.arun("x" * i, backend=backend) for i in range(20)))
     assert [state["a"] for state in states] == [f"<{i}>" for i in range(20)]
-    if function is ask:  # a plain run blocks the caller's own loop, and works all the same
+    if function is ask:  # a plain run blocks its caller's loop, but works
         assert function.run("hey", backend=backend).ret_value == "<3>"
 
 
@@ -100,7 +100,7 @@ def test_wrong_arguments_of_a_batch(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_runs_inside_of_runs_never_wait_for_their_own_threads() -> None:
-    """As many programs as the pool has threads, each waiting for programs inside."""
+    """As many programs as the pool has threads, and each waits for inner programs."""
     backend = FakeBackend()
 
     def outer(s: Any) -> None:
@@ -190,7 +190,7 @@ def test_a_stream_of_all_forks() -> None:
     seen = sgl.function(lambda s: s.fork(2).__iadd__("p" + sgl.gen("a")))
     begun = seen.run(stream=True, backend=endless).tree_iter()
     paths: set[tuple[int, ...]] = set()
-    while paths != {(0,), (1,)}:  # while both are at work
+    while paths != {(0,), (1,)}:  # until both forks have sent something
         paths.add(next(begun)[0])
     begun.close()
     failing = sgl.function(lambda s: s.__iadd__(BOOM + sgl.gen("a")))
@@ -381,7 +381,7 @@ def test_defaults_reach_the_runs_inside() -> None:
 
 
 def seeds_of(**arguments: Any) -> list[int]:
-    """Of the calls of a batch of two rows with gens, forks, samples and runs inside."""
+    """The seeds of all calls of a batch of two rows with gens, forks, samples and inner runs."""
 
     def inner(s: Any) -> None:
         s += sgl.gen("a")
@@ -407,7 +407,7 @@ def test_a_runs_seed_gives_every_call_its_own() -> None:
     assert len(seeds) == len(set(seeds)) == 2 * (2 + 4 * 3 + 2 + 2)
     assert seeds == seeds_of(seed=7) and not set(seeds) & set(seeds_of(seed=8))
     assert set(seeds_of()) == {0}
-    assert derived_seed(7, "row", 1) == 632882366258589489  # in every process
+    assert derived_seed(7, "row", 1) == 632882366258589489  # the same in every process
 
 
 def test_a_gens_own_seed_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""What the runtime's back end makes of answers that no server of ours would give."""
+"""How the runtime's back end takes answers that our server would not give."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from srt.wire.errors import RingError
 
 
 def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> ServedModel:
-    """A model whose server's answers are those of `answer` to the paths."""
+    """A model of a server that answers each path with `answer(path)`."""
     client = httpx.AsyncClient
 
     def handle(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What a state tells of itself: its variables, its usage, its bytes and what a notebook shows."""
+"""What a state shows of itself: variables, usage, its pickle, its view in a notebook."""
 
 import multiprocessing
 import threading
@@ -41,7 +41,7 @@ def test_usage_is_of_all_calls() -> None:
 
 
 def sent(state: sgl.ProgramState) -> Any:
-    """What a process that it is sent to would get."""
+    """What another process would receive."""
     ours, theirs = multiprocessing.Pipe()
     ours.send(state)
     return theirs.recv()
@@ -68,7 +68,7 @@ def test_a_state_can_be_pickled() -> None:
 
 
 class Odd(Exception):
-    """It cannot be made again of what it was made of."""
+    """It cannot be unpickled: its `args` are not those of its constructor."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__("odd")
@@ -102,7 +102,7 @@ def test_a_failed_state_is_not_lost_with_its_error() -> None:
             raise error
 
         state = sgl.function(body).run(backend=FakeBackend(), stream=True)
-        with pytest.raises(ProgramError):  # when the function has raised
+        with pytest.raises(ProgramError):  # the function has raised by then
             list(state.text_iter())
         again = sent(state)
         assert (again.text(), again["x"]) == ("a<1>", "<1>")
@@ -130,7 +130,7 @@ def test_pickling_leaves_the_seeds_as_they_are() -> None:
 
 
 def test_a_notebook_shows_a_whole_state() -> None:
-    """Also of a program that is still at work when it is shown."""
+    """Even if the program is still running when it is shown."""
     go = threading.Event()
 
     def body(s: Any) -> None:

@@ -1,10 +1,9 @@
 // Drives the whole C ABI of the native kernels, as a program that a sanitizer can watch:
-// `driver STEPS [LEVEL]` runs that many random steps per model, at that level or at all that this CPU
-// runs.
+// `driver STEPS [LEVEL]` runs STEPS random steps per model, at LEVEL or at all levels of this CPU.
 // tests/scheduler_proc/kernels/test_sanitizers.py builds and runs it.
 //
-// Every array has exactly the size that the header asks for, and lies on the heap: what is read or
-// written past it is an error under ASan. Results of three threads must equal those of one.
+// Every array is on the heap, with exactly the size that the header asks for, so ASan reports any
+// access past its end. Results of three threads must equal those of one.
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -48,7 +47,7 @@ namespace {
 
 // ---- whole steps --------------------------------------------------------------------------------
 
-constexpr int kFewestSteps = 20;  // before that the first prompt may not be computed
+constexpr int kFewestSteps = 20;  // with fewer the first prompt may not be computed
 
 void step(Instance &at, Batch &batch, bool share) {
   const srt_batch c = batch.c(share);
@@ -82,7 +81,7 @@ void check_same_outputs(const Batch &a, const Batch &b) {
   check(same_bits(a.id_logprobs, b.id_logprobs), "also of chosen ids");
 }
 
-// Three threads that share prefixes against one that does not.
+// Compares three threads that share prefixes with one that does not.
 void run_steps(Instance &many, Instance &one, Traffic &traffic, int steps) {
   const std::string model = doing;
   for (int i = 0; i < steps; i++) {
@@ -253,7 +252,7 @@ struct Ops {
     check(many && one, "srt_pool_create");
   }
 
-  // call(pool, y) gives the same y [n] with three threads and with one.
+  // Checks that call(pool, y) gives the same y [n] with three threads and with one.
   template <class Call>
   void same(size_t n, Call call) {
     std::vector<float> y(n), reference(n);
@@ -393,7 +392,7 @@ Formats all_of(int32_t format) {
   return formats;
 }
 
-// Formats, and the bits of activations.
+// A model's formats, and the bits of its activations.
 using Case = std::pair<Formats, int32_t>;
 
 std::vector<Case> cases_of(const char *isa) {

@@ -1,5 +1,5 @@
-// Random tries and automata for srt_token_mask: sound ones, whose masks are checked token by token,
-// and damaged ones, which may be refused or not but must not lead it outside its arrays.
+// Random tries and automata for srt_token_mask: valid ones, whose masks are checked token by token,
+// and damaged ones, which it may accept or refuse without going outside its arrays.
 #pragma once
 #include <algorithm>
 
@@ -53,7 +53,7 @@ struct Tables {
     return srt_token_mask(&trie, &dfa, state, mask.data());
   }
 
-  // The state that node i's bytes lead to, -1 if none: from its parents' down.
+  // The state that the bytes from the root to node i lead to; -1 if there is none.
   int state_at(int i, int start) const {
     int parent = i - 1;
     while (parent >= 0 && depths[parent] != depths[i] - 1) parent--;

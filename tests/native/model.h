@@ -1,4 +1,4 @@
-// A small random model in any weight formats, for the driver, and engines that run it.
+// For the driver: a small random model in any weight formats, and engines that run it.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ using Packed = std::unique_ptr<uint8_t, Free>;
 // A half between 2^-8 and 2^-5, positive.
 inline uint16_t small_half() { return static_cast<uint16_t>(0x1c00 + below(0xc00)); }
 
-// Rows of a source encoding, as in a model file: any codes, small scales.
+// Rows in a source encoding, as in a model file: random codes, small scales.
 inline std::vector<uint8_t> source_rows(int32_t source, int n, int k) {
   if (source == SRT_SRC_F32) {
     std::vector<uint8_t> bytes(size_t(n) * k * 4);
@@ -29,7 +29,7 @@ inline std::vector<uint8_t> source_rows(int32_t source, int n, int k) {
   }
   struct Sizes {
     int source, elements, bytes;
-    std::vector<int> halves;  // where in a block
+    std::vector<int> halves;  // their places in a block
   };
   static const Sizes all[] = {{SRT_SRC_F16, 1, 2, {0}},        {SRT_SRC_BF16, 1, 2, {}},
                               {SRT_SRC_Q4_0, 32, 18, {0}},     {SRT_SRC_Q4_1, 32, 20, {0, 2}},
@@ -60,7 +60,7 @@ inline Packed pack(int32_t source, const std::vector<uint8_t> &rows, int n, int 
   return out;
 }
 
-// Q4K and Q6, whose sources want 256 inputs, over fewer: the layout is formats.h's.
+// Q4K and Q6 with fewer inputs than the 256 that their sources need; for the layout see formats.h.
 inline Packed made_up(int32_t format, int n, int k) {
   Packed out = packed_space(format, n, k);
   const int groups = k / 32, code_bytes = format == SRT_Q4K || format == SRT_Q4K_TILES ? 256 : 512;

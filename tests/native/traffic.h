@@ -1,5 +1,5 @@
-// Batches as a scheduler plans them, at random: requests that share prefixes, chunks of prompts,
-// decodes, one slot for each token. The driver runs them.
+// Random batches as a scheduler plans them, for the driver: requests that share prefixes, chunks of
+// prompts, decodes, one slot for each token.
 #pragma once
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace driver {
 
-// A copy's vectors have no room to spare: batches are run as copies.
+// The driver runs copies of batches, because the vectors of a copy have no spare capacity.
 struct Batch {
   std::vector<int32_t> input_ids, positions, out_slots, qo_indptr{0}, kv_indptr{0}, kv_indices;
   std::vector<int32_t> sample_tokens, top_k, suppress_indptr{0}, suppress_ids, mask_rows;
@@ -49,7 +49,7 @@ struct Batch {
   void add_details();
 };
 
-// Distinct ids: a run of them from anywhere.
+// Adjusts consecutive ids from a random one on, so that they are distinct.
 inline void Batch::adjust_sample() {
   const int first = below(vocab), count = one_in(3) ? one_of({0, 1, 7, vocab}) : 0;
   for (int i = 0; i < count; i++) {
@@ -60,7 +60,7 @@ inline void Batch::adjust_sample() {
   adjust_indptr.push_back(int32_t(adjust_ids.size()));
 }
 
-// For some of the batch's samples and prompt log-probabilities, when it has all of them.
+// Adds details to some samples and prompt log-probabilities, once the batch has all of these.
 inline void Batch::add_details() {
   const int rows = int(next_ids.size() + logprob_tokens.size());
   for (int row = 0; row < rows; row++) {
@@ -74,7 +74,7 @@ inline void Batch::add_details() {
   id_logprobs.assign(detail_ids.size(), 1);
 }
 
-// Random parameters; one token at least stays allowed.
+// Random parameters; at least one token stays allowed.
 inline void Batch::add_sample(int32_t token) {
   const int words = mask_words(), safe = below(vocab);
   sample_tokens.push_back(token);
@@ -99,7 +99,7 @@ inline void Batch::add_sample(int32_t token) {
   next_ids.push_back(-1), logprobs.push_back(0);
 }
 
-// What a scheduler does: requests that share prefixes, chunks of prompts, decodes, one slot each.
+// The requests in flight, and batches of them.
 class Traffic {
  public:
   Traffic() : uses_(kSlots) {
@@ -117,7 +117,7 @@ class Traffic {
     return batch;
   }
 
-  // One token of every request.
+  // A batch with one token of every request.
   Batch decodes() {
     Batch batch;
     for (int i = 0; i < int(requests_.size()); i++) add_row(batch, i, 1, false);
@@ -125,7 +125,7 @@ class Traffic {
     return batch;
   }
 
-  // Append what was sampled, and let go of what is long enough.
+  // Append what was sampled, and free requests that are long enough.
   void commit(const Batch &batch) {
     for (size_t s = 0; s < batch.sampling.size(); s++)
       requests_[batch.sampling[s]].ids.push_back(batch.next_ids[s]);
@@ -143,7 +143,7 @@ class Traffic {
     int longest;
   };
 
-  // A prompt of `fresh` ids of its own, or a few, behind a prefix of request `donor`.
+  // A request: a prefix of request `donor`, then `fresh` ids of its own, or a few if that is 0.
   void spawn(int donor, int fresh) {
     Request made{{}, {}, 0};
     if (!requests_.empty()) {

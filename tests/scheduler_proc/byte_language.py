@@ -1,8 +1,8 @@
-"""A vocabulary, a tokenizer and grammars on bytes for the fake executor, whose ids they fit.
+"""A vocabulary, a tokenizer and grammars over bytes, with the token ids of the fake executor.
 
 Ids 0-255 are the bytes, the next ones pairs and longer runs of a few characters, the last is EOS.
-The tokenizer cuts words, and takes the longest token from left to right: a function of the text
-alone, as a real one.
+The tokenizer splits a text into words, and takes the longest tokens of each from left to right. As
+with a real one, the result depends on the text alone.
 """
 
 import re
@@ -44,7 +44,7 @@ def vocab() -> Vocab:
 
 
 class Longest:
-    """The tokenizer."""
+    """The tokenizer: always the longest token that fits."""
 
     def __init__(self) -> None:
         self._ids = {token: i for i, token in enumerate(vocab().token_bytes) if token}

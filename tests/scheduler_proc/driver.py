@@ -52,7 +52,7 @@ class Driver:
         self.retokeniser = retokeniser
         self.recovery = Recovery(self.core)
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
-        self.executor: Any = fake if executor is None else executor  # with what tests add to it
+        self.executor: Any = fake if executor is None else executor  # Any: tests change it
         self.lag = lag
         self.check = check
         self.now = 0.0
@@ -87,7 +87,7 @@ class Driver:
         grammar_key: str = "",
         deadline: float = 0.0,
     ) -> None:
-        """Of `sampling` the fields that are not given here."""
+        """Add a req; `sampling` has the fields that are not given here."""
         wire = TokenizedReq(
             client=client,
             rid=rid,
@@ -143,7 +143,7 @@ class Driver:
         return not was_idle
 
     def _settle_deferred(self, plan: Plan, running: tuple[Step, StepResult | None]) -> Plan | None:
-        """What the plan waits for; None if the step failed, which takes the plan back."""
+        """Give the plan the result that it waits for. If that step failed, take the plan back."""
         step, result = running
         self.core.seal_ahead(plan, step)
         self.between()
@@ -155,7 +155,7 @@ class Driver:
         return None
 
     def _check_changes(self) -> None:
-        """What the reqs have counted for their penalties is what is in their tokens."""
+        """Check the counts that reqs keep for their penalties against their tokens."""
         for req in self.core.running.values():
             if req.tokens.logit_changes is not None:
                 prompt, output = np.split(req.tokens.known, [req.tokens.prompt_len])
@@ -168,14 +168,14 @@ class Driver:
                     assert list(counted.get(token, (1.0, 0.0))) == change, token
 
     def _result(self, step: Step) -> StepResult | None:
-        """None if the step fails."""
+        """The step's result; None if the step fails."""
         try:
             return None if self.fails() else self.executor.run(step.batch)
         except RuntimeError:
             return None
 
     def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
-        """Commit the step, or run it by halves; whether it succeeded."""
+        """Commit the step, or run it again by halves; returns whether the step succeeded."""
         step, result = launched
         if result is not None:
             self.recovery.commit(step, result)
@@ -189,7 +189,7 @@ class Driver:
         return False
 
     def run(self, max_steps: int = 100_000) -> None:
-        """Until everything that was added has ended."""
+        """Run steps until everything that was added has ended."""
         for _ in range(max_steps):
             if not self.step():
                 assert not self.core.has_work, "stuck: work is left but no step can be planned"
@@ -197,7 +197,7 @@ class Driver:
         raise AssertionError(f"not done after {max_steps} steps")
 
     def generate(self, prompt: Iterable[int], max_new: int = 1, **kwargs: object) -> list[int]:
-        """One req, start to end."""
+        """Run one req from start to end; returns its output."""
         rid = f"r{len(self.finishes)}-{self.now}"
         self.add(rid, prompt, max_new, **kwargs)  # type: ignore[arg-type]
         self.run()
@@ -242,7 +242,7 @@ def _replace_tail(values: list[Any], drop: int, new: list[Any]) -> None:
 
 
 def _details_of(start: ReqStart, detail: LogprobDetail | None, count: int) -> list[Detail]:
-    """The detail of `count` positions, by position; nothing if the req asked for none."""
+    """The details of `count` positions, in order; an empty list if the req asked for none."""
     scoring = start.scoring or Scoring()
     num_top, num_ids = scoring.top, len(scoring.ids)
     if detail is None:

@@ -1,8 +1,8 @@
-"""A model without a model: the logits of the next token are a hash of all tokens before it.
+"""A fake model: the logits of the next token are a hash of all tokens before it.
 
-It remembers what was written to each slot, so it catches a plan that reads a slot that was never
-computed, was overwritten, or belongs to another prefix: the check behind "only computed tokens are
-in the tree". Whatever the batching, a req's output must equal `reference_output`.
+It remembers what was written to each slot, and so notices a plan that reads a slot that was never
+computed, was overwritten, or belongs to another prefix: the tree may only hold computed tokens.
+Whatever the batching, a req's output must equal `reference_output`.
 """
 
 from collections import Counter
@@ -17,9 +17,9 @@ from scheduler_proc.grammar.base import Grammar
 from srt.wire.sampling import SamplingParams
 
 VOCAB = 1000
-TOP_LOGIT, LOGIT_STEP = 10.0, 0.02  # of the token that is the hash, and from one to the next
+TOP_LOGIT, LOGIT_STEP = 10.0, 0.02  # the logit of the hash's token, and the step from id to id
 
-# By token: what its logit is divided or multiplied by, and what is added then.
+# By token: what its logit is divided or multiplied by, and what is then added.
 Changes = Mapping[int, tuple[float, float]]
 
 
@@ -40,7 +40,7 @@ def next_token(
     allowed: Container[int] | None = None,
     changes: Changes | None = None,
 ) -> int:
-    """The best token: the hash itself, and of the others those that follow on it."""
+    """The best token: the hash itself or, if it is ruled out, the next id that is not."""
     order: Iterable[int] = count(prefix_hash % VOCAB)
     if changes:
         order = np.argsort(-changed_logits(prefix_hash, changes), kind="stable").tolist()
@@ -61,7 +61,7 @@ def changed_logits(prefix_hash: int, changes: Changes) -> np.ndarray:
 
 
 def changes_of(sampling: SamplingParams, prompt: list[int], output: list[int]) -> Changes:
-    """What the penalties and the bias come to, counted anew."""
+    """What the penalties and the bias come to, counted from scratch."""
     if not sampling.has_penalties and not sampling.logit_bias:
         return {}
     counts, known = Counter(output), {*prompt, *output}
@@ -91,7 +91,7 @@ class Detail(NamedTuple):
 
 
 def detail_at(prefix_hash: int, num_top: int, ids: Sequence[int]) -> Detail:
-    """What the fake gives at the position after a prefix."""
+    """What the fake executor gives at the position after a prefix."""
     best = -float(prefix_hash % 89)
     return Detail(
         [(prefix_hash + i) % VOCAB for i in range(num_top)],
@@ -109,8 +109,8 @@ def reference_output(
     sampling: SamplingParams = SamplingParams(),  # noqa: B008
     bad_ids: Sequence[Sequence[int]] = (),
 ) -> list[int]:
-    """What a req must produce, of `sampling` the penalties, the bias and allowed_token_ids; up to
-    where nothing is left to it. `grammar` is used up."""
+    """What a req must produce, up to where no token is allowed. Of `sampling`, the penalties, the
+    bias and allowed_token_ids count. `grammar` is used up."""
     prefix_hash = hash_of(prompt)
     output: list[int] = []
     while len(output) < max_new:
@@ -147,7 +147,7 @@ class PoisonedStep(RuntimeError):
 
 
 class FakeExecutor:
-    """A step that reads a token of `poison` raises when it has written some of its KV."""
+    """Runs steps. One that reads a token of `poison` raises after it has written some of its KV."""
 
     name = "fake"
     vocab_size = VOCAB

@@ -15,7 +15,7 @@ class FakeGrammar:
 
     def __init__(self, length: int, breaks_at: int = -1) -> None:
         self.length = length
-        self.breaks_at = breaks_at  # tokens after which nothing may follow, as if by a defect
+        self.breaks_at = breaks_at  # after this many tokens none may follow, as if by a defect
         self.tokens: list[int] = []
 
     def allowed(self) -> set[int]:

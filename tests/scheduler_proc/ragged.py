@@ -21,10 +21,10 @@ Ids = Sequence[int] | np.ndarray
 
 
 class Row(NamedTuple):
-    """One request's share of a step: its new ids, after `slots` minus as many computed ones.
+    """One request's part of a step: its new ids, which follow the computed ones.
 
-    `slots` hold the whole sequence, in order. `targets` asks for log-probabilities: target i is
-    scored by the i-th new token.
+    `slots` are those of the whole sequence, computed and new, in order. `targets` asks for
+    log-probabilities: target i is scored by the i-th new token.
     """
 
     ids: Ids
@@ -45,8 +45,8 @@ _NEUTRAL = {"temperature": 0.0, "uniform": 0.5, "want_logprob": False}
 
 
 def samples_of(count: int, **values: Any) -> Samples:
-    """Greedy defaults for `count` samples, and what turns each parameter off; keywords override,
-    scalars are spread."""
+    """`count` greedy samples with every parameter turned off. Keywords replace columns; a scalar
+    counts for all samples."""
     neutral = structs.asdict(SamplingParams()) | _NEUTRAL
     columns = {
         name: np.broadcast_to(np.asarray(values.pop(name, neutral[name]), dtype), count).copy()
@@ -56,21 +56,21 @@ def samples_of(count: int, **values: Any) -> Samples:
 
 
 def sampling_batch(count: int, **values: Any) -> ForwardBatch:
-    """A batch for samplers alone: `count` samples as in `samples_of`, of no tokens."""
+    """A batch for samplers alone: `count` samples as in `samples_of`, without tokens."""
     empty = int32([])
     rows, samples = int32(np.arange(count)), samples_of(count, **values)
     return ForwardBatch(empty, empty, empty, int32([0]), int32([0]), empty, rows, samples)
 
 
 def adjust_of(changes: Sequence[dict[int, tuple[float, float]]]) -> Adjust:
-    """For a sample for each of `changes`: id -> (repeat, add)."""
+    """Changes for one sample per entry of `changes`, which is id -> (repeat, add)."""
     pairs = np.array([pair for row in changes for pair in row.values()], np.float32).reshape(-1, 2)
     ids = int32([token for row in changes for token in row])
     return Adjust(indptr([len(row) for row in changes]), ids, *pairs.T.copy())
 
 
 def details_of(rows: Sequence[int], top: Sequence[int], ids: Sequence[Any]) -> Details:
-    """How many of the likeliest each detail row asks for, and which ids."""
+    """Details for `rows`: how many of the likeliest tokens each asks for, and which ids."""
     flat = int32(np.concatenate([int32([]), *ids]))
     return Details(int32(rows), int32(top), indptr([len(row) for row in ids]), flat)
 
@@ -104,7 +104,7 @@ def chunked_logprobs(
     """Extend `ids[start:]` in chunks; log p of every id after the first one computed.
 
     Returns float32 [len(ids) - start - 1] (entry i belongs to ids[start + 1 + i]) and the last
-    step's result. Tokens before `start` must lie computed in their slots.
+    step's result. The tokens before `start` must already be computed in their slots.
     """
     parts = []
     for begin in range(start, len(ids), chunk):

@@ -26,7 +26,7 @@ from tests.waiting import SOON_S
 
 
 class FailingExecutor(FakeExecutor):
-    """Fails at the steps listed in `fails_at`; notes which threads called it."""
+    """Fails at the steps listed in `fails_at`."""
 
     fails_at: tuple[int, ...] = ()
 
@@ -62,7 +62,7 @@ class LoopOnly(SchedulerActor):
         self.paces += 1
 
     async def serve(self, seconds: float = SOON_S) -> None:
-        """Until the core has nothing left to do."""
+        """Run until the core has nothing left to do."""
         loop = asyncio.ensure_future(self._serve())
         async with asyncio.timeout(seconds):
             while self._has_work():
@@ -125,7 +125,7 @@ async def test_a_failed_step_ends_its_reqs_and_nothing_else(
 async def test_constrained_reqs_run_beside_free_ones(
     overlap: bool, fails_at: tuple[int, ...]
 ) -> None:
-    """Also when a step fails once that others' rows were waiting for: by halves it succeeds."""
+    """Also when a step fails once that other rows wait for: run again by halves, it succeeds."""
     driver = make(fails_at)
     driver.add("free", range(10), 12)
     driver.add("bound", [4, 5], 30, eos=[EOS], grammar=FakeGrammar(9))
@@ -137,7 +137,7 @@ async def test_constrained_reqs_run_beside_free_ones(
 
 
 async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> None:
-    """The loop is made to stand still from the fifth step on, until the sixth runs."""
+    """The loop is blocked from the fifth step on, until the sixth runs."""
     driver, loop = make(), asyncio.get_running_loop()
     stands_still, sixth, was_run = threading.Event(), threading.Event(), []
     executor: FakeExecutor = driver.executor
@@ -164,7 +164,7 @@ async def test_a_step_that_waits_for_a_token_does_not_wait_for_the_loop() -> Non
 
 @pytest.mark.parametrize("error", [ValueError, StopIteration])
 async def test_what_fails_in_the_compute_thread_ends_the_loop(error: type[Exception]) -> None:
-    """The process then starts anew; a loop that waited for ever would not be noticed."""
+    """The process then restarts; a loop that waited for ever would not be noticed."""
 
     def fail(*_: object) -> None:
         raise error("made to fail")
@@ -218,7 +218,7 @@ async def test_a_poisoned_row_ends_alone(overlap: bool) -> None:
 
 
 def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
-    """The front hears so, even if it never enters: else an idle server might refuse for ever."""
+    """The pace says that it has left the queue; otherwise an idle server might refuse for ever."""
     actor = LoopOnly(make(), overlap=True)
     actor.incarnation = 0
     actor._pace = PaceMeter(actor._core)

@@ -1,4 +1,4 @@
-"""Requests whose time is over, in the queue and later. A driver's step takes 0.01 s."""
+"""Requests whose deadline passes, in the queue or later. A driver's step takes 0.01 s."""
 
 from pathlib import Path
 

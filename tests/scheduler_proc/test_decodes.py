@@ -41,7 +41,7 @@ def test_a_step_evicts_once_for_all_that_decode(lag: int, slots_each: int) -> No
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_slots_set_aside_are_taken_back_before_anyone_is_retracted(lag: int) -> None:
-    """The one that decodes alone at first has a run; then others need every slot of it."""
+    """The req that first decodes alone has a run of slots; then others need every one of them."""
     driver = Driver(lag, max_total_tokens=4 + DECODE_RUN + 3 * 3)
     driver.add("early", [1, 2, 3], 5)
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_slots_set_aside_are_taken_back_before_anyone_is_retracted(lag: int) -> 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_those_with_fewest_outputs_give_up_their_memory(lag: int) -> None:
-    """Of equals the latest; who has begun to answer first is never retracted."""
+    """Among equals the latest does; the req that began to answer first is never retracted."""
     driver = Driver(lag, max_total_tokens=60)
     driver.core.new_token_ratio.value = 0.0  # admits all at once
     driver.core.new_token_ratio.raise_after_retraction = lambda running: None  # type: ignore[method-assign]

@@ -1,5 +1,5 @@
-"""A step that was laid out before the newest tokens of some rows were known is the one that would
-have been laid out after."""
+"""A step that was laid out before the newest tokens of some rows were known is the same as one
+that is laid out afterwards."""
 
 import random
 from typing import Any
@@ -20,7 +20,7 @@ from tests.scheduler_proc.test_scheduler_random import Wishes
 
 
 class Checked:
-    """Lays out every guess that comes true once more, and counts them."""
+    """Counts guesses, and compares each one that comes true with a step laid out afterwards."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.true = self.ended = self.false = 0
@@ -74,7 +74,7 @@ def test_a_guess_that_comes_true_is_the_step(seed: int, monkeypatch: pytest.Monk
 def test_a_row_that_ended_with_the_token_is_run_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prompts, bad = {"a": [1, 2, 3], "b": [4, 5, 6]}, [[997, 998]]  # what no output has
+    prompts, bad = {"a": [1, 2, 3], "b": [4, 5, 6]}, [[997, 998]]  # in no output
     alone = {rid: reference_output(prompt, 20) for rid, prompt in prompts.items()}
     stop = alone["a"][5]
     guesses = Checked(monkeypatch)
@@ -88,7 +88,7 @@ def test_a_row_that_ended_with_the_token_is_run_all_the_same(
 
 
 def test_a_jump_is_laid_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that only puts another token in the place of the newest."""
+    """Even one that only replaces the newest token by another."""
     pattern, outputs = '(a|b) name: "[abc]{1,3}", (abn|cab)', []
     guesses = Checked(monkeypatch)
     for lag in (0, 1):

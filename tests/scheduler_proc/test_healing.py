@@ -59,7 +59,7 @@ def test_the_output_begins_with_the_bytes_and_is_then_free(lag: int, before: byt
             deferred.append(req.grammar is not None)
     assert text_of(driver.outputs["r"]).startswith(before)
     assert len(driver.outputs["r"]) == 30 and deferred[-1] is False
-    # What follows is what the model says without a grammar: special and broken tokens too.
+    # What follows is generated without a grammar, special and broken tokens included.
     count = next(n for n in range(30) if len(text_of(driver.outputs["r"][:n])) >= len(before))
     known = [1, 2, 3, *driver.outputs["r"][:count]]
     assert driver.generate(known, 30 - count) == driver.outputs["r"][count:]

@@ -78,7 +78,7 @@ class Intake(LoopOnly):
         return Compiled(artefact.facts["length"])
 
     async def until_recalled(self, *keys: str) -> None:
-        """And nothing else was, since the last time."""
+        """Wait until exactly these grammars have been asked for since the last call."""
         async with asyncio.timeout(SOON_S):
             while len(self.recalled) < len(keys):
                 await asyncio.sleep(0.001)
@@ -122,7 +122,7 @@ async def test_a_request_waits_for_its_grammar_and_nobody_else_does(actor: Intak
     assert list(actor.driver.outputs) == ["free"]
     actor.gate.set()
     await actor.until_entered()
-    actor._on_message(request("4"))  # it is here now: no waiting
+    actor._on_message(request("4"))  # its grammar is loaded now: no waiting
     assert len(actor._intake) == 0
     again = LoopOnly(actor.driver, overlap=True)
     await again.serve()
@@ -189,7 +189,7 @@ async def test_a_grammar_that_cannot_be_loaded(actor: Intake, key: str, reason: 
 async def test_a_missing_or_damaged_grammar_is_made_again(
     actor: Intake, tmp_path: Path, content: bytes | None
 ) -> None:
-    """Asked for once, for all who want it; others do not wait."""
+    """It is asked for once for all requests that want it; other requests do not wait."""
     artefact = tmp_path / "g9"
     whole = artefact.read_bytes()
     if content is None:
@@ -217,7 +217,7 @@ async def test_a_missing_or_damaged_grammar_is_made_again(
 
 
 async def test_a_grammar_that_cannot_be_made_again(actor: Intake) -> None:
-    """By the front's word, or because it goes missing again and again."""
+    """Either the front says so, or it goes missing again and again."""
     error = ErrorInfo(UNAVAILABLE, "the grammar compiler does not answer", retryable=True)
     actor.gate.set()
     actor._on_message(request("1", "missing"))

@@ -1,4 +1,4 @@
-"""A step that was laid out in two parts is the one that would have been laid out at once."""
+"""A step that was laid out in two parts is the same as one that is laid out at once."""
 
 import random
 from dataclasses import fields, replace
@@ -17,7 +17,7 @@ from tests.scheduler_proc.test_scheduler_random import Wishes
 
 
 def steps_of(seed: int) -> list[Step]:
-    """Of reqs that wish for all kinds of things."""
+    """Steps of reqs with all kinds of wishes."""
     rng = random.Random(seed)
     driver = Driver(max_total_tokens=2000, chunked_prefill_size=40)
     for i in range(12):
@@ -56,8 +56,8 @@ def assert_same(got: ForwardBatch, expected: ForwardBatch) -> None:
 
 
 def plain(batch: ForwardBatch) -> dict[str, Any]:
-    """Every array by its name; of masks those that are used, whatever their order, of changes those
-    that change something, and of groups that say nothing not whether they are there."""
+    """Every array by its name, as far as it matters: masks that are used, in the order of their
+    rows, changes that change something, and groups that are not empty."""
     found: dict[str, Any] = {}
     for field in fields(ForwardBatch):
         value = getattr(batch, field.name)

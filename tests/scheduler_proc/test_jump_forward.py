@@ -1,7 +1,7 @@
-"""Jumps inside the scheduler: the books, the outputs and what is sent, under random traffic.
+"""Jumps inside the scheduler: bookkeeping, outputs and what is sent, under random traffic.
 
 The reference of a req is the same req alone in a large pool: whatever the batching, chunking,
-retraction and caching, it must yield the same tokens. Its text must match its pattern, and hold
+retraction and caching, it must yield the same tokens. Its text must match its pattern, and contain
 what the automaton forces.
 """
 
@@ -60,7 +60,7 @@ def make(lag: int = 0, jumps: bool = True, pool: int = 4000, **config: Any) -> D
 
 
 class Asked(NamedTuple):
-    """One req. The fake model's likeliest tokens repeat, so that penalties show."""
+    """One req. The fake model's likeliest tokens repeat, so that penalties have an effect."""
 
     prompt: list[int]
     pattern: str
@@ -83,7 +83,7 @@ class Asked(NamedTuple):
         )
 
     def alone(self) -> list[int]:
-        """Its output in a pool of its own."""
+        """The req's output in a pool of its own."""
         driver = make()
         start = None if self.logprob_start is None else len(self.prompt)
         self._replace(logprob_start=start, top_logprobs=0).enter(driver, "r")
@@ -116,7 +116,7 @@ def test_an_output_matches_its_pattern_with_fewer_steps(
 
 
 def test_control_tokens_around_calls_are_left_to_the_model() -> None:
-    """They are text for a grammar, which may ask for them; the tokenizer would spell them."""
+    """To a grammar, which may force them, they are text; the tokenizer would spell them out."""
     mark = len(vocab().token_bytes) - 2
     tokens = [*vocab().token_bytes[:mark], b"[TOOL_CALLS]", b"<eos>"]
     template = "{% if tools %}[TOOL_CALLS]{% endif %}"
@@ -150,7 +150,7 @@ def test_a_text_that_is_forced_whole_needs_no_step() -> None:
 
 @pytest.mark.parametrize("pattern", [PATTERNS[0], "abcabcabcabc"])
 def test_what_is_forced_at_once_does_not_hide_the_cached_tokens(pattern: str) -> None:
-    """The start is sent with the first tokens, and those are known before the prompt is matched."""
+    """The ReqStart is sent with the first tokens, which are known before the prompt is matched."""
     driver = make()
     driver.add("first", range(20), 1)
     driver.run()
@@ -195,7 +195,7 @@ def test_max_new_tokens_cuts_a_jump(limit: int) -> None:
 def test_text_that_completes_a_pattern_without_eos_is_no_stop_token(
     pattern: str, jumps: bool
 ) -> None:
-    """A stop token is hidden from the text; here it would be the text's end."""
+    """A stop token is left out of the text; here that would remove the end of the text."""
     tokens = [*vocab().token_bytes[:EOS], b""]
     grammar = FsmGrammar.build(compile_regex(pattern), TokenVocabulary.from_tokens(tokens, [], []))
     driver = make(jumps=jumps)
@@ -215,7 +215,7 @@ def test_a_stop_id_inside_a_jump_ends_the_req_there() -> None:
 
 
 def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
-    """Its last token comes when it waits already, and with it a jump."""
+    """Its last token arrives when it already waits again, and brings a jump."""
     driver = make(lag=1)
     driver.add("r", [1], 50, eos=[EOS], grammar=started("[abc]{3,5}cab: n:[abn]{3}"))
     (req,) = driver.core.waiting
@@ -234,7 +234,7 @@ def test_a_retracted_req_whose_tokens_are_replaced_is_matched_anew() -> None:
 
 
 def test_counters_only_grow() -> None:
-    """Also where a jump comes to fewer tokens than it replaces."""
+    """Also where a jump has fewer tokens than it replaces."""
     shrunk = False
     for prompt in range(20):
         driver = make()
@@ -259,7 +259,7 @@ def test_a_stop_id_that_only_cuts_old_text_anew_does_not_end_the_req(scored: boo
         driver.add("r", [1], 50, eos=stop_ids, logprob_start=start, grammar=started(pattern))
         driver.run()
         assert text_of(driver.outputs["r"]) == b"aaaaacab: n"
-        assert driver.outputs["r"][0] == stop  # the model wrote five times "a"
+        assert driver.outputs["r"][0] == stop  # the model wrote "a" five times
         assert driver.finishes["r"] == Finish("stop", EOS)
 
 
@@ -278,7 +278,7 @@ def test_every_token_of_a_jump_gets_its_logprob(lag: int) -> None:
         driver.add("again", prompt + output, 1, logprob_start=1)
         driver.run()
         expected = driver.prompt_logprobs["again"][2:]
-        sampled = [value == -1.0 for value in scored]  # what it gives for sampled tokens
+        sampled = [value == -1.0 for value in scored]  # the executor's value for sampled tokens
         assert any(sampled) or pattern == PATTERNS[3]
         pairs = zip(scored, expected, sampled, strict=True)
         assert all(value == other or is_sampled for value, other, is_sampled in pairs)
@@ -301,7 +301,7 @@ class Traffic:
         self.check_cursors()
 
     def check_cursors(self) -> None:
-        """What a waiting req knows of the tree is true of the tokens that it has now."""
+        """The cursor of a waiting req is right for the tokens that the req has now."""
         cache = self.driver.core.cache
         for req in self.driver.core.waiting:
             found = cache.track(req.cursor, req.tokens.known, req.wish.salt)
@@ -382,8 +382,8 @@ def test_random_traffic_with_jumps_long(seed: int) -> None:
     ],
 )
 def test_every_text_of_a_language_can_be_reached_with_jumps(pattern: str) -> None:
-    """All paths of allowed tokens, with the jumps between them: no text of the (finite) language
-    is starved, and none outside it is reached."""
+    """All paths of allowed tokens, with the jumps between them, reach exactly the texts of the
+    (finite) language."""
     reached: set[bytes] = set()
     explore([], started(pattern), reached)
     assert reached == language(pattern)
@@ -405,7 +405,7 @@ def explore(output: list[int], grammar: Grammar, reached: set[bytes]) -> None:
 
 
 def language(pattern: str) -> set[bytes]:
-    """All texts of a finite language, byte by byte through the automaton."""
+    """All texts of a finite language, found byte by byte through the automaton."""
     texts: set[bytes] = set()
     pending: list[tuple[bytes, Grammar]] = [(b"", started(pattern))]
     while pending:
@@ -432,13 +432,13 @@ def test_what_is_jumped_is_canonical_and_starves_no_longer_token(pattern: str) -
 
 
 class CheckedRetokeniser(Retokeniser):
-    """Checks each jump: its tokens are how the tokenizer cuts the end of the text, and no longer
-    token could have been taken at any of them."""
+    """Checks each jump: its tokens are those that the tokenizer makes of the end of the text, and
+    at none of them was a longer token allowed."""
 
     def __init__(self) -> None:
         super().__init__(vocab(), Longest())
         self.jumps = 0
-        self.shrunk = False  # whether one was of fewer tokens than it replaced
+        self.shrunk = False  # whether a jump had fewer tokens than it replaced
 
     def jump(self, tail: list[int], is_whole: bool, grammar: Grammar, limit: int) -> Jump | None:
         jump = super().jump(tail, is_whole, grammar, limit)
@@ -465,7 +465,7 @@ class CheckedRetokeniser(Retokeniser):
 
 
 def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
-    """Also when it is known only after the step that runs."""
+    """Also when the jump is known only after the running step."""
     for pool in range(60, 200, 6):
         driver = make(1, pool=pool, chunked_prefill_size=64)
         driver.core.new_token_ratio.value = 0.0  # admits all at once
@@ -489,4 +489,4 @@ def test_a_jump_takes_slots_set_aside_before_anyone_is_retracted() -> None:
         for i in range(3):
             driver.add(f"plain {i}", [10 + i, 5, 6], 40)
         driver.run()
-        assert max(rooms, default=0) < 20  # a jump is at most 26 tokens long, in part set aside
+        assert max(rooms, default=0) < 20  # a jump has at most 26 tokens, some in slots set aside

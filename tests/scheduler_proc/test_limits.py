@@ -64,7 +64,7 @@ def test_an_eos_that_is_not_allowed_never_comes() -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_bad_word_never_comes_in_the_output(lag: int) -> None:
-    """One that the prompt begins is none."""
+    """A sequence that begins in the prompt is no bad word."""
     output = reference_output(PROMPT, 6)
     driver = make(lag)
     bad = [output[2:5], [PROMPT[-1], output[0]]]
@@ -142,7 +142,7 @@ def test_only_what_depends_on_the_newest_token_waits_for_it(
     "fields", [{"sampling": allowing(*range(256), EOS)}, {"bad_ids": [[300]]}, {}]
 )
 def test_no_jump_where_its_tokens_may_be_ruled_out(fields: dict[str, Any]) -> None:
-    """What is forced is sampled then, in the tokens that are left."""
+    """Forced text is then sampled, with the tokens that are left."""
     driver = make()
     driver.retokeniser = retokeniser()
     grammar = grammar_of(r"abc: nab, (a|b)").start()

@@ -14,7 +14,7 @@ from tests.scheduler_proc.ragged import details_of
 
 
 def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
-    """The best first, of equals the lowest id."""
+    """The best ids first; of equals, the lowest first."""
     return np.argsort(-logits, axis=1, kind="stable")[:, :count]
 
 
@@ -27,7 +27,7 @@ def test_of_equals_the_lowest_id(seed: int, count: int, levels: int) -> None:
 
 @pytest.mark.parametrize("part", [1, 4, 100])
 def test_detail_rows_in_parts(part: int) -> None:
-    """3 samples and 9 prompt log-probabilities, of which some ask for some."""
+    """Some of 3 samples and 9 prompt positions ask for details."""
     rng = np.random.default_rng(8)
     logits = (rng.standard_normal((12, 30)) * 3).round().astype(np.float32)  # with ties
     rows: list[tuple[int, int, list[int]]]

@@ -1,4 +1,4 @@
-"""The token pool against a set, and its promise of contiguous runs."""
+"""The token pool compared with a set, and its promise of contiguous runs."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_pool_against_a_set(calls: list[tuple[bool, int, int]]) -> None:
 
 
 def taken(pool: TokenPool, n: int) -> np.ndarray:
-    """Slots of a pool that has them."""
+    """`n` slots of a pool that has them."""
     slots = pool.alloc(n)
     assert slots is not None
     return slots

@@ -1,4 +1,4 @@
-"""How much is computed, against the least that could be: every edge of the prompts' tree once.
+"""How much is computed, compared with the least possible: each edge of the prompts' tree once.
 
 Zheng et al. (arXiv 2312.07104, section 3): for a batch with radix tree T the least cost is the
 sum of T's edge lengths, reached by a depth-first visit with a cache of the longest request's size.
@@ -44,8 +44,8 @@ def computed_with(prompts: list[Prompt], **config: Any) -> Driver:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_edge_is_computed_once_when_all_fits(seed: int) -> None:
-    """Σ|edges|, plus one token for each req whose whole prompt was cached (its logits are
-    needed): exactly, at lag 0 and 1, whatever the policy and the chunk size."""
+    """Exactly Σ|edges| tokens, plus one for each req whose whole prompt was cached (its logits are
+    needed), at lag 0 and 1, whatever the policy and the chunk size."""
     rng = random.Random(seed)
     prompts = random_tree(rng, branching=4, depth=4, edge=30)
     prompts += rng.sample(prompts, len(prompts) // 4)
@@ -137,8 +137,8 @@ def overload(max_wait_s: float) -> tuple[Driver, dict[str, float], dict[str, flo
 
 def test_wait_is_bounded_under_a_stream_of_better_matches() -> None:
     """The documented bound: nobody is overtaken by a req that came more than max_wait_s later, so
-    the wait is max_wait_s plus the service of what had come by then. Without it, the same traffic
-    lets every cold req wait until the hot ones have stopped coming."""
+    the wait is max_wait_s plus the time to serve what had come by then. Without the bound, cold
+    reqs of the same traffic wait until no more hot ones come."""
     _, arrived, admitted = overload(max_wait_s=2.0)
     overtaken_by = [
         arrived[other] - arrived[rid]

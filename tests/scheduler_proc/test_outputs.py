@@ -34,7 +34,7 @@ def req_of(handle: int = 0, **fields: Any) -> Req:
 
 
 def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
-    """(handle, ids) in their order."""
+    """The (handle, ids) of the batch, in order."""
     if batch is None:
         return []
     ids, told = unpack_ids(batch.ids).tolist(), []
@@ -47,7 +47,7 @@ def columns(batch: TokenBatch | None) -> list[tuple[int, list[int]]]:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -> None:
-    """A model may give no finite logits: those of later tokens must not move up."""
+    """A model's logits may not be finite: values of later tokens must not move up."""
     outputs, req = OutputBuffer(), req_of(scoring=Scoring() if asked else None, stream=True)
     outputs.token(req, 7, math.nan)
     outputs.jump(req, 0, 0, [8, 9], [math.nan] * 2)
@@ -57,7 +57,7 @@ def test_log_probabilities_that_are_not_numbers_keep_their_places(asked: bool) -
 
 
 def test_a_whole_answer_is_told_in_bunches() -> None:
-    """Its start at once, then nothing for a while; the rest with its end."""
+    """Its start is sent at once, then only whole bunches, and the rest with its end."""
     outputs, req = OutputBuffer(), req_of(scoring=Scoring())
     count = 2 * HELD_TOKENS + 5
     batches = []

@@ -1,5 +1,5 @@
-"""Many times the load that can be done, in simulated time: the bound on the wait holds, and the
-engine goes on at its full rate. The core, its pace and the front's bound are the real ones."""
+"""Many times the possible load, in simulated time: the bound on the wait holds, and the engine
+keeps its full rate. The core, its pace and the front's bound are the real ones."""
 
 import random
 from typing import NamedTuple
@@ -20,7 +20,7 @@ VOCAB = 50
 
 
 class Course(NamedTuple):
-    """What came of a run: seconds from arrival to first token, and answers per second."""
+    """The results of a run: seconds from arrival to first token, answers per second, refusals."""
 
     waits: list[float]
     rate: float
@@ -95,8 +95,8 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_wait_is_bounded_at_ten_times_the_load(shape: Shape) -> None:
-    """The first ones may wait longer: what memory holds, and how long answers are, is seen when
-    some have been given. Of short prompts, matches of a word or two let some pass others."""
+    """The first ones may wait longer, as only finished requests show what memory holds and how long
+    answers are. Among short prompts, a match of a word or two lets some pass others."""
     course = simulate(shape, load=10.0, limit_s=10.0, seconds=40.0, warm_s=10.0)
     assert course.refused > len(course.waits)
     assert course.waits[len(course.waits) // 2] < 12.0

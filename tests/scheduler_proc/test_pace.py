@@ -57,13 +57,13 @@ def test_a_machine_that_stood_still_counts_little() -> None:
 
 
 def test_a_slow_first_step_counts_little() -> None:
-    """It has read the weights from the disk."""
+    """It reads the weights from the disk."""
     steps = [(500, 15.0), *[(1, 0.05)] * 16, (500, 0.5), *[(1, 0.05)] * 16, (500, 0.5)]
     assert cost_of(*steps).line()[1] < 0.002
 
 
 def test_decodes_alone_do_not_make_prompts_dear() -> None:
-    """Ten minutes of one stream after the last prompt."""
+    """One stream decodes for ten minutes after the last prompt."""
     cost = cost_of(*[(1, 0.05), (500, 0.55)] * 10)
     for _ in range(12_000):
         cost.add(1, 0.05, keep=0.9975)
@@ -75,7 +75,7 @@ def wire(rid: str, length: int) -> TokenizedReq:
 
 
 def meter_of(driver: Driver, lengths: list[int], max_new: int = 4) -> PaceMeter:
-    """With as many requests, all of them new to the core."""
+    """A meter of a core that is sent prompts of these lengths, which share nothing."""
     meter = PaceMeter(driver.core)
     for i, length in enumerate(lengths):
         prompt = [i * 100 + j for j in range(length)]
@@ -101,7 +101,7 @@ def test_what_waits_has_not_left() -> None:
 
 
 def test_a_request_costs_what_the_last_ones_did() -> None:
-    """Steps of 1 ms and 2 ms a token; 5 outputs each."""
+    """A step takes 1 ms, plus 2 ms for each token; each request has 5 outputs."""
     executor = SizedExecutor(4096, 4096)
     driver = Driver(executor=executor, max_total_tokens=4096, max_running_requests=4)
     meter = PaceMeter(driver.core)
@@ -118,7 +118,7 @@ def test_a_request_costs_what_the_last_ones_did() -> None:
 
 
 def test_what_the_prompts_share_is_not_waited_for() -> None:
-    """Neither with one before, which the front does not count either, nor what the tree has."""
+    """Neither what a prompt shares with one before, as at the front, nor what the tree has."""
     driver = Driver(max_total_tokens=4096, max_running_requests=1)
     driver.generate([5] * 30)
     meter = PaceMeter(driver.core)
@@ -155,7 +155,7 @@ def test_the_places_that_memory_left_are_forgotten_with_the_queue() -> None:
 
 
 def test_no_request_has_had_more_outputs_than_the_longest() -> None:
-    """Those that began together, longer ago than is remembered, and none has ended."""
+    """Even if all began together, longer ago than is remembered, and none has ended."""
     driver = Driver(max_total_tokens=40_000, check=False)
     meter = meter_of(driver, [4] * 40, max_new=2000)
     for _ in range(600):
@@ -168,7 +168,7 @@ def test_no_request_has_had_more_outputs_than_the_longest() -> None:
 
 
 def test_a_retracted_request_needs_no_less_than_nothing() -> None:
-    """Its outputs are in the tree too."""
+    """Its outputs are in the tree too, so more of it is cached than its prompt has."""
     driver = Driver(max_total_tokens=100)
     meter = meter_of(driver, [4], max_new=80)
     for _ in range(40):

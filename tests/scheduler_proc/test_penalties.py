@@ -23,7 +23,7 @@ NEUTRAL = (1.0, 0.0)
 
 
 def changes(columns: LogitChanges) -> dict[int, tuple[float, float]]:
-    """By token, those that change something; a token has one entry."""
+    """The entries that change something, by token; each token has one entry."""
     assert len(columns.entries.ids) == len(columns)
     return changes_in(*columns.entries[:3])
 
@@ -78,7 +78,7 @@ def test_a_token_that_comes_late_counts_as_if_it_had_been_known(
     assert max(entries.ids.tolist(), default=0) < vocab_size
     assert changes_in(*entries[:3]) == changes(columns)
     adjust = with_entries(adjust_of([{7: (1.0, 1.0), 8: (1.0, 1.0)}]), [entries])
-    columns.count(counted_meanwhile, 1)  # by the loop, while the compute thread is about to
+    columns.count(counted_meanwhile, 1)  # by the loop, before the compute thread fills in
     LateChange(columns, 0, 2, entries.counts).fill_in(adjust, late)
     columns.count(counted_meanwhile, -1)
     columns.count(late, 1)

@@ -64,7 +64,7 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     cached: list[list[int]],
     max_wait_s: float,
 ) -> None:
-    """Those that were admitted before come first, in the order of their arrival."""
+    """Reqs that have been admitted before come first, in the order of their arrival."""
     now, reqs = 0.0, []
     for handle, (prompt, gap_s, is_resumed) in enumerate(arrivals):
         now += gap_s
@@ -75,12 +75,12 @@ def test_nobody_comes_after_a_req_that_arrived_more_than_max_wait_later(
     resumed = [r for r in reqs if r.cached_tokens is not None]
     assert order[: len(resumed)] == resumed
     for before, after in combinations(order[len(resumed) :], 2):
-        assert before.arrival_s <= after.arrival_s + max_wait_s  # a difference would be rounded
+        assert before.arrival_s <= after.arrival_s + max_wait_s  # a difference would round
 
 
 @pytest.mark.parametrize("policy", ["lpm", "dfs-weight"])
 def test_a_batch_is_the_policys_as_a_whole_however_long_it_waits(policy: str) -> None:
-    """No grid of time cuts it: all came within max_wait of the oldest."""
+    """All came within max_wait of the oldest, so no boundary in time divides them."""
     reqs = [req(i, [1 + i % 2, 5, 5, 9 + i], 4.9 + 0.02 * i) for i in range(10)]
     order = queue_of(reqs, policy, 1.0, cache_with([2, 5, 5])).ordered()
     assert [r.handle for r in order] == [1, 3, 5, 7, 9, 0, 2, 4, 6, 8]
@@ -106,7 +106,7 @@ def test_the_bound_moves_as_the_oldest_is_admitted() -> None:
 def test_the_bound_holds_for_admissions_in_any_traffic(
     seed: int, policy: str, max_wait_s: float, pool: int
 ) -> None:
-    """Also for those that stand aside while their prefix is being computed."""
+    """Also for reqs that stand aside while their prefix is being computed."""
     rng = random.Random(seed)
     prompts = [np.array([rng.randint(1, 2) for _ in range(rng.randint(1, 60))]) for _ in range(50)]
     for prompt in rng.sample(prompts, 20):
@@ -155,7 +155,7 @@ class Queued:
         self.texts = [[self.rng.randint(1, 3) for _ in range(40)] for _ in range(4)]
 
     def text(self) -> list[int]:
-        """Some share long beginnings, some none, some are the beginning of others."""
+        """A random text. Some share long beginnings, some none, and some begin others."""
         rng = self.rng
         text = rng.choice(self.texts)[: rng.randint(0, 40)]
         return text + [rng.randint(1, 3) for _ in range(rng.choice([0, 1, 1, 20]))] or [9]
@@ -201,7 +201,7 @@ class Queued:
         self.waiting.remove(gone)
 
     def sorted_anew(self) -> list[int]:
-        """The handles of all that wait, by the policy's definition."""
+        """The handles of all that wait, sorted by the policy's definition."""
         fresh = sorted((r for r in self.waiting if r.cached_tokens is None), key=lambda r: r.handle)
         order = sorted(r.handle for r in self.waiting if r.cached_tokens is not None)
         while fresh:
@@ -255,7 +255,7 @@ def test_the_order_that_is_kept_is_the_one_of_a_full_sort(
     for _ in range(120):
         queued.change()
         if queued.rng.random() < looks:
-            expected = queued.sorted_anew()  # a look splits edges, and so renames branches
+            expected = queued.sorted_anew()  # first: looking splits edges and so renames branches
             assert handles_of(list(queued.queue.ordered())) == expected
 
 

@@ -1,4 +1,4 @@
-"""The radix tree against a plain dict of prefixes, and the rules of locks and eviction."""
+"""The radix tree compared with a plain dict of prefixes, and the rules of locks and eviction."""
 
 import numpy as np
 from hypothesis import settings
@@ -21,7 +21,7 @@ def ids(tokens: list[int]) -> np.ndarray:
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """Model: a dict from (salt, prefix) to the slot of its last token."""
+    """Compares with a model: a dict from (salt, prefix) to the slot of the prefix's last token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class TreeMachine(RuleBasedStateMachine):
         self.model: dict[tuple[str, tuple[int, ...]], int] = {}
         self.locked: list[tuple[TreeNode, str, list[int]]] = []
         self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
-        self.wanted: list[tuple[str, list[int]]] = []  # what the last look at the queue has found
-        self.grown: set[tuple[str, tuple[int, ...]]] = set()  # on what is wanted, since that look
+        self.wanted: list[tuple[str, list[int]]] = []  # what the last look at the queue found
+        self.grown: set[tuple[str, tuple[int, ...]]] = set()  # inserted after it since that look
 
     def longest(self, tokens: list[int], salt: str) -> int:
         n = 0
@@ -46,7 +46,7 @@ class TreeMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.locked)
     @rule(pick=st.integers(0, 100), more=TOKENS)
     def go_on(self, pick: int, more: list[int]) -> None:
-        """As a running req that has computed more: its lock moves to the new end."""
+        """Insert as a running req that has computed more: its lock moves to the new end."""
         at = pick % len(self.locked)
         node, salt, tokens = self.locked[at]
         done = self.insert_with(tokens + more, salt, node)
@@ -107,7 +107,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """At the queue: all that are watched wait, in this order."""
+        """Look at the queue, in which all that is watched waits, in this order."""
         self.cache.want(list(self.cursors.values()))
         self.grown = set()
         self.wanted = [
@@ -115,8 +115,8 @@ class TreeMachine(RuleBasedStateMachine):
         ]
 
     def forget_evicted(self) -> None:
-        """Of what is wanted and not locked, the last in the queue has lost most, and only when
-        nothing else was left to evict."""
+        """Forget what was evicted. Unlocked prefixes that are wanted must go only when nothing else
+        is left to evict, and first those of the last in the queue."""
         free = set(self.pool.free_slots().tolist())
         evicted = {prefix for prefix, slot in self.model.items() if slot in free}
         kept = self.model.keys() - evicted - self.locked_prefixes()
@@ -127,7 +127,7 @@ class TreeMachine(RuleBasedStateMachine):
                 assert kept <= needed, "something else was to go first"
                 break
         self.model = {prefix: slot for prefix, slot in self.model.items() if slot not in free}
-        # What is computed anew after that is not marked.
+        # What is computed again later is not marked.
         self.wanted = [(salt, tokens[: self.longest(tokens, salt)]) for salt, tokens in self.wanted]
 
     def needed_before(self, salt: str, tokens: list[int]) -> set[tuple[str, tuple[int, ...]]]:
@@ -209,7 +209,7 @@ def test_what_waiting_reqs_have_matched_is_evicted_last_and_the_last_in_the_queu
     matches = []
     while cache.evict(1):
         matches.append([cache.track(cursor, tokens) for cursor, tokens in waiting])
-    assert matches[:4] == [[2, 3]] * 4  # [7 8 9] and what nobody has matched of [4 5 6]
+    assert matches[:4] == [[2, 3]] * 4  # [7 8 9] goes, and of [4 5 6] what nobody matched
     assert matches[4:] == [[2, 2], [2, 1], [2, 0], [1, 0], [0, 0]]
 
 
@@ -225,14 +225,14 @@ def test_what_was_wanted_ages_like_all_else_when_nobody_waits_for_it_any_more() 
 
 
 def test_a_prompt_that_grows_is_one_edge() -> None:
-    """Its own lock does not keep a leaf from growing, another's does, and so does a child."""
+    """A leaf grows although its own req locks it, but not if another req does or it has a child."""
     pool = TokenPool(20)
     cache = filled(pool, [1, 2])
     own = cache.match_prefix(ids([1, 2])).node
     cache.inc_lock_ref(own)
     done = cache.insert(ids([1, 2, 3]), taken(pool, 3), own=own)
     assert done.node is own and own.end == 3 and cache.protected_size == 3
-    cache.inc_lock_ref(own)  # another's
+    cache.inc_lock_ref(own)  # another req's lock
     done = cache.insert(ids([1, 2, 3, 4]), taken(pool, 4), own=own)
     assert done.node.parent is own and done.node.start == 3 and cache.evictable_size == 1
 

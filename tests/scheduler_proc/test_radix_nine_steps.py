@@ -1,9 +1,8 @@
-"""The nine steps by which every RadixAttention is judged, followed on the tree itself.
+"""The nine steps of the paper's example of RadixAttention, followed on the tree itself.
 
 Source: the RadixAttention figure of Zheng et al., arXiv 2312.07104 (figure 3). Tokens are small
-numbers: 1 2 3 is the system prompt, 50.. the few-shot examples. The fake executor makes answers;
-to keep the story readable each req generates no tokens and the answers are part of the next
-prompt, as a chat client would send them.
+numbers: 1 2 3 is the system prompt, 50.. the few-shot examples. To keep the steps readable, no req
+generates tokens; answers are part of the next prompt, as a chat client would send them.
 """
 
 from tests.scheduler_proc.driver import Driver, tree_as_text
@@ -42,7 +41,7 @@ def test_the_nine_steps() -> None:
     assert ask(driver, CHAT_A1) == [0]
     assert tree() == ["[1 2 3 10 11]"]
 
-    # (3) The second turn finds the first. Nobody else uses its edge, so that grows.
+    # (3) The second turn finds the first. Nobody else uses its edge, so the edge grows.
     assert ask(driver, CHAT_A2) == [5]
     assert tree() == ["[1 2 3 10 11 12 13 14 15 16 17]"]
 
@@ -62,8 +61,8 @@ def test_the_nine_steps() -> None:
         "[50 51 52 60]",
     ]
 
-    # (7) A batch with the same examples shares them by splitting that node. To make room the
-    # first chat's leaf goes, then the next least recent leaf's tail.
+    # (7) A batch with the same examples shares them by splitting that node. To make room, the
+    # first chat's leaf goes, then the tail of the next least recently used leaf.
     assert ask(driver, *BATCH) == [3, 3]
     assert tree() == [
         "[1 2 3][20 21 22 23 24]",
@@ -72,7 +71,7 @@ def test_the_nine_steps() -> None:
         "[50 51 52][80 81]",
     ]
 
-    # (8) The first chat comes back: the leaves of the second, least recent, are evicted.
+    # (8) The first chat comes back: the tail of the second, least recently used, is evicted.
     assert ask(driver, CHAT_A_AGAIN) == [3]
     assert tree() == [
         "[1 2 3][10 11 18 19]",
@@ -82,7 +81,7 @@ def test_the_nine_steps() -> None:
         "[50 51 52][80 81]",
     ]
 
-    # (9) More samples of one question: other least recent leaves go, the shared node stays.
+    # (9) More samples of one question: the least recently used leaves go, the shared node stays.
     assert ask(driver, *SAMPLES) == [5, 5, 5]
     assert tree() == [
         "[1 2 3][10 11 18 19]",

@@ -1,4 +1,4 @@
-"""A step that raises is run again by halves: who ends, what it costs, and what the parts give."""
+"""A step that raises is run again by halves: which reqs end, what it costs, what the parts give."""
 
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ def driver_of(executor: Counting, lag: int = 0) -> Driver:
 
 
 def fill(driver: Driver, count: int, bad: tuple[int, ...] = ()) -> dict[str, list[int]]:
-    """So many reqs, those of the numbers `bad` poisoned; the prompts of the others."""
+    """Add `count` reqs; those with numbers in `bad` are poisoned. Returns the others' prompts."""
     prompts = {f"r{i}": [i, *range(5), *[BAD] * (i in bad)] for i in range(count)}
     for rid, prompt in prompts.items():
         driver.add(rid, prompt, 4)
@@ -69,7 +69,7 @@ def test_one_of_64_costs_two_runs_for_each_halving() -> None:
 
 
 def test_a_lost_device_costs_a_bounded_number_of_runs() -> None:
-    """And after a few such steps one run each, until a step succeeds."""
+    """After a few such steps each further one costs one run, until a step succeeds."""
     executor = Counting()
     executor.is_lost = True
     driver = driver_of(executor)
@@ -105,7 +105,7 @@ def test_rows_that_end_while_the_parts_run_are_left_out() -> None:
 
 
 def mixed() -> Driver:
-    """Reqs with everything that a row can have, one step from their next tokens."""
+    """Reqs with everything that a row can have, one step before their next tokens."""
     driver = driver_of(Counting())
     likely = SamplingParams(frequency_penalty=0.5, logit_bias={3: 15.0, 4: 15.1})
     wishes: list[dict[str, Any]] = [
@@ -145,7 +145,7 @@ def test_a_part_computes_what_the_whole_step_would(steps: int) -> None:
 
 
 def expected_of(step: Any, whole: StepResult, numbers: list[int]) -> StepResult:
-    """The columns of these rows, row by row."""
+    """The part of a whole step's result that belongs to the rows of these numbers."""
     rows = step.rows
     samples = [row.sample for i, row in enumerate(rows) if i in numbers and row.sample >= 0]
     scored = np.repeat(np.arange(8), [row.num_logprobs for row in rows])
@@ -171,7 +171,7 @@ def assert_same(got: StepResult, expected: StepResult) -> None:
 def test_a_number_that_the_native_check_refuses_ends_its_own_request(
     lag: int, tmp_path: Path
 ) -> None:
-    """Should the front ever let one through; the others get the tokens that they get alone."""
+    """If the front ever lets one through, the other requests get the tokens that they get alone."""
     load_or_skip()
     files = save_directory(random_llama(head_dim=16), tmp_path)
     executor = NativeExecutor(files, max_total_tokens=400, num_threads=1)

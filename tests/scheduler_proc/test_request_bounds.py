@@ -1,4 +1,4 @@
-"""Whatever passes `SamplingParams.check` runs on both executors: no number of one request may trip
+"""Whatever passes `SamplingParams.check` runs on both executors: no number in one request may fail
 a check that refuses a whole step."""
 
 import math
@@ -25,7 +25,7 @@ VOCAB = int(SMALL["vocab_size"])
 POOL = 64
 DEFAULTS = SamplingParams(max_new_tokens=3)
 
-# Of each field what is near to the ends of float32 and of the ranges, and anything at all.
+# Values near the limits of float32 and of each field's range, and any others.
 NUMBERS = st.one_of(
     st.sampled_from([0.0, 1.0, 2.0, -2.0, 100.0, 1e4, -1e4, 1e-6, MIN_REPETITION_PENALTY, 5e-324]),
     st.sampled_from([1e-50, 7e-46, 1.4e-45, 1e-38, 1 - 1e-12, 1e-6 + 1e-20, 1e300, math.nan]),
@@ -56,7 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def admitted(sampling: SamplingParams) -> SamplingParams:
-    """The same, with the default of each field that `check` refuses."""
+    """The same parameters, with the default in each field that `check` refuses."""
     for _ in FIELDS:
         try:
             sampling.check(VOCAB)
@@ -79,7 +79,7 @@ def executor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def run(executor: Executor, sampling: SamplingParams) -> None:
-    """One request with these parameters beside one with none, step by step to its end."""
+    """Run a request with these parameters beside one with defaults, step by step to the end."""
     core = Scheduler(SchedulerConfig(POOL, executor.context_len, VOCAB))
     for rid, params in (("asked", sampling), ("beside", DEFAULTS)):
         ids = pack_ids([1, 2, 3, VOCAB - 1])

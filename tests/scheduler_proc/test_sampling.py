@@ -22,7 +22,7 @@ from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
 def sample_batch(
     count: int, changes: Sequence[dict[int, tuple[float, float]]] = (), /, **values: Any
 ) -> ForwardBatch:
-    """With changes of logits for each sample, or none."""
+    """A `sampling_batch` with changes of logits for each sample, or with none."""
     adjust = adjust_of(changes) if changes else None
     return replace(sampling_batch(count, **values), adjust=adjust)
 
@@ -58,7 +58,7 @@ def within_sigmas(logits: np.ndarray, top_n_sigma: float) -> np.ndarray:
     return np.where((top_n_sigma > 0) & (logits < floor), -np.inf, logits)
 
 
-# Changes of single logits: id -> (repeat, add); those of the largest and the smallest are in it.
+# Changes of single logits, the largest and the smallest among them: id -> (repeat, add).
 CHANGES: dict[str, dict[int, tuple[float, float]]] = {
     "as it is": {},
     "penalties": {i: (1.3, -0.5 * (i % 3)) for i in range(12)},
@@ -81,7 +81,7 @@ def spread_logits(vocab: int, seed: int, scale: float = 2.0) -> np.ndarray:
 
 
 def check_draws(draws: int, name: str, **params: Any) -> None:
-    """Chi-square of this many draws against the exact distribution; what has none never comes."""
+    """Compare this many draws with the exact distribution; impossible tokens must never come."""
     logits = spread_logits(24, seed=1)
     want = exact(changed(logits, CHANGES[name]), **params)
     changes = [CHANGES[name]] * draws if CHANGES[name] else []
@@ -116,7 +116,7 @@ def test_many_draws_follow_the_exact_distribution(name: str, params: dict[str, A
 
 
 def test_changes_come_before_masks_and_change_their_own_row_only() -> None:
-    """An id that a mask or a suppression takes away stays away, whatever is added to it."""
+    """An id that a mask or a suppression rules out stays ruled out, whatever is added to it."""
     logits = torch.from_numpy(np.stack([spread_logits(40, seed) for seed in range(4)]))
     before = logits.clone()
     changes = [{5: (1.0, 100.0)}, {}, {39: (2.0, 1.0), 0: (0.5, -1.0)}, {7: (1.0, 100.0)}]
@@ -138,7 +138,7 @@ def test_changes_come_before_masks_and_change_their_own_row_only() -> None:
 
 @pytest.mark.parametrize("penalty", [0.7, 1.0001, 1.3, 2.0])
 def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
-    """Float32, to a unit in the last place; tokens that repeat count once."""
+    """Equal in float32, to a unit in the last place; tokens that repeat count once."""
     rng = np.random.default_rng(6)
     logits = torch.from_numpy((rng.standard_normal((5, 300)) * 4).astype(np.float32))
     tokens = rng.integers(0, 300, (5, 200))
@@ -163,7 +163,7 @@ def test_repetition_penalties_are_those_of_transformers(penalty: float) -> None:
     "fields", [{}, {"top_k": 7}, {"top_p": 0.9}, {"min_p": 0.02}, {"top_n_sigma": 1.0}]
 )
 def test_the_draw_inverts_the_distribution(fields: dict[str, float]) -> None:
-    """Equally spaced draws hit each token as often as its probability says, to one draw."""
+    """Equally spaced draws hit each token as often as its probability says, within one draw."""
     logits = spread_logits(40, seed=3)
     count = 4000
     uniform = (np.arange(count) + 0.5) / count
@@ -199,7 +199,7 @@ def mixed_batch(count: int, vocab: int) -> tuple[torch.Tensor, dict[str, np.ndar
 
 
 def random_changes(count: int, vocab: int) -> list[dict[int, tuple[float, float]]]:
-    """For every other row up to 50 tokens."""
+    """Changes of up to 50 tokens for every other row."""
     rng = np.random.default_rng(7)
     return [
         {
@@ -237,7 +237,7 @@ def test_top_p_beyond_the_candidates_falls_back_to_a_full_sort() -> None:
     ids, _ = sample(torch.from_numpy(logits).expand(3, -1), batch)
     kept = np.flatnonzero(exact(logits, top_p=0.9))
     assert len(kept) > 4 * sampling._TOP_CANDIDATES
-    # Ranked: token 4000, then its equals by id; the last rank kept is the largest id.
+    # Ranked: token 4000, then the others, all equal, by id; the last rank kept is the largest id.
     assert ids[0] == 4000
     assert abs(int(ids[1]) - len(kept) // 2) <= 2
     assert ids[2] == kept[kept != 4000].max()
@@ -261,7 +261,7 @@ def test_common_settings_never_sort_the_vocabulary(
 
 
 def test_top_n_sigma_looks_at_what_masks_and_changes_leave() -> None:
-    """Of two tokens both lie a standard deviation from their mean; the others do not count."""
+    """Two tokens are left, both a standard deviation from their mean; the others do not count."""
     logits = torch.tensor([[50.0, 3.0, 0.3, -90.0]]).repeat(4, 1)
     batch = sample_batch(
         *(4, [{2: (1.0, 0.5)}] * 4),

@@ -45,7 +45,7 @@ def test_chunks_and_decodes_share_a_step() -> None:
 
 
 def test_a_prompt_is_shared_as_soon_as_its_chunk_is_computed() -> None:
-    """Of two reqs with the same long prompt only one computes it, even while it prefills."""
+    """Only one of two reqs with the same long prompt computes it, even while that one prefills."""
     driver = small()
     prompt = list(range(90))
     driver.add("a", prompt, max_new=2)
@@ -58,8 +58,8 @@ def test_a_prompt_is_shared_as_soon_as_its_chunk_is_computed() -> None:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("scored", [False, True])
 def test_samples_of_a_prompt_share_it(lag: int, scored: bool) -> None:
-    """n = 8 of a prompt of 1,000 tokens, of which the first also wants its log-probabilities: it
-    is computed once, and each of the others extends its last token only."""
+    """n = 8 for a prompt of 1,000 tokens: it is computed once, and the other samples extend only
+    its last token. The first may also want the prompt's log-probabilities."""
     driver = small(lag=lag, max_total_tokens=8192, chunked_prefill_size=300)
     prompt = list(range(1000))
     for i in range(8):
@@ -153,7 +153,7 @@ def test_an_abort_that_comes_too_late_is_forgotten() -> None:
 
 
 def test_a_step_that_builds_on_a_failed_one_is_cancelled_without_harm() -> None:
-    """At lag 1: the reqs of the failed step end; a new one planned after it starts over."""
+    """At lag 1 the reqs of the failed step end, and a new req planned after it starts over."""
     driver = small(lag=1)
     driver.add("bad", [1, 2, 3], max_new=9)
     driver.fails = lambda: True
@@ -194,7 +194,7 @@ def test_salts_leave_nothing_behind() -> None:
 
 
 def test_prompt_logprobs_cap_the_prefix_match() -> None:
-    """From position k on, k-1 tokens at most may come from the cache; position 0 has none."""
+    """From position k on, at most k-1 tokens come from the cache; position 0 has no logprob."""
     driver = small()
     prompt = list(range(40))
     driver.generate(prompt)
@@ -211,7 +211,7 @@ def test_prompt_logprobs_cap_the_prefix_match() -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_details_come_with_their_tokens(lag: int) -> None:
-    """In chunks, beside reqs that ask for others or for none; position 0 has none."""
+    """In chunks, beside reqs that ask for other details or for none; position 0 has none."""
     driver = small(lag=lag)
     prompt, asked = list(range(100, 180)), {"top": (3, []), "ids": (0, [9, 9, 4]), "both": (1, [5])}
     for rid, (num_top, ids) in asked.items():

@@ -1,7 +1,7 @@
-"""Random traffic against the scheduler core, with the books checked after every step.
+"""Random traffic against the scheduler core, with all invariants checked after every step.
 
-The model it is held against is a plain one: whatever the batching, caching, chunking, eviction
-and retraction, each req yields `reference_output` of its own prompt, or ends by its abort.
+The reference is a simple one: whatever the batching, caching, chunking, eviction and retraction,
+each req yields `reference_output` of its own prompt, or ends by its abort.
 """
 
 import math
@@ -21,7 +21,7 @@ POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
 class Wishes(NamedTuple):
-    """What a req asks of the sampling, and what it asks to have reported."""
+    """How a req wants to be sampled, and what it wants to have reported."""
 
     sampling: SamplingParams = SamplingParams()
     bad_ids: tuple[tuple[int, ...], ...] = ()
@@ -31,7 +31,7 @@ class Wishes(NamedTuple):
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Wishes":
-        """A few tokens are so likely that they repeat: then counts matter."""
+        """Random wishes, with a few tokens so likely that they repeat and counts matter."""
         likely = rng.sample(range(1000), 6)
         bias = {token: rng.choice([18.0, 19.5, 20.0]) for token in likely}
         sampling = SamplingParams(
@@ -43,7 +43,7 @@ class Wishes(NamedTuple):
         )
         lengths = rng.choice([(), (1, 1), (1, 2, 2, 3, 4), (2, 2, 2, 2, 3, 3)])
         bad_ids = tuple(tuple(rng.choices(likely, k=length)) for length in lengths)
-        if rng.random() < 0.25:  # with only these two allowed nothing is left after one
+        if rng.random() < 0.25:  # if only these two are allowed, none is left after one
             bad_ids = tuple(product(likely[:2], repeat=2))
         return cls(sampling, bad_ids)
 
@@ -80,7 +80,7 @@ class Asked(NamedTuple):
         )
 
     def details(self, output: list[int]) -> list[Detail]:
-        """At each position of prompt and output."""
+        """The expected details at each position of prompt and output."""
         num_top, ids = self.wishes.top_logprobs, self.wishes.logprob_ids
         details = [Detail([0] * num_top, [math.nan] * num_top, [math.nan] * len(ids))]
         prefix_hash = 0
@@ -97,7 +97,7 @@ class Traffic:
         self, seed: int, driver: Driver, constrained: float = 0.0, wishing: float = 0.0
     ) -> None:
         self.constrained = constrained  # the share of reqs with a grammar
-        self.wishing = wishing  # and of those with penalties, bad ids, details ...
+        self.wishing = wishing  # the share of those with penalties, bad ids, details ...
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -197,7 +197,7 @@ class Traffic:
         expected = asked.details(driver.outputs.get(rid, []))
         assert output == expected[len(asked.prompt) :]
         stop = wishes.logprob_start + len(prompt)
-        assert repr(prompt) == repr(expected[wishes.logprob_start : stop])  # NaN is not itself
+        assert repr(prompt) == repr(expected[wishes.logprob_start : stop])  # NaN != NaN
 
 
 def drive(
@@ -211,7 +211,7 @@ def drive(
     poison: frozenset[int] = frozenset(),
     **config: Any,
 ) -> Traffic:
-    """With `poison` only rows that read one of these tokens fail, else every row now and then."""
+    """Random traffic. Rows that read a token of `poison` fail; if it is empty, some steps do."""
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -263,8 +263,8 @@ def test_random_traffic_with_grammars(lag: int, constrained: float) -> None:
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("constrained", [0.0, 0.3])
 def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -> None:
-    """Each req is sampled as if it were alone, and each position has its details, beside reqs
-    that ask for nothing and go on at lag 1."""
+    """Each req is sampled as if it were alone, and each position has its details, beside reqs that
+    ask for nothing and keep running at lag 1."""
     traffic = drive(17, 300, lag, "lpm", pool=170, constrained=constrained, wishing=0.7)
     assert traffic.driver.core.counters.retracted > 0 and traffic.num_stuck > 0
 
@@ -272,7 +272,7 @@ def test_random_traffic_with_penalties_and_rules(lag: int, constrained: float) -
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize(("constrained", "wishing"), [(0.0, 0.0), (0.4, 0.5)])
 def test_random_traffic_with_poisoned_rows(lag: int, constrained: float, wishing: float) -> None:
-    """A token that no step survives: the reqs that come upon it end, and no others."""
+    """A token of `poison` fails every step: the reqs that reach it end, and no others."""
     poison = frozenset(range(500, 506))
     traffic = drive(23, 400, lag, "lpm", 200, constrained, wishing, poison)
     assert traffic.num_failed > 3

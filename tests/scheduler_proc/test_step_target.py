@@ -46,7 +46,7 @@ def test_costs_are_learned_from_steps_of_both_kinds() -> None:
 
 
 def test_before_there_are_decodes_alone_a_row_counts_as_a_token() -> None:
-    """Else there would be no bound where somebody always prefills."""
+    """Otherwise there would be no bound while some req always prefills."""
     meter = CostMeter()
     for others in (100, 20) * 20:
         meter.add(4, others, 0.010 + 0.002 * (4 + others))
@@ -72,7 +72,7 @@ def test_a_step_that_stood_still_says_little_of_the_next(others: int, seen: int)
 
 
 class Timed(FakeExecutor):
-    """Takes the time that COSTS say."""
+    """An executor whose steps take the time that COSTS gives."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(20_000, 4096)
@@ -94,15 +94,15 @@ class Timed(FakeExecutor):
 
 
 class Served(NamedTuple):
-    """When each token of the streams came, after the first, and when all was done."""
+    """The gaps between the tokens of each stream, and the time until all was done."""
 
     gaps_s: list[float]
     seconds: float
-    largest: int  # of the parts of prompts that were computed at once
+    largest: int  # the most tokens of prompts in one step
 
 
 def serve(seed: int, *, bounded: bool, target_s: float = 0.0) -> Served:
-    """STREAMS requests that decode while prompts come."""
+    """Serve STREAMS requests that decode while prompts come."""
     executor = Timed(seed)
     driver = Driver(
         lag=1,
@@ -134,8 +134,8 @@ def serve(seed: int, *, bounded: bool, target_s: float = 0.0) -> Served:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_streams_keep_their_pace_while_others_prefill(seed: int) -> None:
-    """Their 99th percentile is within four decode steps, at no cost in throughput; without a target
-    it is many."""
+    """The 99th percentile of their gaps is at most four decode steps, at little cost in throughput;
+    without a target it is more."""
     bounded, free = serve(seed, bounded=True), serve(seed, bounded=False)
     decode_s = COSTS.decode_s(STREAMS)
     assert np.quantile(bounded.gaps_s, 0.99) <= 4 * decode_s < np.quantile(free.gaps_s, 0.99)

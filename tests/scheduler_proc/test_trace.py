@@ -22,8 +22,8 @@ def make(trace: Path, **config: object) -> Driver:
 
 
 def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
-    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends
-    alike."""
+    """Random policy, aborts, a lost client, penalties: the replay makes the same plans and ends in
+    the same state."""
     config = {"schedule_policy": "random", "max_total_tokens": 150, "random_seed": 3}
     driver = make(tmp_path / "trace", lag=1, **config)
     rng = np.random.default_rng(0)
@@ -58,8 +58,8 @@ def test_a_recorded_trace_replays_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_trace_with_failed_steps_replays(tmp_path: Path, lag: int) -> None:
-    """Steps that fail once and rows that always do; at lag 1 the step planned after a failed one
-    is cancelled: the replay knows it all."""
+    """Some steps fail once, some rows always do, and at lag 1 the step planned after a failed one
+    is cancelled: the replay repeats all of it."""
     driver = make(tmp_path / "trace", lag=lag, max_total_tokens=400)
     steps = iter(range(10_000))
     driver.fails = lambda: next(steps) in (4, 15)
@@ -97,7 +97,7 @@ def test_a_replay_notices_a_difference(tmp_path: Path) -> None:
 def test_a_trace_of_grammars_that_took_too_long_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lag: int, jumps: bool
 ) -> None:
-    """The machine was slow when it was recorded, and is not when it is replayed."""
+    """The machine was slow during the recording, and is not during the replay."""
     driver = make(tmp_path / "trace", lag=lag, retokeniser=retokeniser() if jumps else None)
     ticks = iter(np.arange(0.0, 1e6, 0.009).tolist())
     with monkeypatch.context() as slow:
@@ -114,7 +114,7 @@ def test_a_trace_of_grammars_that_took_too_long_replays(
     assert len(errors) == 2 and all("takes too long" in error for error in errors)
 
     def grammars(req: TokenizedReq) -> Grammar:
-        return FakeGrammar(3 * int(req.grammar) + 3)  # nothing is metered again
+        return FakeGrammar(3 * int(req.grammar) + 3)  # not metered this time
 
     again = replay(tmp_path / "trace", grammars, driver.retokeniser)
     assert again.counters == driver.core.counters

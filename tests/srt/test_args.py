@@ -1,4 +1,4 @@
-"""Options: their bounds, and what stands when none is given."""
+"""Options: their bounds, and their defaults."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `srt.LLM` refuses before a server hears of it."""
+"""What `srt.LLM` refuses before it asks a server."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_prompts_that_say_more_or_nothing_are_refused(prompt: dict[str, Any], pa
 
 @pytest.mark.parametrize("name", ["logprobs", "prompt_logprobs"])
 def test_all_log_probabilities_cannot_be_had(name: str) -> None:
-    """Which -1 stands for in vLLM."""
+    """In vLLM, -1 stands for all of them."""
     asked: dict[str, Any] = {name: -1}
     with pytest.raises(RequestError, match=f"{name} must be 0 or more"):
         SamplingParams(**asked).request()

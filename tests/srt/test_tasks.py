@@ -20,7 +20,7 @@ async def test_the_first_failure_ends_the_others() -> None:
         try:
             await asyncio.sleep(FOREVER)
         finally:
-            await asyncio.sleep(0)  # as a call that is closed off
+            await asyncio.sleep(0)  # as a call does that cleans up
             ended.append(True)
 
     with pytest.raises(ZeroDivisionError):
@@ -55,7 +55,7 @@ async def test_closing_waits_for_all_and_cancels_each_once() -> None:
             await asyncio.sleep(FOREVER)
         finally:
             tasks.start(starts_late())
-            await asyncio.sleep(0.001)  # a second cancel would break it off
+            await asyncio.sleep(0.001)  # a second cancel would interrupt this
             ended.append("first")
 
     async def starts_late() -> None:

@@ -12,7 +12,7 @@ from tokenizer_proc.bad_words import MAX_BAD_TOKENS, bad_ids
 
 
 def spm_tokenizer() -> Tokenizer:
-    """As Llama 2's: a text begins with a space, and spaces are U+2581."""
+    """One like Llama 2's: it puts a space before a text, and spaces are U+2581."""
     tokens = ["<unk>", "\u2581", "\n", "a", "b", "\u2581a", "ab", "\u2581ab"]
     merges = [("\u2581", "a"), ("a", "b"), ("\u2581a", "b"), ("\u2581", "ab")]
     model = models.BPE({t: i for i, t in enumerate(tokens)}, merges, unk_token="<unk>")
@@ -25,7 +25,7 @@ def spm_tokenizer() -> Tokenizer:
 
 
 def test_words_as_they_are_inside_of_a_text() -> None:
-    """Not with the space that this tokenizer puts before a text."""
+    """Without the space that this tokenizer puts before a text."""
     tokenizer = spm_tokenizer()
     assert tokenizer.encode("ab").tolist() == [7]
     assert bad_ids(["ab", " a"], tokenizer) == [[6], [7], [3], [5]]
@@ -53,7 +53,7 @@ def test_a_word_without_tokens() -> None:
 def test_all_words_together_are_bounded() -> None:
     model = models.BPE({"a": 0, " ": 1}, [])
     tokenizer = Tokenizer(tokenizers.Tokenizer(model))
-    words = ["a" * 127] * (MAX_BAD_TOKENS // 255)  # 127 alone, 128 behind a space
+    words = ["a" * 127] * (MAX_BAD_TOKENS // 255)  # 127 tokens alone, 128 after a space
     assert len(bad_ids(words, tokenizer)) == 2
     with pytest.raises(RequestError, match="more than 4096 tokens") as caught:
         bad_ids([*words, "a" * 127], tokenizer)

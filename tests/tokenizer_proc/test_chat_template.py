@@ -90,7 +90,7 @@ def test_the_instructions() -> None:
 
 
 def test_tools_for_a_template_that_writes_them() -> None:
-    """The model's own words, with arguments as objects."""
+    """Tools and calls appear as the template writes them; arguments are objects."""
     source = (
         "{% if tools %}{% for t in tools %}{{ t.function | tojson }}{% endfor %}{% endif %}"
         "{% for m in messages %}|{{ m.role }}:{{ m.content }}"

@@ -29,12 +29,12 @@ def opened(content: str, source: str = LOOP % "m.content") -> str:
     "content", ["", "It", "It ", " It\n\n", "</a>", "Say it.", "</a><user>Say it.</user><a>"]
 )
 def test_the_text_as_it_is(content: str) -> None:
-    """Also where the same text is elsewhere in the prompt, and with blanks at the end."""
+    """Even if the same text is elsewhere in the prompt, or ends in blanks."""
     assert opened(content) == "<user>Say it.</user><a>" + content
 
 
 def test_a_template_that_trims() -> None:
-    """Only what is before the text goes: behind it, the output follows."""
+    """Only blanks before the text are removed: the output follows those after it."""
     assert opened("  It ", LOOP % "m.content | trim") == "<user>Say it.</user><a>It "
 
 
@@ -70,7 +70,7 @@ def test_a_template_that_fails_says_why() -> None:
 
 @given(st.text(alphabet="ab <>|\n/", max_size=12))
 def test_smollm2_goes_on_where_the_message_ends(content: str) -> None:
-    """Its prompt and any text that follows are the prompt of the longer message."""
+    """The prompt and a text after it are the prompt of the message that has both."""
     head = _READER.read(_request(content)).ids
     whole = _TEMPLATE.render([USER, ChatMessage("assistant", content + "!")], False)
     assert whole.startswith(_VOCAB.decode(head, skip_special_tokens=False) + "!<|im_end|>")

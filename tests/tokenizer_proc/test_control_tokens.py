@@ -1,4 +1,4 @@
-"""Control tokens in what users write: text in every family's chats, and ids as ever elsewhere."""
+"""Control tokens that users write are text in every family's chats, and no other id changes."""
 
 import random
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def spm(*before: Any, cut: Any = None) -> tokenizers.Tokenizer:
 
 
 def unigram() -> tokenizers.Tokenizer:
-    """Its vocabulary has the control tokens as pieces, which are likely."""
+    """A vocabulary that also has control tokens as pieces, with high scores."""
     pieces = sorted({c for text in CORPUS for c in text.replace(" ", "▁")} | set("▁<|>[/]'s"))
     vocab = [("<unk>", -9.0), ("<s>", 0.0), ("</s>", 0.0), *((piece, -1.0) for piece in pieces)]
     tokenizer = tokenizers.Tokenizer(models.Unigram([*vocab, ("<|im_end|>", -0.1)], unk_id=0))
@@ -97,7 +97,7 @@ def unigram() -> tokenizers.Tokenizer:
     return tokenizer
 
 
-# The tokenizer, the template, and the control tokens; those in the last place are not special.
+# Tokenizer, template, special control tokens, and control tokens that are not marked as special.
 FAMILIES: dict[str, tuple[Build, str, list[str], list[str]]] = {
     "chatml": (byte_level, CHAT_ML, ["<|im_start|>", "<|im_end|>"], []),
     "hermes": (byte_level, HERMES, ["<|im_start|>", "<|im_end|>"], ["<|fim_prefix|>"]),
@@ -138,7 +138,7 @@ FAMILIES: dict[str, tuple[Build, str, list[str], list[str]]] = {
         ["<|fim_prefix|>"],
     ),
 }
-# What other spellings of control tokens become these by, where they are found in normalized text.
+# These turn other spellings into control tokens, if those are searched in normalized text.
 NORMALIZERS: tuple[normalizers.Normalizer, ...] = (
     normalizers.Replace("\u200b", ""),
     normalizers.NFKC(),
@@ -205,7 +205,7 @@ class Family:
         return [i for i in ids if i in self.ids]
 
     def hostile(self, rng: random.Random) -> str:
-        """A text with whole control tokens, or parts of them, between others."""
+        """A random text with whole control tokens and parts of them among other words."""
         pieces = []
         for _ in range(rng.randint(1, 5)):
             token = rng.choice(self.control)
@@ -218,7 +218,7 @@ class Family:
 
 
 def respelled(rng: random.Random, token: str) -> str:
-    """The same token in characters of full width, capitals, and with blanks of no width inside."""
+    """The same token with full-width characters, capitals and zero-width spaces in it."""
     wide = [chr(ord(c) + 0xFEE0) if rng.random() < 0.4 else c for c in token]
     return "".join(rng.choice((c, c.upper(), f"\u200b{c}")) for c in wide)
 
@@ -234,8 +234,8 @@ def chat(*contents: str) -> list[ChatMessage]:
 
 
 def test_500_hostile_chats(family: Family) -> None:
-    """The control tokens are those of the template, as for a harmless chat; where a text makes
-    none, the ids are those that the whole prompt has."""
+    """Control tokens are those of the template only, as in a harmless chat. If the texts have none,
+    the ids are those of the whole prompt encoded at once."""
     rng = random.Random(7)
     wanted = family.control_ids(family.today(chat("x", "x", "x")))
     attacks = 0
@@ -252,7 +252,7 @@ def test_500_hostile_chats(family: Family) -> None:
 
 
 def test_the_text_is_kept(family: Family) -> None:
-    """What the ids stand for is what the template wrote: the marks are gone."""
+    """The ids decode to what the template wrote, without our marks."""
     rng = random.Random(11)
     for _ in range(50):
         messages = chat(f"{family.hostile(rng)}|", "y", "z")
@@ -333,7 +333,7 @@ def called(name: str, arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize("source", [HERMES, CHAT_ML])
 @pytest.mark.parametrize("where", EVERYWHERE)
 def test_every_text_of_a_request(tmp_path: Path, where: str, source: str) -> None:
-    """Names, reasoning, calls, tools and variables, of templates with tools and without."""
+    """Names, reasoning, calls, tools and variables, for templates with and without tools."""
     family, make = Family("hermes", tmp_path), EVERYWHERE[where]
     family.template = ChatTemplate(source + "{{ words.a[0] if words else '' }}")
     wanted = family.control_ids(family.prompt(**make("harmless")))
@@ -380,7 +380,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
 
 
 def literal(family: Family, *parts: str) -> tuple[str, list[tuple[int, int]]]:
-    """A prompt of parts, and where every other one of them, from the second on, is."""
+    """The prompt that the parts make, and the spans of the second, the fourth and so on."""
     stops = [sum(map(len, parts[: i + 1])) for i in range(len(parts))]
     return "".join(parts), list(zip(stops[::2], stops[1::2], strict=False))
 
@@ -400,7 +400,7 @@ def test_500_hostile_parts_of_a_text(family: Family) -> None:
 
 
 def test_scores_of_what_goes_on_in_a_part(tmp_path: Path) -> None:
-    """A choice behind an open part is text, one behind a closed part is not."""
+    """A choice after an open part belongs to it and is text; one after a closed part is not."""
     family = Family("chatml", tmp_path)
     reader = PromptReader(family.tokenizer, family.template, family.size, 1000)
     scores = ScoreReader(reader, 1000, 1000, 8)

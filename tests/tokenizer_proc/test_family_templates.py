@@ -1,4 +1,4 @@
-"""Chat templates with the constructs of those of the families, against transformers' rendering."""
+"""Chat templates with the constructs of each family, compared with transformers' rendering."""
 
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def test_as_transformers_renders_it(family: str, chat: str, prompt: bool) -> Non
 
 
 def test_which_chats_mistral_refuses() -> None:
-    """So that the test above compares both."""
+    """This ensures that the test above sees both outcomes."""
     template = ChatTemplate(MISTRAL)
     for name, reason in (("twice", "alternate"), ("system", "alternate")):
         with pytest.raises(RequestError, match=reason):
@@ -154,7 +154,7 @@ def test_which_chats_mistral_refuses() -> None:
 
 @pytest.mark.parametrize("bos", ["<s>", {"__type": "AddedToken", "content": "<s>"}, None])
 def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path, bos: object) -> None:
-    """By every name; none that config.json alone has. Qwen2.5 has a BOS id there, and no token."""
+    """All names work. A BOS id that only config.json has makes no token, as in Qwen2.5."""
     source = "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}|{{ add_bos_token }}"
     tokens = {"bos_token": bos, "eos_token": "<eos>", "pad_token": "<pad>"}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": source, **tokens}
@@ -205,7 +205,7 @@ CODER = """\
 
 
 def test_past_calls_are_written_as_the_parser_reads_them() -> None:
-    """By a template like that of Qwen3-Coder."""
+    """With a template like that of Qwen3-Coder."""
     call = ToolCall("call_1", "now", '{"zone": "UTC", "exact": true}')
     chat = [HELLO, ChatMessage("assistant", "", tool_calls=[call])]
     text = ChatTemplate(CODER).render(chat, tools=[NOW])
@@ -232,7 +232,7 @@ GPT_OSS = """\
 
 
 def test_past_messages_of_channels_are_read_as_they_are_written() -> None:
-    """By a template like that of gpt-oss, which has a name of its own for reasoning."""
+    """With a template like that of gpt-oss, which has its own name for reasoning."""
     call = ToolCall("call_1", "now", '{"zone": "UTC"}')
     message = ChatMessage("assistant", "Well.", tool_calls=[call], reasoning="Hm.")
     text = ChatTemplate(GPT_OSS).render([message], tools=[NOW])

@@ -128,7 +128,7 @@ def test_prompts_of_each_kind() -> None:
     prompts: dict[str, tuple[Any, list[int]]] = {
         "text": ("hi", [256, *b"hi"]),
         "input_ids": (pack_ids([5, 257]), [5, 257]),
-        "messages": (chat, [*b"u:hia:ho"]),  # BOS is the template's affair
+        "messages": (chat, [*b"u:hia:ho"]),  # the template decides on BOS
     }
     for name, (prompt, ids) in prompts.items():
         req = admitted(front, request(rid=name, **{name: prompt}))

@@ -1,4 +1,4 @@
-"""The front finds grammars that lie ready, and remembers a bounded number of constraints."""
+"""The front finds grammars that are ready, and remembers a bounded number of constraints."""
 
 import os
 import time
@@ -21,7 +21,7 @@ def put(ring: Ring, naming: str, constraint: Constraint = DIGITS) -> Path:
 
 
 def test_what_lies_ready_is_found_and_counts_as_used(tmp_path: Path) -> None:
-    """Whether the finder was there before the compiler or after it."""
+    """Whether the finder or the compiler was there first."""
     ring = Ring(tmp_path)
     ring.grammars.mkdir()
     early = GrammarFinder(ring)
@@ -44,7 +44,7 @@ def test_a_compiler_with_other_names(tmp_path: Path) -> None:
     find = GrammarFinder(ring)
     put(ring, "names")
     ring.write_naming("others")
-    assert find(DIGITS) != ""  # it is good as long as the scheduler is what it was
+    assert find(DIGITS) != ""  # it stays valid until the scheduler changes
     find.refresh()
     assert find(DIGITS) == ""
     assert find(DIGITS) == "" != put(ring, "others").name == find(DIGITS)

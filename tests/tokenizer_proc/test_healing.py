@@ -1,4 +1,4 @@
-"""What is taken back of a prompt, and what becomes of a request whose prompt was healed."""
+"""Which part of a prompt is taken back, and what happens to a request with a healed prompt."""
 
 import dataclasses
 from typing import Any
@@ -50,8 +50,8 @@ def healer(vocab: Vocab) -> PromptHealer:
         ("I am ", Healing(1, " ")),
         ("for 12", Healing()),  # digits are tokens of their own
         ("Bananas!?#", Healing(1, "#")),
-        ("It works. ✨", Healing()),  # a character of several tokens that no token goes on from
-        ("hello", Healing()),  # one token only: nothing of the prompt would be left
+        ("It works. ✨", Healing()),  # a character of several tokens; no token continues it
+        ("hello", Healing()),  # one token only: the prompt would be empty
         ("<|im_end|>", Healing()),
         ("hello<|im_end|>", Healing()),
     ],
@@ -108,11 +108,11 @@ def of_tokens(*tokens: bytes) -> PromptHealer:
         ([b"cde"], b"abcd", Healing(2, "cd")),
         ([b"cde", b"dx"], b"abcd", Healing(2, "cd")),
         ([b"dx"], b"abcd", Healing(1, "d")),
-        ([b"abcdef"], b"abcd", Healing()),  # of four tokens at most, and not the whole prompt
+        ([b"abcdef"], b"abcd", Healing()),  # at most four tokens, and never the whole prompt
         ([b"abcdef"], b"-abcd", Healing(4, "abcd")),
         ([b"abcdef"], b"-abcde", Healing()),  # five
         (["é!".encode()], "-é".encode(), Healing(2, "é")),
-        (["é!".encode()[1:]], "-é".encode(), Healing()),  # half a character is no text
+        (["é!".encode()[1:]], "-é".encode(), Healing()),  # half a character is not text
         ([b"\xa9\xa9"], b"-\xa9", Healing()),
         ([b"abc"], b"ab", Healing()),
     ],
@@ -146,7 +146,7 @@ def test_a_free_request_gets_a_grammar_that_needs_no_compiler() -> None:
     assert unpack_ids(sent.input_ids).tolist() == list(b"hel")
     assert (sent.healed_ids, sent.healed_bytes) == (pack_ids(list(b"lo")), 2)
     assert sent.grammar == free_key("lo") and free_key_text(sent.grammar) == b"lo"
-    assert sent.scoring == Scoring(start=3)  # the prompt's scores end where the prompt does now
+    assert sent.scoring == Scoring(start=3)  # 3: where the shorter prompt ends
     assert (answer.admitted.prompt_tokens, answer.admitted.healed_tokens) == (5, 2)
 
 

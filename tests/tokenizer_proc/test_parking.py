@@ -27,7 +27,7 @@ from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Answer
 from tokenizer_proc.parking import Parked
 
-WAIT_S, SILENCE_S = 60.0, 25.0  # of make_front
+WAIT_S, SILENCE_S = 60.0, 25.0  # those of make_front
 
 
 def constrained(rid: str = "r", regex: str = "a+", **fields: Any) -> GenerateReq:
@@ -49,7 +49,7 @@ def asked(front: DirectFront, req: GenerateReq, client: bytes = A, now: float = 
 
 
 def admitted_by(answers: list[Answer]) -> dict[tuple[bytes, str], TokenizedReq]:
-    """What goes to the scheduler; nobody may be refused."""
+    """What goes to the scheduler; none may be refused."""
     found = {}
     for client, word in answers:
         assert isinstance(word, Admission), word
@@ -139,7 +139,7 @@ def test_a_parked_request_is_checked_and_holds_its_place() -> None:
 
 
 def test_each_asker_asks_once() -> None:
-    """With one id: the compiler goes by the best of them. All ask again when it has started."""
+    """All with one id: the compiler uses the best turn. After its restart all ask again."""
     front = make_front(max_requests=9)
     tenants = [(A, "1", "x"), (A, "2", "x"), (A, "3", "y"), (B, "1", "x"), (A, "4", "y")]
     found = [
@@ -171,7 +171,7 @@ def test_a_grammar_that_lies_ready_needs_no_compiler() -> None:
 
 
 def test_a_lost_grammar_is_compiled_again() -> None:
-    """By its constraint, which the scheduler does not have; requests for it wait along."""
+    """From its constraint, which the scheduler does not have; new requests for it wait too."""
     front = make_front(max_requests=9)
     first = asked(front, constrained("1"))
     front.compiled(CompileReply(first.id, EPOCH, "key"), 0.0)
@@ -179,7 +179,7 @@ def test_a_lost_grammar_is_compiled_again() -> None:
     question = front.grammar_lost(GrammarLost("key", EPOCH), now=0.0)
     assert isinstance(question, CompileReq)
     assert question.id != first.id and question.constraint == first.constraint
-    asked(front, constrained("2"))  # in its own turn
+    asked(front, constrained("2"))  # asks too: it is another asker
     assert front.grammar_lost(GrammarLost("key", EPOCH), now=0.0) is None
     assert len(front.unanswered()) == 2
     answers = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
@@ -203,7 +203,7 @@ def test_a_lost_grammar_that_cannot_be_had() -> None:
     assert_given_up(front, "key")
     assert isinstance(front.grammar_lost(GrammarLost("key", EPOCH), now=10.0), CompileReq)
     other = front.unanswered()[0]
-    assert front.compiled(CompileReply(other.id, EPOCH, "another"), 0.0) == []  # of other code
+    assert front.compiled(CompileReply(other.id, EPOCH, "another"), 0.0) == []  # made by other code
     assert_given_up(front, "key")
 
 
@@ -235,7 +235,7 @@ def test_samples_are_parked_together() -> None:
     front = make_front()
     question = asked(front, constrained(n=3, seed=5))
     assert (front.in_flight, front.tokens_in_flight) == (3, 15)
-    assert front.aborted(A, AbortReq("r", EPOCH)) is None  # the wire knows samples only
+    assert front.aborted(A, AbortReq("r", EPOCH)) is None  # each sample is aborted by its own rid
     assert front.aborted(A, AbortReq("r/1", EPOCH)) is None
     assert (front.in_flight, front.tokens_in_flight) == (2, 10)
     ((client, word),) = front.compiled(CompileReply(question.id, EPOCH, "key"), 0.0)
@@ -320,7 +320,7 @@ def test_a_compiler_that_does_not_answer() -> None:
 
 
 def test_a_compiler_that_is_heard_of_has_longer() -> None:
-    """Such as one that was killed, and killed again, and is there again."""
+    """For example one that was killed twice and is there again."""
     front = make_front()
     parked(front, constrained("1"), now=0.0)
     front.hear(20.0)
@@ -328,7 +328,7 @@ def test_a_compiler_that_is_heard_of_has_longer() -> None:
     assert front.expire(20.0 + SILENCE_S - 0.1) == []
     front.hear(45.0)
     assert front.expire(WAIT_S - 0.1) == []
-    assert list(refused_by(front.expire(WAIT_S))) == [(A, "1")]  # it has waited enough
+    assert list(refused_by(front.expire(WAIT_S))) == [(A, "1")]  # the longest wait is over
     assert list(refused_by(front.expire(45.0 + SILENCE_S))) == [(A, "2")]
 
 
@@ -352,7 +352,7 @@ def test_draining_lets_parked_requests_finish() -> None:
 
 
 def test_samples_and_a_request_of_their_rid_are_told_apart() -> None:
-    """A place is taken by each sample's own rid, so both may be parked."""
+    """Each sample takes a place under its own rid, so both may be parked."""
     front = make_front()
     several = asked(front, constrained("r", n=2))
     single = asked(front, constrained("r", "b"))
@@ -382,7 +382,7 @@ def part_rids(rid: str) -> list[str]:
 
 @given(ACTIONS)
 def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
-    """A model of the front in terms of sets: which samples are parked, which run, and for what."""
+    """Compared with a model of the front: the samples that are parked, by pattern, or running."""
     front, epoch, now = make_front(max_requests=4), EPOCH, 0.0
     parked: dict[str, str] = {}  # rid -> pattern
     waiting: dict[str, set[str]] = {}  # rid -> its samples that were not aborted
@@ -440,7 +440,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             waiting.clear()
             running.clear()
         unwanted = {q.id for p, q in questions.items() if p not in parked.values()}
-        # An epoch's end says it all: the compiler hears of nothing else then.
+        # The end of an epoch cancels everything, so the compiler gets no other message then.
         told = set() if kind == "reset" else unwanted
         assert {cancel.id for cancel in front.cancelled()} == told
         questions = {p: question for p, question in questions.items() if p in parked.values()}

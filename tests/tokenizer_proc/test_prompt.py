@@ -1,4 +1,4 @@
-"""Chats with tools as prompts: what is checked, and the word on opened reasoning."""
+"""Chats with tools as prompts: what is checked, and whether the prompt opens reasoning."""
 
 from dataclasses import replace
 from typing import Any

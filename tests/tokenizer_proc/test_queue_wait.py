@@ -34,7 +34,7 @@ PACE = Pace(EPOCH, prompt_token_s=0.1, request_s=2.0)
 
 
 def busy_front(limit_s: float = 5.0, waiting: int = 0, pace: Pace = PACE) -> DirectFront:
-    """With so many requests before the next. An expected wait of `limit_s` is just allowed."""
+    """A front with `waiting` requests. The longest expected wait that it allows is `limit_s`."""
     front = make_front(max_requests=100, max_queue_wait_s=limit_s * SLACK)
     for i in range(waiting):
         admitted(front, request(f"w{i}"))
@@ -52,7 +52,7 @@ def test_what_is_before_a_request_decides() -> None:
 
 
 def test_what_prompts_share_is_not_waited_for() -> None:
-    """A burst of questions about two documents in turn, of which the scheduler has said nothing."""
+    """A burst of questions about two documents in turn, not yet reported on by the scheduler."""
     wait = QueueWait(0.0)
     wait.update(Pace(EPOCH, prompt_token_s=1.0, free_places=30))
     for i in range(30):
@@ -163,7 +163,7 @@ def test_what_waits_to_be_read_counts() -> None:
 
 
 def test_unread_prompts_may_share_all_with_those_before_them() -> None:
-    """A burst of few-shot prompts, of which the first was read and the others were not."""
+    """A burst of few-shot prompts; only the first has been read."""
     front = busy_front(limit_s=5.0, pace=replace(PACE, free_places=50))
     shared = "an example for all of them. "  # 2.8 s
     admitted(front, request("first", text=shared + "1"))
@@ -187,14 +187,12 @@ def test_prompts_of_their_own_are_refused_when_they_have_been_read() -> None:
 
 def test_a_prompt_that_has_been_read_does_not_wait_for_itself() -> None:
     front = busy_front(limit_s=1.0, waiting=1)
-    front.dispatch.credit(
-        Credit(A, "w0", EPOCH)
-    )  # the scheduler has not told yet that it left the queue
+    front.dispatch.credit(Credit(A, "w0", EPOCH))  # not yet reported to have left the queue
     assert len(samples(front, request("n", text="x" * 50, sampling={"n": 20}))) == 20
 
 
 def test_a_flood_of_texts_counts_for_its_own_caller_only() -> None:
-    """Another's text has the turn after the first of the flood's: it does not wait for the rest."""
+    """Another caller's text comes after the first of the flood, and does not wait for the rest."""
     front = busy_front(limit_s=4.0, pace=Pace(EPOCH))
     for i in range(50):
         front.submit(A, request(f"u{i}"), now=0.0)

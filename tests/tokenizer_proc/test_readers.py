@@ -1,4 +1,4 @@
-"""Children that read texts: whatever a template or a tokenizer does, one piece fails."""
+"""Children that read texts: whatever a template or a tokenizer does, only its own piece fails."""
 
 import asyncio
 import dataclasses
@@ -28,7 +28,7 @@ from tokenizer_proc.scoring import ScoreReader
 from tokenizer_proc.turns import Piece, TextReq
 
 LOOPS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-ONE = "(messages | length)"  # which Jinja does not know before
+ONE = "(messages | length)"  # Jinja cannot compute it in advance
 CHAT = [ChatMessage("user", "hi")]
 
 
@@ -73,7 +73,7 @@ async def test_a_text_and_a_chat() -> None:
 
 
 def test_no_child_reads_off_tables_of_characters() -> None:
-    """They are there before it is forked."""
+    """The tables are made before it is forked."""
     tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
     for table in tables:
         table.cache_clear()
@@ -102,7 +102,7 @@ async def test_a_template_that_does_not_end(template: str) -> None:
     assert error.param == "messages" and "template" in error.message
     assert error.code in (BAD_REQUEST, INTERNAL)
     assert isinstance(first, ReadPrompt) and again == first
-    assert time.process_time() - started < 2  # this process does not do the work
+    assert time.process_time() - started < 2  # this process does not render it
 
 
 async def test_the_deadline_is_told() -> None:
@@ -138,7 +138,7 @@ async def test_what_ends_a_child_ends_one_piece(work: Callable[[TextReq], Readin
 
 
 def test_a_panic_of_the_library_is_an_error_of_its_request() -> None:
-    """Its patterns are given up after so many steps."""
+    """The library panics when a pattern takes too many steps."""
     encoder = tokenizers.Tokenizer(models.BPE(byte_level_alphabet(), []))
     pattern = pre_tokenizers.Split(Regex("(a+a+)+$"), "isolated")
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

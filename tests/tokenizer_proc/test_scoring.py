@@ -1,6 +1,6 @@
 """Scores at the front: the boundary rule, all-or-none admission, and limits by name.
 
-The model: one token per byte, but for the merges "ab", "abc" and "xy"; then <bos>, <eos>.
+The model has one token per byte, the merges "ab", "abc" and "xy", and <bos> and <eos>.
 """
 
 from typing import Any
@@ -114,20 +114,20 @@ def test_one_request_per_continuation() -> None:
     [
         # Shared beginnings count only if the prefix has them too.
         ("-", ["qr", "qs"], 1, [[45, 113, 114], [45, 113, 115]]),
-        # One that merges with the prefix's last token moves the start for all.
+        # If one merges with the prefix's last token, the start moves for all.
         ("-a", ["b", "q"], 1, [[45, AB], [45, 97, 113]]),
-        # All merge, and are alike up to there: the prefix itself is not.
+        # All merge into the same token, which the prefix does not have.
         ("-a", ["bq", "br"], 1, [[45, AB, 113], [45, AB, 114]]),
         # A merge over several of the prefix's tokens.
         ("-ab", ["c", "q"], 1, [[45, ABC], [45, AB, 113]]),
         # At the very beginning: position 0, which has no log-probability.
         ("x", ["y", "q"], 0, [[XY], [120, 113]]),
         ("", ["q", "xy"], 0, [[113], [XY]]),
-        # Within one character: é is two bytes, and so two tokens.
+        # They differ inside a character: é is two bytes, and so two tokens.
         ("-", ["é", "è"], 1, [[45, 0xC3, 0xA9], [45, 0xC3, 0xA8]]),
         # Merges within a continuation only.
         ("-q", ["abc", "ab"], 2, [[45, 113, ABC], [45, 113, AB]]),
-        # A continuation twice.
+        # The same continuation twice.
         ("-", ["q", "q"], 1, [[45, 113], [45, 113]]),
         # Special tokens written in the text.
         ("<eos>", ["<bos>", "q"], 1, [[EOS, BOS], [EOS, 113]]),
@@ -151,7 +151,7 @@ def test_bos_belongs_to_a_text_prefix_only() -> None:
 
 
 def test_ids_are_joined_as_they_are() -> None:
-    """Also where the same text would merge; and they can stand beside texts."""
+    """Even where their text would merge; ids and texts may be mixed."""
     front = make_front()
     answer = admitted(front, score("b", [98], [AB], input_ids=pack_ids([45, 97]), rid="ids"))
     assert sequences(answer) == [[45, 97, 98], [45, 97, 98], [45, 97, AB]]
@@ -186,7 +186,7 @@ def test_the_longest_common_prefix() -> None:
         (score("a", rid=""), "rid"),
         (score("a", rid="r" * 257), "rid"),
         (score("a", cache_salt="s" * 257), "cache_salt"),
-        (score(*["a"] * 9), "continuations"),  # more than the server ever takes at once
+        (score(*["a"] * 9), "continuations"),  # more than the server has places
     ],
 )
 def test_bad_requests_name_the_field(req: ScoreReq, param: str) -> None:
@@ -226,7 +226,7 @@ def test_tokens_in_all_are_bounded() -> None:
 
 
 def test_characters_in_all_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is encoded to find out."""
+    """They are counted without encoding anything."""
     monkeypatch.setattr(scoring, "MAX_SCORE_CHARS", 20)
     front = make_front()
     admitted(front, score("ab", "abc", text="12345 "))

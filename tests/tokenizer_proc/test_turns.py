@@ -1,4 +1,4 @@
-"""Callers take turns to have their texts read, within bounds; what is ended meanwhile."""
+"""Callers take turns to have their texts read, within bounds; requests that end meanwhile."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def piece(client: bytes, rid: str, tenant: str = "", text: str = "hello") -> Pie
 
 
 def in_turn(turns: Turns) -> list[str]:
-    """The rids of all that may be read, each read at once."""
+    """The rids of all that may be read, in order; each is read at once."""
     order = []
     while (taken := turns.take()) is not None:
         order.append(taken.req.rid)
@@ -68,7 +68,7 @@ def test_a_flood_delays_others_by_one_piece() -> None:
     for i in range(30):
         turns.add(piece(A, f"flood {i}"))
     first = turns.take()
-    assert first is not None and turns.take() is None  # one at a time of each caller
+    assert first is not None and turns.take() is None  # one at a time for each caller
     turns.add(piece(B, "b"))
     turns.add(piece(A, "other tenant", "t"))
     assert in_turn(turns) == ["b", "other tenant"]
@@ -104,7 +104,7 @@ def test_a_caller_cannot_fill_the_queue(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(RequestError, match="requests"):
         turns.check_room((b"c", ""), 1)
     turns.clear()
-    turns.check_room((A, ""), 1000)  # more than may wait: it fits an empty queue only
+    turns.check_room((A, ""), 1000)  # more than may wait: only an empty queue takes it
     assert len(turns) == 0
 
 

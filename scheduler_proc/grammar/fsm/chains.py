@@ -33,8 +33,8 @@ class Chains:
     """
 
     def __init__(self, dfa: ByteDFA) -> None:
-        """Raises GrammarError if singular states lead in a circle. Where every state can reach
-        acceptance none do: there is no way out of such a circle, and no accepting state in it."""
+        """Raises GrammarError if singular states lead in a circle. If every state can reach
+        acceptance, none do: such a circle has no way out, and no accepting state."""
         self.forced_byte = forced_byte(dfa)
         self.singular = np.flatnonzero(self.forced_byte >= 0)
         classes = dfa.byte_class[self.forced_byte[self.singular]]
@@ -88,7 +88,7 @@ class Chains:
 
     @property
     def num_states(self) -> int:
-        """States of the compressed automaton: all but the inside of chains."""
+        """States of the compressed automaton: all but those inside chains."""
         return self._dfa.num_states - len(self._inner)
 
     @property

@@ -153,7 +153,7 @@ def _spread(seeds: np.ndarray, edges: _Edges) -> np.ndarray:
 
 
 def _trie_of_other_tokens(vocabulary: TokenVocabulary) -> TokenTrie:
-    """The tokens with a byte that is no token of its own; the others are paths of single bytes."""
+    """The tokens with a byte that is not itself a token; the others are paths of single bytes."""
     single = bytes(np.flatnonzero(vocabulary.single_bytes).tolist())
     pairs = enumerate(vocabulary.token_bytes)
     return build_trie([(data, i) for i, data in pairs if data.translate(None, single)])

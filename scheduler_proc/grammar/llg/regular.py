@@ -20,7 +20,7 @@ def terminal(node: Node) -> str:
 
 def ends_itself(node: Node) -> bool:
     """Whether no match is the beginning of another: one terminal then loses nothing. False also if
-    the empty text matches, which is no terminal, and where finding out takes too many states."""
+    the empty text matches, which cannot be a terminal, or if finding out takes too many states."""
     try:
         dfa = compile_regex(regex(node), max_states=_MAX_STATES)
     except GrammarError:

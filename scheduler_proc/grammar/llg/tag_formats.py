@@ -122,7 +122,7 @@ class PlusFormat(_Format, tag="plus"):
 
 
 class RepeatFormat(_Format, tag="repeat"):
-    """The content `min` to `max` times; a `max` of -1 is no bound."""
+    """The content `min` to `max` times; a `max` of -1 means no bound."""
 
     content: "Format"
     min: Annotated[int, Meta(ge=0, le=MAX_REPEATS)]

@@ -151,8 +151,8 @@ class Normaliser(Unions):
         return self.union(needs, keywords.number)
 
     def _dependencies(self, keywords: Keywords) -> Shapes:
-        """A property is absent, or what depends on it holds. In a value that is no object nothing
-        depends on it, so that nothing counts as evaluated."""
+        """A property is absent, or what depends on it holds. In a value that is not an object
+        nothing depends on it, so nothing counts as evaluated."""
         shapes: Shapes = UNIVERSE
         for name, present, need in keywords.dependencies():
             absent = keywords.made({"properties": {name: False}})

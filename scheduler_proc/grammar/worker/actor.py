@@ -1,7 +1,7 @@
 """The compile worker: the process that turns constraints into artefacts. Sockets around
 `CompileService`, and the forked children that compile.
 
-It is no part of the ring's epoch: when it dies, the front asks again. It parses nothing of a
+It does not count for the ring's epoch: when it dies, the front asks again. It parses nothing of a
 constraint itself, so only its children meet what users write.
 """
 

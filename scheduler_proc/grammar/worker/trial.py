@@ -46,7 +46,7 @@ def check_affordable(compiled: CompiledGrammar, vocabulary: TokenVocabulary) -> 
 
 
 def _walk(grammar: Grammar, vocabulary: TokenVocabulary, random: np.random.Generator) -> None:
-    """Accept random tokens that are allowed, but EOS only where there is no other."""
+    """Accept random tokens that are allowed, but EOS only if there is no other."""
     row, no_eos = np.empty(vocabulary.mask_width, np.uint32), ~vocabulary.eos_mask
     for _ in range(_TOKENS):
         grammar.fill(row)

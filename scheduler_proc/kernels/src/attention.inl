@@ -4,16 +4,16 @@
 // softmax, weighted values; then chunks are folded left to right. Two kernels compute a chunk, and
 // give the same bits: `RowKernel` reads each key once for the few query rows of one token
 // (decoding; lanes run along the head), `BlockKernel` first gathers keys and values into scratch
-// for many rows (extending, shared prefixes; lanes run along the keys). For that the block kernel
-// adds a score's 16 partial sums as the tree of `sum_lanes`.
+// for many rows (extending, shared prefixes; lanes run along the keys). For this, the block kernel
+// adds a score's 16 partial sums in the order of `sum_lanes`.
 //
 // Chunked softmax and its merging: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
 #include "attention_fold.inl"
 
 namespace srt::SRT_ISA_NS {
 
-// Vectors of output columns, a divisor of V, that a value product of `rows` rows works on at once: its
-// sums and the values of a key stay in registers.
+// How many vectors of output columns, a divisor of V, a value product of `rows` rows takes at once,
+// so that its sums and the values of a key stay in registers.
 template <int V>
 constexpr int columns_at_once(int rows) {
   int columns = V <= 6 ? V : 4;
@@ -21,7 +21,7 @@ constexpr int columns_at_once(int rows) {
   return columns;
 }
 
-// ---- few rows: keys are read where they lie -----------------------------------------------------
+// ---- few rows: keys are read in place -----------------------------------------------------------
 
 template <class T, int V>
 struct RowKernel {
@@ -99,8 +99,8 @@ struct RowKernel {
     }
   }
 
-  // Memory is asked for kAhead keys before it is read: keys, then the chunk's values, then the next
-  // chunk's keys.
+  // Memory is prefetched kAhead keys before it is read: keys, then the chunk's values, then the
+  // next chunk's keys.
   static constexpr int kTile = 16, kAhead = 32;
 
   SRT_FLATTEN void chunk_scores(const View &view, const int32_t *slots, int lo, int n) {
@@ -120,7 +120,7 @@ struct RowKernel {
     }
   }
 
-  // `next`: how many keys of the next chunk will be read, their slots following these.
+  // `next`: how many keys of the next chunk will be read; their slots follow these.
   SRT_FLATTEN void chunk_values(const View &view, const int32_t *slots, int lo, int n, int next) {
     const T *values_pool = static_cast<const T *>(view.call.v_pool);
     const size_t ldo = record_floats(kDim);
@@ -143,7 +143,7 @@ struct RowKernel {
     }
   }
 
-  // One token: all chunks of the unit, head by head of each tile.
+  // One token: all chunks of the unit; within each tile, head by head.
   static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
     const Query &query = call.queries[unit.first_query];
     const int group = call.heads / call.kv_heads, heads = (unit.last_head - unit.first_head) * group;
@@ -194,7 +194,7 @@ template <class T, int V>
 struct BlockKernel {
   static constexpr int kDim = 16 * V;
   static constexpr int kTile = 64;  // keys gathered at once
-  static constexpr int kLeastValueRows = 3;  // of a value product, where there are so many
+  static constexpr int kLeastValueRows = 3;  // rows of a value product, if there are that many
   static constexpr int kValueRows =
       std::max(1, std::min(6, kValueRegisters / columns_at_once<V>(kLeastValueRows)));
 
@@ -322,16 +322,16 @@ struct BlockKernel {
                        to - from, s.records + row * record_floats(kDim) + 16 * column);
   }
 
-  // Values of keys [at, at + n) of the chunk, for rows in tiles of R and what is left in smaller ones.
-  // Row r reads those of [lower(r), limit(r)) alone, no others times zero: a value that is not finite
-  // harms nobody who may not see it.
+  // Adds the values of keys [at, at + n) of the chunk, for rows in tiles of R and, at the end, in
+  // smaller ones. Row r reads only keys [lower(r), limit(r)), not the others times zero: so a value
+  // that is not finite harms no row that may not see it.
   template <int R, class Lower, class Limit>
   static void all_values(int first, int rows, int n, const Scratch &s, int at, Lower lower,
                          Limit limit) {
     const auto within = [&](int key) { return std::max(0, std::min(n, key - at)); };
     int r = first;
     for (; r + R <= rows; r += R) {
-      // What all of R rows see: limits ascend, and so do lower ends.
+      // What all R rows see: limits ascend, and so do lower ends.
       int from = within(lower(r + R - 1)), to = from < n ? within(limit(r)) : n;
       if (from >= to) from = to = n;
       for (int i = r; R > 1 && i < r + R; i++)
@@ -389,7 +389,7 @@ struct BlockKernel {
                           size_t(kv * group + r % group) * kDim);
   }
 
-  // Take over a row's chunk: a chunk that the window hides altogether does not count.
+  // Fold in a row's record of a chunk, unless the window hides all of the chunk.
   SRT_INLINE void keep(const AttentionCall &call, const Query &query, int chunk, int head, int row,
                        const Scratch &s) {
     if (query.lower >= (chunk + 1) * kChunk) return;

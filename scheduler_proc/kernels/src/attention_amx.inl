@@ -4,8 +4,8 @@
 // Queries, keys, weights and values are rounded to bfloat16, sums are float32. A score is one chain
 // of products of tiles over groups of 32 dimensions, an output one over the chunk's groups of 32
 // keys, whichever kernel computes it: `TileRows` for one token and `TileBlocks` for many. Keys are
-// the left operand of both, in the order that they lie in; values are the right one of `TileRows`
-// and, transposed, the left one of `TileBlocks`. The product of two bfloat16 is exact in float32, so
+// the left operand of both, in the order of memory; values are the right one of `TileRows` and,
+// transposed, the left one of `TileBlocks`. The product of two bfloat16 is exact in float32, so
 // it does not matter which of them is on the left. A weight of zero adds nothing, so neither do
 // groups of keys that a row does not see.
 #include <cstring>
@@ -73,10 +73,10 @@ struct TileBlocks : TileAttention<V> {
   struct Chunk {
     const int32_t *slots;
     int index, base, n;
-    bool finite;  // all values
+    bool finite;  // whether all values are
   };
 
-  // What a tile's rows see of a chunk: keys [lower, upper) of row i, relative to it.
+  // What a tile's rows see of a chunk: row i sees its keys [lower, upper).
   struct Sight {
     I lower, upper;
     __mmask16 any, first;  // rows that see some of it, and rows whose first chunk it is
@@ -105,7 +105,7 @@ struct TileBlocks : TileAttention<V> {
     return sight;
   }
 
-  // The rows as the right operand; those that are missing are zero.
+  // The rows as the right operand; missing ones are zero.
   SRT_FLATTEN void read_queries(const View &view) {
     char *to = view.s.queries;
     for (int r = 0; r < view.rows; r += kTileRows)
@@ -123,7 +123,7 @@ struct TileBlocks : TileAttention<V> {
       }
   }
 
-  // Asks for the next chunk's keys and values, into the second level.
+  // Prefetches the next chunk's keys and values into the second-level cache.
   static void prefetch_rows(const View &view, const int32_t *slots, int count) {
     for (const f16 *pool : {view.pool(view.call.k_pool), view.pool(view.call.v_pool)})
       for (int i = 0; i < count; i++) {
@@ -132,7 +132,7 @@ struct TileBlocks : TileAttention<V> {
       }
   }
 
-  // A chunk's keys as the left operand. What lies where keys are missing is not looked at.
+  // A chunk's keys as the left operand. Places of missing keys are not written: no row sees them.
   SRT_FLATTEN void gather_keys(const View &view, const Chunk &chunk) {
     const f16 *pool = view.pool(view.call.k_pool);
     for (int key = 0; key < chunk.n; key++) {
@@ -176,7 +176,7 @@ struct TileBlocks : TileAttention<V> {
     return max(max(most[0], most[1]), max(most[2], most[3]));
   }
 
-  // Scores of a tile's rows to weights; returns their maxima.
+  // Turns the scores of a tile's rows into weights; returns the scores' maxima.
   template <bool kAll>
   SRT_FLATTEN F weigh_rows(const float *scores, int keys, const Sight &sight, char *weights) {
     const F top = maxima_of<kAll>(scores, keys, sight);
@@ -209,7 +209,7 @@ struct TileBlocks : TileAttention<V> {
     }
   }
 
-  // A tile's rows of `columns`, [count][kRecord].
+  // The `columns` of a tile as rows, [kTileRows][kRecord].
   SRT_FLATTEN void to_rows(const float *columns, float *rows) {
     for (int d = 0; d < kRecord; d += 16) {
       F r[16];
@@ -232,7 +232,7 @@ struct TileBlocks : TileAttention<V> {
                     rows + i * kRecord, kDim, true);
   }
 
-  // What the pair of tiles at `row` gets from a chunk.
+  // Adds a chunk to the results of the pair of tiles at `row`.
   static void pair_of_tiles(const View &view, const Chunk &chunk, int row) {
     const Scratch &s = view.s;
     const int last = std::min(view.rows, row + kPair), tiles = last - row > kTileRows ? 2 : 1;
@@ -262,8 +262,8 @@ struct TileBlocks : TileAttention<V> {
     const Operand weights{s.weights, kTileBytes, 2 * kTileBytes, 64};
     if (chunk.finite)
       return blocks_product(values, kColumnTiles, weights, tiles, steps, s.products, kPair);
-    // Zero times what is not finite would spoil rows that may not see it, so every row gets the
-    // values that it sees. Slow, and hardly ever needed.
+    // Zero times what is not finite would spoil rows that may not see it, so each row is multiplied
+    // with only the values that it sees. This is slow, and hardly ever needed.
     alignas(64) float products[kState];
     for (int i = 0; i < tiles * kTileRows && row + i < view.rows; i++) {
       const Query &query = view.query_of(row + i);
@@ -307,7 +307,7 @@ struct TileBlocks : TileAttention<V> {
     const int group = call.heads / call.kv_heads;
     const int rows = (unit.last_query - unit.first_query) * group;
     const Scratch s = carve(scratch, tile_rows(rows));
-    // The left operand's second row, where the right one has its second column.
+    // The column of ones (see TileAttention) is a row here, because values are transposed.
     for (int i = 0; i < kSteps; i++) {
       char *ones = s.values + i * kValueBytes + V * kTileBytes;
       std::memset(ones, 0, kTileBytes);

@@ -51,7 +51,7 @@ struct TileRows : TileAttention<V> {
     return view;
   }
 
-  // A kv head's heads as the right operand, sixteen at a time; those that are missing are zero.
+  // A kv head's heads as the right operand, sixteen at a time; missing ones are zero.
   SRT_FLATTEN void read_queries(const float *q, int group, char *to) {
     for (int h = 0; h < group; h += kTileRows)
       for (int g = 0; g < kGroups; g++, to += kTileBytes) {
@@ -64,9 +64,9 @@ struct TileRows : TileAttention<V> {
       }
   }
 
-  // Asks for the rows that the next pass will read, with all kv heads of the unit: one row for
-  // every `period_` keys that this pass reads of one head. Into the second level, for a pass takes
-  // longer than the first could keep them.
+  // Prefetches the rows that the next pass will read, with all kv heads of the unit: one row for
+  // every `period_` keys that this pass reads of one head. They go into the second-level cache,
+  // because a pass takes longer than the first could keep them.
   class Ahead {
    public:
     Ahead(const View &view, const void *pool, const int32_t *slots, int count)
@@ -96,7 +96,7 @@ struct TileRows : TileAttention<V> {
     int period_, wait_ = 0;
   };
 
-  // A pass over 32 keys or values at a time of one kv head after the other: block i of `all`.
+  // A pass over one kv head after the other, in `all` blocks of 32 keys or values.
   struct Pass {
     const View &view;
     const int32_t *slots;
@@ -217,8 +217,8 @@ struct TileRows : TileAttention<V> {
     }
   }
 
-  // A block is multiplied when the next one is made, and read when the one after that is: what has
-  // just been stored is slow to arrive.
+  // A block is multiplied when the next one has been staged, and its products are read when the one
+  // after that has been: what was stored only just now is slow to load.
   static void chunk_scores(const Pass &pass, Ahead ahead) {
     for (int i = 0; i < pass.all + 2; i++) {
       if (i < pass.all) stage_keys(pass, i, ahead);
@@ -228,7 +228,7 @@ struct TileRows : TileAttention<V> {
   }
 
   static void chunk_values(const Pass &pass, Ahead ahead) {
-    for (char *stage : pass.view.stages) Base::write_ones(stage);  // keys were there
+    for (char *stage : pass.view.stages) Base::write_ones(stage);  // over the keys that were there
     for (int i = 0; i <= pass.all; i++) {
       if (i < pass.all) stage_values(pass, i, ahead);
       if (i >= 1) multiply_values(pass, i - 1);

@@ -1,17 +1,17 @@
 // What every attention kernel does with a chunk of scores: its softmax, and folding its result into
-// what came before. All kernels of a level take these same steps in the same order.
+// those of earlier chunks. All kernels of a level take these same steps in the same order.
 #include <algorithm>
 
 #include "kernels.h"
 
 namespace srt::SRT_ISA_NS {
 
-// Of scores that do not count. Where none that counts is above it, what comes out is not a number.
+// The score of keys that do not count. If no key that counts has a higher one, the result is NaN.
 constexpr float kLowest = -__builtin_inff();
 
-// Softmax numerators of scores[lo, hi), zero elsewhere, to keep(i, numerators [16i, 16i + 16));
-// their maximum and sum. Scores come in units of log2 (the queries are scaled so), since powers of
-// two are the cheaper ones.
+// Passes the softmax numerators of scores[lo, hi), zero elsewhere, to keep(i, [16i, 16i + 16));
+// gives the scores' maximum and the numerators' sum. Scores are in units of log2 (the queries are
+// scaled for that), because powers of two are cheaper.
 template <class Keep>
 SRT_INLINE void softmax_chunk(const float *scores, int lo, int hi, float &maximum, float &total,
                               Keep keep) {
@@ -55,8 +55,8 @@ SRT_INLINE void finish_record(const float *state, int head_dim, float *out) {
   for (int i = 0; i < head_dim; i += 16) store(out + i, mul(load(state + i), inverse));
 }
 
-// Where a unit's result for (query, chunk, head) goes: a record among the partials, or folded into
-// a running state that `finish` writes out.
+// The record among the partials for (query, chunk, head). A query without partials has its chunks
+// folded into a running state instead, which finish_record writes out.
 SRT_INLINE float *partial_record(const AttentionCall &call, const Query &query, int chunk,
                                  int head) {
   const size_t record =

@@ -1,9 +1,9 @@
-// Attention planning: rows of many tokens in blocks of these, rows of few by request or split by
-// chunks, shared prefixes once for all short rows that read them.
+// Attention planning: rows of many tokens in blocks of tokens; rows of few tokens whole, or split
+// by chunks; shared prefixes once for all short rows that read them.
 //
-// Any cut into units gives the same bits (see kernels.h), so the plan only minds the time. Prefixes
+// Any cut into units gives the same bits (see kernels.h), so the plan affects only time. Prefixes
 // are found in the slots themselves: rows that list the same slots for a whole chunk read the same
-// keys, which is what the radix tree makes of a common prefix, at every depth of the tree.
+// keys. A common prefix gets the same slots from the radix tree, at every depth of it.
 #include "attention_plan.h"
 
 #include <algorithm>
@@ -13,21 +13,21 @@ namespace srt {
 
 namespace {
 
-// Tokens of a row that is short: more of them pay for gathering a chunk of keys by themselves.
+// A row of at most this many tokens is short. With more, it pays to gather its keys.
 constexpr int kFewTokens = 16;
-// What they may keep of chunks that others share or read, of a head and a token each (head_dim + 2
-// floats). Where that is more, rows of several tokens are treated as long ones.
+// Short rows keep a record (head_dim + 2 floats) of each token, head and chunk, if others share or
+// read the chunk. Beyond this many records, rows of several tokens are treated as long ones.
 constexpr int64_t kMaxRecords = 1 << 17;
-// A shared chunk is gathered once and then costs each token less than reading it alone. From how many
-// tokens on that pays is an estimate, not measured: it depends on how fast the caches are.
+// A shared chunk is gathered once and then costs each token less than reading it alone. That this
+// pays from so few tokens on is an estimate, not measured: it depends on the speed of the caches.
 constexpr int kMinSharing = 3;
 constexpr int kSharedChunks = 2;    // of one unit: small enough to balance the threads
 constexpr int kPiecesPerThread = 4;  // into which long contexts and many rows are split
-constexpr int kLeastRows = 96;       // of a unit of many: gathering keys costs all units the same
+constexpr int kLeastRows = 96;       // of a unit of many tokens: each unit gathers the keys
 
 // Relative costs, in keys x query rows: estimates, used to order units only.
 constexpr int kGatherRows = 12;  // gathering a chunk costs as much as this many rows of it
-constexpr int kRowFactor = 2;    // a key that is read where it lies costs this much more
+constexpr int kRowFactor = 2;    // a key that is read in place costs this many times as much
 
 int chunk_cost(int rows, bool is_block) {
   return is_block ? rows + kGatherRows : rows * kRowFactor;
@@ -38,7 +38,7 @@ int compare_chunk(const int32_t *a, const int32_t *b, int chunk) {
                      kChunk * sizeof(int32_t));
 }
 
-// Of a block kernel's unit: as many rows as may be, unless threads would have little to do.
+// Of a block kernel's unit: as many as allowed, unless threads would have little to do.
 int tokens_per_unit(const AttentionShape &shape, int tokens) {
   const int group = shape.heads / shape.kv_heads;
   const int wanted = tokens * shape.heads / (shape.threads * kPiecesPerThread);
@@ -93,7 +93,7 @@ void AttentionPlan::add_extend(const AttentionShape &shape, const int32_t *slots
   }
 }
 
-// Find what short rows [first, last), which have everything before `chunk` in common, go on sharing.
+// Find what short rows [first, last), which share everything before `chunk`, share after that.
 void AttentionPlan::share(const AttentionShape &shape, int first, int last, int chunk) {
   const auto whole = [&](const ShortRow &row) {  // for all its tokens
     return queries[row.first].limit >= (chunk + 1) * kChunk;
@@ -134,7 +134,7 @@ int AttentionPlan::common_chunks(int first, int last, int chunk) const {
 void AttentionPlan::keep_partials(const AttentionShape &shape, const ShortRow &row) {
   for (int i = row.first; i < row.last; i++) {
     Query &query = queries[i];
-    if (query.partials >= 0) return;  // as all of the row's
+    if (query.partials >= 0) return;  // the row has its records already
     query.partials = num_records;
     num_records += (last_chunk_of(query) - first_chunk_of(query)) * shape.heads;
     folds.push_back(i);
@@ -163,12 +163,12 @@ void AttentionPlan::add_shared(const AttentionShape &shape, int first, int last,
   }
 }
 
-// What every short row reads alone: whole requests, or pieces of them where there are few.
+// Units for what each short row reads alone: whole requests, or pieces if there are few requests.
 void AttentionPlan::add_short_rows(const AttentionShape &shape) {
   int total = 0;
   for (const ShortRow &row : short_rows_) total += last_chunk_of(queries[row.last - 1]) - row.own;
   const int piece = std::max(1, total / (shape.threads * kPiecesPerThread));
-  // So few units that some threads would have none: take the kv heads apart too.
+  // If there are so few chunks that some threads would get no unit, kv heads are split too.
   const int heads = total < 2 * shape.threads ? 1 : shape.kv_heads;
   for (const ShortRow &row : short_rows_) add_own(shape, row, piece, heads);
 }
@@ -179,7 +179,7 @@ void AttentionPlan::add_own(const AttentionShape &shape, const ShortRow &row, in
   for (int first = row.first; first < row.last; first += step) {
     const int last = std::min(row.last, first + step), end = last_chunk_of(queries[last - 1]);
     const int cost = chunk_cost((last - first) * shape.heads * heads / shape.kv_heads, last - first > 1);
-    // With a window, later tokens need not read what the first one does.
+    // With a window, later tokens do not read all that the first one does.
     const int begin = std::max(row.own, first_chunk_of(queries[first]));
     for (int c = begin; c < end; c += piece)
       for (int head = 0; head < shape.kv_heads; head += heads)

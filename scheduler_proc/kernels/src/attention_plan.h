@@ -6,19 +6,19 @@
 
 namespace srt {
 
-// What of a model the plan depends on.
+// What the plan depends on, besides the batch.
 struct AttentionShape {
   int heads, kv_heads, head_dim, window;
   int threads;
 };
 
 struct AttentionPlan {
-  std::vector<Query> queries;        // one per token, and one more for every shared chunk run
-  std::vector<AttentionUnit> units;  // dearest first
+  std::vector<Query> queries;        // one per token, and one more for each shared run of chunks
+  std::vector<AttentionUnit> units;  // most expensive first
   std::vector<int32_t> folds;        // queries whose partials are to be folded
   int num_records = 0;               // of partials
 
-  // Plan for `batch`; reuses the memory of the plan before.
+  // Plan for `batch`; reuses the memory of the last plan.
   void make(const AttentionShape &shape, const srt_batch &batch);
 
  private:

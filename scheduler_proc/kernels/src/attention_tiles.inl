@@ -64,8 +64,8 @@ SRT_INLINE void blocks_product(Operand a, int rows, Operand b, int columns, int 
 
 // ---- what both kernels share --------------------------------------------------------------------
 
-// Heads of 16 * V elements. Values have one more column tile, whose second column is all ones: it
-// sums the weights, just as they were rounded, to where a record has their sum.
+// Heads of 16 * V elements. Values have one more column tile, whose second column is all ones: its
+// products are the sum of the weights, as rounded, in the place that a record has for it.
 template <int V>
 struct TileAttention {
   static constexpr int kDim = 16 * V, kRecord = record_floats(kDim);
@@ -81,7 +81,7 @@ struct TileAttention {
     return to_bf16(load(x + 32 * g), 2 * g + 1 < V ? load(x + 32 * g + 16) : zero());
   }
 
-  // Rows of weights, which lie in the first half of their scores' place.
+  // Rows of weights, which take the first half of their scores' memory.
   static Operand weights_from(const float *row) {
     return {reinterpret_cast<const char *>(row), 4 * kTileRows * kChunk, 64, 4 * kChunk};
   }
@@ -93,8 +93,8 @@ struct TileAttention {
     for (int j = 0; j < 16; j++) _mm512_storeu_si512(values + V * kTileBytes + 64 * j, ones);
   }
 
-  // Values [t, t + 32) as the right operand. Those that are not among [from, to) are zero. `most`:
-  // the largest magnitude's bits so far. Calls each() for each of the 32.
+  // Values [t, t + 32) as the right operand; those outside [from, to) are zero. `most` are the bits
+  // of the largest magnitudes so far. Calls each() for each of the 32.
   template <class Each>
   SRT_INLINE void gather_values(const f16 *pool, size_t stride, const int32_t *slots, int t,
                                 int from, int to, char *out, I &most, Each each) {
@@ -117,8 +117,8 @@ struct TileAttention {
     }
   }
 
-  // Scores [lo, hi) of a row to weights, in place, zero elsewhere; returns the scores' maximum.
-  // Scores come in units of log2 (the queries are scaled so).
+  // Turns scores [lo, hi) of a row into weights, in place, zero elsewhere; returns their maximum.
+  // Scores are in units of log2 (the queries are scaled for that).
   SRT_FLATTEN float weigh(float *scores, int lo, int hi) {
     constexpr int kCount = kChunk / 16;
     F x[kCount];
@@ -140,7 +140,7 @@ struct TileAttention {
     return maximum;
   }
 
-  // Where the record of (query, head) in a chunk goes: see AttentionCall.
+  // Stores the record of (query, head) for a chunk, or folds it into `state`: see AttentionCall.
   SRT_INLINE void keep(const AttentionCall &call, const Query &query, int chunk, int head,
                        const float *record, float *state) {
     if (query.partials >= 0)

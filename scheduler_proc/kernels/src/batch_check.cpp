@@ -1,4 +1,4 @@
-// Bounds of everything that indexes memory. The scheduler plans correct batches; a defect in it
+// Checks of everything that indexes memory. The scheduler plans correct batches; a defect in it
 // must end as an error that names the field, not as a stray write.
 #include "batch_check.h"
 

@@ -47,7 +47,7 @@ bool has_avx512() {
 }
 
 #ifndef SRT_NO_AMX
-// The kernel saves and restores tiles only for processes that have asked for them.
+// Linux saves and restores tiles only for processes that have asked for them.
 bool tiles_permitted() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;

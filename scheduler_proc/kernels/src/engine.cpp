@@ -1,7 +1,7 @@
 // One step: embedding, layers, logits, sampling; every phase is shared among the threads.
 //
-// All threads run `forward` from top to bottom; what is shared between them lies in the phases of
-// thread_pool.h. For a row or two every thread normalises and quantises for itself: that takes less
+// All threads run `forward` from top to bottom; each phase of it (see thread_pool.h) is work that
+// they share. For a row or two, every thread normalises and quantises for itself: that takes less
 // time than a phase.
 #include "engine.h"
 

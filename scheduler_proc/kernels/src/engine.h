@@ -27,7 +27,7 @@ class Engine {
   int64_t growths() const { return growths_; }
 
  private:
-  // A linear layer's input, where each thread finds it.
+  // A linear layer's input, shared by all threads or one thread's own.
   struct Input {
     Buffer<float> normed;
     ActivationBuffer quantized;
@@ -53,7 +53,7 @@ class Engine {
                std::initializer_list<LinearTask> tasks, Phase phase);
   template <class Row>
   void each_row(Member &member, int rows, Row row);
-  // rows(first, last) for parts of [0, rows) that begin at multiples of `unit` and are no longer.
+  // Calls part(first, last) for parts of [0, rows): `unit` rows at a time, the last perhaps fewer.
   template <class Rows>
   void each_part(Member &member, int rows, int unit, Rows part);
   void tick(const Member &member, Phase phase);
@@ -71,7 +71,7 @@ class Engine {
   const std::vector<srt_layer> layers_;
   const Kernels &kernels_;
   ThreadPool pool_;
-  std::vector<int> windows_;          // the layers' different ones
+  std::vector<int> windows_;          // the distinct ones of the layers
   std::vector<AttentionPlan> plans_;  // of this step, one for each window
   const srt_batch *batch_ = nullptr;
   std::atomic<int> forbidden_{-1};  // a sample whose masks allow no token

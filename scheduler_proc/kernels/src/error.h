@@ -3,7 +3,7 @@
 
 namespace srt {
 
-// Remembers a printf-style text; returns -1, what failing calls return.
+// Remembers a printf-style text; returns -1, as failing calls do.
 __attribute__((format(printf, 1, 2))) int set_error(const char *format, ...);
 
 }  // namespace srt

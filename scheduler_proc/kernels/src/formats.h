@@ -47,9 +47,9 @@ constexpr bool is_quantized(int32_t format) { return format >= SRT_Q4; }
 constexpr int blocks_of(int n) { return (n + kBlock - 1) / kBlock; }
 constexpr int padded(int n) { return blocks_of(n) * kBlock; }
 
-// Where a code of a group in tiles is: this 32-bit word, and rotated left by so many bits. Fields of
-// four bits lie one bit up, where a word permutation takes its index from; fields of eight bits end
-// at the top of a float's mantissa, or eight bits below.
+// Where a code of a group in tiles is: its 32-bit word, and by how many bits it is rotated left
+// there. Fields of four bits are one bit higher than nibbles, where a word permutation takes its
+// index from; fields of eight bits end at the top of a float's mantissa, or eight bits below.
 struct TilePlace {
   int word, shift;
 };

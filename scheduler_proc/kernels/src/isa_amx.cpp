@@ -1,11 +1,11 @@
 // The amx level: linear layers of weights in tiles, and attention of such layers over a pool of
-// halves, on AMX's bfloat16 products; all else as avx512.
+// halves, on AMX's bfloat16 products; everything else is as in avx512.
 //
 // A group of weights, 16 channels x 32 inputs, is made one tile of bfloat16 and multiplied with
 // tiles of activations, 32 inputs x up to 16 rows. An output's sum stays in its tile from the first
 // group to the last: TDPBF16PS adds the even and the odd products of a group in two chains of fused
-// operations and their sum to what there was, for every row in the same way. So a row's result does
-// not depend on how many rows there are.
+// operations, and their sum to the sum so far, for every row in the same way. So a row's result
+// does not depend on how many rows there are.
 #include "linear_amx.inl"
 #include "attention_amx.inl"
 
@@ -38,8 +38,8 @@ static Kernels make_table() {
   return made;
 }
 
-// Made when a CPU that has the level asks for it: what is made while the library is loaded is made
-// on every CPU, with instructions of this level.
+// Made when a CPU that has the level asks for it: a global would be made while the library is
+// loaded, on every CPU, with instructions of this level.
 const Kernels &table() {
   static const Kernels made = make_table();
   return made;

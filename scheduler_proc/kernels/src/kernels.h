@@ -1,6 +1,6 @@
 // The table of kernels that each instruction-set level fills in; the engine calls nothing else.
 // A kernel works on one unit of a phase (a token, some channels, one attention task), large enough
-// that the indirect call does not show.
+// that the indirect call does not matter.
 #pragma once
 #include <cstddef>
 
@@ -22,13 +22,13 @@ struct Codes {
   const float *halves;  // [rows, k/16]: the same over each half of it; for SRT_Q6
 };
 
-// The largest code. Of 16 bits it has 127 in its high byte, so that the two bytes of a code fit signed
-// ones: high * 256 + low.
+// The largest code. One of 16 bits has at most 127 in its high byte, so that every code is two
+// signed bytes: high * 256 + low.
 template <class Code>
 constexpr int kLargestCode = sizeof(Code) == 1 ? 127 : 127 * 256;
 
-// Rows of activations as linear layers read them: quantised weights want bytes or words, float weights
-// want x, weights in tiles want tiles.
+// Rows of activations as linear layers read them: quantised weights need bytes or words, float
+// weights need x, weights in tiles need tiles.
 struct Activations {
   const float *x;  // [rows, k]
   Codes<int8_t> bytes;
@@ -54,9 +54,9 @@ constexpr size_t tiled_elements(size_t rows, size_t k) {
 
 enum class Output {
   kStore,
-  kAdd,      // onto y: the residual
+  kAdd,      // added to y, the residual
   kSiluMul,  // silu(x @ w[0].T) * (x @ w[1].T)
-  kSiluTiles,  // the same as the next layer's activations, from weights in tiles for such weights
+  kSiluTiles,  // the same as activations of the next layer; both have weights in tiles
 };
 constexpr bool is_gated(Output output) {
   return output == Output::kSiluMul || output == Output::kSiluTiles;
@@ -69,17 +69,17 @@ struct LinearTask {
   float *y;
   size_t ldy;
   Output output;
-  bf16 *tiles;  // kSiluTiles: what Activations has; not y
-  bool in_words;  // quantised weights meet x.words, not x.bytes
+  bf16 *tiles;  // kSiluTiles: the output, as in Activations, instead of y
+  bool in_words;  // quantised weights are multiplied with x.words, not x.bytes
 };
 
 // From this many rows on, quantised blocks are unpacked before use.
 constexpr int kUnpackRows = 13;
 
 constexpr size_t wide_block_bytes(int k) { return size_t(k / kGroup) * (512 + 128); }
-// Scratch memory per thread that `linear` needs for k inputs.
 // Bytes of a pair of channel blocks as matrix tiles, and of the tiles of their products.
 constexpr size_t tile_scratch_bytes(int k) { return size_t(k / kGroup) * 2 * 1024 + 4 * 1024; }
+// Scratch memory per thread that `linear` needs for k inputs.
 constexpr size_t linear_scratch_bytes(int k) {
   const size_t wide = 2 * wide_block_bytes(k), tiles = tile_scratch_bytes(k);
   return wide > tiles ? wide : tiles;
@@ -88,8 +88,8 @@ constexpr size_t linear_scratch_bytes(int k) {
 // ---- attention ----------------------------------------------------------------------------------
 
 // Keys are taken in chunks at absolute positions: softmax over a chunk, chunks folded in order.
-// Every kernel follows this one reduction, so that a token's result is the same bits however the
-// work was cut: decode or extend, shared or alone, with a cached prefix or without.
+// Every kernel follows this one reduction, so that a token's result has the same bits however the
+// work is cut: decode or extend, shared or alone, with a cached prefix or without.
 constexpr int kChunk = 128;
 
 // A token that attends, as the plan lists it. It sees keys [lower, limit).
@@ -110,9 +110,9 @@ struct AttentionUnit {
 
 struct AttentionCall {
   int32_t heads, kv_heads, head_dim, kv_format;
-  bool in_bfloat16;             // halves may be multiplied so, as the layer's weights are
+  bool in_bfloat16;             // halves may be multiplied in it, as the layer's weights are
   const void *k_pool, *v_pool;  // [slots, kv_heads, head_dim]
-  const float *q;               // [tokens, ldq], already times the attention scale and log2(e)
+  const float *q;               // [tokens, ldq], multiplied by the attention scale and log2(e)
   size_t ldq;
   float *out;  // [tokens, ldo]
   size_t ldo;
@@ -128,8 +128,8 @@ constexpr int record_floats(int head_dim) { return head_dim + 16; }
 constexpr int kUnitRows = 192;
 constexpr int first_chunk_of(const Query &query) { return query.lower / kChunk; }
 constexpr int last_chunk_of(const Query &query) { return (query.limit + kChunk - 1) / kChunk; }
-// Scratch memory per thread of `attend`: of what takes rows in tiles, in pairs of tiles, and of what
-// takes them otherwise.
+// Scratch memory per thread of `attend`: that of TileBlocks, which takes rows in pairs of tiles,
+// and that of any kernel.
 constexpr size_t tile_attention_floats(int rows, int head_dim) {
   const size_t pairs = (rows + 2 * kTileRows - 1) / (2 * kTileRows), pair = 2 * kTileRows;
   const size_t tile = 256, groups = (head_dim + kGroup - 1) / kGroup, columns = head_dim / 16 + 1;
@@ -155,14 +155,14 @@ struct Kernels {
   // first_row is a multiple of kTileRows.
   void (*linear)(const LinearTask &, int first_pair, int last_pair, int first_row, int last_row,
                  uint8_t *scratch);
-  // Whether this level serves weights of this format with 16-bit activations as fast as with eight.
+  // Whether weights of this format are as fast with 16-bit activations as with 8-bit ones.
   bool (*prefers_words)(int32_t format);
-  // `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` or `attend`
-  // calls `release` before it does something else than steps. Both are null at levels without tiles.
+  // `tile`: `count` rows of k inputs as a tile of `columns`. A thread that has called `linear` or
+  // `attend` calls `release` before it does anything but steps. Both are null without tiles.
   void (*tile)(const float *const *rows, int count, int k, int columns, bf16 *out);
   void (*release)();
 
-  // One token's row.
+  // These take one token's row.
   void (*rms_norm)(const float *x, const float *weight, int k, float eps, float *y);
   // `halves` may be null.
   void (*quantize)(const float *x, int k, int8_t *q, float *scale, float *sums, float *halves);
@@ -183,7 +183,7 @@ struct Kernels {
   void (*rank_top)(const float *logits, int vocab, int count, SampleScratch &, int32_t *ids);
 };
 
-// Whether weights of this format meet 16-bit activations, where `activation_bits` are wanted.
+// Whether weights of this format are multiplied with 16-bit activations, given `activation_bits`.
 inline bool in_words(const Kernels &kernels, int32_t activation_bits, int32_t format) {
   return activation_bits == 16 || (activation_bits == 0 && kernels.prefers_words(format));
 }

@@ -94,7 +94,7 @@ static void tile_of(int size, const LinearTask &task, int pair, const uint8_t *c
     tile_of<Kind, R - 1>(size, task, pair, w, row);
 }
 
-// All rows, in tiles as equal as can be.
+// All rows, in tiles as equal as possible.
 template <class Kind, int N>
 static void pair_of_blocks(const LinearTask &task, int pair, const uint8_t *const (&w)[N],
                            int first_row, int last_row) {
@@ -116,7 +116,7 @@ static void pair_of_blocks(const LinearTask &task, int pair, const uint8_t *cons
 
 namespace srt::SRT_ISA_NS {
 
-// For a gate and an up that could not be computed together.
+// For gate and up projections of different formats.
 static void silu_mul(float *gate, const float *up, int k) {
   for (int i = 0; i < k; i += 16) store(gate + i, mul(silu(load(gate + i)), load(up + i)));
 }

@@ -1,8 +1,8 @@
 // Linear layers over weights in tiles: y = (w @ x.T).T on AMX's bfloat16 products. See isa_amx.cpp.
 //
 // Weights are made bfloat16 as they are needed, once for all rows of a call, by one fused
-// multiplication and addition and a truncation. Scales are enlarged a little before, so that what
-// truncation takes away is given back on average: a weight is within 3/4 of a unit in the last
+// multiplication and addition and a truncation. Scales are enlarged a little first, to make up for
+// what truncation takes away on average: a weight is within 3/4 of a unit in the last
 // place of the file's.
 #include <algorithm>
 
@@ -16,8 +16,8 @@ namespace srt::amx {
 constexpr float kEnlarge = 1.f + 0x1.63p-9f;
 
 constexpr int kAhead = 8;   // groups, of prefetching
-constexpr int kLag = 1;     // groups, of the products behind the weights
-constexpr int kRecent = 4;  // groups that are kept where none is needed again
+constexpr int kLag = 1;     // groups by which the products follow the weights
+constexpr int kRecent = 4;  // groups that are kept if none is needed again
 
 // ---- groups of weights as tiles: [16 channels][32 inputs] ----------------------------------------
 
@@ -37,9 +37,9 @@ SRT_INLINE I upper_halves(F even, F odd) {
                                   _mm512_castps_si512(even), order);
 }
 
-// A group's scales as they are used, by channel. A channel's is broadcast by loading it: permuting a
-// register would take the unit that the codes need. They are made some groups ahead, because what
-// was stored just now is slow to load.
+// A group's scales as they are used, by channel. A channel's scale is broadcast by a load:
+// permuting a register would occupy the execution unit that the codes need. They are made some
+// groups ahead, because what was stored only just now is slow to load.
 struct Scales {
   alignas(64) float a[16], b[16], c[16];
 };
@@ -53,13 +53,13 @@ SRT_INLINE void scales_4(const uint8_t *from, Scales &to) {
 }
 
 // A channel's sixteen values are a table in the upper halves of a register, and one permutation of
-// words looks 32 codes up.
+// words looks up 32 codes.
 SRT_INLINE void dequantize_4(const uint8_t *codes, const Scales &scales, uint8_t *out) {
   const F values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   repeat<4>([&](auto four) {
     const I fields = load_bytes(codes + 64 * four);
-    // An index is twice the code, plus one for the upper half. That bit belongs to the code before,
-    // so every other code is looked up in a copy of its own.
+    // An index is twice the code, plus one for the upper half. In the word, that lowest bit belongs
+    // to the code before, so even and odd codes are looked up in separate copies.
     const I copies[2] = {_mm512_or_si512(fields, _mm512_set1_epi16(0x101)),
                          _mm512_or_si512(fields, _mm512_set1_epi16(0x1010))};
     repeat<4>([&](auto i) {
@@ -72,7 +72,7 @@ SRT_INLINE void dequantize_4(const uint8_t *codes, const Scales &scales, uint8_t
   });
 }
 
-// Eight-bit codes of one scale: w = a * (what the code's field is as a float) + b or c.
+// Eight-bit codes of one scale: w = a * (the code's field as a float) + b or c.
 SRT_INLINE void scales_8(const uint8_t *from, Scales &to) {
   const F d = mul(load(reinterpret_cast<const f16 *>(from)), set1(kEnlarge));
   store(to.a, d);
@@ -134,8 +134,8 @@ SRT_INLINE void dequantize(const uint8_t *codes, const Scales &scales, uint8_t *
 
 // ---- products of tiles --------------------------------------------------------------------------
 
-// One group: N channel blocks times T row tiles. `x` are the group's tiles of activations; if they
-// are `kPassing`, they should not push the weights out of the first level of the caches.
+// One group: N channel blocks times T row tiles. `x` are the group's tiles of activations; if
+// `kPassing`, they should not push the weights out of the first-level cache.
 template <int N, int T, bool kPassing>
 SRT_INLINE void multiply(const uint8_t *w, const bf16 *const (&x)[T], int stride) {
   SRT_TILE_LOAD(4, w, 64);
@@ -187,8 +187,8 @@ SRT_INLINE void write_row(const LinearTask &task, int pair, int row, const float
   write_tile(task, pair, size_t(row), acc);
 }
 
-// The products of one block of both matrices as activations of the next layer: channels are what
-// that takes for inputs, so nothing needs transposing.
+// The products of one block of both matrices as activations of the next layer: these
+// channels are its inputs, so nothing needs transposing.
 SRT_INLINE void write_activations(const LinearTask &task, int block, int row,
                                   const float *products) {
   const int columns = task.x.columns;
@@ -267,7 +267,7 @@ SRT_INLINE void prefetch_lines(const uint8_t *p) {
   for (int line = 0; line < kBytes; line += 64) prefetch(p + line);
 }
 
-// Makes the groups of a unit's weights tiles, in order.
+// Turns the groups of a unit's weights into tiles, in order.
 template <int32_t kFormat, int N>
 class Dequantizer {
  public:
@@ -306,8 +306,8 @@ class Dequantizer {
   Scales scales_[kRing][N];
 };
 
-// Row tiles from `row` on, T of them. The first time, weights are dequantised one group ahead of
-// the products, which run beside it; they are kept if there are more rows to come.
+// T row tiles from `row` on. The first time, weights are dequantised one group ahead of the
+// products; they are kept if more rows follow.
 template <int32_t kFormat, int N, int T, bool kFirst>
 SRT_FLATTEN void row_tiles(const Unit<N> &unit, int row, int last_row) {
   const Activations &input = unit.task.x;
@@ -388,8 +388,8 @@ static void linear(const LinearTask &task, int first, int last, int first_row, i
 
 // ---- activations --------------------------------------------------------------------------------
 
-// [count][k] floats as [k/2][columns][2], rounded to nearest even. What lies in columns that have
-// no row is whatever the last row has.
+// [count][k] floats as [k/2][columns][2], rounded to nearest even. Columns without a row
+// are copies of the last row.
 static void tile(const float *const *rows, int count, int k, int columns, bf16 *out) {
   const __mmask16 lanes = static_cast<__mmask16>((1u << columns) - 1);
   for (int i = 0; i < k; i += kGroup, out += kGroup * columns) {

@@ -11,7 +11,7 @@ struct Wide {
   SRT_INLINE void scales(const uint8_t *p, F &d, F &m) { Q4K::scales(p, d, m); }
 };
 
-// Exact sums of products with codes of activations; `total` makes one number of each.
+// Exact sums of products with codes of activations; `total` turns each into one number.
 template <class Code>
 struct DotSum {
   using Type = I;
@@ -23,7 +23,7 @@ struct DotSum<int16_t> {
   SRT_INLINE WideSum zero() { return wide_zero(); }
 };
 
-// Onto acc, the products of w and quad `quad` of the group.
+// acc plus the products of w and quad `quad` of the group.
 SRT_INLINE I dot_quad(I acc, B w, const int8_t *group, int quad) {
   return dot4(acc, w, group + 4 * quad);
 }
@@ -120,7 +120,7 @@ static void unpack_block(const uint8_t *from, int k, uint8_t *to) {
   }
 }
 
-// Activations of 16 bits cost two products of bytes where there would be one.
+// Activations of 16 bits take two products of bytes instead of one.
 static bool prefers_words(int32_t) { return false; }
 
 template <class Format, class Code, int N>

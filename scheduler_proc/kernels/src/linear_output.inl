@@ -1,4 +1,4 @@
-// What becomes of a linear layer's sums: bias, SiLU, residual; for every level's linear layers.
+// What is done with the sums of a linear layer, at every level: bias, SiLU, residual.
 #include "formats.h"
 #include "kernels.h"
 

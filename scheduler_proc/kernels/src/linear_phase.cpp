@@ -7,7 +7,7 @@ namespace srt {
 
 namespace {
 
-// Rows and inputs of a panel, whose activations stay in a core's cache while channels go by.
+// Rows and inputs of a panel, whose activations stay in a core's cache for all channels.
 constexpr int kPanelRows = 512, kPanelInputs = 256 * 1536;
 constexpr int kPiecesPerThread = 6;
 constexpr int kMaxPairs = 8;

@@ -1,5 +1,5 @@
 // Cuts linear layers into pieces for the threads of a pool: enough for every thread to get several,
-// none so small that taking it costs more than doing it.
+// but none so small that handing it out takes longer than computing it.
 #pragma once
 #include "kernels.h"
 #include "thread_pool.h"
@@ -23,7 +23,7 @@ class LinearPieces {
   int per_panel_ = 0;
 };
 
-// The tasks as one phase; `prepare` as in Member::share.
+// Runs the tasks as one phase; `prepare` as in Member::share.
 template <class Prepare>
 void linear_phase(ThreadPool::Member &member, const Kernels &kernels, const LinearTask *tasks,
                   int num_tasks, int rows, uint8_t *scratch, Prepare prepare) {

@@ -6,16 +6,16 @@
 // bits: 32 * 255 * 127 * 256 < 2^31. So a group's dot products are the integers that linear_dot.inl
 // computes, and the float arithmetic is the same.
 //
-// A group is unpacked once for up to kBlockRows rows, whose sums lie in memory from group to group:
-// registers hold the sums of 16 bits.
+// A group is unpacked once for up to kBlockRows rows, whose sums stay in memory from group to
+// group: the registers are needed for the sums of 16 bits.
 #include <algorithm>
 
 namespace srt::SRT_ISA_NS {
 
 // Rows that share the unpacking of a group: their activations stay in the L1 cache.
 constexpr int kBlockRows = 16;
-// Of prefetching for few rows, which memory holds up: a page, where the processor's own stops. Past the
-// end of the weights it does nothing.
+// How far ahead to prefetch for few rows, which wait for memory: a page, where the processor's own
+// prefetching stops. Past the end of the weights it does nothing.
 constexpr int kBytesAhead = 4096;
 
 // The activations of some rows, at one group.
@@ -62,7 +62,7 @@ struct Unpacked {
   }
 };
 
-// dot[r] = the group's dot products of row r. Planes hold four bits more each.
+// dot[r] = the group's dot products of row r. Each plane holds four more bits.
 template <class Quads, int P, int R>
 SRT_INLINE void dots_of_planes(const uint8_t *codes, const GroupRows<int8_t> &x, I (&dot)[R]) {
   W sums[R][P];
@@ -306,8 +306,8 @@ static void sums_of_block(const uint8_t *block, int k, const Codes<Code> &x, siz
     sums_of_block<Format, R - 1>(block, k, x, row, rows, sums);
 }
 
-// Codes of eight bits take two products of bytes as well, one for each plane of four bits, and those of
-// six bits are widened early: products of words cost no more. Codes of four bits take one.
+// Codes of eight bits take two products of bytes anyway, one per plane of four bits, and sums of
+// six-bit codes are widened early: products of words cost no more. Codes of four bits take one.
 static bool prefers_words(int32_t format) { return format == SRT_Q8 || format == SRT_Q6; }
 
 template <class Format, class Code, int N>

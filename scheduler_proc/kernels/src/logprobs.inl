@@ -3,7 +3,7 @@
 namespace srt::SRT_ISA_NS {
 namespace sampler {
 
-// In the order of the numbers: zeros are equal, NaN is below all.
+// Bits in the same order as the numbers: zeros are equal, NaN is below all.
 SRT_INLINE uint32_t ordered_bits(float x) {
   if (x != x) return 0;
   const uint32_t bits = bits_of(x + 0.f);
@@ -26,8 +26,8 @@ static void find_maxima(const Row &row, SampleScratch &scratch) {
   }
 }
 
-// At least `count` logits of a row without NaN are this large. -inf where the groups are too few
-// for more to be known.
+// A bound that at least `count` logits of a row without NaN reach; -inf if there are too few groups
+// to know a higher one.
 static float top_bound(const Row &row, int count, SampleScratch &scratch) {
   const bool by_tile = count <= row.tiles() / 2;
   const int groups = by_tile ? row.tiles() : row.tiles() * kSampleLanes;
@@ -58,7 +58,7 @@ static int collect_top(const Row &row, float bound, SampleScratch &scratch) {
 
 }  // namespace sampler
 
-// log softmax(logits) is then logprob(result, logit): NaN or -inf, as IEEE has it, where the row's
+// log softmax(logits) is logprob(result, logit); NaN or -inf, by the rules of IEEE, if the row's
 // maximum is not finite.
 static LogNormalizer log_normalizer(const float *logits, int vocab) {
   const sampler::Row row{logits, vocab, nullptr, nullptr, vocab};
@@ -73,8 +73,8 @@ static LogNormalizer log_normalizer(const float *logits, int vocab) {
   return {static_cast<double>(peak.value), std::log(total)};
 }
 
-// The ids of the `count` <= vocab largest logits, the largest first, of equals the lowest id;
-// tokens of NaN come last. Allocates nothing.
+// The ids of the `count` <= vocab largest logits, the largest first, among equals the lowest id;
+// tokens with NaN come last. Allocates nothing.
 static void rank_top(const float *logits, int vocab, int count, SampleScratch &scratch,
                      int32_t *ids) {
   using sampler::Key;

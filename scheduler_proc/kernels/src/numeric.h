@@ -5,7 +5,7 @@
 #include <utility>
 
 #define SRT_INLINE static inline __attribute__((always_inline))
-// Everything that the function calls becomes part of it, lambdas too.
+// Inlines everything that the function calls, lambdas too.
 #define SRT_FLATTEN static __attribute__((flatten))
 
 namespace srt {

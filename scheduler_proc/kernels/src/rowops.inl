@@ -14,15 +14,15 @@ static void rms_norm(const float *x, const float *weight, int k, float eps, floa
   for (int i = 0; i < k; i += 16) store(y + i, mul(mul(load(x + i), inverse), load(weight + i)));
 }
 
-// Groups with nothing larger are zeros: the largest code divided by it would overflow.
+// Groups without a larger magnitude become zeros: dividing the largest code by less may overflow.
 template <class Code>
 constexpr float kSmallest = sizeof(Code) == 1 ? 1e-36f : 1e-34f;
 
 SRT_INLINE I store_half(int8_t *group, int half, F x) { return store_int8(group + 16 * half, x); }
 SRT_INLINE I store_half(int16_t *group, int half, F x) { return store_int16(group, half, x); }
 
-// Symmetric codes in groups of 32, of eight bits as ggml's Q8_1: one outlier costs its own group only.
-// `halves` may be null. A NaN makes its group's scale NaN.
+// Symmetric codes in groups of 32, of eight bits as ggml's Q8_1: an outlier spoils only its own
+// group. `halves` may be null. A NaN makes its group's scale NaN.
 template <class Code>
 static void quantize(const float *x, int k, Code *q, float *scale, float *sums, float *halves) {
   constexpr float largest_code = kLargestCode<Code>;
@@ -64,8 +64,8 @@ static void scale(float *x, int k, float by) {
   for (int i = 0; i < k; i += 16) store(x + i, mul(load(x + i), set1(by)));
 }
 
-// What is too large for half precision becomes its largest number: an infinity in the pool would
-// spoil every token that is computed beside it.
+// Values too large for half precision become its largest number: an infinity in the pool would
+// spoil every token that sees it.
 static void store_kv(const float *x, int n, int kv_format, void *out) {
   for (int i = 0; i < n; i += 16) {
     if (kv_format == SRT_F16)

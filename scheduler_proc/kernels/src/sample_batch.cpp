@@ -7,8 +7,8 @@ namespace srt {
 
 namespace {
 
-// A row of logits as the batch adjusts it, for as long as this lives. Log-probabilities are of the
-// logits before and after.
+// Adjusts a row of logits as the batch asks, during its own lifetime only: log-probabilities are
+// those of the logits as given.
 class AdjustedLogits {
  public:
   AdjustedLogits(const srt_batch &batch, int row, float *logits, float *saved)
@@ -24,7 +24,7 @@ class AdjustedLogits {
       logit = (logit > 0 ? logit / repeat : logit * repeat) + batch.adjust_add[first + i];
     }
   }
-  // The last first: an id that is there twice gets its own logit back.
+  // The last one first, so that an id that is listed twice gets its original logit back.
   ~AdjustedLogits() {
     for (int i = count_; i-- > 0;) logits_[ids_[i]] = saved_[i];
   }

@@ -4,8 +4,8 @@
 
 namespace srt {
 
-// Draws sample `row` of the batch from its logits, with all the log-probabilities that are asked of
-// it. `logits` are the same afterwards. False if the row's masks allow no token.
+// Draws sample `row` of the batch from its logits, with all the log-probabilities that are wanted
+// for it. `logits` are unchanged afterwards. False if the row's masks allow no token.
 bool sample_batch_row(const Kernels &kernels, const srt_batch &batch, int row, float *logits,
                       int vocab, SampleScratch &scratch);
 

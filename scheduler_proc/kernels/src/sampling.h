@@ -1,5 +1,5 @@
-// What a caller of the sampler (sampling.inl, logprobs.inl) hands it: one row's parameters and
-// scratch memory; and what it gets of a row besides ids.
+// What callers of the sampler (sampling.inl, logprobs.inl) give it for a row: parameters and
+// scratch memory; and what they get besides ids.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace srt {
 
 struct SampleParams {
   float temperature, top_p, min_p;
-  float top_n_sigma;  // up to 0: off
+  float top_n_sigma;  // 0 or less: off
   int top_k;          // -1: off
   double uniform;     // in [0, 1): the row's random draw
   const int32_t *suppress;
@@ -18,7 +18,7 @@ struct SampleParams {
   const uint32_t *mask;  // [(vocab+31)/32] bit set: allowed; NULL: all are
 };
 
-// A row's log-probabilities are its logits less these two.
+// A row's log-probabilities are its logits minus these two.
 struct LogNormalizer {
   double peak, log_sum;
 };
@@ -31,7 +31,7 @@ SRT_INLINE float logprob(const LogNormalizer &norm, float logit) {
 // Rows are read in tiles of kSampleTile tokens; a tile has kSampleLanes interleaved lanes.
 constexpr int kSampleTile = 256;
 constexpr int kSampleLanes = 16;
-// With at most one token in this many allowed, the sampler works on a list of them.
+// If at most one token in this many is allowed, the sampler works on a list of the allowed ones.
 constexpr int kSampleSparsity = 16;
 
 // Pointers into memory of the caller, for one row at a time.
@@ -44,7 +44,7 @@ struct SampleScratch {
   float *values;       // [tokens/kSampleSparsity]
   int32_t *ids;        // [tokens/kSampleSparsity]
   uint32_t *words;     // [tokens/32]
-  float *saved;        // [tokens] adjusted logits as they were
+  float *saved;        // [tokens] original logits of adjusted ids
 };
 
 SRT_INLINE int sample_tiles(int vocab) { return (vocab + kSampleTile - 1) / kSampleTile; }

@@ -5,7 +5,7 @@
 // alone, and every float64 sum has a fixed order. In id order: a tile of 256 tokens is 16 lanes
 // (token i in lane i % 16), each summed in id order, then added as a tree; tiles follow each
 // other, and within the tile that holds the draw tokens are added one by one. In rank order:
-// while more than kSortedAtOnce ranks are open they are halved, a half adds up as four
+// while more than kSortedAtOnce ranks are open they are halved, a half is added up as four
 // interleaved sums, and the last piece's ranks are added one by one. Nothing is sorted that the
 // draw does not need, and tokens too light to be kept never reach the ranking.
 #include <algorithm>
@@ -25,9 +25,9 @@ constexpr int kSortedAtOnce = 128;
 struct Row {
   const float *values;
   int count;
-  const uint32_t *words;  // a bit per value, zero behind `count`; NULL: all are allowed
+  const uint32_t *words;  // a bit per value, zero after `count`; NULL: all are allowed
   const int32_t *ids;     // id of each value; NULL: its index
-  int vocab;              // of which these are some
+  int vocab;              // tokens in all, allowed or not
 
   int tiles() const { return sample_tiles(count); }
   bool allows(int i) const { return !words || (words[i / 32] >> (i % 32) & 1); }
@@ -49,7 +49,7 @@ SRT_INLINE Key make_key(float weight, int index) {
 
 // ---- which tokens are allowed -------------------------------------------------------------------
 
-// The mask less the suppressed ids, padded with zeros to whole tiles; returns how many are left.
+// The mask without the suppressed ids, padded with zeros to whole tiles; returns how many are left.
 static int merge_masks(int vocab, const SampleParams &params, uint32_t *words) {
   const int used = (vocab + 31) / 32, padded = sample_tiles(vocab) * (kSampleTile / 32);
   for (int i = 0; i < used; i++) words[i] = params.mask ? params.mask[i] : ~0u;
@@ -76,7 +76,7 @@ static Row gather(const float *logits, int vocab, int allowed, SampleScratch &sc
   return {scratch.values, allowed, nullptr, scratch.ids, vocab};
 }
 
-// Row with count 0 where nothing is allowed.
+// A row with count 0 if nothing is allowed.
 static Row allowed_row(const float *logits, int vocab, const SampleParams &params,
                        SampleScratch &scratch) {
   if (!params.mask && !params.num_suppress) return {logits, vocab, nullptr, nullptr, vocab};
@@ -87,7 +87,7 @@ static Row allowed_row(const float *logits, int vocab, const SampleParams &param
 
 // ---- passes over tiles --------------------------------------------------------------------------
 
-// Into `out` (which may be `values`), with -inf where the bit is not set.
+// Copies `values` to `out` (which may be the same), with -inf where the bit is not set.
 static void apply_mask(const float *values, const uint32_t *words, float *out) {
   uint32_t bits[32];
   for (int i = 0; i < 32; i++) bits[i] = 1u << i;
@@ -99,7 +99,7 @@ static void apply_mask(const float *values, const uint32_t *words, float *out) {
   }
 }
 
-// Tile `t` with -inf where nothing may be drawn, in place or in `buffer`; NULL if all of it is.
+// Tile `t` with -inf for tokens that may not be drawn, in place or in `buffer`; NULL if none may.
 static const float *read_tile(const Row &row, int t, float *buffer) {
   const float *values = row.values + t * kSampleTile;
   const int left = row.count - t * kSampleTile;
@@ -119,11 +119,11 @@ static const float *read_tile(const Row &row, int t, float *buffer) {
 
 struct Peak {
   float value;
-  int index;    // the lowest of the maximum; undefined unless finite
+  int index;    // the lowest with that value; undefined unless finite
   bool finite;  // the maximum is, and nothing is NaN
 };
 
-// In integers, where NaN is above every number whatever the order of a comparison's operands.
+// Compares integers, where NaN is above every number, whatever the order of the operands.
 static bool has_nan(const float *x) {
   int32_t most = 0;
   for (int i = 0; i < kSampleTile; i++) {
@@ -162,7 +162,7 @@ static Peak find_peak(const Row &row) {
   return {best, index, true};
 }
 
-// The argmax of what is finite: NaN below every finite value but above -inf.
+// The argmax of a row whose peak is not finite: NaN counts as -FLT_MAX, infinity as FLT_MAX.
 static int finite_argmax(const Row &row) {
   float best = -kInfinity;
   int index = -1;
@@ -199,7 +199,7 @@ static Row within_sigmas(const Row &row, float n, float top, SampleScratch &scra
   const double mean = sum_terms(row, [](double x) { return x; }) / count;
   const double squares = sum_terms(row, [=](double x) { return (x - mean) * (x - mean); });
   const double floor = top - static_cast<double>(n) * std::sqrt(squares / count);
-  // Rounding hides in which order the sums were added, so that a logit at the floor itself stays.
+  // Rounding hides the order in which sums were added, so that a logit at the floor itself stays.
   const float least = floor > -FLT_MAX ? static_cast<float>(floor) : -FLT_MAX;
   alignas(64) float buffer[kSampleTile];
   for (int t = 0; t < row.tiles(); t++) {
@@ -279,8 +279,8 @@ static int draw_unfiltered(double uniform, double total, const SampleScratch &sc
   return t * kSampleTile + last;
 }
 
-// The k-th largest of n groups' maxima, so that at least k weights are as large; 0 if k is 0 or
-// too near to n for that to exclude much. Uses scratch.keys.
+// The k-th largest of n groups' maxima, which at least k weights reach; 0 if k is 0, or so close to
+// n that this would exclude little. Uses scratch.keys.
 static float group_bound(const float *maxima, int n, int k, SampleScratch &scratch) {
   if (k < 1 || k > n / 2) return 0;
   Key *keys = static_cast<Key *>(scratch.keys);
@@ -289,14 +289,14 @@ static float group_bound(const float *maxima, int n, int k, SampleScratch &scrat
   return keys[k - 1].weight();
 }
 
-// At least k weights are this large.
+// A bound that at least k weights reach.
 static float rank_bound(const Row &row, int k, SampleScratch &scratch) {
   const int tiles = row.tiles();
   if (k <= tiles / 2) return group_bound(scratch.tile_max, tiles, k, scratch);
   return group_bound(scratch.lane_max, tiles * kSampleLanes, k, scratch);
 }
 
-// Lists every token that weighs at least `bound` (and anything at all); returns how many.
+// Lists every token that weighs at least `bound`, and not zero; returns how many.
 static int collect(const Row &row, float bound, SampleScratch &scratch) {
   Key *keys = static_cast<Key *>(scratch.keys);
   bound = bound < FLT_MIN ? FLT_MIN : bound;
@@ -331,11 +331,11 @@ static int collect_top_k(const Row &row, int k, SampleScratch &scratch) {
   return k;
 }
 
-// Lists a set of first ranks that holds what top-p and min-p keep. Guesses how many ranks that
-// takes before it looks at all that weigh enough to matter.
+// Lists the first ranks, among them all that top-p and min-p keep. Tries guesses of how many that
+// takes before it lists all tokens that weigh enough to matter.
 static int collect_nucleus(const Row &row, const SampleParams &params, double total,
                            SampleScratch &scratch) {
-  // All tokens lighter than this have less than 1 - top_p together.
+  // All tokens lighter than this, together, weigh less than 1 - top_p of the total.
   const float light = static_cast<float>((1. - params.top_p) * total / row.count) * .999f;
   const float floor = params.min_p > light ? params.min_p : light;
   const int groups[2] = {row.tiles(), row.tiles() * kSampleLanes};
@@ -349,8 +349,8 @@ static int collect_nucleus(const Row &row, const SampleParams &params, double to
   return collect(row, floor, scratch);
 }
 
-// The first rank at which `reached(cumulative weight)`; the last if none is. Reorders the keys so
-// that the ranks before it come before it.
+// The first rank at which `reached(cumulative weight)` is true, or else the last. Reorders the keys
+// so that the ranks before it come before it.
 template <class Reached>
 static int find_rank(Key *keys, int n, Reached reached) {
   int low = 0, high = n;
@@ -395,7 +395,7 @@ static int draw_filtered(const Row &row, const SampleParams &params, double tota
 
 static int draw(const Row &row, const SampleParams &params, Peak peak, SampleScratch &scratch) {
   const double total = weigh(row, peak.value, params.temperature, scratch);
-  // Out of range or NaN, they would leave nothing to draw from.
+  // Parameters that are NaN or out of range would leave nothing to draw from.
   if (!(total >= 1 && params.top_p > 0 && params.min_p <= 1)) return peak.index;
   if (limits_rank(params, row) || params.top_p < 1 || params.min_p > 0) {
     return draw_filtered(row, params, total, scratch);
@@ -413,7 +413,7 @@ static int sample_index(const Row &row, const SampleParams &params, SampleScratc
 
 }  // namespace sampler
 
-// A token id, or -1 where mask and suppression allow none. Keeps the logits; allocates nothing.
+// A token id, or -1 if mask and suppression allow none. Changes no logit; allocates nothing.
 static int32_t sample_row(const float *logits, int vocab, const SampleParams &params,
                           SampleScratch &scratch) {
   const sampler::Row row = sampler::allowed_row(logits, vocab, params, scratch);

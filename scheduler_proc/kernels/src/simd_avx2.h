@@ -22,7 +22,7 @@ struct B {
   __m256i lo, hi;  // bytes 0..31 and 32..63: those of I's lanes
 };
 
-// Register tiles that fit 16 registers, of which a vector takes two.
+// Register tiles that fit 16 registers; a vector takes two.
 constexpr int kVectorRegisters = 8;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 2;
@@ -52,7 +52,7 @@ SRT_INLINE void store(f16 *p, F x) {
   _mm_storeu_si128(out + 1, _mm256_cvtps_ph(x.hi, rounding));
 }
 
-// x itself, held in registers: the compiler would rather load an operand again for each use.
+// x, kept in registers: the compiler would otherwise load an operand again for each use.
 SRT_INLINE F in_register(F x) {
   asm("" : "+x"(x.lo), "+x"(x.hi));
   return x;
@@ -69,7 +69,7 @@ SRT_INLINE F fma(F a, F b, F c) {
 SRT_INLINE F fnma(F a, F b, F c) {
   return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-// Of min and max, the second operand if either is NaN.
+// min and max are the second operand if either is NaN.
 SRT_INLINE F min(F a, F b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 SRT_INLINE F max(F a, F b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
 SRT_INLINE F abs(F a) {
@@ -172,7 +172,7 @@ SRT_INLINE B low_nibbles(B x) {
 SRT_INLINE B high_nibbles(B x) {
   return low_nibbles({_mm256_srli_epi16(x.lo, 4), _mm256_srli_epi16(x.hi, 4)});
 }
-// Even and odd bytes of w as 16-bit numbers, each against its half of the four x.
+// Even and odd bytes of w as 16-bit numbers, each multiplied with its half of the four x.
 SRT_INLINE __m256i dot4_half(__m256i acc, __m256i w, __m256i x_even, __m256i x_odd) {
   const __m256i even = _mm256_and_si256(w, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(w, 8);
   const __m256i products =
@@ -207,7 +207,7 @@ SRT_INLINE Quad load_quad(const int8_t *x) {
 SRT_INLINE W multiply_pairs(B w, Quad x) {
   return {_mm256_maddubs_epi16(w.lo, x), _mm256_maddubs_epi16(w.hi, x)};
 }
-// The compiler would make trees of such sums, which keep far more products than there are registers.
+// The compiler would make trees of such sums, which need far more registers than there are.
 SRT_INLINE W add(W a, W b) {
   W sum = {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)};
   asm("" : "+x"(sum.lo), "+x"(sum.hi));
@@ -235,15 +235,15 @@ SRT_INLINE Pair load_pair(const int16_t *x) {
   __builtin_memcpy(&pair, x, 4);
   return _mm256_set1_epi32(pair);
 }
-// acc + w[2i] * x[2i] + w[2i + 1] * x[2i + 1], exactly. As of sums of 16 bits, no trees of them.
+// acc + w[2i] * x[2i] + w[2i + 1] * x[2i + 1], exactly. No trees of sums, as in `add`.
 SRT_INLINE I add_products(I acc, W w, Pair x) {
   I sum = {_mm256_add_epi32(acc.lo, _mm256_madd_epi16(w.lo, x)),
            _mm256_add_epi32(acc.hi, _mm256_madd_epi16(w.hi, x))};
   asm("" : "+x"(sum.lo), "+x"(sum.hi));
   return sum;
 }
-// p itself, in a way that what was read through it before is loaded again: the compiler would rather
-// keep it for the next round of a loop, in registers that it has not got.
+// p, but what was read through it before is loaded again: the compiler would otherwise keep it for
+// the next round of a loop, in registers that it does not have.
 SRT_INLINE const uint8_t *reloaded(const uint8_t *p) {
   asm volatile("" : "+r"(p) : : "memory");
   return p;
@@ -265,8 +265,8 @@ SRT_INLINE I store_int8(int8_t *p, F x) {
   _mm_storeu_si128(reinterpret_cast<__m128i *>(p), bytes);
   return rounded;
 }
-// Rounds to nearest-even codes (|x| <= 127 * 256) and stores half `half` of a group of 32, each quad's
-// codes as 0, 2, 1, 3: as even_bytes and odd_bytes give the weights. Returns the rounded lanes.
+// Rounds to nearest-even codes (|x| <= 127 * 256) and stores half `half` of a group of 32: each
+// quad's codes as 0, 2, 1, 3, like even_bytes and odd_bytes. Returns the rounded lanes.
 SRT_INLINE I store_int16(int16_t *group, int half, F x) {
   const I rounded = rounded_lanes(x);
   const __m256i words =
@@ -292,7 +292,7 @@ SRT_INLINE F fold_pairs(F a, F b) {
   return {_mm256_add_ps(_mm256_unpacklo_ps(a.lo, b.lo), _mm256_unpackhi_ps(a.lo, b.lo)),
           _mm256_add_ps(_mm256_unpacklo_ps(a.hi, b.hi), _mm256_unpackhi_ps(a.hi, b.hi))};
 }
-// a's four quarters added to one in the low half of the result, b's in the high half.
+// The sum of a's four quarters in the low half of the result, that of b's in the high half.
 SRT_INLINE __m256 fold_quarters(F a, F b) {
   const __m256 lo = _mm256_add_ps(_mm256_permute2f128_ps(a.lo, b.lo, 0x20),
                                   _mm256_permute2f128_ps(a.lo, b.lo, 0x31));

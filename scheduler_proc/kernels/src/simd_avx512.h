@@ -37,8 +37,8 @@ SRT_INLINE void store(f16 *p, F x) {
                       _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
-// x itself, held in a register: the compiler would rather load an operand again for each use, and
-// loads are what runs out first in a kernel of multiplications.
+// x, kept in a register: the compiler would otherwise load an operand again for each use, and loads
+// are what limits a kernel of multiplications first.
 SRT_INLINE F in_register(F x) {
   asm("" : "+v"(x));
   return x;
@@ -52,7 +52,7 @@ SRT_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 SRT_INLINE F div(F a, F b) { return _mm512_div_ps(a, b); }
 SRT_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 SRT_INLINE F fnma(F a, F b, F c) { return _mm512_fnmadd_ps(a, b, c); }
-// Of min and max, the second operand if either is NaN.
+// min and max are the second operand if either is NaN.
 SRT_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
 SRT_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }
 SRT_INLINE F abs(F a) { return _mm512_abs_ps(a); }

@@ -73,7 +73,7 @@ SRT_INLINE F fma(F a, F b, F c) {
 SRT_INLINE F fnma(F a, F b, F c) {
   return each_lane([&](int i) { return c.v[i] - a.v[i] * b.v[i]; });
 }
-// Of min and max, the second operand if either is NaN.
+// min and max are the second operand if either is NaN.
 SRT_INLINE F min(F a, F b) {
   return each_lane([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -102,7 +102,7 @@ SRT_INLINE float largest(F x) {
   return out;
 }
 
-// Adding this puts an |x| < 2^22, rounded to nearest even, into the low bits of the sum.
+// x + this, for |x| < 2^22, has x, rounded to nearest even, in its low bits.
 constexpr float kRounder = 0x1.8p23f;
 SRT_INLINE int32_t nearest_int(float x) {
   return static_cast<int32_t>(bits_of(x + kRounder) - bits_of(kRounder));

@@ -1,4 +1,4 @@
-/* The C ABI of the native kernels: the only thing that Python sees of them.
+/* The C ABI of the native kernels: the only part that Python uses.
  *
  * A plain C header without torch or C++ types. All arrays are contiguous and row-major unless a
  * stride is given; the caller owns every array and keeps it alive as long as the engine or the
@@ -27,7 +27,7 @@ typedef enum {
   SRT_Q4K = 4,  /* the same with float d and m: Q4_K                                 */
   SRT_Q8 = 5,   /* groups of 32: w = d*q, q in -128..127, half d: Q8_0               */
   SRT_Q6 = 6,   /* groups of 16: w = d*q, q in -32..31, float d: Q6_K                */
-  /* The same in the order that levels with matrix tiles read; only these compute with them. */
+  /* The same, in the order that levels with matrix tiles read; only they compute with these. */
   SRT_Q4_TILES = 7,
   SRT_Q4K_TILES = 8,
   SRT_Q8_TILES = 9,
@@ -67,7 +67,7 @@ typedef struct {
   int32_t num_layers, hidden, heads, kv_heads, head_dim, intermediate, vocab;
   int32_t num_slots;
   int32_t kv_format; /* SRT_F16 or SRT_F32 */
-  /* Of activations that meet quantised weights which are not in tiles: 8 or 16, or 0 for what the level
+  /* For activations multiplied with quantised weights outside tiles: 8, 16, or 0 for what the level
    * computes best with, which may differ between formats. */
   int32_t activation_bits;
   float rms_eps;
@@ -88,7 +88,7 @@ typedef struct {
   const int32_t *kv_indices;
   const int32_t *sample_tokens; /* [S] index into [0, T) */
   const float *temperature, *top_p, *min_p; /* [S] */
-  const float *top_n_sigma;                 /* [S], up to 0: off */
+  const float *top_n_sigma;                 /* [S], 0 or less: off */
   const int32_t *top_k;                     /* [S], -1: off */
   const double *uniform;                    /* [S] in [0, 1) */
   const uint8_t *want_logprob;              /* [S] */
@@ -96,14 +96,14 @@ typedef struct {
   const int32_t *suppress_ids;              /* ids that the sample must not be; others ignored */
   const int32_t *mask_rows;                 /* [S] row of `masks`, -1: none; or NULL */
   const uint32_t *masks;                    /* [*, (vocab+31)/32] bit set: allowed */
-  /* Logits of sample s that change before it is drawn: of adjust_ids[adjust_indptr[s] ..
-   * adjust_indptr[s+1]), which are distinct, what is positive is divided by adjust_repeat and the
-   * rest multiplied by it, then adjust_add is added. adjust_indptr [S+1] or NULL. */
+  /* Logits of sample s that change before it is drawn: those of adjust_ids[adjust_indptr[s] ..
+   * adjust_indptr[s+1]), which are distinct. Positive ones are divided by adjust_repeat, others are
+   * multiplied by it, then adjust_add is added. adjust_indptr [S+1] or NULL. */
   const int32_t *adjust_indptr, *adjust_ids;
   const float *adjust_repeat, *adjust_add; /* finite, adjust_repeat above 0 */
   const int32_t *logprob_tokens, *logprob_targets; /* [L] */
-  /* More log-probabilities at sample detail_rows[d], or from S on at prompt log-probability
-   * detail_rows[d] - S: of as many most likely tokens as top_indptr has room for, and of
+  /* More log-probabilities at sample detail_rows[d] or, from S on, at prompt log-probability
+   * detail_rows[d] - S: of the likeliest tokens, as many as top_indptr has room for, and of
    * detail_ids[detail_indptr[d] .. detail_indptr[d+1]). */
   const int32_t *detail_rows;               /* [D] ascending */
   const int32_t *top_indptr, *detail_indptr; /* [D+1] */
@@ -112,7 +112,7 @@ typedef struct {
   int32_t *next_ids;      /* out [S] */
   float *logprobs;        /* out [S], NaN where not wanted */
   float *prompt_logprobs; /* out [L] */
-  int32_t *top_ids;       /* out [top_indptr[D]] the likeliest first, of equals the lowest id */
+  int32_t *top_ids;       /* out [top_indptr[D]] the likeliest first, among equals the lowest id */
   float *top_logprobs;    /* out [top_indptr[D]] */
   float *id_logprobs;     /* out [detail_indptr[D]] */
 } srt_batch;
@@ -133,8 +133,8 @@ SRT_EXPORT int32_t srt_isa_has_tiles(const char *name);
 /* ---- weights ---- */
 SRT_EXPORT size_t srt_packed_bytes(int32_t format, int32_t n, int32_t k);
 /* Pack rows of a source encoding. `row_order` [n] (or NULL) gives the source row of each output.
- * Quantised sources keep their values exactly in their own format, in tiles or not; F32, F16 and BF16 can be kept,
- * made SRT_F32 or quantised to SRT_Q8 or SRT_Q4; every source can be dequantised to SRT_F32. */
+ * A quantised source keeps its values exactly in its own format, in tiles or not; F32, F16 and BF16
+ * can be kept, or quantised to SRT_Q8 or SRT_Q4; every source can become SRT_F32. */
 SRT_EXPORT int32_t srt_pack(int32_t source, const void *src, int32_t n, int32_t k,
                             const int32_t *row_order, int32_t format, void *out);
 /* Row `row` of a packed matrix as k floats. */
@@ -145,9 +145,9 @@ SRT_EXPORT int32_t srt_unpack_row(const srt_matrix *matrix, int32_t row, float *
  * caller's. `isa` is a level's name or NULL for srt_isa(). NULL on error. */
 SRT_EXPORT srt_engine *srt_engine_create(const srt_model *model, int32_t threads, const char *isa);
 SRT_EXPORT void srt_engine_destroy(srt_engine *engine);
-/* Run one step. From one thread at a time. */
+/* Run one step; from one thread at a time. */
 SRT_EXPORT int32_t srt_engine_step(srt_engine *engine, const srt_batch *batch);
-/* Seconds spent per phase since the last call, as thread 0 saw them: [SRT_NUM_PHASES]. */
+/* Seconds per phase since the last call, as thread 0 saw them: [SRT_NUM_PHASES]. */
 #define SRT_NUM_PHASES 12
 SRT_EXPORT void srt_engine_profile(srt_engine *engine, double *seconds);
 SRT_EXPORT const char *srt_phase_name(int32_t phase);
@@ -176,7 +176,7 @@ typedef struct {
 } srt_dfa;
 
 /* The tokens that the automaton can read from `state`: mask [(vocab+31)/32], bit set: readable.
- * Indices outside the tables are an error, never an access. */
+ * Indices outside the tables are an error, and are never read. */
 SRT_EXPORT int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int32_t state,
                                   uint32_t *mask);
 
@@ -193,7 +193,7 @@ SRT_EXPORT int32_t srt_op_linear(srt_pool *pool, const srt_matrix *w, const floa
 SRT_EXPORT int32_t srt_op_gate_up(srt_pool *pool, const srt_matrix *gate, const srt_matrix *up,
                                   const float *x, int32_t m, float *y);
 /* q [T, heads, head_dim] attends causally to the pools: out [T, heads, head_dim]. Of the layer's
- * weights only the format of q counts: with one in tiles attention is as in such a layer. */
+ * weights only the format of q matters: if it is in tiles, attention is as in such a layer. */
 SRT_EXPORT int32_t srt_op_attention(srt_pool *pool, const srt_model *model, const srt_layer *layer,
                                     const srt_batch *batch, const float *q, float *out);
 /* x [m, k] -> y [m, k]: x / rms(x) * weight */
@@ -203,11 +203,11 @@ SRT_EXPORT int32_t srt_op_rms_norm(srt_pool *pool, const float *x, const float *
 SRT_EXPORT int32_t srt_op_rope(srt_pool *pool, float *x, const int32_t *positions,
                                const float *freqs, int32_t m, int32_t heads, int32_t head_dim);
 /* The batch's num_samples rows of logits [S, vocab] -> next_ids, logprobs, and details of samples.
- * Adjusted logits are changed while the call runs and then put back. */
+ * Adjusted logits are changed while the call runs and then restored. */
 SRT_EXPORT int32_t srt_op_sample(srt_pool *pool, float *logits, int32_t vocab,
                                  const srt_batch *batch);
-/* Read `bytes` of `data` (whole blocks of 512) once with all threads, for measuring bandwidth; a
- * checksum. */
+/* Read `bytes` of `data` (whole blocks of 512) once with all threads, to measure bandwidth;
+ * returns a checksum. */
 SRT_EXPORT uint64_t srt_op_read(srt_pool *pool, const void *data, size_t bytes);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread &thread : threads_) thread.join();
 }
 
-// Nobody is in a job when it begins, so the phases can be set to their start.
+// No thread is in a job when it begins, so the phases can be reset.
 void ThreadPool::run(Body body, void *argument, int max_phases) {
   if (max_phases > num_phases_) {
     phases_ = std::make_unique<Phase[]>(max_phases);
@@ -40,8 +40,8 @@ void ThreadPool::run(Body body, void *argument, int max_phases) {
   }
   Member caller(*this, 0);
   body(argument, caller);
-  // Of a thread that comes now and this one, the second to act sees what the first did: either the
-  // thread finds the job closed, or this finds the thread in it.
+  // A thread may join at this moment. Whichever of both acts second sees what the other did: either
+  // that thread finds the job closed, or this one finds it in the job.
   open_.store(false);
   spin_while([this] { return joined_.load() > 0; });
 }

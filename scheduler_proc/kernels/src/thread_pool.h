@@ -1,11 +1,11 @@
 // A pool of threads that run one job together, phase by phase.
 //
-// The caller is thread 0. A phase's work is handed out in pieces through a counter, and the phase is
-// over when all its pieces are done, not when all threads have come by: on a machine whose cores are
-// shared with other processes a thread may be away for longer than a phase takes. The others do its
-// share meanwhile, and it goes on from whatever phase they have reached. Nobody waits for a thread
-// that holds no piece. Waiting threads spin for a while and then yield: a step has hundreds of
-// phases of a few microseconds.
+// The caller is thread 0. A phase's work is handed out in pieces through a counter, and the phase
+// is over when all its pieces are done, not when all threads have taken part: on a machine whose
+// cores are shared with other processes a thread may be away for longer than a phase takes. The
+// others do its share meanwhile, and it goes on from whatever phase they have reached. No thread
+// waits for one that holds no piece. Waiting threads spin for a while and then yield: a step has
+// hundreds of phases of a few microseconds.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -66,7 +66,7 @@ class ThreadPool {
 
   int size() const { return size_; }
 
-  // Run body(member) on every thread that comes in time; returns when all phases (at most
+  // Run body(member) on every thread that joins in time; returns when all phases (at most
   // `max_phases`) are over and no thread is in the body any more.
   template <class Body>
   void run(Body &body, int max_phases) {

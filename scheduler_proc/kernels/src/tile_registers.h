@@ -30,13 +30,13 @@ extern "C" void __tsan_read_range(void *begin, unsigned long size);
 extern "C" void __tsan_write_range(void *begin, unsigned long size);
 #endif
 
-// Registers are named by literals: the instruction has them in its text.
+// Registers are given as literals: they are part of the instruction.
 #define SRT_TILE_LOAD(tile, from, stride)                      \
   do {                                                         \
     srt::amx::note_access<false>(tile, from, stride);          \
     _tile_loadd(tile, from, stride);                           \
   } while (0)
-// For what passes through the caches while other things should stay in the first level.
+// For data that should not push other data out of the first-level cache.
 #define SRT_TILE_LOAD_PASSING(tile, from, stride)              \
   do {                                                         \
     srt::amx::note_access<false>(tile, from, stride);          \
@@ -59,13 +59,13 @@ struct alignas(64) Configuration {
 };
 
 struct TileState {
-  int configured = 0;  // the number of what this thread's tiles are for; 0: nothing
+  int configured = 0;  // the number of this thread's configuration; 0: none
   Configuration as;
 };
 
 static thread_local TileState tile_state;
 
-// Tell the compiler and sanitizers of the rows that a load or store of register `tile` touches.
+// Report to the compiler and sanitizers the rows that a load or store of register `tile` touches.
 template <bool kIsStore>
 SRT_INLINE void note_access([[maybe_unused]] int tile, [[maybe_unused]] const void *at,
                             [[maybe_unused]] ptrdiff_t stride) {
@@ -74,7 +74,7 @@ SRT_INLINE void note_access([[maybe_unused]] int tile, [[maybe_unused]] const vo
   for (int row = 0; row < as.rows[tile]; row++) {
     char *begin = const_cast<char *>(static_cast<const char *>(at)) + row * stride;
 #if defined(SRT_ADDRESS_SANITIZER)
-    // Reading what is poisoned makes the report.
+    // Reading a poisoned byte makes the sanitizer report it.
     if (void *bad = __asan_region_is_poisoned(begin, as.row_bytes[tile]))
       static_cast<void>(*static_cast<volatile char *>(bad));
 #else

@@ -8,9 +8,9 @@ namespace srt::amx {
 
 using namespace avx512;
 
-constexpr int kOnes = 0x3f803f80;  // twice 1 in bfloat16
+constexpr int kOnes = 0x3f803f80;  // two ones in bfloat16
 
-// Rounded to nearest even: a's, then b's.
+// Rounds to nearest even: a's lanes, then b's.
 SRT_INLINE I to_bf16(F a, F b) {
   const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
   return reinterpret_cast<const I &>(both);
@@ -30,7 +30,7 @@ SRT_INLINE void store_transposed(char *to, F (&rows)[16]) {
   for (int i = 0; i < 16; i++) _mm512_storeu_ps(to + 64 * i, rows[i]);
 }
 
-// 2^x within 1.1e-4 of it, for what is then rounded to bfloat16; 0 far below.
+// 2^x to within a factor of 1 +- 1.1e-4, which is then rounded to bfloat16; 0 for x far below 0.
 SRT_INLINE F rough_exp2(F x) {
   const F n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT), f = sub(x, n);
   F p = set1(.05500893f);

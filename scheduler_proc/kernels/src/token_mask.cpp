@@ -1,8 +1,8 @@
 // The tokens that a grammar's automaton can read from a state: one walk of the vocabulary's trie.
 //
-// Nodes come in preorder, so a stack of states by depth is all that the walk remembers, and a node
-// that the automaton cannot enter is left with its whole subtree in one step. Every index read from
-// a table is checked before it is used: tables may come from a file.
+// Nodes are in preorder, so a stack of states by depth is all that the walk remembers, and a node
+// that the automaton cannot enter is skipped with its whole subtree in one step. Every index read
+// from a table is checked before it is used: tables may come from a file.
 #include <algorithm>
 #include <new>
 #include <vector>
@@ -43,7 +43,7 @@ bool set_tokens(const srt_trie &trie, int32_t node, uint32_t *mask) {
   return true;
 }
 
-// `states`: [max_depth + 1], the state after each byte of the path, its first the start.
+// `states`: [max_depth + 1], the state after each byte of the path; the first is the start.
 int walk(const srt_trie &trie, const srt_dfa &dfa, int32_t *states, uint32_t *mask) {
   int32_t node = 0;
   while (node < trie.num_nodes) {
@@ -72,7 +72,7 @@ int walk(const srt_trie &trie, const srt_dfa &dfa, int32_t *states, uint32_t *ma
 int32_t srt_token_mask(const srt_trie *trie, const srt_dfa *dfa, int32_t state, uint32_t *mask) {
   if (check_tables(*trie, *dfa, state) != 0) return -1;
   try {
-    // All of it is a state at any time, so that depths in disorder cannot lead outside the table.
+    // Filled with a valid state, so that depths out of order cannot lead outside the table.
     std::vector<int32_t> states(size_t(trie->max_depth) + 1, state);
     std::fill_n(mask, (size_t(trie->vocab) + 31) / 32, 0);
     return walk(*trie, *dfa, states.data(), mask);

@@ -45,7 +45,7 @@ class CodeBuffer {
     sums_.need(rows * k / kGroup, growths);
     if (halves) halves_.need(rows * k / kGroup * 2, growths);
   }
-  // Row `row` of k inputs, by the kernel of this kind of codes.
+  // Quantise row `row` of k inputs, by the kernel for this kind of codes.
   template <class Quantize>
   void quantize(Quantize kernel, const float *x, size_t row, size_t k) {
     const size_t groups = k / kGroup;
@@ -60,7 +60,7 @@ class CodeBuffer {
   Buffer<float> scale_, sums_, halves_;
 };
 
-// What linear layers want of their activations besides the activations themselves.
+// Which forms of their activations linear layers need, besides floats.
 struct Wanted {
   bool bytes = false, words = false;
   bool halves = false;  // sums of 16, which SRT_Q6 needs
@@ -89,7 +89,7 @@ class ActivationBuffer {
     if (wanted.bytes) bytes_.quantize(kernels.quantize, x, row, k);
     if (wanted.words) words_.quantize(kernels.quantize_words, x, row, k);
   }
-  // Make `count` rows of k inputs, of `rows` in all, the tile that begins at row `first`.
+  // Write `count` rows of k inputs, out of `rows`, as the tile that begins at row `first`.
   void tile(const Kernels &kernels, const float *const *x, int first, int count, int rows, int k) {
     kernels.tile(x, count, k, tile_columns(rows), tiles_.get() + size_t(first) * k);
   }

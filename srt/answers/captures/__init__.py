@@ -14,8 +14,8 @@ _CHARS_PER_CAPTURE = 64  # besides its name and text
 
 def captures_of(constraint: Constraint, text: str) -> list[Capture] | None:
     """The captures of a text, in the order of their beginnings, longer ones first: those of all of
-    it or, if that is no match, of a beginning of one, whose captures have ended. None if the
-    constraint has no names, if no parse was found in the time, and above MAX_CHARS.
+    it or, if it is only the beginning of a match, those that have ended. None if the
+    constraint has no names, if no parse was found in time, and above MAX_CHARS.
 
     Raises GrammarError for a constraint that cannot be compiled.
     """

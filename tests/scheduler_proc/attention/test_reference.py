@@ -92,7 +92,7 @@ def test_long_extends_in_query_blocks(extend_len: int, seq_len: int) -> None:
     ],
 )
 def test_scale_window_and_soft_cap(options: dict[str, Any]) -> None:
-    """In decodes, prompts, chunks of prompts, and extends of several query blocks."""
+    """For decodes, prompts, chunks of prompts, and extends of several query blocks."""
     lengths = [(1, 40), (5, 5), (12, 60), (300, 300), (1, 1), (150, 200)]
     batch = random_batch(np.random.default_rng(4), 2, 2, lengths)
     expected = naive(*batch, **options)

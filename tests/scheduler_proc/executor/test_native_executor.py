@@ -57,13 +57,13 @@ def random_slots(count: int, seed: int = 2) -> np.ndarray:
 
 
 def logprobs_of(executor: Any, ids: np.ndarray, chunk: int = 1000) -> np.ndarray:
-    """log p of ids[1:], and of what is then sampled greedily."""
+    """log p of ids[1:], followed by the id that is then sampled greedily."""
     logprobs, result = chunked_logprobs(executor, ids, random_slots(len(ids)), chunk)
     return np.concatenate([logprobs, result.next_ids])
 
 
 def transformers_logprobs(model: Any, ids: np.ndarray) -> np.ndarray:
-    """The same from transformers, in float64: of oneDNN's float32 kernels the sums may vary."""
+    """The same from transformers, in float64: sums of oneDNN's float32 kernels may vary."""
     with torch.inference_mode():
         logits = copy.deepcopy(model).double()(torch.from_numpy(ids)[None]).logits[0]
     logprobs = logits.log_softmax(-1)[:-1].gather(1, torch.from_numpy(ids)[1:, None])[:, 0]
@@ -144,7 +144,7 @@ Q = gguf.GGMLQuantizationType
     ],
 )
 def test_gguf_blocks(tmp_path: Path, kinds: dict[str, Any], most: float) -> None:
-    """In the file's formats, also several in a layer; torch dequantises them."""
+    """They stay in the file's formats, even several in one layer; torch dequantises them."""
     tensors, quants = gguf_tensors(random_llama(**SIZES)), {}
     for name, array in tensors.items():
         for part, kind in kinds.items():
@@ -188,7 +188,7 @@ def test_head_norms_and_windows_match_transformers(
 
 @pytest.mark.parametrize("isa", levels())
 def test_activations_of_sixteen_bits(tmp_path: Path, isa: str) -> None:
-    """Next to nothing is lost against float32 ones on the same weights, where a level has them."""
+    """Where a level has them, results hardly differ from those with float32 activations."""
     model = random_llama(**SIZES)
     tensors = gguf_tensors(model)
     kinds = {
@@ -291,7 +291,7 @@ def engine(small: tuple[ModelFiles, np.ndarray]) -> Iterator[NativeExecutor]:
 
 
 def two_rows() -> ForwardBatch:
-    """Tokens 0 to 9 on slots 0 to 9, and two tokens after five on slots 10 to 16."""
+    """Ten tokens on slots 0 to 9, and two tokens after five computed ones on slots 10 to 16."""
     first = Row(random_ids(10), range(10), targets=[3, 4])
     return make_batch([first, Row([7, 8], range(10, 17))], want_logprob=True)
 
@@ -331,7 +331,7 @@ def test_an_array_that_is_too_short_is_refused(engine: NativeExecutor, field: st
 
 
 def masked(step: ForwardBatch, rows: list[int], words: int = 5) -> ForwardBatch:
-    """Samples whose masks are rows of one that allows everything."""
+    """The step with masks: `rows` index a table of one mask, which allows everything."""
     step.masks = Masks(np.full((1, words), 0xFFFFFFFF, np.uint32), int32(rows))
     return step
 

@@ -91,7 +91,7 @@ def test_gguf_matches_transformers(tmp_path: Path, variant: str) -> None:
 
 
 def test_gguf_rope_divisors_are_llama3_scaling(tmp_path: Path) -> None:
-    """llama.cpp stores Llama 3.1's scaling as a tensor of what to divide frequencies by."""
+    """llama.cpp stores Llama 3.1's scaling as a tensor of divisors of the frequencies."""
     model = random_llama(rope_parameters=LLAMA3_ROPE)
     plain = 1.0 / 10000.0 ** (np.arange(0, 8, 2) / 8)
     divisors = (plain / model.model.rotary_emb.inv_freq.numpy()).astype(np.float32)
@@ -164,7 +164,7 @@ def test_details_are_of_the_unmodified_distribution(small: tuple[ModelFiles, Any
 def test_penalised_outputs_are_those_of_transformers(
     small: tuple[ModelFiles, Any], lag: int
 ) -> None:
-    """Through the whole core: prompt and output count, in chunks, retracted and at lag 1."""
+    """Prompt and output both count, through the whole core: in chunks, retracted, at lag 1."""
     files, model = small
     driver = Driver(
         lag, executor=load(files), max_total_tokens=90, vocab_size=131, chunked_prefill_size=16
@@ -267,7 +267,7 @@ def test_memory_facts(small: tuple[ModelFiles, Any]) -> None:
     parameters = sum(p.numel() for p in model.parameters())
     assert executor.name == "torch"
     assert executor.max_total_tokens == 10
-    assert executor.weight_bytes == 4 * (parameters + 4)  # and the rope frequencies
+    assert executor.weight_bytes == 4 * (parameters + 4)  # 4 are the rope frequencies
     assert executor.pool_bytes == 4 * 10 * 2 * 3 * 2 * 8
 
 

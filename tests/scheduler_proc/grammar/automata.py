@@ -1,4 +1,4 @@
-"""Automata and vocabularies for tests, and what they allow, computed the slow and obvious way."""
+"""Automata and vocabularies for tests, and what they allow, computed in a slow and obvious way."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -18,7 +18,7 @@ ODD_TOKENS = [b"</s>", b"a", b"b", b"ab", b"bc", b"ab", b"\xc3\xa9", b"", b"abca
 ODD = TokenVocabulary.from_tokens(ODD_TOKENS, special_ids=[0], eos_ids=[0])
 ODD_WITHOUT_EOS = TokenVocabulary.from_tokens(ODD_TOKENS, special_ids=[0], eos_ids=[])
 ALPHABET = b"abc\xc3\xa9"
-# Every byte is a token, and some words are.
+# Every byte is a token, and so are some words.
 BYTES = TokenVocabulary.from_tokens(
     [bytes([i]) for i in range(256)] + [b"ab", b"abc", b"ba", b'{"', b"<eos>", b"<pad>"],
     special_ids=[260, 261],
@@ -29,7 +29,7 @@ EOS = BYTES.eos_ids[0]
 
 @cache
 def real_vocabulary() -> TokenVocabulary:
-    """SmolLM2's."""
+    """The vocabulary of SmolLM2."""
     return TokenVocabulary.from_vocab(load_vocab(resolve_model("smollm2")))
 
 
@@ -45,7 +45,7 @@ def make_dfa(rows: Rows, accepting: Iterable[int]) -> ByteDFA:
 
 
 def words_dfa(words: Iterable[bytes]) -> ByteDFA:
-    """Exactly these words."""
+    """An automaton that accepts exactly these words."""
     rows: list[dict[int, int]] = [{}]
     accepting = []
     for word in words:
@@ -64,7 +64,7 @@ def any_text_dfa() -> ByteDFA:
 
 
 def random_dfa(rng: np.random.Generator, num_states: int, density: float) -> ByteDFA:
-    """All bytes, in a few classes, with loops and branches; trimmed as a ByteDFA is."""
+    """A trimmed automaton over all bytes, in a few classes, with loops and branches."""
     classes = rng.integers(0, 12, 256)
     table = rng.integers(0, num_states, (num_states, 12))
     table[rng.random(table.shape) > density] = -1
@@ -76,8 +76,8 @@ def random_dfa(rng: np.random.Generator, num_states: int, density: float) -> Byt
 
 
 def live_dfa(rows: Rows, accepting: Iterable[int]) -> ByteDFA:
-    """The states that can be reached and can reach acceptance. The start is made accepting if no
-    acceptance can be reached from it."""
+    """An automaton of the states that can be reached and can reach acceptance. The start is made
+    accepting if it cannot reach acceptance."""
     accepting = set(accepting)
     backwards: list[dict[int, int]] = [{} for _ in rows]
     for state, row in enumerate(rows):
@@ -124,7 +124,7 @@ def walk(dfa: ByteDFA, state: int, data: bytes) -> int:
 
 
 def live_states(dfa: ByteDFA, vocabulary: TokenVocabulary) -> set[int]:
-    """The states from which tokens reach acceptance."""
+    """The states from which acceptance can be reached by tokens."""
     live = set(np.flatnonzero(dfa.accepting).tolist())
     tokens = [data for data in vocabulary.token_bytes if data]
     while True:
@@ -137,7 +137,7 @@ def live_states(dfa: ByteDFA, vocabulary: TokenVocabulary) -> set[int]:
 def allowed_ids(
     dfa: ByteDFA, vocabulary: TokenVocabulary, state: int, live: set[int]
 ) -> Iterator[int]:
-    """The tokens that may follow `state`, ascending."""
+    """The ids of the tokens that may follow `state`, ascending."""
     for token, data in enumerate(vocabulary.token_bytes):
         if token in vocabulary.eos_ids:
             if dfa.accepting[state]:

@@ -15,7 +15,7 @@ _END = 256
 
 
 class ByteMatcher:
-    """Judges texts by a grammar, as llguidance has it."""
+    """Judges texts by a grammar in llguidance's form."""
 
     def __init__(self, grammar: LLGrammar) -> None:
         self._matcher = llguidance.LLMatcher(
@@ -34,7 +34,7 @@ class ByteMatcher:
             allowed = [i for i in range(_END) if bits >> i & 1]
             if matcher.is_accepting() and (not allowed or rng.random() < 0.3):
                 return data.decode()
-            # Half of the choices among what ends strings and structures, so that texts are short.
+            # Half of the time choose what ends a string or structure, so that texts stay short.
             closing = [i for i in allowed if i in b'"]},:']
             byte = rng.choice(closing if closing and rng.random() < 0.5 else allowed)
             matcher.consume_token(byte)

@@ -1,4 +1,4 @@
-"""What following a grammar may cost: metered while it is followed, and tried out before."""
+"""What following a grammar may cost: metered while it is followed, and tried out beforehand."""
 
 import json
 from typing import Any
@@ -62,7 +62,7 @@ def test_what_is_fast_is_followed_for_ever(clock: Clock) -> None:
 
 
 def test_what_is_slow_ends_when_its_allowance_is_used_up(clock: Clock) -> None:
-    """A token takes two calls of 10 ms and earns 1 ms: 19 of the 100 ms."""
+    """A token takes two calls of 10 ms and earns 1 ms, so it uses 19 ms of the 100 ms."""
     clock.step = 0.01
     grammar = MeteredGrammar(FakeGrammar(1000))
     assert tokens_until_refused(grammar, 500) == 6
@@ -102,7 +102,7 @@ def test_a_metered_grammar_is_otherwise_the_one_it_holds() -> None:
 
 
 class FakeCompiled:
-    """Of any back end but ours; see FakeGrammar."""
+    """A compiled FakeGrammar, as if of a back end that is not ours."""
 
     backend, num_bytes = "llguidance", 0
 
@@ -131,7 +131,7 @@ def test_what_is_slow_from_the_beginning_is_refused_before(clock: Clock) -> None
 
 
 def test_what_takes_long_to_load_is_refused(clock: Clock) -> None:
-    """By the CPU time that compiling took where it is compiled."""
+    """What counts is the CPU time that it took where it was compiled."""
     grammar = compile_llguidance(Constraint("ebnf", 'root ::= "ab"'), VOCABULARY)
     check_affordable(grammar, VOCABULARY)
     grammar.load_s = MAX_LOAD_S + 0.1

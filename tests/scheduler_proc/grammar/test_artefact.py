@@ -1,4 +1,4 @@
-"""What is written is read, and what was damaged in between is noticed."""
+"""Artefacts are read as they were written, and damage in between is noticed."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 def test_a_wrong_table_with_a_right_checksum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: tuple, reason: str
 ) -> None:
-    """No file makes a view of what is not in it."""
+    """No array can reach beyond its file."""
     wrong = [artefact._Array(*entry)]
     one = {"a": np.zeros(1, np.int32)}
     monkeypatch.setattr(artefact, "_table", lambda _: (wrong, 64))

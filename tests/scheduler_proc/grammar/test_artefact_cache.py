@@ -1,4 +1,4 @@
-"""Folders of artefacts keep their bound, whoever else writes into them."""
+"""Folders of artefacts stay within their bound, whoever else writes into them."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ from srt.wire.constraint import Constraint, artefact_key
 
 
 def put(folder: ArtefactFolder, key: str, age_s: float = 0.0, num_bytes: int = 1000) -> int:
-    """Add an artefact that was last used `age_s` ago; its size."""
+    """Add an artefact that was last used `age_s` ago; returns its size."""
     temporary = folder.temporary()
     size = write_artefact(temporary, Artefact(key, {}, {"a": np.zeros(num_bytes, np.uint8)}))
     folder.add(key, temporary)
@@ -98,7 +98,7 @@ def test_a_damaged_one_is_taken_away(tmp_path: Path) -> None:
 
 
 def test_many_servers_share_a_cache(tmp_path: Path) -> None:
-    """Everyone adds, takes and trims at once: what is taken is whole."""
+    """All servers add, take and trim at once, and whatever one takes is whole."""
     faults: list[BaseException] = []
 
     def server(number: int) -> None:
@@ -168,7 +168,7 @@ def test_other_code_has_another_version(tmp_path: Path, monkeypatch: pytest.Monk
 def test_other_kernels_have_another_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Masks come from them, or from numpy where there are none."""
+    """The kernels compute masks, or numpy does where there are no kernels."""
     versions = [compiler_version()]
     for content in (None, b"one", b"other"):
         monkeypatch.setattr("scheduler_proc.grammar.cache.LIBRARY", tmp_path / "library.so")
@@ -179,7 +179,7 @@ def test_other_kernels_have_another_version(
 
 
 def test_other_unicode_tables_have_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's, of which classes and cases of letters are made."""
+    """Python's tables define the classes and cases of letters."""
     version = compiler_version()
     monkeypatch.setattr("unicodedata.unidata_version", "1.0.0")
     assert compiler_version() != version

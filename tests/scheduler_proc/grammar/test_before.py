@@ -1,4 +1,4 @@
-"""Texts that an output must begin with, on every back end, and the tokens that healing leaves."""
+"""Texts that an output must begin with, on every back end, and the tokens that healing allows."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,7 @@ NESTED = json.dumps({"type": "array", "items": {"$ref": "#"}})
 
 
 def allowed(grammar: Grammar) -> set[bytes]:
-    """The tokens that may follow, EOS as b""."""
+    """The tokens that may follow; b"" is EOS."""
     row = np.zeros(VOCABULARY.mask_width, np.uint32)
     grammar.fill(row)
     return {TOKENS[i] for i in ids_of(row)}
@@ -132,7 +132,7 @@ def test_nothing_is_left_to_say_behind_the_text() -> None:
 
 
 def test_a_pattern_for_any_text_is_not_free() -> None:
-    """It has no half characters and no special tokens."""
+    """The pattern matches no half characters and no special tokens."""
     for pattern in ("(?s:.)*", "a*", "[^x]*"):
         grammar = FsmGrammar.build(compile_regex(pattern), VOCABULARY).start()
         grammar.accept([ord("a")])
@@ -169,7 +169,7 @@ async def test_the_store_keeps_only_so_many(tmp_path: Path, monkeypatch: Any) ->
         store.close()
 
 
-# ---- the tokens that healing leaves --------------------------------------------------------------
+# ---- the tokens that healing allows --------------------------------------------------------------
 
 
 def healed(pattern: str | None, *given_tokens: bytes) -> HealedGrammar:
@@ -212,7 +212,7 @@ def test_what_follows_must_fit_the_constraint() -> None:
 
 
 def test_where_nothing_would_be_left_everything_is() -> None:
-    """A jump may have cut the text where no given token begins."""
+    """A jump may have split the text where no given token begins."""
     grammar = healed(None, b"http", b":")
     grammar.accept([ord("h")])
     assert allowed(grammar) == {b"t", b"ttp"}
@@ -223,7 +223,7 @@ def test_where_nothing_would_be_left_everything_is() -> None:
 @settings(max_examples=50)
 @given(st.sampled_from(["http:", "ttp:", "p:", "h", "éh"]), st.data())
 def test_every_text_stays_possible(before: str, data: st.DataObject) -> None:
-    """Whatever the output goes on with, the given tokens and then its bytes are a way to it."""
+    """Any continuation can be written: by the given tokens and then its bytes."""
     given_tokens = cut(before.encode(), data)
     grammar = healed(None, *given_tokens)
     for token in given_tokens:

@@ -1,4 +1,4 @@
-"""Which back end a constraint gets, with what it allows checked through the finished grammar."""
+"""Which back end a constraint gets, and what its finished grammar allows."""
 
 import json
 from typing import Any

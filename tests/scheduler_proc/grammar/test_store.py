@@ -15,7 +15,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 
 
 class Compiled:
-    """As much of a CompiledGrammar as the store looks at."""
+    """The part of a CompiledGrammar that the store uses."""
 
     backend = "fake"
 
@@ -28,7 +28,7 @@ class Compiled:
 
 
 class Bench:
-    """A store over real files with a loader that counts, and waits while `gate` is closed."""
+    """A store over real files. Its loader notes each load, and waits while `gate` is closed."""
 
     def __init__(self, directory: Path, max_bytes: int = 350) -> None:
         self.directory = directory
@@ -71,7 +71,7 @@ async def test_many_who_ask_at_once_share_one_load(bench: Bench) -> None:
     bench.gate.clear()
     asking = [asyncio.ensure_future(bench.store.load("a")) for _ in range(5)]
     await asyncio.sleep(0)
-    asking[0].cancel()  # one who gives up does not take it from the others
+    asking[0].cancel()  # the others still get it
     bench.gate.set()
     loaded = await asyncio.gather(*asking[1:])
     assert len(set(map(id, loaded))) == 1 and bench.loads == ["a"]

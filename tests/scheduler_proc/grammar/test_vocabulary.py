@@ -1,4 +1,4 @@
-"""The vocabulary that grammars see, and its trie, against the plain list of tokens."""
+"""The vocabulary that grammars see, and its trie, compared with the plain list of tokens."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""xgrammar as a second opinion: the same contract, and the same language as llguidance."""
+"""xgrammar as a second opinion: it keeps the same contract and accepts what llguidance does."""
 
 import importlib.util
 import json

@@ -1,7 +1,7 @@
-"""Sequences in a pool of keys and values, any share of which a step may attend with.
+"""Sequences in a pool of keys and values, and steps over any parts of them.
 
-Used by the tests of the native attention. Batches of all shapes must give each token what its
-sequence alone gives it, bit for bit; `reference` says in float64 what that is.
+Used by the tests of the native attention. Batches of all shapes must give each token, bit for bit,
+what its sequence alone gives it; `reference` computes this in float64.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _LOG2E = np.float32(1.44269504)
 
 
 def rounded_to_bfloat16(x: np.ndarray) -> np.ndarray:
-    """float32 values of which bfloat16 keeps all, rounded to nearest even."""
+    """x rounded to the nearest bfloat16 values, ties to even, as float32."""
     bits = x.view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32)
@@ -51,14 +51,14 @@ class Sequences(NamedTuple):
     shape: Shape
     keys: np.ndarray  # [pool, kv_heads, head_dim]
     values: np.ndarray
-    slots: list[np.ndarray]  # of each sequence [L]
-    queries: list[np.ndarray]  # of each sequence [L, heads, head_dim] float32
+    slots: list[np.ndarray]  # for each sequence [L]
+    queries: list[np.ndarray]  # for each sequence [L, heads, head_dim] float32
 
     def whole(self, sequence: int) -> Piece:
         return Piece(sequence, 0, len(self.slots[sequence]))
 
     def last(self, sequence: int) -> Piece:
-        """Its last token: a decode."""
+        """The sequence's last token: a decode."""
         return Piece(sequence, len(self.slots[sequence]) - 1, len(self.slots[sequence]))
 
     def permuted(self, seed: int) -> "Sequences":
@@ -103,8 +103,8 @@ class Sequences(NamedTuple):
         return library.Layer(k_pool=k_pool, v_pool=v_pool, window=self.shape.window, q=q)
 
     def reference(self, piece: Piece, in_bfloat16: bool = False) -> np.ndarray:
-        """The piece's outputs in float64, or of what bfloat16 makes of queries (times scale and
-        log2(e)), keys and values."""
+        """The piece's outputs in float64. With `in_bfloat16`, queries (times scale and log2(e)),
+        keys and values are first rounded to bfloat16."""
         slots = self.slots[piece.sequence][: piece.end]
         group = self.shape.heads // self.shape.kv_heads
         k, v = (np.repeat(a[slots].astype(np.float32), group, 1) for a in (self.keys, self.values))

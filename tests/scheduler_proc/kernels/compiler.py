@@ -1,4 +1,4 @@
-"""What tests that compile C or C++ share."""
+"""Shared by the tests that compile C or C++."""
 
 import shutil
 
@@ -6,7 +6,7 @@ import pytest
 
 from scheduler_proc.kernels import build
 
-# Begins a source whose functions are to be EXPORTed.
+# The beginning of a source that EXPORTs functions.
 EXPORT = '#define EXPORT extern "C" __attribute__((visibility("default")))\n'
 
 

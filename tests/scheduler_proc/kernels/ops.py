@@ -1,6 +1,6 @@
 """The native kernels' single operations on numpy arrays, and weights in every packed format.
 
-Used by the tests of the native engine. What they compare with is float64.
+Used by the tests of the native engine. They compare with float64.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ OWN_FORMATS = {
     Source.Q4_K: Format.Q4K,
     Source.Q6_K: Format.Q6,
 }
-# What ggml's blocks begin or end with: halves whose bits may not be random (infinities).
+# Where ggml's blocks have halves: with random bits some of these would be infinities.
 _HALVES_AT = {
     Source.Q4_0: (0,),
     Source.Q4_1: (0, 2),
@@ -42,7 +42,7 @@ _HALVES_AT = {
 
 
 def load_or_skip() -> Library:
-    """The library; skips the test where it was not built."""
+    """The library; skips the test if it was not built."""
     try:
         return library.load()
     except NativeUnavailable as reason:
@@ -50,7 +50,7 @@ def load_or_skip() -> Library:
 
 
 def levels() -> tuple[str, ...]:
-    """What to parametrise tests over: the instruction-set levels of this machine."""
+    """The instruction-set levels of this machine, for parametrised tests."""
     try:
         return library.load().available_isas()
     except NativeUnavailable:
@@ -74,7 +74,7 @@ def floats(array: np.ndarray) -> "ctypes._Pointer[c_float]":
 
 
 class Weights(NamedTuple):
-    """A packed matrix; `arrays` are what `matrix` holds the addresses of."""
+    """A packed matrix; `arrays` keeps alive the memory that `matrix` points to."""
 
     matrix: library.Matrix
     arrays: tuple[np.ndarray, ...]
@@ -158,7 +158,7 @@ LARGEST_CODE = {8: np.float32(127), 16: np.float32(127 * 256)}
 
 
 def quantized_activations(x: np.ndarray, bits: int = 8) -> np.ndarray:
-    """x [m, k] float32 as linear layers of quantised weights see it, float64: codes in groups."""
+    """x [m, k] float32 as layers of quantised weights see it: codes in groups, as float64."""
     groups = x.reshape(len(x), -1, GROUP)
     most = np.abs(groups).max(axis=-1, keepdims=True)
     by = np.divide(LARGEST_CODE[bits], most, out=np.zeros_like(most), where=most > 0)
@@ -168,8 +168,8 @@ def quantized_activations(x: np.ndarray, bits: int = 8) -> np.ndarray:
 
 
 def bfloat16_activations(x: np.ndarray) -> np.ndarray:
-    """x [m, k] float32 as linear layers of weights in tiles see it, float64: nearest, ties to even;
-    of what bfloat16 holds only as a subnormal number, 0."""
+    """x [m, k] float32 as linear layers of weights in tiles see it, as float64: rounded to nearest,
+    ties to even, and 0 where the result is a subnormal bfloat16."""
     bits = x.view(np.uint32)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(np.uint32).view(np.float32)
     return np.where(np.abs(rounded) < 2.0**-126, 0.0, rounded.astype(np.float64))
@@ -197,7 +197,7 @@ class Ops:
         self._c.srt_pool_destroy(self._pool)
 
     def own(self, format: Format) -> Format:
-        """What this level computes with: in tiles if it can."""
+        """The format in which this level computes: in tiles if it can."""
         return format.tiled if self.has_tiles else format
 
     def linear(self, weights: Weights, x: np.ndarray) -> np.ndarray:

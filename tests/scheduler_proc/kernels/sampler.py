@@ -57,7 +57,7 @@ class Sampler:
         batch = replace(case.batch, masks=masks(case.allowed))
         result = empty_result(batch)
         for array in result.columns:
-            array.fill(-9)  # what no sampler writes
+            array.fill(-9)  # a value that no sampler writes
         arrays = step_arrays(batch, result)
         details = 0 if batch.details is None else len(batch.details.rows)
         step = library.Batch.of(arrays, num_samples=count, num_details=details)
@@ -68,7 +68,7 @@ class Sampler:
 
 
 def masks(allowed: np.ndarray) -> Masks:
-    """Rows that allow everything go without a mask. Bits after the vocabulary are set."""
+    """One mask per row, none where everything is allowed. Bits after the vocabulary are set."""
     count, vocab = allowed.shape
     bits = np.ones((count, (vocab + 31) // 32 * 32), np.bool_)
     bits[:, :vocab] = allowed
@@ -79,7 +79,7 @@ def masks(allowed: np.ndarray) -> Masks:
 
 @contextmanager
 def sampler_of(isa: str) -> Iterator[Sampler]:
-    """A sampler at that level, which this machine must run."""
+    """A sampler at that level, which this machine must support."""
     sampler = Sampler(load_or_skip(), isa)
     yield sampler
     sampler.close()

@@ -1,4 +1,4 @@
-"""Penalties and biases in the native engine: logits that change before the draw, and only there."""
+"""Penalties and biases in the native engine: they change the logits of a draw, and nothing else."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -43,7 +43,7 @@ def adjusted_logits(logits: np.ndarray, rows: list[Changes]) -> np.ndarray:
 
 
 def check_same_draws(native: Sampler, case: Case, rows: list[Changes]) -> None:
-    """Adjusting inside is drawing from adjusted logits; log-probabilities know nothing of it."""
+    """The draws are those from adjusted logits; log-probabilities are of the original ones."""
     before = case.logits.copy()
     ids, logprobs = native.sample(adjust(case, rows))
     np.testing.assert_array_equal(case.logits.view(np.uint32), before.view(np.uint32))
@@ -106,7 +106,7 @@ def test_larger_rows(native: Sampler, vocab: int, count: int) -> None:
 
 
 def test_the_signs_of_a_penalty_and_of_a_bias(native: Sampler) -> None:
-    """Greedy, one change a row: what is positive shrinks, what is negative sinks."""
+    """Greedy, one change per row. Penalties divide positive logits and multiply negative ones."""
     positive, negative = [2.0, 1.5, 0.0], [-1.0, -1.5, -9.0]
     logits = np.array([positive, positive, positive, negative, negative])
     rows: list[Changes] = [{0: (1.25, 0)}, {0: (1.5, 0)}, {2: (1, 3)}, {0: (1.25, 0)}, {0: (2, 0)}]
@@ -180,7 +180,7 @@ def check_distribution(
 
 
 def chi_square(counts: np.ndarray, expected: np.ndarray) -> float:
-    """Standard deviations above the mean of the statistic; rare tokens are taken together."""
+    """The statistic, in standard deviations above its mean; rare tokens are counted together."""
     rare = expected < 8.0
     counts = np.append(counts[~rare], counts[rare].sum())
     expected = np.append(expected[~rare], expected[rare].sum())
@@ -207,7 +207,7 @@ def test_many_draws_follow_the_distribution(
 
 
 def test_another_distribution_is_told_apart(native: Sampler) -> None:
-    """The statistic notices a bias of a tenth."""
+    """The statistic notices that one logit was raised by 0.3."""
     logits = np.zeros((20_000, VOCAB))
     uniform = np.random.default_rng(2).random(len(logits))
     case = make_case(logits, temperature=1.0, uniform=uniform)
@@ -221,7 +221,7 @@ def test_another_distribution_is_told_apart(native: Sampler) -> None:
 
 @pytest.mark.parametrize("share_prefixes", [False, True])
 def test_a_draw_is_the_same_alone_and_in_a_batch(tmp_path: Path, share_prefixes: bool) -> None:
-    """Each sample with its own draw, filters and changes, on a prefix that all have."""
+    """Each sample has its own draw, filters and changes, and all share a prefix."""
     load_or_skip()
     sizes = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 16}
     files = save_directory(random_llama(**sizes), tmp_path)

@@ -1,4 +1,4 @@
-"""The native attention against float64, and against itself: a token's result is the same bits
+"""The native attention compared with float64, and with itself: a token's result is the same bits
 however its step was put together."""
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def alone(isa: str) -> Iterator[Ops]:
 
 
 def expected(sequences: Sequences, ops: Ops) -> list[np.ndarray]:
-    """What every token of every sequence gets in a step of its own sequence."""
+    """What every token of every sequence gets in a step that has only its sequence."""
     return [sequences.run(ops, [sequences.whole(i)])[0] for i in range(len(sequences.slots))]
 
 
@@ -72,8 +72,8 @@ def check(
 def check_values(
     sequences: Sequences, ops: Ops, piece: Piece, out: np.ndarray, tolerance: float = 1e-5
 ) -> None:
-    """The outputs are the reference's. Where halves are multiplied in bfloat16, inputs are
-    rounded, and rounding the weights adds half a unit in the last place of what they weigh."""
+    """The outputs are the reference's. Where halves are multiplied in bfloat16, inputs are rounded,
+    and rounding the weights adds half a unit in the last place of the values."""
     shape = sequences.shape
     in_bfloat16 = ops.has_tiles and shape.tiles and shape.kv_dtype == "float16"
     if in_bfloat16:
@@ -85,7 +85,7 @@ def check_values(
 def check_everything(
     sequences: Sequences, ops: Ops, one_thread: Ops, tolerance: float = 1e-5
 ) -> None:
-    """Values against float64, then bits in steps of many kinds."""
+    """Compare values with float64, then bits among steps of many kinds."""
     count, rng = len(sequences.slots), np.random.default_rng(7)
     wanted = expected(sequences, one_thread)
     for i, out in enumerate(wanted):
@@ -165,7 +165,7 @@ def test_one_long_decode_is_split_among_threads(ops: Ops, alone: Ops) -> None:
 
 
 def tree(shape: Shape, count: int, seed: int = 0) -> Sequences:
-    """Sequences that branch off each other at depths around chunks of 128, and within them."""
+    """Sequences that branch off each other near the ends of chunks of 128, and within chunks."""
     rng = np.random.default_rng(seed)
     lengths, prefixes = [520], [(0, 0)]
     for i in range(1, count):
@@ -233,8 +233,8 @@ def test_decodes_and_extends_on_one_prefix(ops: Ops, alone: Ops) -> None:
 def test_rows_of_some_tokens_on_a_tree_of_prefixes(
     ops: Ops, alone: Ops, shape: Shape, tokens: int
 ) -> None:
-    """Of that many tokens at most, and rows of one between them; what they share ends before their
-    first token, or at it, or between two."""
+    """Rows of up to this many tokens, and rows of one token among them. What rows share ends before
+    their first token, at it, or between two of their tokens."""
     count = 14
     sequences = tree(shape, count, seed=tokens)
     wanted = expected(sequences, alone)
@@ -251,7 +251,7 @@ def test_rows_of_some_tokens_on_a_tree_of_prefixes(
 
 @pytest.mark.parametrize("shape", [Shape(8, 1, 32, window=140), Shape(14, 2, 16, window=128)])
 def test_the_last_token_of_a_short_row_is_past_a_chunk(ops: Ops, alone: Ops, shape: Shape) -> None:
-    """In a unit of its own, with a window that begins in a later chunk than that of the first."""
+    """It is in a unit of its own, and its window begins in a later chunk than the first token's."""
     sequences = random_sequences(shape, (420,))
     wanted = expected(sequences, alone)
     for end in range(260, 420):
@@ -274,12 +274,12 @@ def test_a_row_of_some_tokens_is_split_among_threads(ops: Ops, alone: Ops) -> No
         check(sequences, ops, [Piece(0, end - 9, end)], wanted)
 
 
-# ---- values that are not tame -------------------------------------------------------------------
+# ---- extreme values -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(0.0, 1e-6), (1e-6, 1e-6), (60.0, 5e-4)])
 def test_scores_of_any_size(ops: Ops, alone: Ops, size: float, tolerance: float) -> None:
-    """From a plain mean to one key that takes all; scores that exp alone could not take."""
+    """From a plain mean to one key that gets all the weight; exp alone would overflow."""
     sequences = random_sequences(Shape(4, 2, 64), (3, 200, 150))
     queries = [q * np.float32(size) for q in sequences.queries]
     check_everything(sequences._replace(queries=queries), ops, alone, tolerance)
@@ -327,7 +327,7 @@ def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
     broken.values[sequences.slots[0][hit], -1, 3] = np.nan
     out, other = broken.run(ops, [sequences.whole(0), sequences.whole(1)])
     np.testing.assert_array_equal(other, wanted[1])
-    heads = slice(shape.heads - shape.heads // shape.kv_heads, None)  # that read what is broken
+    heads = slice(shape.heads - shape.heads // shape.kv_heads, None)  # heads that read it
     seeing = slice(hit, hit + shape.window if shape.window else None)
     assert np.isnan(out[seeing, heads, 3]).all()
     out[seeing, heads, 3] = wanted[0][seeing, heads, 3]
@@ -340,7 +340,7 @@ def test_a_value_that_is_not_finite_harms_no_token_that_does_not_see_it(
 def test_a_query_that_is_not_finite_gets_nothing_that_is(
     ops: Ops, alone: Ops, kv_dtype: str, window: int, broken: float
 ) -> None:
-    """Least of all something of keys that it may not see."""
+    """Above all it gets nothing from keys that it may not see."""
     sequences = random_sequences(Shape(4, 2, 32, kv_dtype, window), (160,))
     wanted = expected(sequences, alone)
     for token in (0, 3, 127, 128, 140, 159):

@@ -1,4 +1,4 @@
-"""How the native kernels are compiled and packaged: mostly with a small library's sources."""
+"""How the native kernels are compiled and packaged, mostly tried with a small library."""
 
 import ctypes
 import os
@@ -167,7 +167,7 @@ def project(sources: Path) -> Path:
 
 
 def run_hook(project: Path, hook: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Make a wheel as pip does, without pip and the network; it lands in project/out."""
+    """Make a wheel as pip does, but without pip and the network; it is written to project/out."""
     command = f"from setuptools.build_meta import {hook}; {hook}('out')"
     return subprocess.run(
         [sys.executable, "-c", command],
@@ -253,8 +253,8 @@ class TestInstall:
 @needs_compiler
 @pytest.mark.parametrize("unit", build.ISA_FLAGS)
 def test_a_level_shares_no_code_with_other_files(unit: str) -> None:
-    """The linker keeps one copy of a function that several files define. Were it that of a level,
-    a CPU without the level would run it and die."""
+    """The linker keeps one copy of a function that several files define. If that were the copy of
+    a level, a CPU without the level would run it and crash."""
     level = unit.removeprefix("isa_").removesuffix(".cpp")
     shared = [name for _, kind, name in symbols_of(level, "-C") if kind in "WVu"]
     assert [name for name in shared if f"srt::{level}::" not in name] == []
@@ -263,13 +263,13 @@ def test_a_level_shares_no_code_with_other_files(unit: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("unit", build.ISA_FLAGS)
 def test_loading_the_library_runs_nothing_of_a_level(unit: str) -> None:
-    """What makes a file's globals runs on every CPU, also on those without the level."""
+    """Constructors of a file's globals run on every CPU, even one without the level."""
     level = unit.removeprefix("isa_").removesuffix(".cpp")
     assert [name for _, _, name in symbols_of(level) if "_GLOBAL__sub_I" in name] == []
 
 
 def symbols_of(level: str, *options: str) -> list[list[str]]:
-    """What the file of a level defines."""
+    """The symbols that the file of a level defines."""
     path = build.make_toolchain(build.OBJECTS, None).objects / f"isa_{level}.o"
     if not path.exists():
         pytest.skip(f"the native kernels were not built here for {level}")

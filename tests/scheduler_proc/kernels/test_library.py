@@ -1,4 +1,4 @@
-"""The binding of the native kernels: against the header, and the library where it is built."""
+"""The binding of the native kernels, compared with the header and, where built, the library."""
 
 import ctypes
 import mmap
@@ -92,7 +92,7 @@ def c_type(text: str) -> Any:
 
 
 def c_values(expressions: list[str], folder: Path) -> list[int]:
-    """What the C expressions are worth after including the header, as C (not C++) reads it."""
+    """The values of the C expressions after including the header, compiled as C (not C++)."""
     prints = "".join(f'  printf("%ld\\n", (long)({e}));\n' for e in expressions)
     program = f'#include "{HEADER}"\n#include <stdio.h>\nint main(void) {{\n{prints}}}\n'
     (folder / "values.c").write_text(program)
@@ -211,11 +211,11 @@ class TestNative:
 
 
 class AskedSystem:
-    """Takes the place of madvise, and gets a page at a time."""
+    """Replaces madvise, and is asked for one page at a time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self.held: list[np.ndarray] = []  # let go at the first call
+        self.held: list[np.ndarray] = []  # released at the first call
         monkeypatch.setattr(ctypes, "CDLL", lambda name: self)
         monkeypatch.setattr(library, "_POPULATED_AT_ONCE", mmap.PAGESIZE)
 
@@ -226,7 +226,7 @@ class AskedSystem:
 
 
 def in_a_thread(memory: "ref[np.ndarray]") -> None:
-    """`populate`, which lowers its thread's priority."""
+    """Run `populate` in a thread of its own, as it lowers its thread's priority."""
     with ThreadPoolExecutor(1) as threads:
         threads.submit(library.populate, memory).result()
 

@@ -1,9 +1,9 @@
-"""The native linear layers against float64, in every weight format and at every level.
+"""The native linear layers compared with float64, in every weight format and at every level.
 
-Quantised weights meet activations that are codes of 8 or 16 bits in groups of 32; the reference
-quantises them too, so that only float32 rounding is left to tolerate. Weights in tiles meet
-activations in bfloat16 and become bfloat16 themselves: that too is checked bit for bit, with the
-weights that unit inputs show. A level with matrix tiles gets all quantised weights in tiles.
+Quantised weights are multiplied by activations in codes of 8 or 16 bits, in groups of 32; the
+reference quantises too, so that only float32 rounding is tolerated. Weights in tiles become
+bfloat16, like their activations: this is checked bit for bit, with the weights that unit inputs
+reveal. A level with matrix tiles gets all quantised weights in tiles.
 """
 
 from collections.abc import Iterator
@@ -33,11 +33,11 @@ from tests.scheduler_proc.kernels.ops import (
 )
 
 ROWS = (1, 2, 3, 5, 6, 7, 8, 13, 33, 130)
-MANY_ROWS = 300  # more than one unit of work takes
+MANY_ROWS = 300  # more than one unit of work has
 K_QUANTS = (Format.Q4K, Format.Q6)
 QUANTIZED = tuple(format for format in UNTILED if format not in FLOATS)
-ROUNDING = 1e-6  # of the sum of magnitudes
-BFLOAT16_ROUNDING = 0.75 * 2.0**-7  # the most that a weight in tiles loses
+ROUNDING = 1e-6  # relative to the sum of magnitudes
+BFLOAT16_ROUNDING = 0.75 * 2.0**-7  # the largest relative error of a weight in tiles
 
 
 @pytest.fixture(scope="module", params=level_bits(), ids=lambda p: f"{p[0]}, {p[1]} bits")
@@ -48,7 +48,7 @@ def ops(request: pytest.FixtureRequest) -> Iterator[Ops]:
 
 
 def shapes(format: Format) -> list[tuple[int, int]]:
-    """(n, k): one block, odd and even numbers of blocks, last blocks that are not full."""
+    """(n, k) with one block, odd and even numbers of blocks, and last blocks that are not full."""
     if format in K_QUANTS:
         return [(16, 256), (40, 256), (75, 768), (130, 256)]
     if format in FLOATS:
@@ -60,7 +60,7 @@ CASES = [(format, *shape) for format in UNTILED for shape in shapes(format)]
 
 
 class Case(NamedTuple):
-    """A layer and its inputs; `exact` and what rounding may cost are float64 [m, n]."""
+    """A layer and its inputs; `exact` and `tolerance`, for rounding, are float64 [m, n]."""
 
     weights: Weights
     x: np.ndarray
@@ -84,14 +84,14 @@ def make_case(weights: Weights, x: np.ndarray, bits: int) -> Case:
         seen = bfloat16_activations(x)
     w = weights.values().astype(np.float64)
     exact = seen @ w.T + bias_of(weights)
-    # Codes are not signed inside: their products are as large as the group's largest weight.
+    # Codes are unsigned inside: products are as large as those of the group's largest weight.
     largest = w if is_float else np.repeat(np.abs(w).reshape(len(w), -1, 32).max(axis=-1), 32, 1)
     rounding = BFLOAT16_ROUNDING if is_tiled else ROUNDING
     return Case(weights, x, exact, rounding * np.abs(seen) @ np.abs(largest).T + ROUNDING)
 
 
 def random_case(ops: Ops, format: Format, n: int, k: int, biased: bool = False) -> Case:
-    """Of 130 rows, as these operations are to compute it."""
+    """A case of 130 rows, in the format and with the codes of these operations."""
     return _random_case(ops.own(format), ops.bits, n, k, biased)
 
 
@@ -107,7 +107,7 @@ def _random_case(
 
 @pytest.mark.parametrize(("format", "n", "k"), CASES)
 def test_products_for_any_number_of_rows(ops: Ops, format: Format, n: int, k: int) -> None:
-    """And row i is the same bits for every number of rows."""
+    """Row i also has the same bits for every number of rows."""
     case = random_case(ops, format, n, k)
     for m in ROWS:
         y = ops.linear(case.weights, case.x[:m])
@@ -163,7 +163,7 @@ def test_rounded_activations_are_near_the_true_product(ops: Ops, format: Format)
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("format", [Format.Q8, Format.Q4])
 def test_codes_at_the_ends_of_their_range(ops: Ops, format: Format, sign: int) -> None:
-    """All products of a group add up to the most that there can be: no sum of them saturates."""
+    """The products of a group add up to the largest possible sum, which must not saturate."""
     w = np.full((32, 64), 1.0, np.float32)
     w[:, 1::2] = 0.0 if format == Format.Q4 else 1.0
     weights = pack(Source.F32, w, 32, 64, ops.own(format))
@@ -174,7 +174,7 @@ def test_codes_at_the_ends_of_their_range(ops: Ops, format: Format, sign: int) -
 
 
 def test_blocks_with_the_most_negative_code(ops: Ops) -> None:
-    """A file's Q8_0 may hold -128, which quantising does not make."""
+    """A file's Q8_0 may hold -128, which quantising never produces."""
     blocks = np.zeros((16, 34), np.uint8)
     blocks[:, :2] = np.array([0.01], np.float16).view(np.uint8)
     blocks[:, 2:] = 0x80
@@ -186,7 +186,7 @@ def test_blocks_with_the_most_negative_code(ops: Ops) -> None:
 
 
 def extreme_blocks(source: Source, n: int, k: int) -> np.ndarray:
-    """Codes at both ends of their range, all of a row alike or in any order; scales of one."""
+    """Codes at both ends of their range, the same in a whole row or in any order; scales of 1."""
     size = {Source.Q4_1: 20, Source.Q8_0: 34, Source.Q4_K: 144, Source.Q6_K: 210}[source]
     blocks = np.zeros((n, source.row_bytes(k) // size, size), np.uint8)
     rng = np.random.default_rng(3)
@@ -210,7 +210,7 @@ def extreme_blocks(source: Source, n: int, k: int) -> np.ndarray:
 
 @pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0, Source.Q4_K, Source.Q6_K])
 def test_extreme_codes_and_activations_are_multiplied_exactly(ops: Ops, source: Source) -> None:
-    """All are integers that float32 holds, so every level computes the same bits."""
+    """All numbers are integers that float32 holds, so every level computes the same bits."""
     n, k, most = 40, 256, 33
     weights = pack(source, extreme_blocks(source, n, k), n, k, OWN_FORMATS[source])
     x = np.random.default_rng(6).choice([-127, 127], (most, k)).astype(np.float32)
@@ -227,7 +227,7 @@ def test_extreme_codes_and_activations_are_multiplied_exactly(ops: Ops, source: 
 
 @pytest.mark.parametrize("source", [Source.Q4_1, Source.Q8_0, Source.Q4_K, Source.Q6_K])
 def test_extreme_codes_of_both_bytes(ops: Ops, source: Source) -> None:
-    """Of 16 bits; a sum that saturates is wrong by far more than what is tolerated."""
+    """Codes of 16 bits: a sum that saturates would be wrong by far more than the tolerance."""
     weights = pack(source, extreme_blocks(source, 40, 256), 40, 256, OWN_FORMATS[source])
     ends = np.array([127 * 256, 127 * 256 - 128, 126 * 256 + 127, 128, 127, 1], np.float32) / 256
     signed = np.concatenate([ends, -ends])
@@ -264,7 +264,7 @@ def test_a_row_that_is_not_finite_spoils_no_other(ops: Ops, format: Format, brok
 @pytest.mark.parametrize("format", UNTILED)
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_does_not_vanish(ops: Ops, format: Format, broken: float) -> None:
-    """Quantising must not make ordinary numbers of it, which nobody would notice."""
+    """Quantising must not turn it into ordinary numbers, which nobody would notice."""
     case = random_case(ops, format, 40, 256)
     for at in range(0, 256, 5):
         x = case.x[:9].copy()
@@ -296,7 +296,7 @@ def test_gate_up(ops: Ops, format: Format, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("size", [20.0, 90.0, 1e4, 1e15])
 def test_a_gate_far_from_zero(ops: Ops, size: float) -> None:
-    """silu(x) is x far above zero and nothing far below it."""
+    """Far above zero silu(x) is x, and far below it is 0."""
     weights = pack(Source.F32, np.eye(16, dtype=np.float32), 16, 16, Format.F32)
     x = np.tile(np.array([size, -size], np.float32), (1, 8))
     up = pack(Source.F32, np.sign(np.diag(x[0])), 16, 16, Format.F32)
@@ -336,12 +336,12 @@ def tiled_weights(tiles: Ops, format: Format, k: int = 512) -> tuple[Weights, np
 
 @pytest.mark.parametrize("format", TILED)
 def test_weights_in_tiles_are_nearly_rounded(tiles: Ops, format: Format) -> None:
-    """Within 3/4 of a unit in the last place of bfloat16, and on average neither more nor less."""
+    """They are off by at most 3/4 of a unit in the last place of bfloat16, without a bias."""
     weights, used = tiled_weights(tiles, format)
     exact = weights.values()
     np.testing.assert_array_equal(used, bfloat16_activations(np.ascontiguousarray(used)))
     unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(exact), 1e-9))) - 7)
-    # The smallest codes of 8 bits come from a difference of larger floats.
+    # The smallest 8-bit weights are differences of larger floats.
     off = np.abs(used - exact) - 2e-4 * np.abs(exact).max()
     assert (off <= 0.75 * unit).all() and np.abs(used - exact).max() > 0.5 * unit.min()
     larger = ((np.abs(used) - np.abs(exact)) / unit)[np.abs(exact) > 0.05].mean()

@@ -30,7 +30,7 @@ def native(request: pytest.FixtureRequest) -> Iterator[Sampler]:
 def ask(
     batch: ForwardBatch, rows: Sequence[int], top: Sequence[int], ids: Sequence[Any]
 ) -> ForwardBatch:
-    """The batch with detail rows: how many of the likeliest, and which ids."""
+    """The batch with detail rows: how many of the likeliest tokens each asks for, and which ids."""
     return replace(batch, details=details_of(rows, top, ids))
 
 
@@ -41,7 +41,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def check(batch: ForwardBatch, result: StepResult, logits: np.ndarray, atol: float = 1e-5) -> None:
-    """logits [S + L, V]: those that the batch's rows have."""
+    """Check the result's details; logits [S + L, V] are those of the batch's rows."""
     asked, found = batch.details, result.details
     assert asked is not None and found is not None
     exact = log_softmax(logits)

@@ -1,4 +1,4 @@
-"""Packing weights and reading rows back, against the gguf package's dequantisation."""
+"""Packing weights and reading rows back, compared with the gguf package's dequantisation."""
 
 from collections.abc import Callable
 
@@ -79,7 +79,7 @@ def test_halves_at_the_ends_of_their_range(half: np.float16) -> None:
 
 
 def steps(values: np.ndarray, format: Format) -> np.ndarray:
-    """The distance of two codes, for each of the values [n, k]."""
+    """The distance between two codes, for each of the values [n, k]."""
     groups = values.reshape(len(values), -1, GROUP)
     spread = {
         Format.Q8: np.abs(groups).max(axis=-1) / 127,
@@ -120,7 +120,7 @@ def test_floats_become_codes_within_half_a_step(source: Source, format: Format, 
 
 
 def test_half_a_step_is_what_quantisation_costs() -> None:
-    """The bound above is near: other codes would not keep it."""
+    """The bound above is tight: other codes would exceed it."""
     values = np.random.default_rng(3).standard_normal((37, 160)).astype(np.float32)
     for format in (Format.Q8, Format.Q4):
         unpacked = pack(Source.F32, values, 37, 160, format).values()

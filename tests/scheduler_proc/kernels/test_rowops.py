@@ -1,4 +1,4 @@
-"""The native operations on one token's row, against float64."""
+"""The native operations on one token's row, compared with float64."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def test_rms_norm_of_nothing_is_nothing(ops: Ops) -> None:
 
 
 def rotated(x: np.ndarray, positions: np.ndarray, freqs: np.ndarray) -> np.ndarray:
-    """With angles in float32, as the model families define them; x [m, heads, head_dim]."""
+    """x [m, heads, head_dim] rotated by angles in float32, as the model families define them."""
     angles = (positions.astype(np.float32)[:, None] * freqs).astype(np.float64)[:, None]
     a, b = np.split(x.astype(np.float64), 2, axis=-1)
     cos, sin = np.cos(angles), np.sin(angles)

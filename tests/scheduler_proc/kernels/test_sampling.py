@@ -1,7 +1,7 @@
-"""The native sampler against the reference one, at every instruction-set level of this machine.
+"""The native sampler compared with the reference, at every instruction-set level of this machine.
 
-Both draw the same token unless the draw falls within rounding of a boundary: their exponentials
-differ in the last bits. Then the token must be one that weights a little different would give.
+Both draw the same token unless the draw is too near to a boundary: their exponentials differ in
+the last bits. Then the token must be one that slightly different weights would give.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ from tests.scheduler_proc.test_sampling import within_sigmas
 
 TOP_K_OFF = [-1, 2**31 - 1]
 ALMOST_ONE = float(np.nextafter(1.0, 0.0))
-ROUNDING = 5e-7  # of a weight: a few units in the last place
-SUM_ROUNDING = 1e-6  # of a cumulative weight
+ROUNDING = 5e-7  # relative to a weight: a few units in the last place
+SUM_ROUNDING = 1e-6  # relative to a cumulative weight
 
 
 @pytest.fixture(scope="module", params=levels())
@@ -40,7 +40,7 @@ def suppress_some(case: Case, rng: np.random.Generator) -> Case:
 
 
 def random_masks(rng: np.random.Generator, count: int, vocab: int) -> np.ndarray:
-    """From a handful of ids to all of them; runs of words are empty or full."""
+    """Masks of a handful of ids up to all of them; runs of words are empty or full."""
     share = rng.choice([0.0, 0.001, 0.03, 0.5, 0.98, 1.0, 1.0], count)
     allowed = rng.random((count, vocab)) < share[:, None]
     allowed[::5, vocab // 3 : vocab // 2] = False
@@ -68,7 +68,7 @@ def random_case(seed: int, count: int, vocab: int, spread: float, step: float) -
 
 
 def could_be_drawn(case: Case, row: int, token: int) -> bool:
-    """Whether a rounding error may make `token` the draw of `row`, by a sort in float64."""
+    """Whether a rounding error may make `token` the draw of `row`, found by a sort in float64."""
     batch, left = case.batch, case.candidates()[row]
     logits = np.where(left, case.logits[row], -np.inf).astype(np.float32)
     logits = within_sigmas(logits, batch.samples.top_n_sigma[row])
@@ -101,7 +101,7 @@ def kept_weights(weights: np.ndarray, batch: ForwardBatch, row: int) -> np.ndarr
 
 
 def check(case: Case, native: Sampler, differing: float = 0.02) -> None:
-    """Tokens are the reference's, but for a few that rounding explains; so are the rest."""
+    """Tokens are the reference's, except for a few that rounding explains; logprobs are exact."""
     before = case.logits.copy()
     ids, logprobs = native.sample(case)
     np.testing.assert_array_equal(case.logits, before)
@@ -132,7 +132,7 @@ def test_tokens_are_the_references(
     rng = np.random.default_rng(0)
     case = random_case(vocab, count, vocab, spread, step)
     left = case.candidates()
-    for row in np.flatnonzero(~left.any(axis=1)):  # suppressed all that the mask left
+    for row in np.flatnonzero(~left.any(axis=1)):  # all that the mask left is suppressed
         case.allowed[row] = True
         case.logits[row] = rng.standard_normal(vocab)
     rest = case.candidates().any(axis=1)
@@ -204,8 +204,8 @@ def test_equally_spaced_draws_hit_each_token_as_the_reference_does(
 
 @pytest.mark.parametrize("vocab", [2, 20, 5000])
 def test_a_logit_at_the_floor_of_top_n_sigma_stays(native: Sampler, vocab: int) -> None:
-    """Two tokens lie one standard deviation from their mean; what a mask takes away does not count,
-    whether the sampler makes a list of the two (5000) or not."""
+    """Two tokens are one standard deviation from their mean. Masked tokens do not count, whether
+    the sampler makes a list of the two that are left (5000) or not."""
     rng = np.random.default_rng(vocab)
     logits = rng.permuted(np.tile(np.arange(vocab) / 7, (300, 1)), axis=1).astype(np.float32)
     allowed = rng.permuted(np.arange(vocab) < np.full((300, 1), 2), axis=1)

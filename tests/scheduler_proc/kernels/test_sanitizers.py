@@ -22,13 +22,13 @@ OPTIONS = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "second_deadlock_stack=1",
 }
-# Instrumented code takes 10 to 50 times as long, and more steps are of the same kinds: a model's
-# requests share prefixes, are extended in chunks and decode from the first ones on.
+# Instrumented code takes 10 to 50 times as long, and more steps are of no new kind: from the first
+# ones on, a model's requests share prefixes, are extended in chunks and decode.
 SANITIZED_STEPS = 40
 
 
 def run_driver(program: Path, steps: int, level: str = "") -> str:
-    """What the program says; `level` is an instruction-set level, or empty for all."""
+    """The program's output; `level` is an instruction-set level, or empty for all."""
     env = {name: value for name, value in os.environ.items() if name != "SRT_ISA"} | OPTIONS
     command = [str(program), str(steps), *([level] if level else [])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -56,7 +56,7 @@ def missing_runtime(sanitize: str) -> str:
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The driver with a sanitizer, built once for all levels: that takes minutes."""
+    """The driver with a sanitizer, built once for all levels because it takes minutes."""
 
     @cache
     def program(sanitize: str) -> Path:
@@ -69,7 +69,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @needs_compiler
-@pytest.mark.timeout(1800)  # beside other work the compiler takes a multiple of its time
+@pytest.mark.timeout(1800)  # the compiler is several times slower beside other work
 def test_every_thread_count_computes_the_same_without_allocating(tmp_path: Path) -> None:
     said = run_driver(build.build_program(DRIVER, tmp_path / "driver"), steps=50)
     assert "portable: " in said

@@ -36,7 +36,7 @@ YARN: dict[str, Any] = {
     "factor": 4.0,
     "original_max_position_embeddings": 64,
 }
-# Of 8 pairs; the original length is above every prompt of the tests.
+# For 8 pairs; the original length is above that of every prompt of the tests.
 LONGROPE: dict[str, Any] = {
     "rope_type": "longrope",
     "rope_theta": 1e4,
@@ -48,7 +48,7 @@ LONG_CONTEXT: dict[str, Any] = {
     "original_max_position_embeddings": 256,
 }
 
-# What is tested of each family: transformers' model type, and what differs from SIZES.
+# The tested models of each family: transformers' model type, and what differs from SIZES.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": True}),
     "llama, linear rope": ("llama", {"rope_parameters": LINEAR, "attention_bias": True}),

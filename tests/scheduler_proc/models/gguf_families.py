@@ -1,7 +1,7 @@
 """Random models of every family as GGUF files, written as llama.cpp's converter does.
 
-Tensor names come from the gguf package; what the converter changes (order of q and k rows in
-Llamas, norms of Gemmas) and the metadata are written down here.
+Tensor names come from the gguf package; the converter's changes (the order of q and k rows in
+Llamas, norms of Gemmas) and the metadata are defined here.
 """
 
 import math
@@ -19,7 +19,7 @@ ARCHS = {"mistral": "llama", "ministral": "llama", "gemma3_text": "gemma3"}
 
 
 def arch_of(model: Any) -> str:
-    """llama.cpp's architecture of a transformers model."""
+    """llama.cpp's name for the architecture of a transformers model."""
     model_type: str = model.config.model_type
     return ARCHS.get(model_type, model_type)
 
@@ -35,7 +35,7 @@ def converted_tensors(model: Any) -> dict[str, np.ndarray]:
         if hf_name == "lm_head.weight":
             if config.tie_word_embeddings:
                 continue
-            name = "output.weight"  # which the package knows of no Gemma 2
+            name = "output.weight"  # unknown to the package for Gemma 2
         assert name is not None, hf_name
         array = value.float().numpy()
         if arch == "llama" and (".attn_q." in name or ".attn_k." in name):
@@ -48,7 +48,7 @@ def converted_tensors(model: Any) -> dict[str, np.ndarray]:
 
 
 def _rope_tensors(config: Any) -> dict[str, np.ndarray]:
-    """What rotary embeddings divide their frequencies by."""
+    """The divisors of the rotary embeddings' frequencies."""
     rope = config.rope_parameters
     if rope.get("rope_type") == "longrope":
         return {
@@ -131,9 +131,9 @@ def write_family(
     tokenizer: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
     **keys: Any,
 ) -> ModelFiles:
-    """A GGUF file of `model`. `tensors` replace its own; those in `quants` are blocks of that type
-    already. `tokenizer` writes the metadata of one. `keys` add to or replace that of the
-    architecture; there is none where they are None."""
+    """A GGUF file of `model`. `tensors` replace its own; those in `quants` are already blocks of
+    that type. `tokenizer` writes a tokenizer's metadata. `keys` add to or replace metadata of the
+    architecture; None removes a key."""
     arch = arch_of(model)
     writer = gguf.GGUFWriter(path, arch)
     tokenizer(writer)

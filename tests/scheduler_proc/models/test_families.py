@@ -1,4 +1,4 @@
-"""Every family of models against transformers, on small random checkpoints."""
+"""Every family of models compared with transformers, on small random checkpoints."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -32,8 +32,8 @@ class Part(NamedTuple):
     stop: int
 
 
-# A prompt at once that then decodes, one in chunks, and one on the first 50 tokens of the first.
-# Windows of the families are shorter than all of them.
+# One prompt at once, which then decodes, one in chunks, and one that shares the first 50 tokens of
+# the first. Windows of the families are shorter than all of them.
 LENGTHS = (75, 90, 70)
 SHARED = 50
 STEPS = (
@@ -45,7 +45,7 @@ STEPS = (
 
 
 class Case(NamedTuple):
-    """A checkpoint, and what transformers computes of the sequences."""
+    """A checkpoint, and what transformers computes for the sequences."""
 
     name: str
     files: ModelFiles
@@ -82,7 +82,7 @@ def steps_of(case: Case) -> Iterator[tuple[tuple[Part, ...], list[Row]]]:
 
 
 def logprob_errors(executor: Any, case: Case) -> np.ndarray:
-    """What the log-probabilities of all tokens in all steps differ by from transformers'."""
+    """The differences from transformers' log-probabilities, of all tokens in all steps."""
     errors = []
     for parts, rows in steps_of(case):
         found = executor.run(make_batch(rows)).prompt_logprobs
@@ -114,7 +114,7 @@ def test_native_exact(case: Case) -> None:
 @pytest.mark.parametrize(("quantization", "most"), [("none", 0.01), ("q8", 0.2), ("q4", 2.0)])
 @pytest.mark.parametrize("case", ON_NATIVE, indirect=True)
 def test_native_quantised(case: Case, quantization: str, most: float) -> None:
-    """Weights, or with "none" only keys and values."""
+    """Weights are quantised or, with "none", only keys and values."""
     load_or_skip()
     options: dict[str, Any] = {"quantization": quantization, "num_threads": 2}
     executor = NativeExecutor(case.files, max_total_tokens=POOL, **options)
@@ -148,7 +148,7 @@ def test_auto_runs_on_torch_what_native_lacks_and_says_why(
     "case", ["llama", "qwen3", "phi3, partial", "gemma2", "gemma3"], indirect=True
 )
 def test_sixteen_bits_are_as_close_as_those_of_transformers(case: Case) -> None:
-    """To the same weights in float32, of rounding errors that both make in bfloat16."""
+    """Both are compared with float32; their errors come from rounding to bfloat16."""
     executor = TorchExecutor(case.files, max_total_tokens=POOL, dtype="bfloat16")
     ids = case.sequences[1]
     with torch.inference_mode():
@@ -181,7 +181,7 @@ def test_sixteen_bits_are_as_close_as_those_of_transformers(case: Case) -> None:
 def test_an_option_changes_what_is_computed(
     tmp_path: Path, name: str, change: dict[str, Any]
 ) -> None:
-    """Or else the comparisons with transformers would show nothing of it."""
+    """Otherwise the comparisons with transformers would not test it."""
     executor = TorchExecutor(save_directory(random_family(name), tmp_path), max_total_tokens=POOL)
     step = make_batch([Row(np.random.default_rng(0).integers(0, 131, 80), range(80))])
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""config.json of every family: as files on the hub have it, and what is refused by name."""
+"""config.json of every family as in files on the hub, and what is refused by name."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ from scheduler_proc.models.rope import rope_frequencies
 from srt.files.context import hf_context_len
 from srt.wire.errors import ConfigError
 
-# What transformers 4 wrote for released models, with fewer layers; keys that are only for training
-# and for the tokenizer are left out.
+# What transformers 4 wrote for released models, with fewer layers and without the keys that matter
+# only for training and for the tokenizer.
 HUB: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         "architectures": ["LlamaForCausalLM"],
@@ -260,7 +260,7 @@ def read(path: Path, content: dict[str, Any]) -> DecoderConfig:
 
 @pytest.mark.parametrize("name", HUB)
 def test_both_versions_of_a_file_read_the_same(tmp_path: Path, name: str) -> None:
-    """What transformers 5 makes of a file of version 4 is what we make of it, defaults and all."""
+    """A file of transformers 4 and what version 5 makes of it read the same, with all defaults."""
     old = read(tmp_path, HUB[name])
     config = AutoConfig.from_pretrained(tmp_path)
     config.save_pretrained(tmp_path / "new")
@@ -300,7 +300,7 @@ def test_what_families_differ_in(tmp_path: Path) -> None:
 
 
 def test_mistral_with_windows_in_some_layers(tmp_path: Path) -> None:
-    """As Ministral 8B's file has it, which names Mistral's class; as transformers reads it."""
+    """Like Ministral 8B's file, which names Mistral's class; transformers reads it the same way."""
     types = ["full_attention", *["sliding_attention"] * 3]
     config = read(tmp_path, HUB["Mistral-7B-v0.1"] | {"layer_types": types})
     assert config.windowed == (False, True, True, True)
@@ -335,7 +335,7 @@ def test_context_lengths_of_scaled_ropes(tmp_path: Path) -> None:
 def test_an_original_length_outside_of_the_rope_setting(
     tmp_path: Path, scaling: dict[str, Any], inside: dict[str, Any]
 ) -> None:
-    """It goes before the one inside, as in transformers."""
+    """It takes precedence over the one inside, as in transformers."""
     content = HUB["Llama-3.1-8B"] | {
         "max_position_embeddings": 4096,
         "original_max_position_embeddings": 1024,

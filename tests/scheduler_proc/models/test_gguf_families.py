@@ -24,7 +24,7 @@ from tests.scheduler_proc.models.families import FAMILIES, ON_NATIVE, YARN, rand
 from tests.scheduler_proc.models.gguf_families import converted_tensors, write_family
 from tests.scheduler_proc.ragged import Row, make_batch
 
-# GGUF has no word for a ramp that is not of whole pairs.
+# GGUF has no key for a ramp that is not of whole pairs.
 CHANGES: dict[str, dict[str, Any]] = {
     "qwen3, yarn": {"rope_parameters": {**YARN, "beta_fast": 16.0, "beta_slow": 2.0}}
 }
@@ -82,7 +82,7 @@ def test_the_model_is_the_same_as_that_of_a_directory(tmp_path: Path, name: str)
 
 
 def comparable(config: DecoderConfig) -> dict[str, Any]:
-    """Numbers and switches, without what the two kinds of files hold otherwise."""
+    """Numbers and switches, without what the two kinds of files store differently."""
     scaled_by_tensor = not hasattr(config.rope.scaling, "factor") or hasattr(
         config.rope.scaling, "low_freq_factor"
     )
@@ -210,7 +210,7 @@ def test_without_an_embedding(tmp_path: Path) -> None:
 
 # ---- quantised tensors ---------------------------------------------------------------------------
 
-# Where the half-precision scales of a block lie; those of other types need no care.
+# Where a block has its half-precision scales; those of other types need no care.
 SCALES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82],
     "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
@@ -233,7 +233,7 @@ def random_blocks(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -
 
 @pytest.mark.parametrize("kind", sorted(t.name for t in BLOCK_TYPES.values()))
 def test_rows_are_those_of_the_gguf_package(tmp_path: Path, kind: str) -> None:
-    """Any bytes are values of a type, NaN among them."""
+    """Any bytes are values of a type, and some of them are NaN."""
     ggml_type = GGMLQuantizationType[kind]
     num_values, num_bytes = gguf.GGML_QUANT_SIZES[ggml_type]
     blocks = np.random.default_rng(0).integers(
@@ -250,7 +250,7 @@ def test_rows_are_those_of_the_gguf_package(tmp_path: Path, kind: str) -> None:
             np.testing.assert_array_equal(found, expected[start:stop])
 
 
-# One family shows it for every type, few types for every way of reading.
+# One family covers every type, and a few types cover every way of reading.
 QUANTISED = [("llama", kind) for kind in SCALES]
 QUANTISED += [(name, kind) for name in ("phi3", "gemma3") for kind in ("Q5_0", "Q4_K", "Q5_K")]
 

@@ -154,7 +154,7 @@ def test_derived_buffers_and_a_second_copy_of_a_tied_head_are_ignored(tmp_path: 
 def test_a_head_of_its_own_counts_whatever_the_configuration_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with transformers; here the last rows differ."""
+    """So it does in transformers; here only the last rows differ."""
     monkeypatch.setattr(checkpoint, "_COMPARED_ROWS", 32)
     model = random_llama(tie_word_embeddings=True)
     files = save_directory(model, tmp_path)
@@ -201,7 +201,7 @@ QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16"]
 def test_quantised_gguf_loads_as_the_gguf_package_dequantises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Read in several jobs, the last one odd in rows; q and k rows come in half-rotation order."""
+    """Read in several jobs, the last of an odd number of rows; q and k in half-rotation order."""
     monkeypatch.setattr(loader, "_JOB_ELEMENTS", 1 << 14)
     model = random_llama(hidden_size=96, intermediate_size=160, vocab_size=1031)
     quant = gguf.GGMLQuantizationType[kind]

@@ -48,7 +48,7 @@ def test_what_the_kernels_read_stays() -> None:
 
 
 def write_blocks(path: Path, kind: str) -> ModelFiles:
-    """A Llama with all of its matrices in blocks of `kind`."""
+    """A Llama with all its matrices in blocks of `kind`."""
     model, rng = random_family("llama", **WIDE, num_attention_heads=4), np.random.default_rng(0)
     tensors = converted_tensors(model)
     blocks = {n: random_blocks(kind, t.shape, rng) for n, t in tensors.items() if t.ndim == 2}

@@ -1,4 +1,4 @@
-"""`--model-impl transformers`: families of transformers over ragged batches, and which cannot."""
+"""`--model-impl transformers`: families that it runs, over ragged batches, and those it cannot."""
 
 import json
 import logging
@@ -51,7 +51,7 @@ def reference_logits(model: Any, ids: np.ndarray) -> np.ndarray:
 
 
 class Sequence:
-    """Ids and slots of one req, `done` of them computed; `logits` collects what came of them."""
+    """Ids and slots of one req, `done` of them computed; `logits` collects their logits."""
 
     def __init__(self, ids: np.ndarray, slots: np.ndarray, done: int = 0) -> None:
         self.ids, self.slots, self.done = ids, slots, done
@@ -97,7 +97,7 @@ def test_logits_over_ragged_batches_are_those_of_transformers(tmp_path: Path, fa
 
 
 def test_both_implementations_of_a_family_agree(tmp_path: Path) -> None:
-    """Prompt log-probabilities, which take logits of many tokens in parts."""
+    """For prompt log-probabilities, which take the logits of many tokens, part by part."""
     files = save(random_model("gemma2"), tmp_path)
     ids, slots = random_ids(200), np.random.default_rng(2).permutation(POOL)[:200]
     theirs, result = chunked_logprobs(load(files), ids, slots, 64)
@@ -117,7 +117,7 @@ def test_sixteen_bit_weights_stay_close(tmp_path: Path, family: str) -> None:
 
 
 def test_memory_facts(tmp_path: Path) -> None:
-    """Tied embeddings count once; K and V of different sizes each for what they are."""
+    """Tied embeddings count once; K and V, if they differ, count with their own sizes."""
     model = random_model("gpt2")
     executor = load(save(model, tmp_path))
     assert executor.weight_bytes == 4 * sum(p.numel() for p in model.parameters())
@@ -311,7 +311,7 @@ def llama(tmp_path: Path) -> ModelFiles:
 
 
 def patched(monkeypatch: pytest.MonkeyPatch, owner: type[nn.Module], change: Any) -> None:
-    """`forward` of a class becomes change(original)."""
+    """Replace `forward` of a class by change(original)."""
     monkeypatch.setattr(owner, "forward", change(owner.forward))
 
 
@@ -333,7 +333,7 @@ def test_a_mixture_of_tokens_outside_attention_is_noticed(
 def test_positions_that_do_not_belong_to_the_token_are_noticed(
     llama: ModelFiles, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Counted along the batch, or stretched by the longest sequence of the batch."""
+    """These positions are counted along the batch, or stretched by its longest sequence."""
 
     def other_positions(original: Any) -> Any:
         def forward(self: nn.Module, x: torch.Tensor, position_ids: torch.Tensor) -> Any:

@@ -36,8 +36,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt2": {**_GPT, "vocab_size": VOCAB},  # learned positions, tied
     "opt": {"ffn_dim": 80, "word_embed_proj_dim": 48},  # positions from 2 on, scaled queries
     "gpt_bigcode": {**_GPT, "vocab_size": VOCAB},  # one head of keys
-    "gpt_neox": {},  # partly turned heads, attention beside the MLP
-    "phi": {},  # the same, biases
+    "gpt_neox": {},  # partly rotated heads, attention beside the MLP
+    "phi": {},  # the same, with biases
     "stablelm": {"use_qkv_bias": True},
     "starcoder2": {"sliding_window": WINDOW},
     "cohere": {"logit_scale": 0.3},

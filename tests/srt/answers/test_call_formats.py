@@ -1,5 +1,5 @@
-"""Calls in the formats of several models: what is one, what is content, and that neither the cuts
-nor the constraint make a difference."""
+"""Calls in the formats of several models: what is a call and what is content, however the text is
+cut, with a constraint and without."""
 
 import json
 import random
@@ -64,7 +64,7 @@ def as_blocks(arguments: str) -> str:
 
 
 def written(form: ToolFormat, calls: list[tuple[str, str]]) -> str:
-    """Calls as the constraint has them."""
+    """Calls as the constraint wants them."""
     written = as_blocks if form.in_blocks else str
     texts = [form.opening(name) + written(arguments) + form.closing for name, arguments in calls]
     return form.first + form.separator.join(texts) + form.last if calls else ""
@@ -115,7 +115,7 @@ NESTED = '{"tool": {"name": "add", "parameters": {}}, "note": "[TOOL_CALLS]<tool
 @pytest.mark.parametrize("form", [*AS_JSON, QWEN3_CODER])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained: bool) -> None:
-    """As beside a response format: the answer is calls, or it is JSON that may look like some."""
+    """So with a response format: the answer is calls, or it is JSON that may look like calls."""
     options = {"constrained": constrained, "is_first": True}
     answers = [NESTED, '{"name": "sub", "parameters": {}}', '{"name": "add", "parameters": {"a']
     for answer in [*answers, "See: " + written(form, [A1])]:
@@ -126,7 +126,7 @@ def test_where_calls_come_first_an_answer_has_none(form: ToolFormat, constrained
 
 
 def test_only_the_functions_of_the_request_are_called() -> None:
-    """Also where a constraint holds, which may leave room for JSON of another kind."""
+    """Even with a constraint, which may allow other JSON."""
     for form in EVERY:
         text = written(form, [("sub", "{}")])
         for constrained in (False, True):
@@ -134,7 +134,7 @@ def test_only_the_functions_of_the_request_are_called() -> None:
 
 
 def test_blanks_are_not_read_again() -> None:
-    """An answer of blanks takes time that grows with its length, not with its square."""
+    """The time for an answer of blanks grows with its length, not with the square of it."""
     for form in EVERY:
         parser = call_parser(form, NAMES, constrained=False)
         begin = [event for _ in range(1000) for event in parser.feed(" ")]
@@ -163,7 +163,7 @@ def test_what_the_constraint_allows_is_read(
 def test_cuts_make_no_difference(
     form: ToolFormat, calls: list[tuple[str, str]], kept: int, spoilt: bool, rng: random.Random
 ) -> None:
-    """Of a text that ends anywhere, has text around it, or is no call for a character."""
+    """Also if calls are cut short, have text after them, or have one wrong character."""
     text = written(form, calls)[:kept] + " more"
     if spoilt:
         at = rng.randrange(len(text))
@@ -283,7 +283,7 @@ ODD: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("schema", ODD)
 def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
-    """They tell nothing of a text; a constraint may still refuse them by their place."""
+    """They say nothing about a text; the constraint's compiler may still refuse them."""
     answer = QWEN3_CODER.opening("add") + "<parameter=a>[1]</parameter>" + QWEN3_CODER.closing
     parser = call_parser(QWEN3_CODER, {"add": json.dumps(schema)}, constrained=False)
     assert parser.feed(answer)[1:] == [CallArguments(0, '{"a": [1]}')]
@@ -292,7 +292,7 @@ def test_odd_schemas_are_read_as_far_as_they_go(schema: dict[str, Any]) -> None:
 
 
 def test_what_references_multiply_is_bounded() -> None:
-    """References, and definitions, are written anew for each parameter."""
+    """References and definitions are written again for each parameter."""
     names = [f"p{i}" for i in range(2000)]
     large = {"$defs": {"A": {"type": "integer", "description": "x" * 100_000}}}
     many = {"$defs": {"A": {"anyOf": [{"type": "integer", "minimum": i} for i in range(1000)]}}}

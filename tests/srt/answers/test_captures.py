@@ -1,4 +1,4 @@
-"""Captures are parts of a parse of the answer's text, told in characters."""
+"""Captures are parts of a parse of the answer's text, with places in characters."""
 
 import random
 import time
@@ -30,29 +30,29 @@ def of_lark(source: str, text: str, **fields: Any) -> list[tuple[str, int, int]]
     [
         ('start: "a" x "c"\nx[capture]: /[0-9]+/', "a123c", [("x", 1, 4)]),
         ('start: x\nx[capture="the name"]: "a"', "a", [("the name", 0, 1)]),
-        # The same text twice in a row, which llguidance itself tells once
+        # The same text twice in a row, which llguidance itself reports once
         (LIST, "12,12,3,.", [("item", 0, 2), ("item", 3, 5), ("item", 6, 7)]),
-        # Beginnings of a repetition are none of its matches
+        # The beginnings of a repetition are not matches of it
         ('start: y "."\ny[capture]: ("z" | x)*\nx[capture]: /[0-9]+/', "z12zz.",
          [("y", 0, 5), ("x", 1, 3)]),
-        # What may be one or the other: a parse of the whole
+        # Where a text may match either, one parse of the whole is given
         ('start: (a | b)*\na[capture]: "x"\nb[capture]: "x" "y"?', "xxyx", None),
         ('start: x\nx[capture]: "(" x ")" | "z"', "((z))", [("x", 0, 5), ("x", 1, 4), ("x", 2, 3)]),
         ('start: "a"* x\nx[capture]: "a"+', "aaa", [("x", 2, 3)]),
-        # Nothing, and the whole
+        # An empty match, and the whole text
         ('start[capture]: "b" x\nx[capture]: "" | "a"', "b", [("start", 0, 1), ("x", 1, 1)]),
         ('start: x* "y"\nx[capture]: "a"*', "aay", [("x", 0, 2)]),
-        # Attributes beside it
+        # Other attributes beside `capture`
         ('start: x "y"\nx[capture, suffix="b"]: /.*/', "aaby", [("x", 0, 2)]),
         ('start: x "y"\nx[stop="b", capture]: /.*/', "aaby", [("x", 0, 2)]),
         ('start: x "y"\nx[lazy, capture="l"]: /.*b/', "aaby", [("l", 0, 3)]),
         ('start: x "y"\nx[capture]: %json {"type": "object"}', '{"a":1}y', [("x", 0, 7)]),
         # Characters, not bytes
         ('start: "é" x "é"\nx[capture]: /[世-界é]+/\n', "é世é😀"[:3] + "é", [("x", 1, 3)]),
-        # Cut: what has ended
+        # Of a text that is cut short, what has ended
         (LIST, "12,3", [("item", 0, 2)]),
         ('start: "a" x "c"\nx[capture]: /[0-9]+/', "a12", []),
-        # Of a rule that begins with itself too
+        # A rule that begins with itself
         ('start: x "."\nx[capture]: x "a" | "a"', "aaa", [("x", 0, 2), ("x", 0, 1)]),
     ],
 )  # fmt: skip
@@ -69,7 +69,7 @@ def test_captures_of_lark(
 
 
 def test_random_lists_are_found_again() -> None:
-    """Texts with parts that are known, whose rules differ only by what follows."""
+    """The texts' parts are known; their rules differ only by what follows."""
     rng = random.Random(1)
     source = (
         'start: (pair | word)*\npair: key "=" value ";"\nkey[capture]: /[a-zé]+/\n'
@@ -107,7 +107,7 @@ def test_random_lists_are_found_again() -> None:
 
 
 def test_too_many_ways_are_given_up() -> None:
-    """Each x may be either rule, and none of it fits the end."""
+    """Each x may match either rule, and no choice fits the end."""
     source = 'start: (a | b)* c\na[capture]: "x"\nb[capture]: "x"\nc: "y" | "x" "z"'
     assert of_lark(source, "x" * 200 + "!") is None
 
@@ -129,7 +129,7 @@ def test_captures_within_captures_have_a_limit(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_names_count_too() -> None:
-    """A long name comes back as often as its part matched."""
+    """A long name is repeated for each match of its group."""
     name = "n" * 100_000
     assert len(captures_of(Constraint("regex", f"(?:(?P<{name}>x))*"), "x" * 5) or []) == 5
     assert captures_of(Constraint("regex", f"(?:(?P<{name}>x))*"), "x" * 20) is None

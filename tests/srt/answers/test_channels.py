@@ -1,4 +1,4 @@
-"""gpt-oss's format: what is reasoning, answer and call, and that the cuts make no difference."""
+"""gpt-oss's format: what is reasoning, answer and call, however the text is cut."""
 
 import random
 

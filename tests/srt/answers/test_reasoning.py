@@ -1,4 +1,4 @@
-"""Reasoning apart from the answer, whatever the cuts."""
+"""Reasoning is separated from the answer, however the text is cut."""
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ def test_the_template_says_which_tags_there_are() -> None:
 
 
 def test_blanks_are_not_read_again() -> None:
-    """Many of them take time that grows with their number, not with its square."""
+    """The time for blanks grows with their number, not with the square of it."""
     for opened, head in ((False, ""), (True, "a"), (True, "")):
         splitter = ReasoningSplitter(opened=opened)
         parts = splitter.feed(head)

@@ -1,4 +1,4 @@
-"""What the constraint lets through, the parser reads: random legal answers, byte by byte."""
+"""The parser reads whatever the constraint allows: random legal answers, byte by byte."""
 
 import json
 import random
@@ -45,7 +45,7 @@ def compiled(
 
 
 def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bool]:
-    """A legal text, and whether it has come to its end."""
+    """A legal text, and whether it is complete."""
     place, text = grammar.start(), bytearray()
     row = np.zeros(-(-VOCAB.vocab_size // 32), dtype=np.uint32)
     while len(text) < MAX_BYTES:
@@ -54,7 +54,7 @@ def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bo
         ends = EOS in legal
         if ends and (len(legal) == 1 or rng.random() < 0.3):
             return text.decode(), True
-        # ASCII without "<" would hardly ever come to a tag by chance.
+        # A "<" is preferred: by chance, there would hardly ever be a tag.
         pick = ord("<") if ord("<") in legal and rng.random() < 0.5 else None
         ascii_only = [token for token in legal if token < 128]
         byte = pick or rng.choice([t for t in legal if t < 256] if len(legal) <= 4 else ascii_only)
@@ -64,7 +64,7 @@ def random_answer(grammar: CompiledGrammar, rng: random.Random) -> tuple[str, bo
 
 
 def read(text: str, form: ToolFormat = HERMES) -> tuple[str, list[tuple[str, Any]], bool]:
-    """Content, calls, and whether the last call is cut."""
+    """Content, calls, and whether the last call is cut short."""
     parser = call_parser(form, {"weather": UNIT, "now": ""}, constrained=True)
     content, calls = "", []
     for event in parser.feed(text, final=True):
@@ -103,7 +103,7 @@ def test_calls_only(choice: ToolChoice, parallel: bool, form: ToolFormat) -> Non
 
 
 def test_auto_begins_only_what_it_can_end() -> None:
-    """Free text, in which every begun call is valid, and the first one is the last thing."""
+    """In free text, every call that begins is valid, and nothing follows the first one."""
     grammar, found = compiled("auto", parallel=False), 0
     for seed in range(20):
         text, _ = random_answer(grammar, random.Random(seed))
@@ -136,7 +136,7 @@ def test_calls_or_an_answer() -> None:
 
 
 def test_blocks_match_their_parameters() -> None:
-    """Those that are required are there; each says what its schema allows."""
+    """Required parameters are there, and each has a value that its schema allows."""
     schema = {
         "type": "object",
         "$defs": {"Size": {"enum": ["small", 2]}},
@@ -165,7 +165,7 @@ def test_blocks_match_their_parameters() -> None:
 
 
 def test_the_model_reasons_before_a_call_with_the_tokens_that_it_knows() -> None:
-    """Control tokens around messages are text for the constraint, which asks for them too."""
+    """Control tokens around messages are text to the constraint, which also demands them."""
     size = len(VOCAB.token_bytes)
     marks = {mark: size + i for i, mark in enumerate(HARMONY.marks)}
     vocab = replace(

@@ -1,4 +1,4 @@
-"""The parser of tool calls: what is a call, what is content, and that the cuts do not matter."""
+"""The parser of tool calls: what is a call and what is content, however the text is cut."""
 
 import json
 from typing import Any
@@ -146,7 +146,7 @@ def test_a_call_is_found_behind_what_is_none(lead: str) -> None:
 
 
 def test_ends_in_a_string_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them would take the time of all the text before it."""
+    """Decoding at each end would take time for all the text before it."""
     blocks = []
     monkeypatch.setattr(ToolCallParser, "_decoded", lambda _, block: blocks.append(block))
     text = '<tool_call>"' + "</tool_call>" * 1000
@@ -155,7 +155,7 @@ def test_ends_in_a_string_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_constrained_call_that_is_cut_short() -> None:
-    """As by the length. Nothing that was given out is taken back."""
+    """For example by the length. Nothing that was sent is taken back."""
     head = '<tool_call>\n{"name": "add", "argu'
     assert by_character(head, True).facts == (head, [], False)
     inside = '<tool_call>\n{"name": "add", "arguments": {"a": "x'

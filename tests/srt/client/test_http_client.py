@@ -139,7 +139,7 @@ async def test_how_the_template_writes_a_chat_goes_through() -> None:
 
 
 async def test_log_probabilities_with_all_details() -> None:
-    """Of texts; and of chats, which are tokenized for it."""
+    """For texts, and for chats, which are tokenized to get their ids."""
     fake = FakeClient()
     asked = Request(
         text="a b",
@@ -212,7 +212,7 @@ async def test_a_sample_is_read_while_others_wait() -> None:
 
 
 async def test_closing_a_sample_ends_that_one() -> None:
-    """And closing the last one that runs ends the stream."""
+    """Closing the last one that runs ends the stream."""
     fake = FakeClient()
     fake.hold.clear()
     async with served(fake) as server, HttpClient(server.url) as client:
@@ -276,7 +276,7 @@ async def test_several_samples_need_their_own_call() -> None:
 
 
 async def test_constraints_and_tools_go_through() -> None:
-    """As text: the chat route must take nothing out of it."""
+    """The answer is plain text: the chat route must take nothing out of it."""
     text = '<think>x</think><tool_call>\n{"name": "f"}\n</tool_call>'
     fake = FakeClient((text,))
     calls = [ToolCall("c1", "f", '{"a":1}')]
@@ -428,7 +428,7 @@ async def test_a_strange_event_ends_the_request_with_the_servers_error(
 
 
 class _Strange(httpx.AsyncByteStream):
-    """A stream that goes on after an event that cannot be read."""
+    """A stream that does not end after an event that cannot be read."""
 
     is_closed = False
 
@@ -458,7 +458,7 @@ async def test_the_connection_of_a_strange_event_is_closed(n: int) -> None:
 
 
 async def test_a_silent_server_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that takes connections and requests and never answers."""
+    """It accepts connections and requests, and never answers."""
     monkeypatch.setattr("srt.client.http_client.CALL_TIMEOUT_S", 0.1)
     monkeypatch.setattr("srt.client.http_client.SILENCE_TIMEOUT_S", 0.1)
 

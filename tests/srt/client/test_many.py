@@ -1,5 +1,5 @@
-"""Batches: the order in which they are handed in, and servers that refuse for load, which are asked
-again after the time that they say."""
+"""Batches: the order of their requests, and refusals for load, after which a request is sent again
+when the server says."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from tests.scheduler_proc.fake_executor import reference_output
 
 
 def pauses_of(monkeypatch: pytest.MonkeyPatch, errors: list[RequestError]) -> list[float]:
-    """The pauses between the attempts, of which the first ones fail."""
+    """The pauses between attempts; the first attempts fail with `errors`."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -56,8 +56,8 @@ def test_other_errors_are_raised() -> None:
 
 
 class Ring:
-    """A `Client` of nothing but `submit_samples`, over a scheduler core and a pool that holds a
-    part of the prompts; it steps while somebody waits."""
+    """A `Client` with only `submit_samples`, over a scheduler's core and a pool that holds some of
+    the prompts; it steps while somebody waits."""
 
     def __init__(self, pool: int) -> None:
         self.driver = Driver(
@@ -91,8 +91,8 @@ class Pending:
 
 
 async def test_batches_reuse_what_their_prompts_share() -> None:
-    """64 documents asked 24 times each, shuffled, in a pool that holds four: each is computed once,
-    although 256 requests are in flight at a time; results are in the caller's order."""
+    """64 documents with 24 questions each, shuffled, in a pool that holds four: each document is
+    computed once, although 256 requests are in flight; results are in the caller's order."""
     rng, ring = random.Random(0), Ring(pool=700)
     prompts = [[d, *range(100 + d, 200 + d), q] for d in range(64) for q in range(24)]
     rng.shuffle(prompts)
@@ -104,7 +104,7 @@ async def test_batches_reuse_what_their_prompts_share() -> None:
 
 
 async def test_prompts_are_read_beside_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not all before the first one is handed in, and never more than are in flight."""
+    """The first request is sent before all are read, and at most MAX_IN_FLIGHT are read at once."""
     monkeypatch.setattr(many, "MAX_IN_FLIGHT", 8)
     client, events = FakeClient(), list[str]()
     reading = most = 0

@@ -1,4 +1,4 @@
-"""A limit on waiting that does not count this loop's own pauses."""
+"""A limit on waiting does not count pauses of the waiting loop."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ async def test_silence_ends_the_wait_and_what_was_waited_for() -> None:
 
 @pytest.mark.parametrize("pauses", [1, 3])
 async def test_the_loops_own_pauses_do_not_count(pauses: int) -> None:
-    """What came during the pause is there to be read."""
+    """What came during a pause is still read."""
     loop, (read_end, write_end) = asyncio.get_running_loop(), os.pipe()
     heard = loop.create_future()
 

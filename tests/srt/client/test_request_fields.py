@@ -1,4 +1,4 @@
-"""Constraints, tools and calls as programs hand them to `AsyncClient`."""
+"""Constraints, tools and calls as programs give them to `AsyncClient`."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The samples of a request as their Outputs come in at a client."""
+"""The samples of a request while a client receives their Outputs."""
 
 import asyncio
 import math
@@ -86,7 +86,7 @@ async def test_samples_are_read_apart() -> None:
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
-    """Asked for once, and only for what may have any."""
+    """They are requested once, and only for constraints that have names."""
     reader = Reader(sampling=SamplingParams(regex="(?P<x>a)b*"), tenant="t")
     (generation,) = reader.generations
     iterator = aiter(generation)
@@ -108,7 +108,7 @@ async def test_captures_come_with_the_last_snapshot(streams: bool) -> None:
 
 
 async def test_details_follow_the_ids() -> None:
-    """Also those that a jump replaces."""
+    """Also when a jump replaces ids."""
     reader = Reader(scoring=Scoring(start=0, top=2, ids=[5, 6, 7]))
     (generation,) = reader.generations
     a, b, c = [(1, -0.5), (2, -1.0)], [(3, -0.25), (4, -2.0)], [(8, -0.125), (9, -4.0)]
@@ -151,7 +151,7 @@ PROMPT: dict[str, Any] = {
 
 
 async def test_the_prompts_log_probabilities_are_for_all_samples() -> None:
-    """A sample that ends before the first one has told them waits for them."""
+    """A sample that ends before the first sample has received them waits for them."""
     reader = Reader(3, scoring=Scoring(start=1))
     first, second, third = reader.generations
     second.take(output("x", (1,)))
@@ -213,7 +213,7 @@ async def test_each_fails_and_closes_alone() -> None:
 
 
 async def test_one_error_for_many_keeps_no_tracebacks_of_others() -> None:
-    """Raised at each reader, one object would collect all their frames."""
+    """If each reader raised the same object, it would collect all their frames."""
     readers, error = [Reader() for _ in range(300)], RingError("the server cannot be reached")
     results = [asyncio.ensure_future(reader.generations[0].result()) for reader in readers]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A score's parts as they come in at a client: in any order, failed or aborted."""
+"""The parts of a score, which a client receives in any order, failed or aborted."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
 """Byte-level BPE from GGUF files: each kind of pre-tokenizer against the tokenizer that
-transformers makes of the same file, or, where it knows the kind not, against the patterns."""
+transformers makes of the same file, or, if it does not know the kind, against the patterns."""
 
 import json
 import unicodedata
@@ -46,7 +46,7 @@ PARTS += [
     "'S",
 ]
 PARTS += ["...", "//", "é", "e\u0301", "ǅ", "ـ", "日本", "٣", "½", "🐈‍⬛", "_", "$", "a'b"]
-# Characters that are younger than the libraries' tables are letters to one of them only.
+# Only characters that Python knows: the libraries' tables differ in newer ones.
 KNOWN_CHARACTERS = st.characters(exclude_characters="<", exclude_categories=("Cn", "Cs"))
 OTHERS = st.text(KNOWN_CHARACTERS, max_size=3)
 TEXT = st.lists(st.sampled_from(PARTS) | OTHERS, max_size=12).map("".join)
@@ -54,8 +54,8 @@ TEXT = st.lists(st.sampled_from(PARTS) | OTHERS, max_size=12).map("".join)
 
 @cache
 def trained() -> tuple[list[str], list[str]]:
-    """Tokens and merges learned without any words, so that only a pre-tokenizer keeps the pieces
-    of two words apart."""
+    """Tokens and merges learned across words, so that only a pre-tokenizer keeps the pieces of two
+    words apart."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(
@@ -97,7 +97,7 @@ def write_bpe(
 
 
 def of_transformers(path: Path, pre: str) -> Tokenizer:
-    """The tokenizer that transformers makes of a GGUF file, with what it leaves out of it."""
+    """The tokenizer that transformers makes of a GGUF file, with `ignore_merges` added."""
     arch, content, _ = get_gguf_tokenizer(str(path))
     tokenizer = convert_gguf_tokenizer(arch, content)[0]
     tokenizer.model.ignore_merges = PRE_KINDS[pre].whole_words
@@ -127,7 +127,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, pre: str) -> None:
 
 
 def cut_in_turn(text: str, patterns: list[str]) -> list[str]:
-    """`text` cut by each pattern in turn: what it finds, and what lies between."""
+    """`text` cut by each pattern in turn: its matches, and the text between them."""
     parts = [text]
     for pattern in patterns:
         found = []
@@ -160,7 +160,7 @@ IN_TURN = {
     "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
     "deepseek-llm": [
         r"[\r\n]",
-        r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",  # of the Latin ones, all; see below
+        r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",  # in place of llama.cpp's list; see below
         r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
         r"\s+$",
         ASIAN,

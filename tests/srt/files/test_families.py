@@ -1,5 +1,5 @@
 """Model directories with the tokenizers of the families, as transformers saves them: prompts are
-encoded, and texts decoded, as transformers does."""
+encoded and texts decoded in the same way."""
 
 import unicodedata
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def llama(**options: Any) -> Any:
 
 
 def llama_2() -> Any:
-    """As Llama 2, Mistral 7B and TinyLlama have it: the prefix is the normalizer's."""
+    """As in Llama 2, Mistral 7B and TinyLlama: the normalizer adds the prefix."""
     tokens, types = pieces_and_types()
     model = models.BPE(**spm_model(), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     tokenizer = Tokenizer(model)
@@ -70,7 +70,7 @@ def llama_2() -> Any:
 
 
 def phi_3() -> Any:
-    """As Llama 2, but special tokens take the white space behind them, and no BOS."""
+    """Like Llama 2, but special tokens include the white space after them, and there is no BOS."""
     tokenizer = llama_2()
     strip = [AddedToken(t, normalized=False, rstrip=True) for t in ("<|user|>", "<|end|>")]
     tokenizer.add_special_tokens({"additional_special_tokens": strip})
@@ -144,7 +144,7 @@ def test_prompts_and_texts_are_those_of_transformers(tmp_path: Path, family: str
         for special in (False, True):
             ids = theirs(text, add_special_tokens=special).input_ids
             if vocab.add_bos and special and ids[:2] == [bos, bos]:
-                ids = ids[1:]  # ours does not put it in front of itself
+                ids = ids[1:]  # ours does not put a BOS before a BOS
             assert ours.encode(text, add_special_tokens=special).tolist() == ids
             for skip in (False, True):
                 decoded = theirs.decode(ids, skip_special_tokens=skip)
@@ -155,7 +155,7 @@ def test_prompts_and_texts_are_those_of_transformers(tmp_path: Path, family: str
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_text_that_continues_other_text(tmp_path: Path, family: str) -> None:
-    """It gets no prefix, and words are encoded one by one."""
+    """Such text gets no prefix, and words are encoded one by one."""
     theirs = FAMILIES[family]()
     files = save(theirs, tmp_path)
     plain, vocab = load_plain_tokenizer(files), load_vocab(files)

@@ -42,7 +42,7 @@ def test_a_cut_file_is_a_config_error(tmp_path: Path, keep: int) -> None:
 
 
 def test_types_are_those_of_the_package() -> None:
-    """All that it dequantises, but two that none of our models come in."""
+    """All types that the package dequantises, except two that our models do not use."""
     sizes = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
     assert {i: (kind.num_values, kind.num_bytes) for i, kind in BLOCK_TYPES.items()} == {
         i: sizes[i] for i in BLOCK_TYPES
@@ -96,7 +96,7 @@ def test_a_block_does_not_reach_over_rows(tmp_path: Path) -> None:
         GGUFFile(path)
 
 
-# ---- what no writer makes ------------------------------------------------------------------------
+# ---- files no writer makes ----------------------------------------------------------------------
 
 
 def gguf_string(text: str) -> bytes:
@@ -109,7 +109,7 @@ def file_of(
     value: bytes = struct.pack("<II", 4, 32),
     dims: Sequence[int] = (8,),
 ) -> Path:
-    """One key, whose `value` begins with its type, and a tensor of float32 that has 32 bytes."""
+    """One key, whose `value` begins with its type, and a float32 tensor of 32 bytes."""
     parts = [b"GGUF", struct.pack("<IQQ", 3, 1, 1), gguf_string(key), value]
     shape = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
     parts += [gguf_string("t"), shape, struct.pack("<IQ", 0, 0)]
@@ -124,7 +124,7 @@ def test_a_file_written_here(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dims", [(), (0, 1 << 40), (1 << 32, 1 << 32), (1 << 63, 2), (9,)])
 def test_a_shape_that_the_file_does_not_hold(tmp_path: Path, dims: Sequence[int]) -> None:
-    """Such as one whose size is 0 in 64 bits."""
+    """For example one whose size overflows to 0 in 64 bits."""
     with pytest.raises(ConfigError, match=r"tensor t is (empty|cut short)"):
         GGUFFile(file_of(tmp_path / "m.gguf", dims=dims))
 

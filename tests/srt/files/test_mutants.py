@@ -1,7 +1,7 @@
-"""Model files as damage and malice make them: each is loaded or refused in one line that names it.
+"""Model files damaged by accident or malice: each is loaded, or refused in one line that names it.
 
-Every mutant is read in a forked child with a limit of CPU time, as the processes of a server read
-it: the vocabulary, both tokenizers, the model's configuration, the chat template.
+Every mutant is read in a forked child with a limit of CPU time, as a server's processes read it:
+the vocabulary, both tokenizers, the model's configuration, the chat template.
 """
 
 import json
@@ -42,7 +42,7 @@ ODD: list[Any] = [
 
 
 def in_child(work: Callable[[], object], path: Path, tmp_path: Path) -> None:
-    """Fails with the child's traceback, or if it is ended by a signal or a limit."""
+    """Fails with the child's traceback, or if a signal or a limit ends it."""
     log = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
@@ -70,7 +70,7 @@ def in_child(work: Callable[[], object], path: Path, tmp_path: Path) -> None:
 
 
 def load(files: ModelFiles) -> None:
-    """All that a server's processes read of the files that concern text, and some use of it."""
+    """Load and use everything that a server's processes read for texts."""
     vocab = load_vocab(files)
     load_tokenizer(files).encode("the cat sat")
     load_plain_tokenizer(files).split("the cat")
@@ -84,7 +84,7 @@ def load(files: ModelFiles) -> None:
 def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8))):
-        # The head of a file, where its structure is, gets most of the changes.
+        # Most changes are in the head of a file, where its structure is.
         at = rng.randrange(min(len(changed), rng.choice((64, 2000, len(changed)))))
         how = rng.randrange(4)
         if how == 0:
@@ -101,7 +101,7 @@ def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) inside a JSON value; of long ones the first and some others."""
+    """Every (container, key) inside a JSON value; at most 40 keys of each container."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     found = [(value, key) for key in keys[:40]]
     for key in keys[:40]:
@@ -223,7 +223,7 @@ def test_mutants(kind: str, seeds: range, tmp_path: Path) -> None:
     assert not failed, "\n".join(f"seed {seed}: {error}" for seed, error in failed.items())
 
 
-# ---- some in particular ----------------------------------------------------------------------
+# ---- particular mutants ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tokens by their beginnings, against a look at each of them."""
+"""Tokens found by their beginnings, against a search through all."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -18,7 +18,7 @@ from tests.spm_files import CORPUS, message, spm_model
 PARTS = sorted({word for text in CORPUS for word in text.split()})
 PARTS += [" ", "   ", ", ", "\t", "é", "e\u0301", "ﬁ", "Ⅳ", "日本", "🐈‍⬛", "<0x41>", "汉字"]
 OTHERS = st.characters(exclude_characters="<\u2581\x00", codec="utf-8")
-# Without combining marks: the tokenizers library maps clusters of characters, not characters.
+# No combining marks: the tokenizers library maps clusters of characters, not characters.
 NO_MARKS = st.characters(exclude_characters="<\x00", max_codepoint=0x2FF)
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -136,14 +136,14 @@ PIECES = [message((1, text)) for text in (b"a", b"b", b"ab")]
 
 
 def test_pieces_that_would_make_too_many_merges(tmp_path: Path) -> None:
-    """800 pieces, which all begin and end with all shorter ones."""
+    """799 pieces; each begins and ends with all shorter ones."""
     files = write_directory(tmp_path, message(*((1, piece) for piece in LONG), (2, BPE)))
     with pytest.raises(ConfigError, match=r"tokenizer.model: the tokens are too long: the squares"):
         load_tokenizer(files)
 
 
 def test_more_pieces_than_rows(tmp_path: Path) -> None:
-    """Unused ones and control pieces may lie above; else the vocabulary is not the model's."""
+    """Only unused pieces and control pieces may have ids above the model's rows."""
     surplus = [message((1, b"aab"), (3, 5)), message((1, b"<pad>"), (3, 3))]
     model = message(*((1, piece) for piece in PIECES + surplus), (2, BPE))
     ids = load_tokenizer(write_directory(tmp_path, model, rows=3)).encode("ab", False)
@@ -155,7 +155,7 @@ def test_more_pieces_than_rows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
-    """Either refused, or read without what is missing."""
+    """It is either refused, or read without what is missing."""
     model = trained(model_type="unigram", vocab_size=80, normalization_rule_name="identity")
     for end in range(0, len(model), 7):
         files = write_directory(tmp_path, model[:end])

@@ -1,7 +1,7 @@
 """SentencePiece's kind of tokenizer from GGUF files.
 
-References: the algorithm itself, written down here (the pair of the best score is merged first,
-the leftmost of equals), and the tokenizers that transformers makes of the same file.
+References: the algorithm itself, written here (the pair with the best score is merged first, the
+leftmost of equals), and the tokenizers that transformers makes of the same file.
 """
 
 from itertools import pairwise
@@ -32,7 +32,7 @@ from tests.spm_files import (
 
 WORDS = sorted({word for text in CORPUS for word in text.split()})
 PARTS = [*WORDS, " ", " " * 3, "\n", ", ", "\t", "aaaa", "é", "e\u0301", "🐈‍⬛"]
-# No U+2581, which is a space to such a tokenizer, and nothing that is a token by itself.
+# No U+2581, which such a tokenizer takes as a space, and no "<", with which tokens begin.
 OTHERS = st.text(st.characters(exclude_characters=[SPM_SPACE, "<"], codec="utf-8"), max_size=4)
 TEXT = st.lists(st.sampled_from(PARTS) | OTHERS, max_size=12).map("".join)
 
@@ -101,7 +101,7 @@ def test_decoding_gives_the_text_back(
 @given(TEXT)
 @settings(max_examples=100)
 def test_words_are_encoded_one_by_one(plain: PlainTokenizer, vocab: Vocab, text: str) -> None:
-    """Which lets a text be cut before any run of spaces."""
+    """So a text may be cut before any run of spaces."""
     assert plain.cuts_words
     pieces = plain.split(text)
     ids: list[int] = []
@@ -136,7 +136,7 @@ def test_ids_are_those_of_transformers(tmp_path: Path, arch: str) -> None:
     @given(TEXT)
     @settings(max_examples=150)
     def check(text: str) -> None:
-        # A Llama's prefix is Metaspace's there, which adds none to a text that begins with a space.
+        # There, Metaspace adds a Llama's prefix, but not to a text that begins with a space.
         text = text.lstrip(" ") if arch == "llama" else text
         ids = ours.encode(text, add_special_tokens=False).tolist()
         assert ids == theirs.encode(text, add_special_tokens=False).ids
@@ -152,7 +152,7 @@ def test_text_inside_of_other_text(tokenizer: Tokenizer, plain: PlainTokenizer, 
 
 @pytest.fixture(scope="module")
 def by_merges(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
-    """The same vocabulary as Gemma 4's files have theirs: with merges, and no space in front."""
+    """The same vocabulary in the form of Gemma 4's files: with merges, and no space in front."""
     ranked = merges_by_score(dict(zip(pieces_and_types()[0], scores(), strict=True)))
     merges = [f"{left} {right}" for left, right in ranked if left + right in learned_pieces()]
     path = tmp_path_factory.mktemp("merges") / "m.gguf"
@@ -233,7 +233,7 @@ def test_a_vocabulary_without_bytes_has_an_unknown_token(tmp_path: Path) -> None
 
 
 def test_pieces_that_reach_over_words(tmp_path: Path) -> None:
-    """Then words cannot be encoded one by one; the ids are right all the same."""
+    """Words cannot be encoded one by one then; the ids are still right."""
     tokens, types = pieces_and_types()
     pair = f"t{SPM_SPACE}"
     files = write_spm_gguf(

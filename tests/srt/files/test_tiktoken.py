@@ -1,5 +1,5 @@
-"""tiktoken's files in a model directory, against the tiktoken package and against the merges that
-their ranks are of."""
+"""tiktoken's files in a model directory, against the tiktoken package and against the merges from
+which the ranks come."""
 
 import base64
 import random
@@ -28,7 +28,7 @@ CASED = "|".join(
     for word in (f"{UPPER}*{LOWER}+", f"{UPPER}+{LOWER}*")
 )
 OTHERS = r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-# As the families' own code has them.
+# From the families' own code.
 PATTERNS = {
     "glm4": LLAMA3,
     "dbrx": LLAMA3,
@@ -106,7 +106,7 @@ def test_ids_are_those_of_tiktoken(tmp_path: Path, model_type: str) -> None:
 
 
 def test_vocabularies_that_nobody_learned(tmp_path: Path) -> None:
-    """Ranks in no order, and tokens that merges do not lead to: as tiktoken takes them."""
+    """Ranks in random order, and tokens that no merges make, are encoded as tiktoken does."""
     rng = random.Random(3)
     for _ in range(40):
         made = {"".join(rng.choices("abc", k=rng.randint(2, 5))).encode() for _ in range(30)}
@@ -120,13 +120,13 @@ def test_vocabularies_that_nobody_learned(tmp_path: Path) -> None:
 
 
 def test_ids_are_those_of_the_merges(tmp_path: Path) -> None:
-    """Without the package: those of the BPE that learned the ranks."""
+    """Also without the package, against the BPE that learned the ranks."""
     ours = load_tokenizer(write_directory(tmp_path, file_of(learned())))
     theirs = load_tokenizer(write_bpe(tmp_path / "m.gguf", "qwen2"))
 
     @given(TEXT)
     def check(text: str) -> None:
-        ids = theirs.encode(text, add_special_tokens=False) - 2  # that file's special tokens
+        ids = theirs.encode(text, add_special_tokens=False) - 2  # it has 2 special tokens first
         assert ours.encode(text).tolist() == ids.tolist()
 
     check()
@@ -189,14 +189,14 @@ def test_models_whose_words_are_not_known(tmp_path: Path, model_type: Any) -> No
     "config", [{}, {"added_tokens_decoder": None}, {"added_tokens_decoder": {"x": {}}}]
 )
 def test_special_tokens_must_be_listed(tmp_path: Path, config: dict[str, Any]) -> None:
-    """Without them, a chat's turns would be text."""
+    """Without the list, the control tokens of a chat would be text."""
     files = write_directory(tmp_path, file_of(BYTES), config=config)
     with pytest.raises(ConfigError, match=r"tokenizer_config.json: .*qwen.tiktoken needs it"):
         load_vocab(files)
 
 
 def test_more_tokens_than_rows(tmp_path: Path) -> None:
-    """Ids that no text becomes may lie above; else the vocabulary is not the model's."""
+    """Only ids that no text has may be above the model's rows."""
     assert load_tokenizer(write_directory(tmp_path, file_of(BYTES), rows=300)).encode(
         "a"
     ).tolist() == [97]

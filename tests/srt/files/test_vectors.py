@@ -1,7 +1,7 @@
 """The vectors of llama.cpp: texts, and the ids that each family's own tokenizer made of them.
 
-They are not copied: SRT_VOCABS names the folder of its `ggml-vocab-NAME.gguf`, `.gguf.inp` and
-`.gguf.out`, which its source has as `models/`; skipped without.
+They are not copied: SRT_VOCABS names the folder with `ggml-vocab-NAME.gguf`, `.gguf.inp` and
+`.gguf.out`, which is `models/` of llama.cpp's source; without it these tests are skipped.
 """
 
 import os
@@ -49,7 +49,7 @@ def test_ids_are_those_of_the_vectors(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "model_type"), [("llama-bpe", "llama"), ("qwen2", "qwen2")])
 def test_ids_of_tiktokens_files(tmp_path: Path, name: str, model_type: str) -> None:
-    """Of the same vocabularies, whose ids are ranks: their merges are found again."""
+    """The same vocabularies as files of tiktoken, which have only ranks: the merges are found."""
     path = VOCABS / f"ggml-vocab-{name}.gguf"
     tokens, alphabet = GGUFTokens(GGUFFile(path)), byte_level_alphabet()
     ranks = {

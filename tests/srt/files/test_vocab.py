@@ -73,7 +73,7 @@ def test_byte_level_directory(tmp_path: Path) -> None:
 
 
 def test_control_tokens_around_reasoning_and_calls_are_text(tmp_path: Path) -> None:
-    """Where the model's template has them; the others are left out of texts."""
+    """If the model's template has them; other control tokens are left out of texts."""
     marks = ["[THINK]", "[TOOL_CALLS]", "[INST]"]
     tokenizer = byte_level_tokenizer()
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
@@ -151,7 +151,7 @@ def test_eos_is_added_as_tokenizer_json_says(tmp_path: Path) -> None:
 def test_all_special_tokens_of_a_template_surround_a_prompt(
     tmp_path: Path, template: str, bos: dict[str, Any]
 ) -> None:
-    """Not only BOS and EOS; GLM-4's prompts begin with two others."""
+    """Not only BOS and EOS: GLM-4's prompts begin with two others."""
     tokenizer = byte_level_tokenizer()
     tokenizer.add_special_tokens(["[gMASK]", "<sop>"])
     special = [(t, tokenizer.token_to_id(t)) for t in ("<bos>", "<eos>", "[gMASK]", "<sop>")]

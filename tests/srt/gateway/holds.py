@@ -29,8 +29,8 @@ async def watched_loop() -> AsyncIterator[Holds]:
 
     asyncio.Handle._run = run  # type: ignore[method-assign]
     try:
-        await asyncio.sleep(0)  # the callback that runs now is none of them
+        await asyncio.sleep(0)  # the current callback is not watched
         yield holds
-        await asyncio.sleep(0)  # it is one now, and has to end
+        await asyncio.sleep(0)  # the current callback is watched, and has to end
     finally:
         asyncio.Handle._run = original  # type: ignore[method-assign]

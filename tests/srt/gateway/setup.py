@@ -25,8 +25,8 @@ INFO = GatewayInfo(
 
 
 def fake_vocab(pieces: tuple[str, ...] = DEFAULT_PIECES, template: str = "") -> Vocab:
-    """A vocabulary of 1000 ids in which 100, 101, ... are `pieces`, as the fake client answers;
-    2 is the end token, and the others are written `t5`."""
+    """A vocabulary of 1000 ids: 100, 101, ... are `pieces`, the fake client's answer; 2 is the end
+    token, and any other id, such as 5, is written `t5`."""
     token_bytes = [f"t{i}".encode() for i in range(1000)]
     token_bytes[2] = b"<end>"
     token_bytes[100 : 100 + len(pieces)] = [piece.encode() for piece in pieces]
@@ -52,7 +52,7 @@ async def in_process(client: FakeClient, **info: Any) -> AsyncIterator[httpx.Asy
 
 @asynccontextmanager
 async def served(client: FakeClient, **info: Any) -> AsyncIterator[GatewayServer]:
-    """The application behind a real socket."""
+    """The application on a real socket."""
     max_connections = info.pop("max_connections", MAX_CONNECTIONS)
     app = _app(client, info)
     server = GatewayServer(app, max_connections=max_connections, stream_grace_s=0.5)

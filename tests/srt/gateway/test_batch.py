@@ -16,7 +16,7 @@ def snapshot(count: int) -> GenerateOutput:
 
 
 class Source:
-    """Gives `count` snapshots, each after `delay_s`, and fails then if told to."""
+    """Gives `count` snapshots, each after `delay_s`, and then raises `error`, if any."""
 
     def __init__(self, count: int, delay_s: float = 0.0, error: Exception | None = None) -> None:
         self._count, self._delay_s, self._error = count, delay_s, error

@@ -33,7 +33,7 @@ def fake(captures: list[Capture] | None = FOUND, **fields: Any) -> FakeClient:
 
 
 def place(answer: Any) -> Any:
-    """What of an answer has the captures."""
+    """The part of an answer that has the captures."""
     return answer["meta_info"] if "meta_info" in answer else answer["choices"][0]
 
 
@@ -54,7 +54,7 @@ async def test_they_are_at_the_end(route: str, body: dict[str, Any], stream: boo
 async def test_none_and_an_empty_list(
     route: str, body: dict[str, Any], captures: list[Capture] | None
 ) -> None:
-    """Absent where the constraint has no names; empty where nothing of it has ended."""
+    """Absent if the constraint has no names; empty if no named part has ended."""
     async with in_process(fake(captures)) as http:
         answer = place((await http.post(route, json=body)).json())
     assert answer.get("captures") == captures

@@ -1,4 +1,4 @@
-"""No body holds the gateway's loop for long, whatever is in it."""
+"""No body, whatever is in it, and no answer holds the gateway's loop for long."""
 
 import gc
 from collections.abc import AsyncIterator, Iterator
@@ -13,9 +13,9 @@ from tests.fakes import FakeClient, FakeGeneration
 from tests.srt.gateway.holds import Holds, watched_loop
 from tests.srt.gateway.setup import error_of, in_process
 
-# In CPU time; 0.05 s on a quiet machine. Decoded at once, the worst of them take 4 s.
+# In CPU time; 0.05 s on a quiet machine. Decoded in one go, the worst bodies take 4 s.
 MAX_HOLD_S = 0.25
-ATTEMPTS = 3  # a virtual machine counts as CPU time what its host takes away
+ATTEMPTS = 3  # in a virtual machine, CPU time includes what the host takes away
 ANSWERED = {
     "130,000 characters to tokenize",
     "1024 texts to tokenize",
@@ -30,7 +30,7 @@ ANSWERED = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _as_in_the_gateway() -> Iterator[None]:
-    """What the tests have loaded is nothing that the collector looks at."""
+    """The garbage collector ignores what the tests have loaded."""
     gc.collect()
     gc.freeze()
     yield
@@ -40,7 +40,7 @@ def _as_in_the_gateway() -> Iterator[None]:
 async def shortest_hold(
     client: type[FakeClient], path: str, **content: Any
 ) -> tuple[httpx.Response, Holds]:
-    """The answer to a request, and the longest hold of the best of a few attempts."""
+    """The answer to a request, and the best of a few attempts' longest holds."""
     for _ in range(ATTEMPTS):
         async with in_process(client()) as http, watched_loop() as holds:
             answer = await http.post(path, **content)
@@ -50,7 +50,7 @@ async def shortest_hold(
 
 
 class Pieces:
-    """A body that arrives in pieces of 64 KiB, as often as it is asked for."""
+    """A body in pieces of 64 KiB, which can be read several times."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -77,7 +77,7 @@ TOP = 20
 
 
 class LongGeneration(FakeGeneration):
-    """Ends at once with LONG tokens, and the likely ones of each place and of the prompt's."""
+    """Ends at once with LONG tokens, and the likeliest tokens at each place, in the prompt too."""
 
     async def result(self) -> GenerateOutput:
         self.finished = True

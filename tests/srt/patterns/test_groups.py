@@ -1,4 +1,4 @@
-"""Named groups lie where `re` finds them, in any text and in time proportional to it."""
+"""Named groups are where `re` finds them, in any text and in time proportional to its length."""
 
 import random
 import re
@@ -46,7 +46,7 @@ def test_groups_are_those_of_re(pattern: str, texts: list[str]) -> None:
 
 
 def test_random_patterns_agree_with_re() -> None:
-    """Repeated items are never empty: there `re` runs an empty turn more."""
+    """Repeated items are never empty, because there `re` adds an empty repetition."""
     rng = random.Random(0)
     compared = 0
     for _ in range(400):
@@ -97,7 +97,7 @@ def test_the_work_does_not_grow_with_what_is_ambiguous() -> None:
 
 
 def test_many_states_are_no_hurdle() -> None:
-    """Nearly every character meets another set of states, and is another character."""
+    """Nearly every character is a new one, and meets a new set of states."""
     pattern = GroupPattern(rf"(?P<x>.{{0,{MAX_GROUP_NODES // 2 - 10}}})")
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 2000)))
     begun = time.process_time()

@@ -30,7 +30,7 @@ from tests.scheduler_proc.grammar.regex.cases import TEXTS, patterns, reference
 
 
 def found_by_re(compiled: Sequence[re.Pattern[str]], text: str) -> list[Found]:
-    """At each place where a match ends, the one that begins first, of the first such pattern."""
+    """For each place where a match ends, the match that begins first, of the first such pattern."""
     found = []
     for end in range(1, len(text) + 1):
         begun = [
@@ -104,14 +104,14 @@ def ends_by_tree(stops: Sequence[str], text: str) -> set[int]:
 
 
 def starts_by_tree(stop: str, text: str, end: int) -> list[int]:
-    """Where matches that end at `end` may begin, found by trying all ways through the tree. No more
-    text is there for `$` and `\\Z`; for the other assertions there is."""
+    """Where matches that end at `end` may begin, found by trying all ways through the tree. For `$`
+    and `\\Z` the text ends at `end`; the other assertions see the rest."""
     tree = parse(stop, boundaries=True)
     return [start for start in range(end) if end in tree_ends(tree, text, {start}, end)]
 
 
 def tree_ends(node: Node, text: str, places: set[int], end: int) -> set[int]:
-    """Where `node` may end that begins at one of `places`, up to `end`."""
+    """Where `node` may end, up to `end`, if it begins at one of `places`."""
     match node:
         case Literal(literal):
             ends = {at + len(literal) for at in places if text.startswith(literal, at)}
@@ -125,7 +125,7 @@ def tree_ends(node: Node, text: str, places: set[int], end: int) -> set[int]:
             ends = set().union(*(tree_ends(item, text, places, end) for item in items))
         case Repeat(item, low, high):
             ends = set() if low else set(places)
-            # More times than there are characters lead nowhere new.
+            # More repetitions than there are characters add nothing.
             for times in range(1, (low + end + 1 if high is None else high) + 1):
                 places = tree_ends(item, text, places, end)
                 ends |= places if times >= low else set()
@@ -144,7 +144,7 @@ def anchor_holds(kind: AnchorKind, text: str, at: int, end: int) -> bool:
 
 @given(ALL_STOPS, TEXTS, TEXTS)
 def test_what_is_held_is_what_a_match_may_need(stops: list[str], text: str, more: str) -> None:
-    """No later match begins before it."""
+    """No later match begins before the text that is held."""
     search = PatternSearch(tuple(stops))
     found_by_us(search, [text])
     held = search.held
@@ -154,7 +154,7 @@ def test_what_is_held_is_what_a_match_may_need(stops: list[str], text: str, more
 
 @given(ALL_STOPS, TEXTS)
 def test_the_states_may_be_forgotten_at_any_time(stops: list[str], text: str) -> None:
-    """By two requests that share them, too."""
+    """Also when two requests share them."""
     expected = found_by_us(PatternSearch(tuple(stops)), text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stop_automaton, "MAX_KEPT_NODES", 3)
@@ -214,7 +214,7 @@ def test_a_long_match_takes_its_end_back_only() -> None:
 
 
 def test_work_per_character_is_bounded() -> None:
-    """Patterns that are exponential for a backtracking search, and with most states for others."""
+    """Patterns that are exponential for a backtracking search, or have very many states."""
     for pattern in ("(x+x+)+y", "(a|a)*c", "a[ab]{200}c", "(.*)*(.*)*z"):
         search = PatternSearch((pattern,))
         for _ in range(20):
@@ -254,8 +254,8 @@ class CountingNFA:
     ],
 )
 def test_a_character_visits_each_spot_a_few_times(pattern: str, chars: str, num_sides: int) -> None:
-    """Once where an attempt begins, once for what has waited, once for what comes after it; three
-    times the nodes with `$` and `\\Z`. Nothing is known before."""
+    """Once where an attempt begins, once for what has waited, once for what comes after it; `$` and
+    `\\Z` make three nodes of one. No state is known in advance."""
     automaton = stop_automaton.StopAutomaton([pattern])
     nfa = CountingNFA(automaton._nfa)
     automaton._nfa = cast(StopNFA, nfa)
@@ -276,7 +276,7 @@ LOOKING_AHEAD = [
     st.sampled_from(LOOKING_AHEAD), st.lists(st.text("ab é\n", min_size=1, max_size=5), max_size=8)
 )
 def test_patterns_that_look_ahead_against_re(pattern: str, pieces: list[str]) -> None:
-    """Of `re`, the end of a match is the place that the rest of the text leads from to its end."""
+    """`re` is made to match up to a given place by demanding the rest of the text after it."""
     text = "".join(pieces)
     expected = set()
     for end in range(1, len(text) + 1):
@@ -291,7 +291,7 @@ def test_patterns_that_look_ahead_against_re(pattern: str, pieces: list[str]) ->
 
 
 def test_what_is_kept_counts_all_that_characters_can_add() -> None:
-    """One state, and a move of its own for every class of characters."""
+    """There is one state, with a move for every class of characters."""
     pattern = r"(?u)(\w?){100}\d"
     search = PatternSearch((pattern,))
     automaton = search._automaton

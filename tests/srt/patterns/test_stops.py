@@ -65,6 +65,6 @@ def test_where_a_line_begins() -> None:
     ],
 )
 def test_the_edges_that_a_search_visits_are_bounded(pattern: str) -> None:
-    """By the nodes, however often a text offers the same way twice."""
+    """By the number of nodes, however often two branches lead the same way."""
     nfa = build_stops([pattern])
     assert sum(map(len, nfa.empty.values())) <= 2 * MAX_STOP_NODES

@@ -1,4 +1,4 @@
-"""Written again, a pattern means the same to llguidance."""
+"""A pattern that was read and written means the same to llguidance."""
 
 import random
 
@@ -45,10 +45,10 @@ def accepts(matcher: LLMatcher, text: str) -> bool:
 
 
 def check_agreement(tokenizer: LLTokenizer, pattern: str, texts: list[str]) -> None:
-    """Ours and llguidance's verdicts on `texts` and on samples of ours are the same."""
+    """Our automaton and llguidance agree on `texts` and on samples of the automaton."""
     try:
         dfa, printed = compile_regex(pattern), written(pattern)
-    except GrammarError:  # nothing matches, or an assertion is inside
+    except GrammarError:  # nothing matches, or it has an assertion inside
         assume(False)
     matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_regex(printed))
     assert not matcher.is_error(), (printed, matcher.get_error())

@@ -1,4 +1,4 @@
-"""What a part of the ring tells its supervisor."""
+"""What a part of the ring sends to its supervisor."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from srt.wire.messages import RingMessage
 async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A beat that was lost is repaired by one that brings nothing new."""
+    """If a beat is lost, a repetition without news makes up for it."""
     told: list[RingMessage] = []
     monkeypatch.setattr(srt.ring.actor, "HEARTBEAT_INTERVAL_S", 0)
 
@@ -27,7 +27,7 @@ async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
     monkeypatch.setattr(srt.ring.actor, "send_now", send_now)
     monkeypatch.setattr(Ring, "read_args", lambda _: ServerArgs())
     actor = Actor(Ring(tmp_path), 1, 1)
-    supervisor: Any = None  # of which only send_now knows more
+    supervisor: Any = None  # only send_now uses it
     beating = asyncio.ensure_future(actor._beat(supervisor))
     for _ in range(srt.ring.actor._BEATS_TO_A_REPEAT):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Messages that make no sense cost nobody anything, on any kind of socket."""
+"""Malformed messages do no harm, on any kind of socket."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ GOOD: list[RingMessage] = [
 
 
 def garbage(rng: random.Random) -> list[bytes]:
-    """Frames of one message: random bytes, or a good message cut, changed, or in pieces."""
+    """Frames of one message: random bytes, or a good message cut short, changed or in pieces."""
     data = bytearray(encode(rng.choice(GOOD)))
     how = rng.randrange(4)
     if how == 0:

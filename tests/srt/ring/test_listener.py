@@ -1,4 +1,4 @@
-"""The HTTP socket, and the files that its connections are."""
+"""The HTTP socket, and the limit of open files for its connections."""
 
 import resource
 import subprocess
@@ -33,7 +33,7 @@ def test_a_free_port_and_a_taken_one() -> None:
     resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1000, reason="needs a higher limit"
 )
 def test_the_limit_of_files_is_raised_as_far_as_it_goes() -> None:
-    """Never lowered, and what is missing is said."""
+    """It is never lowered; if it is too low, a line says so."""
     done = subprocess.run(
         [sys.executable, "-c", LIMITS], capture_output=True, text=True, check=True
     )

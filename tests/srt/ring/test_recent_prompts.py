@@ -1,4 +1,4 @@
-"""What a prompt has of its own, against counting ids one by one."""
+"""How much of a prompt is its own, against counting ids one by one."""
 
 import random
 

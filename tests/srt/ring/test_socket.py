@@ -32,7 +32,7 @@ def pair(context: RingContext, directory: Path, first: int, second: int) -> list
 
 
 def signalled(socket: RingSocket) -> bool:
-    """Whether its descriptor becomes readable, while nothing else runs."""
+    """Whether the socket's descriptor becomes readable, while nothing else runs."""
     return bool(select.select([socket._socket.FD], [], [], 5)[0])
 
 
@@ -63,14 +63,14 @@ async def test_peers_that_talk_at_once_miss_nothing(context: RingContext, tmp_pa
 
     async with asyncio.timeout(SOON_S):
         assert dealer.send(b"hello")
-        assert await router.receive() == [b"peer", b"hello"]  # from here on it knows its peer
+        assert await router.receive() == [b"peer", b"hello"]  # from now on it knows its peer
         talks = talk(router, b"peer"), talk(dealer)
         heard = await asyncio.gather(listen(router), listen(dealer), *talks)
     assert list(heard[:2]) == [numbers, numbers]
 
 
 async def test_a_send_takes_no_message_along(context: RingContext, tmp_path: Path) -> None:
-    """It takes the signal of what has come, after which the descriptor is silent."""
+    """Sending consumes the signal of a message that has come; the descriptor is then silent."""
     router, dealer = pair(context, tmp_path, zmq.ROUTER, zmq.DEALER)
     async with asyncio.timeout(SOON_S):
         dealer.send(b"hello")
@@ -80,7 +80,7 @@ async def test_a_send_takes_no_message_along(context: RingContext, tmp_path: Pat
         dealer.send(b"news")
         assert signalled(router)
         assert router.send(b"peer", b"x")
-        assert router._socket.getsockopt(zmq.EVENTS)  # and this takes it for certain
+        assert router._socket.getsockopt(zmq.EVENTS)  # this surely consumes the signal
         assert await receiving == [b"peer", b"news"]
 
 
@@ -94,7 +94,7 @@ async def test_a_send_never_waits(context: RingContext, tmp_path: Path) -> None:
     sent = [push.send(b"x") for _ in range(10)]
     assert sent == [True] * 5 + [False] * 5
     push.close()
-    with pytest.raises(zmq.ZMQError):  # not a matter of the peer
+    with pytest.raises(zmq.ZMQError):  # an error that does not come from the peer
         push.send(b"x")
 
 
@@ -110,7 +110,7 @@ async def test_a_receiver_may_be_cancelled(context: RingContext, tmp_path: Path)
 
 
 async def test_what_nobody_receives_costs_nothing(context: RingContext, tmp_path: Path) -> None:
-    """The descriptor stays readable, and an event loop would call its reader for ever."""
+    """The descriptor stays readable: if watched, an event loop would call its reader for ever."""
     pull, push = pair(context, tmp_path, zmq.PULL, zmq.PUSH)
     calls, on_signal = 0, pull._on_signal
 
@@ -125,7 +125,7 @@ async def test_what_nobody_receives_costs_nothing(context: RingContext, tmp_path
     push.send(b"1")
     async with asyncio.timeout(SOON_S):
         await receiving
-        calls = int(pull._socket.getsockopt(zmq.EVENTS))  # none; and what comes now is signalled
+        calls = int(pull._socket.getsockopt(zmq.EVENTS))  # 0; the next message is signalled
         push.send(b"2")
         assert signalled(pull)
         for _ in range(20):
@@ -171,7 +171,7 @@ print("went on")
 
 
 def test_a_forgotten_context_blocks_nobody(tmp_path: Path) -> None:
-    """Python's collector ends it: in pyzmq that waits for the sockets, which nobody closes then."""
+    """Python's collector ends it; with pyzmq, that would wait for sockets that nobody closes."""
     command = [sys.executable, "-W", "ignore", "-c", FORGOTTEN, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
     assert done.stdout == b"went on\n"

@@ -17,14 +17,14 @@ from tests.waiting import SOON_S
 
 
 class Bench:
-    """A supervisor that starts nothing; `slept` are the back-offs."""
+    """A supervisor that starts nothing; `slept` has the back-offs."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.started: list[str] = []
         self.slept: list[float] = []
         self.supervisor = Supervisor(ServerArgs(no_http=True, ring_dir=str(directory)))
         monkeypatch.setattr(self.supervisor, "_start", lambda c: self.started.append(c.part))
-        # Of the supervisor's module only: other threads of this process sleep too.
+        # Only in the supervisor's module: other threads of this process sleep too.
         patched = SimpleNamespace(**vars(asyncio) | {"sleep": self._sleep})
         monkeypatch.setattr("srt.ring.supervisor.asyncio", patched)
 
@@ -48,7 +48,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
 
 
 def test_a_compiler_that_served_is_restarted_for_ever(bench: Bench) -> None:
-    """Its deaths are its users' doing."""
+    """Its users' constraints cause its deaths."""
     bench.die("compiler", 2000, has_served=True)
     assert bench.supervisor._failure is None and len(bench.started) == 2000
     assert bench.slept[:3] == [0.1, 0.2, 0.4] and bench.slept[-1] == MAX_BACKOFF_S
@@ -63,7 +63,7 @@ def test_others_are_given_up(bench: Bench, part: str, has_served: bool) -> None:
 
 
 def test_readiness(bench: Bench) -> None:
-    """The ring's does not depend on the compiler; the launcher's does."""
+    """The ring's readiness does not depend on the compiler; the launcher's does."""
     supervisor = bench.supervisor
     for part, child in supervisor._children.items():
         child.state = "starting" if part == "compiler" else "ready"
@@ -76,7 +76,7 @@ def test_readiness(bench: Bench) -> None:
 
 
 async def test_only_news_are_published(bench: Bench) -> None:
-    """Most beats bring none: they may not wake every process of the ring."""
+    """Most beats bring no news: they must not wake every process of the ring."""
     supervisor = bench.supervisor
     beats: asyncio.Queue[Heartbeat] = asyncio.Queue()
 

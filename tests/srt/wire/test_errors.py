@@ -1,4 +1,4 @@
-"""Errors: their sentences, and the names that callers have for the fields."""
+"""Errors: their sentences, and the callers' own names for fields."""
 
 import pytest
 

@@ -102,7 +102,7 @@ def test_what_fits_stays_one_message() -> None:
 
 
 def test_every_detail_of_43000_positions_can_be_sent() -> None:
-    """64 most likely and 256 named tokens at each: 66 MB."""
+    """64 likeliest and 256 requested tokens at each position: 66 MB."""
     count = 43_000
     table = bytes(count * 64 * 4)
     detail = LogprobDetail(table, table, bytes(count * 256 * 4))
@@ -120,7 +120,7 @@ def test_every_detail_of_43000_positions_can_be_sent() -> None:
 
 
 def test_a_message_above_the_limit_is_not_sent() -> None:
-    """Its receiver would drop the connection, and with it all that the sender has."""
+    """Its receiver would drop the connection, and with it all that the sender still has to send."""
     context = RingContext()
     socket = open_socket(context, zmq.DEALER)
     with pytest.raises(RequestError, match="TokenizeReq"):

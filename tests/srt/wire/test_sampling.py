@@ -1,4 +1,4 @@
-"""A field of `CommonSampling` is a parameter of every API; wrong values are refused by its name."""
+"""A field of `CommonSampling` is a parameter of every API; errors on wrong values name it."""
 
 import inspect
 import math
@@ -19,7 +19,7 @@ from srt.wire.messages import FrontMessage, GenerateReq, decoder, encode
 from srt.wire.sampling import CommonSampling, SamplingParams, rules_of
 
 VOCAB = 100
-# Of every field that has a rule, values that break it.
+# For every field that has a rule, values that break it.
 WRONG: dict[str, list[Any]] = {
     "temperature": [-1.0, 101.0, math.nan, math.inf],
     "top_p": [0.0, 1.5, math.nan],
@@ -41,7 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "stop_regex": [["a"] * 33, [""], ["a" * 257]],
     "constraint_after": ["a" * 1025],
 }
-# Of every common field, a value that is not its default.
+# For every common field, a value that is not its default.
 OTHER: dict[str, Any] = {
     "temperature": 0.5,
     "top_p": 0.5,
@@ -74,7 +74,7 @@ def test_the_defaults_keep_the_rules() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in WRONG.items() for v in values])
 def test_a_wrong_value_arrives_and_is_refused_by_name(name: str, value: Any) -> None:
-    """A part of the ring drops what it cannot decode: whoever sent that would wait for ever."""
+    """It must be decodable: a part drops other messages, and their sender would wait for ever."""
     sent = GenerateReq("r", 1, sampling=SamplingParams(**{name: value}), text="a")
     arrived: GenerateReq = decoder(FrontMessage).decode(encode(sent))
     assert repr(arrived) == repr(sent)
@@ -87,7 +87,7 @@ def test_a_wrong_value_arrives_and_is_refused_by_name(name: str, value: Any) -> 
 def test_a_common_field_is_known_to_every_api(name: str) -> None:
     value = OTHER[name]
     want = SamplingParams(**{name: value})
-    asked = {name: msgspec.json.decode(msgspec.json.encode(value))}  # whose keys are texts
+    asked = {name: msgspec.json.decode(msgspec.json.encode(value))}  # in JSON, keys are texts
     assert msgspec.convert(asked, NativeSampling, str_keys=True).to_params() == want
     for kind, prompt in ((CompletionRequest, {"prompt": "a"}), (ChatRequest, {"messages": []})):
         body: Any = msgspec.convert(prompt | asked, kind, str_keys=True)

@@ -1,4 +1,4 @@
-"""Chains against following single bytes one by one."""
+"""Chains, compared with following single bytes one by one."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def exits(dfa: ByteDFA, state: int) -> list[int]:
 
 
 def forced(dfa: ByteDFA, state: int) -> tuple[bytes, int]:
-    """What must follow, and where it leads."""
+    """The byte that must follow, if any, and where it leads."""
     text = b""
     while not dfa.accepting[state] and len(found := exits(dfa, state)) == 1:
         text += bytes(found)
@@ -47,7 +47,7 @@ def test_each_singular_state_is_in_one_chain_and_enters_it_at_the_head(dfa: Byte
     inner = {state for chain in chains.chains for state in chain.states[1:]}
     assert chains.num_states == dfa.num_states - len(inner)
     assert 0 not in inner
-    # The compressed automaton: what enters the inside of a chain is the chain alone.
+    # In the compressed automaton only the chain itself leads to its inner states.
     outside = [s for s in range(dfa.num_states) if s not in inside]
     pairs = {(s, walk(dfa, s, bytes([b]))) for s in outside for b in exits(dfa, s)}
     assert not {target for _, target in pairs} & inner

@@ -1,4 +1,4 @@
-"""The fsm back end: what positions allow, take and take back, and its storage."""
+"""The fsm back end: what a position allows, accepting tokens, taking them back, storage."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,7 +123,7 @@ class TestRefusals:
         assert grammar.forced_bytes() == b"aab"
 
     def test_a_token_after_which_none_could_follow(self) -> None:
-        """Of "abc" and "ax" only the first can be written, and only from "ab" on."""
+        """Only "abc" can be written, not "ax", and only if it begins with the token "ab"."""
         vocabulary = TokenVocabulary.from_tokens([b"a", b"ab", b"c"], [], [])
         grammar = built(words_dfa([b"abc", b"ax"]), vocabulary).start()
         assert allowed(grammar, vocabulary) == [1]
@@ -145,7 +145,7 @@ class TestRefusals:
 
 
 class Follower:
-    """A grammar and a raw automaton that go the same way."""
+    """Follows one output in a grammar and in its automaton, to compare them."""
 
     def __init__(self, dfa: ByteDFA, vocabulary: TokenVocabulary, rng: np.random.Generator) -> None:
         self.dfa, self.vocabulary, self.rng = dfa, vocabulary, rng
@@ -155,7 +155,7 @@ class Follower:
         self.taken: list[int] = []
 
     def check(self, grammar: Grammar) -> list[int]:
-        """What may follow, after comparing all that the grammar says; empty at the end."""
+        """Compare all that the grammar says; returns the ids that may follow, none at the end."""
         assert grammar.is_accepting() == (not self.ended and bool(self.dfa.accepting[self.state]))
         ids = list(allowed_ids(self.dfa, self.vocabulary, self.state, self.live))
         over = self.ended or not ids
@@ -172,7 +172,7 @@ class Follower:
         return ids
 
     def check_forced(self, forced: bytes, ids: list[int]) -> None:
-        """What any token may begin with, the forced bytes do."""
+        """Every token that may follow agrees with the forced bytes."""
         for token in ids:
             data = self.vocabulary.token_bytes[token]
             assert forced[: len(data)] == data[: len(forced)]
@@ -241,7 +241,7 @@ def test_random_outputs_in_the_real_vocabulary_can_always_be_finished() -> None:
 
 
 def finish(grammar: Grammar, vocabulary: TokenVocabulary) -> None:
-    """Breadth-first to an end, by tokens of one byte."""
+    """Write tokens of one byte until the grammar ends, found by a breadth-first search."""
     paths: list[list[int]] = [[]]
     single = [i for i in vocabulary.trie.token_ids.tolist() if len(vocabulary.token_bytes[i]) == 1]
     for path in paths:
@@ -327,7 +327,7 @@ class TestMasks:
 
 
 def stored(compiled: FsmGrammar) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """As a file would give it back: read-only."""
+    """What a file of it would give back: read-only arrays."""
     facts, arrays = compiled.to_arrays()
     copies = {name: array.copy() for name, array in arrays.items()}
     for array in copies.values():
@@ -382,7 +382,7 @@ def without(name: str) -> Damage:
 
 
 class TestDamage:
-    """The words abc and abd: states 0 to 4, of which 2 has a mask, and so have 3 and 4."""
+    """A grammar of abc and abd: states 0 to 4, with masks for 2, 3 and 4."""
 
     @pytest.mark.parametrize(
         ("damage", "text"),

@@ -13,7 +13,7 @@ def order(dfa: ByteDFA) -> list[int]:
 
 
 def passed_by_all(dfa: ByteDFA) -> set[int]:
-    """States without which nothing can be accepted."""
+    """The states that every accepted text passes."""
     return {state for state in range(dfa.num_states) if not _accepts_without(dfa, state)}
 
 

@@ -1,4 +1,4 @@
-"""Token masks, native and numpy, against walking every token of the vocabulary."""
+"""Token masks, native and numpy, compared with walking every token of the vocabulary."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -46,7 +46,7 @@ def make_walk(request: pytest.FixtureRequest) -> MakeWalk:
 
 
 class TestAgainstEveryToken:
-    # Scripts of two, three and four bytes a character, some of which no token holds whole.
+    # Scripts with two, three and four bytes per character; some characters need several tokens.
     TEXTS = (
         "naïve café",
         "Привет, мир",
@@ -139,7 +139,7 @@ def test_without_the_kernels_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class TestKernelRefusals:
-    """Tables that would lead the kernel outside them."""
+    """The kernel refuses tables that would make it read outside them."""
 
     def refusal(self, text: str, dfa: ByteDFA, state: int = 0, **trie: Any) -> None:
         vocabulary = replace(BYTES, trie=replace(BYTES.trie, **trie))

@@ -1,4 +1,4 @@
-"""Trimming against a search over whole tokens, with vocabularies that lack bytes of their own."""
+"""Trimming compared with a search over whole tokens; some bytes are no tokens of their own."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ def test_tokens_lead_where_they_did_if_that_can_be_finished(
 
 
 def used_states(dfa: ByteDFA, vocabulary: TokenVocabulary) -> set[int]:
-    """Those that tokens finish from, and those that they pass in between."""
+    """The states from which tokens reach acceptance, and those that tokens pass on the way."""
     used = live = live_states(dfa, vocabulary)
     for state in live:
         for token in vocabulary.token_bytes:
@@ -85,7 +85,7 @@ def test_a_class_that_loses_some_of_its_bytes() -> None:
 
 
 def test_a_state_that_tokens_only_pass() -> None:
-    """Neither "b" nor "abc" is a token: after "a" nothing could follow."""
+    """Neither "b" nor "bc" is a token: nothing could follow the token "a"."""
     trimmed, ends = trim(words_dfa([b"abc", b"ad"]), of(b"a", b"ab", b"c", b"d"))
     assert ends is None
     trimmed, ends = trim(words_dfa([b"abc", b"ax"]), of(b"a", b"ab", b"c"))
@@ -120,7 +120,7 @@ def test_a_vocabulary_with_nothing_fitting() -> None:
 
 
 def test_the_odd_vocabulary_is_odd() -> None:
-    """These tests need bytes that are tokens only with others."""
+    """These tests need bytes that occur only in longer tokens."""
     lacking = [b for b in ALPHABET if not ODD.single_bytes[b]]
     assert lacking == list(b"c\xa9")
     assert not np.isin(lacking, list(ODD.absent_bytes)).any()

@@ -16,7 +16,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
 
 TEXTS = ['{"name":"', '"age":', "</think>", "true", "\u00e9", "\U0001f600", '":"', '},{"', "abcd"]
-ABSENT = 0x04  # a byte of no token
+ABSENT = 0x04  # a byte that no token has
 
 
 def make_vocabulary(num_eos: int = 2) -> TokenVocabulary:

@@ -41,7 +41,7 @@ CASES = [
     ('root ::= ("a" | "b") {2} # pairs\n  "c" * x ?\nx ::= "d"', ["ab", "bbccd"], ["a", "abdd"]),
     ('root ::= my-rule_2\nmy-rule_2 ::= "x"', ["x"], [""]),
     (JSON, ['{"a": [1, -2.5, "\\u00e9\\n"]}', "null", "[]"], ['{"a":}', '{"a" 1}', "[1,]", "tru"]),
-    # Indented as in a program's source: rules, and lines in which they go on
+    # Indented as in a program's source: rules, and the lines that continue them
     ("\n    root ::= digit digit\n    digit ::= [0-9]\n    ", ["42"], ["4", "4x", ""]),
     ('\troot ::= "a" x |\n\t         "b" x\n\tx ::= "1"\n\t    | "2"', ["a1", "b2"], ["a", "1"]),
     ('  root ::=\n    ("a"\n     | x)+\n  # c ::= d\n  x\n    ::= "b"', ["ab"], ["c", ""]),
@@ -68,7 +68,7 @@ def test_the_language_is_that_of_the_source(
             "unterminated character class, expected ']' at line 3, column 7",
         ),
         ("root ::= a\nb ::= c", "no rule 'a' at line 1, column 10"),
-        ("root ::= a{0}", "no rule 'a' at line 1, column 10"),  # though nothing is left of it
+        ("root ::= a{0}", "no rule 'a' at line 1, column 10"),  # even if it is repeated 0 times
         ('x ::= "a"', "no rule 'root'"),
         ('root ::= "a"\nroot ::= "b"', "defined twice at line 2, column 1"),
         ('x ::= "b"\nroot ::= "a" root', "recursion never ends at line 2, column 1"),

@@ -1,4 +1,4 @@
-"""Structural tags: free text cannot hold a trigger but as the start of a tag."""
+"""Structural tags: free text can hold a trigger only as the start of a tag."""
 
 import json
 from typing import Any
@@ -115,7 +115,7 @@ NULL = {"type": "json_schema", "json_schema": {"type": "null"}}
          ["ab1", "ab"], ["a1"]),
         (tag(pattern(".*")), ["<>", "<a>", "<a>>"], ["<", "<a>b"]),
         (tag(WORD), ["<a>", "<a>>"], ["<a>>>"]),
-        # Beside what is not regular
+        # Next to content that is not regular
         (sequence(NULL, tag(pattern(".*")), NULL), ["null<>null", "null<a>>null"], ["null<a>"]),
         (sequence(NULL, {"type": "optional", "content": pattern("a+")}, AB, NULL),
          ["nullabnull", "nullaabnull"], ["nullbnull"]),
@@ -139,7 +139,7 @@ def test_a_pattern_ends_where_what_follows_begins(
 
 
 def test_a_pattern_that_ends_itself_is_one_terminal() -> None:
-    """Free text that is spelled takes longer than a request may."""
+    """Free text that is spelled out as rules takes longer than a request may."""
     for source, is_one in (("[^>]*", True), (".*", False)):
         form = sequence(NULL, tag(pattern(source)), NULL)
         text = tags_grammar(json.dumps({"format": form}), "compact").text()

@@ -1,4 +1,4 @@
-"""The tokens that agree with forced bytes, against a search through the whole vocabulary."""
+"""The tokens that agree with forced bytes, compared with a search of the whole vocabulary."""
 
 import pytest
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler_proc.grammar.regex import DEAD, ByteDFA
 
-# A few of each: cased, digits, blanks, newline, 2- to 4-byte characters, special case folding.
+# A few of each kind: cased, digits, blanks, newline, 2- to 4-byte characters, special case folding.
 ALPHABET = "abAB1 \n_éÉſK€😀"
 
 _ATOMS = [
@@ -86,7 +86,7 @@ def sample(dfa: ByteDFA, rng: random.Random, max_free: int = 12) -> bytes:
 
 
 def steps_to_accept(dfa: ByteDFA) -> np.ndarray:
-    """Fewest bytes from each state to acceptance, by relaxation; inf if there is no way."""
+    """The fewest bytes from each state to acceptance, by relaxation; inf if there is no way."""
     far = np.where(dfa.accepting, 0.0, np.inf)
     while True:
         reached = np.append(far, np.inf)[dfa.transitions]  # index -1: dead
@@ -97,7 +97,7 @@ def steps_to_accept(dfa: ByteDFA) -> np.ndarray:
 
 
 def equivalence_classes(dfa: ByteDFA) -> int:
-    """How many states the minimal automaton has: Moore's algorithm, naively. Dead is a state."""
+    """How many states the minimal automaton has, with the dead one: Moore's algorithm, naively."""
     num_states = dfa.num_states
     block = [int(accepting) for accepting in dfa.accepting] + [2]
     while True:

@@ -1,4 +1,4 @@
-"""Character sets, exactly: every code point of Unicode through the automaton, against `re`."""
+"""Character sets: every code point of Unicode through the automaton, compared with `re`."""
 
 import re
 
@@ -17,7 +17,7 @@ from srt.patterns.ranges import (
     without_surrogates,
 )
 
-# All characters that UTF-8 encodes, by the length of their form.
+# All characters that UTF-8 encodes, by the number of their bytes.
 _POINTS = [
     np.arange(0x80),
     np.arange(0x80, 0x800),
@@ -41,7 +41,7 @@ def accepted_characters(dfa: ByteDFA) -> np.ndarray:
 
 
 def expected_characters(pattern: str) -> np.ndarray:
-    """Which code points `re` matches: runs of them in the text of all characters."""
+    """Which code points `re` matches, from the runs that it finds in a text of all characters."""
     flags = 0 if pattern.startswith("(?u)") else re.ASCII
     points = np.concatenate(_POINTS)
     text = points.astype("<u4").tobytes().decode("utf-32-le")
@@ -86,7 +86,7 @@ def test_every_letter_folds_as_in_re() -> None:
 def test_folding_beyond_the_bmp_follows_the_general_rule(
     pattern: str, inside: str, outside: str
 ) -> None:
-    """Where `re` itself does not."""
+    """Here `re` itself does not follow it."""
     accepted = accepted_characters(compile_regex(pattern))
     assert all(accepted[ord(char)] for char in inside)
     assert not any(accepted[ord(char)] for char in outside)

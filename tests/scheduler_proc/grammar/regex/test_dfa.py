@@ -21,7 +21,7 @@ _WORDS = st.lists(st.text("abé\n", max_size=5), min_size=1, max_size=12)
 
 
 def check_shape(dfa: ByteDFA) -> None:
-    """Minimal, trimmed, numbered in order, and of the promised types."""
+    """The automaton is minimal, trimmed, numbered in order, and has the documented types."""
     assert equivalence_classes(dfa) == dfa.num_states
     assert len(reachable(dfa)) == dfa.num_states
     assert steps_to_accept(dfa).max() < np.inf
@@ -82,7 +82,7 @@ def test_equal_languages_give_equal_arrays(first: str, second: str) -> None:
 
 
 def test_minimisation_of_cyclic_automata() -> None:
-    """Loops whose states are equally far from acceptance, so that only refinement parts them."""
+    """The loops' states are equally far from acceptance, so only refinement tells them apart."""
     for period in (2, 3, 7, 12):
         pattern = f"((a{{{period}}})*b)*|((a{{{2 * period}}})*b)*"
         dfa = compile_regex(pattern)

@@ -1,4 +1,4 @@
-"""Hostile patterns end in a bounded time, in an automaton or in an error that says the limit."""
+"""Hostile patterns end in bounded time, as an automaton or as an error that names the limit."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Trimming and minimising any state graph, also those that no pattern gives."""
+"""Trimming and minimising any state graph, even one that no pattern gives."""
 
 import itertools
 
@@ -84,7 +84,7 @@ def test_a_ring_folds_to_its_period(length: int, period: int) -> None:
 
 
 def test_long_equal_chains_are_merged_in_many_rounds() -> None:
-    """Two chains that differ in their last symbol only, with a way out at every state."""
+    """The two chains differ only in their last symbol, and have a way out at every state."""
     length = 100
     rows = [[(0b001, 1), (0b010, 1 + length)]]
     for chain in range(2):

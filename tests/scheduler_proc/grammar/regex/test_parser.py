@@ -1,4 +1,4 @@
-"""What the parser takes, refuses and says, against Python's own."""
+"""What the parser accepts and refuses, and its errors, compared with Python's own parser."""
 
 import re
 import warnings
@@ -82,7 +82,7 @@ def test_ascii_and_unicode_exclude_each_other() -> None:
 def is_valid(pattern: str) -> bool:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of sets that later may be nested ones
+            warnings.simplefilter("ignore", FutureWarning)  # about possible nested sets
             re.compile(pattern, 0 if "u" in pattern else re.ASCII)
     except (re.error, ValueError, OverflowError):
         return False
@@ -90,7 +90,7 @@ def is_valid(pattern: str) -> bool:
 
 
 def check_verdict(pattern: str) -> None:
-    """We take what Python takes, but for what we refuse by name."""
+    """We accept what Python accepts, except for what we refuse by name."""
     try:
         parse(pattern)
     except PatternError as error:

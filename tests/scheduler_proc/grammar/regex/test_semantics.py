@@ -21,7 +21,7 @@ from tests.scheduler_proc.grammar.regex.cases import (
 
 
 def compiled(pattern: str) -> ByteDFA | None:
-    """None if the pattern matches no text at all."""
+    """The pattern's automaton; None if it matches no text at all."""
     try:
         return compile_regex(pattern)
     except GrammarError as error:

@@ -1,6 +1,6 @@
-"""Real schemas and the public suite: whatever compiles is judged rightly, in any order.
+"""Real schemas and the public suite: what compiles judges instances correctly, in any order.
 
-Needs the JSONL files of `bench.schemas`, in SRT_DATA or beside the checkout; skipped without.
+Needs the JSONL files of `bench.schemas`, in SRT_DATA or beside the checkout; otherwise skipped.
 """
 
 import os

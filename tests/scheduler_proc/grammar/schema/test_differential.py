@@ -1,6 +1,6 @@
 """Random schemas of all keywords: what compiles judges values as the package jsonschema does.
 
-The package comes with litellm; skipped without.
+The package comes with litellm; without it the tests are skipped.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ LEAVES = st.one_of(
 
 
 def objects_and_arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A few keywords that say nothing of numbers and strings."""
+    """A few keywords about objects and arrays, not about numbers or strings."""
     some = st.lists(inner, min_size=1, max_size=2)
     keywords = {
         "type": st.sampled_from(["object", "array", ["object", "array"], ["array", "null"]]),

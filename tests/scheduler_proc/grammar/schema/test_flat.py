@@ -1,4 +1,4 @@
-"""The regex of a flat schema has exactly the language of the grammar that it stands for."""
+"""The regex of a flat schema has exactly the language of the grammar that it replaces."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Every keyword of JSON Schema: enforced exactly, or refused by name and place."""
+"""Every keyword of JSON Schema is enforced exactly, or refused by name and place."""
 
 import json
 import random

@@ -1,6 +1,6 @@
-"""Two hundred schemas of what only a grammar can say, each judged as the package jsonschema does.
+"""Two hundred schemas that only a grammar can express; each judges as the package jsonschema does.
 
-The package comes with litellm; skipped without. The schemas are drawn with a fixed seed.
+The package comes with litellm; without it the tests are skipped. A fixed seed draws the schemas.
 """
 
 import json
@@ -29,7 +29,7 @@ def one_type(draw: Draw) -> dict[str, Any]:
 
 
 def distinct(draw: Draw) -> dict[str, Any]:
-    """uniqueItems over more values than their arrangements can be written out for."""
+    """uniqueItems over so many values that their arrangements cannot be written out."""
     items: Any = {"enum": draw.sample(SCALARS, draw.randrange(6, 14))}
     if draw.random() < 0.3:
         items = {"type": "integer", "minimum": -1, "maximum": draw.randrange(6, 40)}
@@ -45,7 +45,7 @@ def distinct(draw: Draw) -> dict[str, Any]:
 
 
 def some_items(draw: Draw) -> dict[str, Any]:
-    """contains in arrays without an end, once or twice."""
+    """contains, once or twice, in arrays without a bound."""
     parts = []
     for _ in range(draw.randrange(1, 3)):
         part: dict[str, Any] = {"contains": one_type(draw), "minContains": draw.randrange(1, 4)}

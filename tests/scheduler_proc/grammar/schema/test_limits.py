@@ -1,4 +1,4 @@
-"""Hostile schemas end in an error that says why, or compile; none takes long or much."""
+"""Hostile schemas compile or end in an error that says why; none takes much time or memory."""
 
 import json
 import tracemalloc
@@ -68,7 +68,7 @@ def test_comparisons_of_patterns_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def counted_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[Strings]:
-    """The sets of strings that the back end is asked about from now on."""
+    """A list that collects the sets of strings that the back end is asked about."""
     compared: list[Strings] = []
 
     def noted(strings: Strings) -> bool:
@@ -80,7 +80,7 @@ def counted_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[Strings]:
 
 
 def reference_bomb(width: int, depth: int) -> dict[str, Any]:
-    """Definitions that each refer to the next in many places: width ** depth when expanded."""
+    """Definitions, each with many references to the next: width ** depth when expanded."""
     levels: dict[str, Any] = {}
     for i in range(depth):
         following = {"$ref": f"#/$defs/d{i + 1}"}

@@ -1,6 +1,6 @@
-"""Every combination of bounds and multiples of numbers, judged as the package jsonschema does.
+"""Every combination of bounds and multiples of numbers judges as the package jsonschema does.
 
-The package comes with litellm; skipped without.
+The package comes with litellm; without it the tests are skipped.
 """
 
 import json
@@ -17,7 +17,7 @@ from tests.scheduler_proc.grammar.byte_matcher import ByteMatcher, schema_matche
 
 jsonschema = pytest.importorskip("jsonschema")
 
-# The steps of multiples are such as doubles hold exactly, so that the package does not round.
+# Doubles hold these multiples exactly, so that the package does not round.
 BOUNDS = st.one_of(
     st.integers(-12, 12),
     st.integers(-1200, 1200).map(lambda hundredths: hundredths / 100),
@@ -45,14 +45,14 @@ def near(bound: float) -> list[float]:
 
 
 def plain(value: float) -> str:
-    """The digits of a number, without exponent and without zeros at the end."""
+    """The digits of a number, without exponent and trailing zeros."""
     text = f"{Decimal(repr(value)):f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text == "-0" else text
 
 
 def compiled(schema: dict[str, Any]) -> ByteMatcher | None:
-    """None if no number can be valid, or the schema is refused by name."""
+    """The compiled schema; None if no number can be valid, or the schema is refused by name."""
     try:
         return schema_matcher(schema)
     except GrammarError as error:

@@ -1,4 +1,4 @@
-"""Children that misbehave are ended in time, told apart, and hurt nobody else."""
+"""Children that misbehave are ended in time, with the right outcome, and harm no others."""
 
 import asyncio
 import ctypes
@@ -28,7 +28,7 @@ JOB = b"a job"
 
 
 class Calls:
-    """A `Work` of functions."""
+    """A `Work` made of functions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ async def run(
     limits: Limits = ROOMY,
     clean_up: Callable[[int], None] = lambda pid: None,
 ) -> Outcome:
-    """In a child that is forked for it."""
+    """Do the work in a child that is forked for it."""
     children = Children(Calls(work), limits, clean_up)
     try:
         async with asyncio.timeout(SOON_S):
@@ -134,7 +134,7 @@ async def test_a_child_that_does_not_end_is_killed(
 
 
 def from_the_system(num_bytes: int) -> mmap.mmap:
-    """Memory that is new: of what this process has freed a child may take as much as it likes."""
+    """Memory from the system: a child's limit does not cover what its parent had freed."""
     try:
         return mmap.mmap(-1, num_bytes)
     except OSError as error:
@@ -187,7 +187,7 @@ async def test_a_child_has_none_of_its_parents_files_and_handlers() -> None:
         return Outcome("ok", f"{len(kept)} {alike}")
 
     with ours, theirs:
-        assert await run(work) == Outcome("ok", "1 True")  # its end of the socket
+        assert await run(work) == Outcome("ok", "1 True")  # 1: its end of the socket
         fds = len(os.listdir("/proc/self/fd"))
         await run(work)
         assert len(os.listdir("/proc/self/fd")) == fds  # and its parent keeps none of its
@@ -202,7 +202,7 @@ def _is_open(fd: int) -> bool:
 
 
 def test_a_child_dies_with_its_parent() -> None:
-    """kill -9 of a parent: the child, which sleeps for ever, goes too."""
+    """After kill -9 of a parent its child, which sleeps, ends too."""
     code = (
         "import asyncio, time\n"
         "from scheduler_proc.grammar.worker.children import Children\n"
@@ -220,12 +220,12 @@ def test_a_child_dies_with_its_parent() -> None:
     assert libc.kill(child, 0) == 0
     parent.kill()
     parent.wait(10)
-    assert parent.stdout.read() == b""  # which ends when the child, who has it too, has ended
+    assert parent.stdout.read() == b""  # ends when the child, which has it too, has ended
     parent.stdout.close()
 
 
 def busy(cpu: int) -> subprocess.Popen[bytes]:
-    """A process that takes all it gets of a CPU; it says so when it has begun."""
+    """A process that keeps a CPU busy, and has begun to."""
     code = f"import os; os.sched_setaffinity(0, [{cpu}]); os.write(1, b'.')\nwhile True: pass"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.read(1) == b"."
@@ -233,8 +233,8 @@ def busy(cpu: int) -> subprocess.Popen[bytes]:
 
 
 async def test_the_time_limit_is_of_cpu_time() -> None:
-    """A child of low priority beside a busy process: it takes longer than its limit by the clock,
-    and ends well."""
+    """Beside a busy process, a child of low priority takes longer than its limit by the clock, and
+    still succeeds."""
     cpu = min(os.sched_getaffinity(0))
 
     def work() -> Outcome:
@@ -268,7 +268,7 @@ def children_of_this_process() -> set[int]:
 
 
 async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
-    """And rehearses, without its limits, before it has its job."""
+    """Before it gets its job it rehearses, without its limits."""
     before, marked = children_of_this_process(), bytearray(1)
 
     def rehearse() -> None:
@@ -283,7 +283,7 @@ async def test_a_child_is_forked_ahead_of_each_job_and_does_one() -> None:
     try:
         for _ in range(3):
             children.prepare()
-            children.prepare()  # there is one
+            children.prepare()  # there is one already
             (waiting,) = children_of_this_process() - before
             assert await children.run(JOB) == Outcome("ok", f"{waiting} 1")
             seen.add(waiting)
@@ -350,7 +350,7 @@ async def test_the_limits_hold_in_a_child_that_was_forked_ahead() -> None:
         children = Children(Calls(work), Limits(1.0, 64 * 2**20, 1.0))
         try:
             children.prepare()
-            await asyncio.sleep(1.2)  # waiting costs nothing of its time
+            await asyncio.sleep(1.2)  # waiting does not count as its time
             assert await children.run(JOB) == outcome
         finally:
             await children.close()
@@ -375,7 +375,7 @@ async def test_a_long_job_is_given_whole() -> None:
 
 
 async def test_an_outcome_does_not_wait_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a child still does is bounded in time, and so are the children that are at it."""
+    """What a child does afterwards is bounded in time, and so is the number of such children."""
     monkeypatch.setattr(module, "FINISH_S", 0.5)
     before, cleaned = children_of_this_process(), list[Any]()
     children = Children(Calls(tells_pid, finish=sleeps), ROOMY, cleaned.append)

@@ -1,4 +1,4 @@
-"""The lanes of compilations: who runs, who makes way, and that nobody is forgotten."""
+"""The lanes of compilations: which run, which make way, and that none is forgotten."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def test_new_ones_run_in_order() -> None:
 
 
 def test_a_long_one_gives_a_new_one_room() -> None:
-    """It goes on, as there is room in the long lane; the new ones have a slot of their own."""
+    """It continues, as the long lane has room, and the new one gets its slot."""
     lanes = make_lanes("a", "b", "c", "d")
     lanes.changes(0.0)
     assert lanes.next_change_s() == QUANTUM_S
@@ -39,7 +39,7 @@ def test_a_long_one_gives_a_new_one_room() -> None:
 
 
 def test_a_long_one_makes_way_if_there_is_no_room() -> None:
-    """And begins again when its turn comes, in the order in which they were put off."""
+    """It begins again when its turn comes, in the order in which jobs were put off."""
     lanes = make_lanes("a", "b", "c", "d", "e", slots=1)
     assert lanes.changes(0.0).start == ["a"]
     assert lanes.changes(1.0) == Changes([], ["b"])  # beside a, which is long
@@ -82,7 +82,7 @@ def test_askers_take_turns() -> None:
 
 @given(st.integers(2, 4), st.integers(1, 200), st.integers(0, 300))
 def test_a_flood_delays_its_own_asker_only(slots: int, flood: int, ticks: int) -> None:
-    """None of it ever ends. Another's is started as soon as it comes, new or put off."""
+    """No job of the flood ever ends, but one of another asker starts as soon as it comes."""
     lanes: Lanes[int] = Lanes(slots, QUANTUM_S)
     for job in range(flood):
         lanes.add(job, b"a")
@@ -97,7 +97,7 @@ def test_a_flood_delays_its_own_asker_only(slots: int, flood: int, ticks: int) -
     for _ in range(3 * slots + 3):
         now += QUANTUM_S
         lanes.changes(now)
-        assert {-1, -2} - set(lanes.waiting)  # a share of the slots, until they end
+        assert {-1, -2} - set(lanes.waiting)  # they keep a share of the slots
 
 
 def test_one_slot_is_shared_after_a_quantum() -> None:
@@ -124,7 +124,7 @@ def test_a_job_of_several_goes_by_the_best() -> None:
 
 
 def test_who_joins_a_job_that_runs_keeps_it_running() -> None:
-    """It counts for the one of its askers for whom least runs."""
+    """A job with several askers counts for the one for whom least runs."""
     lanes: Lanes[str] = Lanes(2, QUANTUM_S)
     for job in ("a1", "a2", "a3"):
         lanes.add(job, b"a")
@@ -143,8 +143,8 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 9)), max_siz
 
 @given(ACTIONS, st.integers(1, 3))
 def test_nobody_is_forgotten(actions: list[tuple[str, int]], slots: int) -> None:
-    """Every job waits or runs, within the bounds; what is new runs within a quantum for each
-    that is before it."""
+    """Every job waits or runs, within the bounds, and a new one starts after at most one quantum
+    for each job before it."""
     lanes: Lanes[int] = Lanes(slots, QUANTUM_S)
     now, last = 0.0, 0
     running: list[int] = []
@@ -183,7 +183,7 @@ def test_nobody_is_forgotten(actions: list[tuple[str, int]], slots: int) -> None
 
 @given(st.integers(1, 3), st.integers(0, 20), st.integers(1, 8))
 def test_a_new_one_waits_a_quantum_for_each_before_it(slots: int, long: int, before: int) -> None:
-    """However many never end."""
+    """This holds however many jobs never end."""
     lanes: Lanes[int] = Lanes(slots, QUANTUM_S)
     now = 0.0
     for job in range(long):

@@ -1,4 +1,4 @@
-"""The service around compilations: each once, few at a time, failures remembered."""
+"""The service around compilations: each is done once, few at a time, failures are remembered."""
 
 import asyncio
 import os
@@ -130,7 +130,7 @@ async def test_a_full_queue_refuses(bench: Bench, monkeypatch: pytest.MonkeyPatc
     await bench.ask(4, "c")  # queued already
     assert bench.take() == []
     await bench.end("a")
-    await bench.ask(5, "d")  # not remembered as a failure, and there is room again
+    await bench.ask(5, "d")  # its refusal is not remembered as a failure, and there is room again
     await bench.end("b")
     await bench.end("c")
     await bench.end("d")
@@ -172,13 +172,13 @@ async def test_one_asker_has_a_part_of_the_queue(
 async def test_in_a_full_queue_who_has_least_gets_room(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From who has most: the newest, which is refused."""
+    """The asker with most jobs loses its newest, which is refused."""
     monkeypatch.setattr(module, "MAX_QUEUE", 4)
     for i in range(6):
         await bench.ask(i, f"a{i}", asker=b"a")
     for i in (10, 11, 12):
         await bench.ask(i, f"b{i}", asker=b"b")
-    # One of b's runs in place of one of a's; each has two that wait.
+    # One of b's jobs runs instead of one of a's; two of each wait.
     assert bench.service.num_queued == 4 and bench.service.num_running == 2
     refused = bench.take()
     assert [reply.id for reply in refused] == [5, 4, 3]
@@ -193,7 +193,7 @@ async def test_a_flood_does_not_delay_another_asker(bench: Bench) -> None:
         await bench.ask(i, f"a{i}", asker=b"a")
     await bench.ask(500, "trivial", asker=b"b")
     assert bench.runs[-1] == "trivial"
-    await bench.ask(7, "a100", asker=b"b")  # of the flood; but b asks for it too
+    await bench.ask(7, "a100", asker=b"b")  # a job of the flood that b asks for too
     await bench.end("trivial")
     assert bench.runs[-1] == "a100"
     await bench.end("a100")
@@ -239,7 +239,7 @@ async def test_failures_are_worded_and_remembered(
     assert bench.runs == ["a"]
     later = time.monotonic() + module.FORGET_AFTER_S + 1
     monkeypatch.setattr("scheduler_proc.grammar.worker.service.monotonic", lambda: later)
-    await bench.ask(3, "a")  # what may go better another time is tried again
+    await bench.ask(3, "a")  # what may succeed another time is tried again
     assert len(bench.runs) == (1 if outcome.status in ("invalid", "memory") else 2)
 
 
@@ -279,13 +279,13 @@ async def test_a_defect_of_the_service_is_not_swallowed(
 async def test_who_waited_too_long_is_told(tmp_path: Path) -> None:
     bench = Bench(tmp_path, workers=1, max_wait_s=0.0)
     await bench.ask(1, "a")
-    assert bench.runs == []  # at once: nothing may wait
+    assert bench.runs == []  # refused at once: nothing may wait
     (reply,) = bench.take()
     assert reply.error is not None and reply.error.retryable
 
 
 async def test_many_artefacts_do_not_shut_others_out(tmp_path: Path) -> None:
-    """The folder holds three; all were used lately, and the one whose use is longest ago goes."""
+    """The folder holds three. All were used lately; the least recently used one goes."""
     bench = Bench(tmp_path, folder_bytes=10_000)
     for i, source in enumerate("abcd"):
         await bench.ask(i, source)
@@ -313,7 +313,7 @@ async def test_artefacts_in_use_are_not_pushed_out(tmp_path: Path) -> None:
 async def test_a_new_epoch_forgets_what_was_queued_before(bench: Bench) -> None:
     for i, source in enumerate("abc"):
         await bench.ask(i, source, epoch=1)
-    await bench.ask(10, "d", epoch=2)  # the front was told first
+    await bench.ask(10, "d", epoch=2)  # the front learned of the epoch first
     bench.service.reset(2)
     await bench.ask(11, "a", epoch=2)  # still being compiled
     await bench.end("a")
@@ -332,7 +332,7 @@ async def test_what_nobody_waits_for_is_not_compiled(bench: Bench) -> None:
         await bench.ask(i, source)
     await bench.ask(3, "a")
     await bench.cancel(0)
-    assert not bench.running["a"].done()  # somebody else asked for it
+    assert not bench.running["a"].done()  # another asker wants it
     await bench.cancel(2)
     assert bench.service.num_queued == 0
     await bench.cancel(3)
@@ -355,7 +355,7 @@ async def test_a_cancelled_one_lets_the_next_begin(bench: Bench) -> None:
 async def test_a_cancelled_one_may_fail_on_its_way_out(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the child's file cannot be removed: nobody waits for it, and the service goes on."""
+    """Such as when the child's file cannot be removed: nobody waits, and the service goes on."""
     whole = bench._run
 
     async def failing(key: str, constraint: Constraint) -> Outcome:
@@ -395,7 +395,7 @@ async def test_strange_cancels_are_ignored(bench: Bench) -> None:
 
 
 async def test_long_ones_make_way_for_new_ones(tmp_path: Path) -> None:
-    """Without anything else happening. They begin again, and are answered like all others."""
+    """This needs no other event. They begin again, and are answered like all others."""
     bench = Bench(tmp_path, workers=1, quantum_s=0.01)
     for i, source in enumerate(("long", "longer", "longest", "quick")):
         await bench.ask(i, source)

@@ -1,4 +1,4 @@
-"""Whom the gateway asks for: its callers by key or address."""
+"""The tenants of the gateway's requests: callers by key or address."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 async def tenants(client: FakeClient, key: str | None, **info: Any) -> set[str]:
-    """What came to the ring with requests of every kind."""
+    """The tenants that the ring received with requests of every kind."""
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     async with in_process(client, **info) as http:
         for path, body in ASKED:
@@ -65,7 +65,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def salts(key: str, salt: str = "", **info: Any) -> set[str]:
-    """What the cache is asked for with requests of every kind."""
+    """The cache salts that the ring received with requests of every kind."""
     client = FakeClient()
     async with in_process(client, **info) as http:
         for path, body in ASKED:
@@ -123,7 +123,7 @@ async def test_who_is_alone_is_an_admin(info: dict[str, Any]) -> None:
 
 
 async def test_an_abort_finds_only_the_callers_own() -> None:
-    """Equal ids of two callers are two requests, and neither hears of the other's."""
+    """The same id of two callers means two requests, and neither learns of the other's."""
     client = FakeClient()
     client.hold.clear()
     async with in_process(client, **KEYS) as http:
@@ -156,7 +156,7 @@ async def test_an_abort_finds_only_the_callers_own() -> None:
 
 
 async def test_one_callers_refusal_for_load_is_not_anothers() -> None:
-    """Who has much waiting would wait for longer."""
+    """Only a caller with many requests waiting would wait for long."""
     client = FakeClient()
     client.refusals[0] = RequestError("busy", code=OVERLOADED, retryable=True, retry_after_s=60.0)
     async with in_process(client, **KEYS) as http:
@@ -196,13 +196,13 @@ def test_keys_of_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_changes_of_a_file_of_keys(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Bad files change nothing, and one that is mended later is read."""
+    """Bad files change nothing, and one that is corrected later is read."""
     path, other = tmp_path / "keys", tmp_path / "other"
     path.write_text("one\ntwo\n")
     files = KeyFiles(ServerArgs(api_key_file=str(path)))
 
     def settled() -> list[str]:
-        """The keys that open the server when nobody has written for a while."""
+        """The accepted keys, when nobody has written the file for a while."""
         files.have_changed()
         before = files.keys
         assert files.have_changed() is (files.keys is not before)
@@ -250,7 +250,7 @@ def test_changes_of_a_file_of_keys(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_a_file_of_keys_that_may_be_read_only_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its contents are the same then as when it could not be read."""
+    """It is read then, although its contents have not changed since."""
     path = tmp_path / "keys"
     path.write_text("one\n")
     path.chmod(0o600)

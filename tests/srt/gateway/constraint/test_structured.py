@@ -1,4 +1,4 @@
-"""The fields that ask for a constraint, on every route and in every client's spelling."""
+"""The fields for constraints, on every route and in every client's spelling."""
 
 import json
 from typing import Any
@@ -295,7 +295,7 @@ ROUTE = "/v1/chat/completions"
 
 
 async def test_the_tags_of_the_template() -> None:
-    """As Mistral's models write them."""
+    """Mistral's tags, from its template."""
     template, pieces = "[THINK]{{ messages }}", ("[THI", "NK]Well.[/TH", "INK]Yes.")
     async with in_process(FakeClient(pieces), reasoning=True, template=template) as http:
         whole = (await http.post(ROUTE, json=CHAT_BODY)).json()["choices"][0]["message"]
@@ -315,7 +315,7 @@ FINAL = "<|channel|>final<|message|>"
 
 
 async def test_the_reasoning_of_channels() -> None:
-    """As gpt-oss writes it. A constraint holds from where the next message is the answer."""
+    """gpt-oss's format. A constraint begins where the next message is the answer."""
     pieces = (
         "<|channel|>ana",
         "lysis<|message|>Well.",

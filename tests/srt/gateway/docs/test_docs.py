@@ -94,7 +94,7 @@ def test_references_lead_somewhere_and_ids_differ(document: Any) -> None:
     ],
 )
 def test_bodies_have_all_fields_that_are_taken(document: Any, struct: Any, kind: Kind) -> None:
-    """Honoured ones, and those that are accepted; with null where it stands for the default."""
+    """Also those that have no effect; and null, where it means the default."""
     component = document["components"]["schemas"][struct.__name__]
     properties = component["properties"]
     assert set(properties) == {*struct.__struct_fields__, *kind.fields}
@@ -125,7 +125,7 @@ async def test_keys_are_told() -> None:
 
 
 class Page(HTMLParser):
-    """What a page consists of."""
+    """The tags, ids and links of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Page(HTMLParser):
 
 
 async def test_the_page_stands_alone(document: Any) -> None:
-    """No scripts, nothing from elsewhere, and every link leads to a place on it."""
+    """No scripts, nothing from other hosts, and every link leads to a place on the page."""
     response = await fetched("/docs")
     assert response.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in response.headers["content-security-policy"]

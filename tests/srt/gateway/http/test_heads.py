@@ -1,5 +1,5 @@
-"""What is sent to the gateway's socket: two lengths, bad framing, many fields, large ones, requests
-behind one another, and HEAD."""
+"""Heads on the gateway's socket: two lengths, bad framing, many fields, large ones, requests one
+after another, and HEAD."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def error(answer: bytes) -> dict[str, Any]:
     "te", [TE, "transfer-encoding:\tCHUNKED ", "Transfer-Encoding:\r\n chunked"]
 )
 async def test_two_lengths_close_the_connection(length: int, order: int, te: str) -> None:
-    """What follows, which a proxy may have taken for a part of the body, is not answered."""
+    """What follows is not answered: a proxy may have taken it for a part of the body."""
     head = generate(*[f"Content-Length: {length}", te][::order])
     answer = await answers(head, CHUNKED + NEXT)
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1") == 1
@@ -110,7 +110,7 @@ async def test_what_others_may_read_otherwise_closes_the_connection(
 async def test_requests_behind_one_another_are_answered_in_order(
     fields: tuple[str, ...], rest: bytes
 ) -> None:
-    """Each ends where it says, and none asks for another protocol."""
+    """Each ends where its head says, and an upgrade to another protocol is ignored."""
     both = generate(*fields).encode() + b"\r\n" + rest
     answer = await answers("GET /nothing HTTP/1.1\r\nHost: x\r\n", both * 2 + LAST)
     assert re.findall(rb"HTTP/1.1 (\d+) ", answer) == [b"404", b"200", b"200", b"200"]
@@ -135,7 +135,7 @@ UNKNOWN = "POST /nothing HTTP/1.1\r\nHost: x\r\n"
 async def test_the_rest_of_an_answered_body_is_not_waited_for(
     head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it trickles in, and no other request is read there."""
+    """Even if it comes in small pieces; and no other request is read on the connection."""
     monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.5)
     monkeypatch.setattr(unread, "UNREAD_TIMEOUT_S", 60.0 if "Expect" in head else 0.1)
     async with served(FakeClient()) as server:
@@ -152,7 +152,7 @@ async def test_the_rest_of_an_answered_body_is_not_waited_for(
 async def test_bad_chunks_of_an_answered_body_close_the_connection(
     is_answered: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says who has sent what is no HTTP, in one line."""
+    """The log says in one line who sent something that is not HTTP."""
     monkeypatch.setattr(unread, "UNREAD_TIMEOUT_S", 0.1 if is_answered else 60.0)
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -199,7 +199,7 @@ async def test_head_is_get_without_the_body(path: str) -> None:
 async def test_a_head_that_trickles_in_is_dropped(
     behind: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first of a connection or a later one."""
+    """The first head of a connection or a later one."""
     monkeypatch.setattr(BoundedProtocol, "head_timeout_s", 0.2)
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

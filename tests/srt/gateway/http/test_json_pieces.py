@@ -1,4 +1,4 @@
-"""Decoding of large bodies by pieces: the same values as at once, and the bounds."""
+"""Decoding of large bodies in pieces: the same values as in one go, and the bounds."""
 
 import json
 import random
@@ -53,7 +53,7 @@ def test_pieces_of_any_size_give_the_same_value(size: int, monkeypatch: pytest.M
 def test_a_key_that_comes_twice_puts_nothing_elsewhere(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the pieces, the value is what it is at once, or the body is refused."""
+    """With any pieces, the value is the same as in one go, or the body is refused."""
     for size in range(1, len(text)):
         monkeypatch.setattr(json_pieces, "PIECE_BYTES", size)
         try:
@@ -66,7 +66,7 @@ def test_a_key_that_comes_twice_puts_nothing_elsewhere(
 def test_what_is_no_json_is_refused_in_pieces_too(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Damaged in one place: accepted where msgspec accepts it, and with the same value."""
+    """A body damaged in one place is accepted if msgspec accepts it, with the same value."""
     monkeypatch.setattr(json_pieces, "PIECE_BYTES", size)
     monkeypatch.setattr(json_pieces, "SLICE_BYTES", 16)
     rng = random.Random(size)
@@ -103,7 +103,7 @@ def test_what_is_no_json_is_refused_in_pieces_too(
     "around", [b'["%s"]', b'{"%s":1}', b'{"a":["b","%s",2]}', b'"%s"', b'["%s']
 )
 def test_a_long_text(text: bytes, around: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is cut between characters, wherever it stands, and what is no text is refused."""
+    """It is cut between characters, wherever it is, and refused if it is not a text."""
     monkeypatch.setattr(json_pieces, "PIECE_BYTES", 4)
     data = around % text
     for size in range(12, 40):
@@ -159,7 +159,7 @@ TOO_MUCH = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_more_than_a_body_may_have(what: str) -> None:
-    """Found out before much is made of it: few pieces have been decoded."""
+    """It is refused early, when few pieces have been decoded."""
     pieces = decoded(TOO_MUCH[what])
     with pytest.raises(RequestError) as caught:
         list(pieces)

@@ -1,4 +1,4 @@
-"""Who has a place, and who loses it."""
+"""Which connection has a place, and which one loses it."""
 
 import random
 
@@ -30,7 +30,7 @@ def test_the_longest_idle_one_is_closed() -> None:
     taken.waits(first)
     taken.waits(first)
     assert taken.enter(third) and second.closed
-    taken.waits(second)  # closed, and not heard of any more
+    taken.waits(second)  # it is closed, so this does nothing
     assert taken.enter(fourth) and first.closed
     assert [peer.closed for peer in peers] == [True, True, False, False]
 

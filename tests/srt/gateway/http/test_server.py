@@ -1,4 +1,4 @@
-"""The gateway behind a real socket: health, errors of the framework, disconnects, shutdown."""
+"""The gateway on a real socket: health, errors of the framework, disconnects, shutdown."""
 
 import asyncio
 import json
@@ -183,7 +183,7 @@ async def test_abort_finds_what_waits_for_admission(
 
 
 class ParkingFirst(Parking):
-    """A client that admits all requests at once but the one with the rid "p0"."""
+    """A client that admits all requests at once except the one with the rid "p0"."""
 
     async def submit_samples(self, request: Request) -> Any:
         if request.rid == "p0":
@@ -193,7 +193,7 @@ class ParkingFirst(Parking):
 
 
 async def test_another_request_takes_the_rid_of_one_that_is_still_to_come() -> None:
-    """It is admitted and ends first; the batch is then admitted as a whole all the same."""
+    """The other request is admitted and ends first; then the whole batch is still admitted."""
     client = ParkingFirst()
     async with in_process(client) as http:
         body = {"text": ["a", "b"], "rid": ["p0", "p1"]}
@@ -236,7 +236,7 @@ async def test_a_slow_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_connections_above_the_bound_get_a_503() -> None:
-    """Also when they send a body; those below go on, and there is room again when one has left."""
+    """Also when they send a body; the others continue, and when one closes there is room again."""
     client = FakeClient()
     client.hold.clear()
     async with served(client, max_connections=2) as server:
@@ -263,7 +263,7 @@ async def test_connections_above_the_bound_get_a_503() -> None:
     ("path", "status"), [("/generate", 413), ("/nothing", 404), ("/metrics", 401)]
 )
 async def test_an_early_answer_is_not_lost_to_a_reset(path: str, status: int) -> None:
-    """It comes before the body was read, which is larger than the sockets' buffers."""
+    """The body is larger than the sockets' buffers, and the answer comes before it was read."""
     size = body_module.MAX_BODY_BYTES + 1
     keys = ("k",) if status == 401 else ()
     async with served(FakeClient(), api_keys=keys) as server:
@@ -300,7 +300,7 @@ async def test_an_early_answer_waits_for_no_endless_body(
 
 
 async def test_a_peer_that_waits_to_send_is_answered_at_once() -> None:
-    """With `Expect: 100-continue` there is nothing to wait for."""
+    """With `Expect: 100-continue`, the server does not wait for a body."""
     async with served(FakeClient()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
@@ -318,7 +318,7 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 async def ask(peer: Peer, data: bytes) -> bytes:
-    """The first line of the answer to `data`, which is read wholly."""
+    """The first line of the answer to `data`; all of the answer is read."""
     async with asyncio.timeout(SOON_S):
         peer[1].write(data)
         head = await peer[0].readuntil(b"\r\n\r\n")
@@ -330,8 +330,8 @@ async def ask(peer: Peer, data: bytes) -> bytes:
 async def test_when_all_places_are_taken_the_longest_idle_one_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A connection that has been used is idle since then; one whose body trickles in since it was
-    opened."""
+    """A connection counts as idle since its last request; one whose first body comes slowly, since
+    it was opened."""
     monkeypatch.setattr(places, "MIN_IDLE_S", 0.0)
     async with served(FakeClient(), max_connections=3) as server:
         peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
@@ -368,7 +368,7 @@ async def test_a_peer_that_takes_no_answer_makes_room(
         (held,) = server.connections
         async with httpx.AsyncClient(base_url=server.url) as http, asyncio.timeout(SOON_S):
             while (await http.post("/tokenize", json={"prompt": "a"})).status_code != 200:
-                await asyncio.sleep(0.01)  # the answer is being written
+                await asyncio.sleep(0.01)  # the answer is still being written
             while held in server.connections:
                 await asyncio.sleep(0.01)
         sock.close()
@@ -412,14 +412,14 @@ async def test_a_place_above_the_bound_is_for_a_short_time(monkeypatch: pytest.M
     async with served(FakeClient(), max_connections=1) as server:
         peers = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
         async with asyncio.timeout(SOON_S):
-            assert await peers[1][0].read() == b""  # it had no head in time
+            assert await peers[1][0].read() == b""  # it sent no head in time
         assert (await ask(peers[0], HEALTH)).startswith(b"HTTP/1.1 200")
         for _, writer in peers:
             writer.close()
 
 
 async def test_a_body_in_small_chunks_arrives_whole() -> None:
-    """Parsed slice by slice, beside others."""
+    """It is parsed slice by slice, beside others."""
     client = FakeClient()
     body = json.dumps({"text": "a" * 50_000}).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
@@ -435,7 +435,7 @@ async def test_a_body_in_small_chunks_arrives_whole() -> None:
 async def test_a_peer_that_does_not_read_is_dropped(
     stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is written than the sockets hold; the request ends with the connection."""
+    """More is written than the sockets can hold; the request ends with the connection."""
     monkeypatch.setattr(BoundedProtocol, "write_stall_s", 0.2)
     client = FakeClient(("x" * 3_000_000,) * 6)
     if stream:
@@ -505,7 +505,7 @@ PREFLIGHT = {
 
 @pytest.mark.parametrize("origins", [("https://app.example",), ("https://b.example", "*")])
 async def test_pages_of_allowed_origins_may_call(origins: tuple[str, ...]) -> None:
-    """A preflight carries no key, and needs none; errors are readable too."""
+    """A preflight has no key, and needs none; errors can be read too."""
     info: dict[str, Any] = {"api_keys": ("k",), "cors_origins": origins}
     origin = {"origin": "https://app.example"}
     async with in_process(FakeClient(), **info) as http:
@@ -567,7 +567,7 @@ class Stepping(FakeClient):
 async def test_health_generate_under_load(
     reason: str, steps: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a full queue nor a slow token is ill health, as long as the model makes steps."""
+    """While the model makes steps, it is healthy, even if the queue is full or a token is slow."""
     monkeypatch.setattr(health_module, "GENERATE_TIMEOUT_S", 0.1)
     monkeypatch.setattr(health_module, "OVERLOAD_WATCH_S", 0.01)
     client = Stepping(steps)

@@ -190,7 +190,7 @@ async def test_all_kinds_of_logprobs_with_text() -> None:
 
 
 class Asked:
-    """The texts of tokens, and which were asked for."""
+    """Gives the texts of tokens, and records for which."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -201,7 +201,7 @@ class Asked:
 
 
 def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
-    """Every event has all log-probabilities: a long answer must not cost its square."""
+    """Every event has all log-probabilities: time must not grow with the square of the length."""
     request = Request(
         text="a",
         sampling=SamplingParams(regex="a*"),
@@ -211,7 +211,7 @@ def test_entries_are_made_once_but_those_that_a_jump_may_replace() -> None:
     ids: list[int] = []
     answers = NativeAnswers([request], 1, [], cast(Any, texts))
     for step in range(1, steps + 1):
-        # A step replaces the tokens that a jump may replace, and adds one.
+        # A step replaces as many tokens as a jump may, and adds one.
         kept = max(0, step - 1 - JUMP_WINDOW_TOKENS)
         ids = [*ids[:kept], *range(1000 * step + kept, 1000 * step + step)]
         values = [-i / 1000 for i in ids]
@@ -290,7 +290,7 @@ async def test_logprobs_per_prompt() -> None:
     ],
 )
 async def test_where_prompt_logprobs_start(fields: dict[str, Any], start: int) -> None:
-    """A request that generates nothing has no others."""
+    """They start at 0 for a request that generates nothing, which has no others."""
     client = FakeClient()
     async with in_process(client) as http:
         await http.post("/generate", json={"text": "a", "return_logprob": True} | fields)
@@ -340,8 +340,8 @@ async def test_streamed_samples_tell_their_index() -> None:
     [(None, 1, [1, 2, 3, 4, 5]), (2, 1, [1, 3, 5]), (None, 3, [1, 4, 5]), (9, 3, [1, 5])],
 )
 async def test_stream_interval(interval: int | None, server: int, counts: list[int]) -> None:
-    """The first token at once, then an event after so many more, and the end; the server has a
-    default."""
+    """The first token comes at once, then an event for each `interval` tokens, and the end; the
+    default is the server's."""
     body = {"text": "p", "stream": True, "sampling_params": {"stream_interval": interval}}
     async with in_process(FakeClient("abcde"), stream_interval=server) as http:
         payloads = sse_payloads((await http.post("/generate", json=body)).text)

@@ -34,7 +34,7 @@ def flat(lists: Iterable[list[Any]]) -> list[Any]:
 
 
 async def test_a_completions_logprobs() -> None:
-    """The likely tokens by their text, and the one that is there among them."""
+    """The likeliest tokens by their text, and the chosen one among them."""
     client = FakeClient()
     answer = await post("/v1/completions", {"prompt": "a", "logprobs": 2}, client)
     (request,) = client.requests
@@ -65,8 +65,8 @@ async def test_a_streams_logprobs_add_up_to_the_whole(body: dict[str, Any]) -> N
 
 
 async def test_echo() -> None:
-    """The prompt in front; with log-probabilities those of its tokens too. The fake's prompt has
-    the tokens 0 and 1."""
+    """The text begins with the prompt; log-probabilities include those of its tokens. The fake's
+    prompt has the tokens 0 and 1."""
     client = FakeClient()
     body = {"prompt": "a b", "echo": True, "max_tokens": 0}
     plain = await post("/v1/completions", body, client)
@@ -107,8 +107,8 @@ async def test_a_chats_logprobs() -> None:
 
 
 async def test_held_text_does_not_hold_logprobs() -> None:
-    """A call that is not complete shows nothing; its tokens' log-probabilities come all the same,
-    and with every sample its own."""
+    """An incomplete call shows no text; its tokens' log-probabilities are still sent, each with its
+    own sample."""
     call = ("<tool_call>", '\n{"name": "now", ', '"arguments": {}}', "\n</tool_call>")
     client = FakeClient(call)
     client.sample_pieces = {"r0/1": ("no", " call")}
@@ -136,7 +136,7 @@ async def test_tokens_as_ids() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_token_ids(stream: bool) -> None:
-    """Of the prompts as the server makes them, and of the answers."""
+    """The ids of the prompts, as the server makes them, and of the answers."""
     asked: dict[str, Any] = {"return_token_ids": True, "stream": stream}
     client = FakeClient()
     answer = await post("/v1/completions", asked | {"prompt": ["ab abc", "a"]}, client)
@@ -158,7 +158,7 @@ async def test_token_ids(stream: bool) -> None:
 
 
 async def test_a_stream_without_text_yet_tells_the_prompts_ids() -> None:
-    """The first ids of a constrained answer are held back, and its first piece has no text."""
+    """The prompt's ids are sent, although a constrained answer's first piece is empty."""
     asked = {"return_token_ids": True, "stream": True, "prompt": "ab abc", "regex": "a"}
     chunks = await post("/v1/completions", asked, FakeClient(("", "a", "b")))
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
@@ -205,7 +205,7 @@ def scores(pieces: list[bytes], special: frozenset[int] = frozenset()) -> Comple
 
 @given(st.lists(st.text(max_size=3), max_size=6), st.data())
 def test_offsets_are_where_tokens_begin(words: list[str], data: st.DataObject) -> None:
-    """However the bytes are cut into tokens, and the tokens into pieces of the stream."""
+    """However bytes are cut into tokens, and tokens into pieces of the stream."""
     text = "".join(words).encode()
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)))) | {0, len(text)})
     pieces = [text[a:b] for a, b in pairwise(cuts)]
@@ -226,9 +226,9 @@ def test_offsets_are_where_tokens_begin(words: list[str], data: st.DataObject) -
     [
         ([b"<s>", b" the", b" hat"], "the hat", True, [0, 0, 3]),  # BOS, and a space added
         ([b"<s>", b"the", b" hat"], "the hat", True, [0, 0, 3]),
-        ([b"<s>", b"the"], "<s>the", True, [0, 3]),  # spelled
+        ([b"<s>", b"the"], "<s>the", True, [0, 3]),  # spelled out in the text
         ([b"<s>", b"the"], "the", False, [0, 0]),  # ids: special tokens are not in the text
-        ([b"the", b"re"], "xyz", True, [0, 3]),  # a normaliser changed it: none beyond the text
+        ([b"the", b"re"], "xyz", True, [0, 3]),  # changed by a normaliser: not beyond the text
     ],
 )
 def test_offsets_of_a_prompt(

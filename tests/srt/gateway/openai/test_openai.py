@@ -169,7 +169,7 @@ async def test_other_models_are_not_found() -> None:
 
 
 async def test_sampling_fields_reach_the_ring() -> None:
-    """Each under its own name, on both routes."""
+    """Each field has the same name on both routes."""
     fields: dict[str, Any] = {
         "frequency_penalty": 0.5,
         "presence_penalty": -0.25,
@@ -215,7 +215,7 @@ async def test_samples_are_choices_grouped_by_prompt() -> None:
     assert [c["text"] for c in answer["choices"]] == [whole, whole, whole, "b1"]
     assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
     assert answer["id"] == "z"
-    # The prompts have two tokens and one; the samples three, but for the last.
+    # The prompts have 2 tokens and 1; each sample has 3, but the last one has 2.
     assert answer["usage"] == {
         "prompt_tokens": 3,
         "completion_tokens": 11,
@@ -251,7 +251,7 @@ async def test_continuous_usage() -> None:
 
 
 async def test_the_best_samples_win() -> None:
-    """By the mean log-probability of a token, not by the sum; in the order of the samples."""
+    """The best by the mean log-probability of a token, not the sum; in the samples' order."""
     client = FakeClient()
     client.sample_pieces = {"r0/0": ("worst",), "r0/1": ("good", "!"), "r0/2": ("best",) * 9}
     client.logprobs = {"r0/0": -1.0, "r0/1": -0.75, "r0/2": -0.25}
@@ -367,7 +367,7 @@ async def test_completion_errors_name_the_field(body: dict[str, Any], param: str
 async def test_more_than_can_ever_be_in_flight(
     route: str, body: dict[str, Any], param: str
 ) -> None:
-    """To try again later would not help, so this is no overload."""
+    """Trying again later would not help, so this is not an overload."""
     client = FakeClient()
     async with in_process(client, max_requests=8) as http:
         response = await http.post(route, json=body)

@@ -151,7 +151,7 @@ LLAMA_3 = '{% if tools %}<|python_tag|>{"parameters": {% endif %}'
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_matches_the_response_format_is_no_call(stream: bool) -> None:
-    """Whatever it has inside: calls are all of an answer, or there are none."""
+    """Whatever the JSON contains: an answer is either all calls, or has none."""
     body = BODY | {"response_format": {"type": "json_object"}, "stream": stream}
     for text in (NESTED, '{"name": "sub", "parameters": {}}'):
         response = await post(body, FakeClient([text[:9], text[9:]]), template=LLAMA_3)
@@ -170,7 +170,7 @@ async def test_an_answer_that_matches_the_response_format_is_no_call(stream: boo
 async def test_long_answers_are_read_in_slices(
     path: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other requests have their turns in between, however many calls there are."""
+    """Other requests have turns in between, however many calls there are."""
     sizes: list[int] = []
 
     class Recorded(ToolCallParser):
@@ -208,7 +208,7 @@ async def test_calls_come_after_the_reasoning() -> None:
 
 @pytest.mark.parametrize("after", ["now:", "</think>"])
 async def test_what_looks_like_a_call_before_the_constraint(after: str) -> None:
-    """It may be anything, and hides no call."""
+    """Text before the constraint may be anything, and hides no call."""
     lead = f'<tool_call>\n{{"name": "weather", "arguments": Rome\n</tool_call> {after}'
     body = BODY | {"tool_choice": "required", "constraint_after": after}
     answer = (await post(body, FakeClient((lead, *CALLS[1:])))).json()["choices"][0]
@@ -463,7 +463,7 @@ async def test_raw_reasoning_hides_no_calls() -> None:
 
 
 async def test_the_format_is_that_of_the_template() -> None:
-    """What is read, shown and enforced."""
+    """Calls are read, shown and enforced in the format of the template."""
     template = "{% if tools %}[TOOL_CALLS]{% endif %}"
     client = FakeClient(MISTRAL_CALLS)
     answer = (await post(BODY, client, template=template)).json()["choices"][0]["message"]

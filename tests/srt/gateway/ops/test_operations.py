@@ -1,4 +1,4 @@
-"""What the gateway tells of the server, the names it answers to, and pauses."""
+"""What the gateway says of the server, the model names that it accepts, and pauses."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -112,7 +112,7 @@ async def test_while_paused_nothing_is_generated() -> None:
 
 
 class Slow(FakeClient):
-    """A client that admits requests when it may."""
+    """A client that admits requests only when `may` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class Slow(FakeClient):
 async def test_what_is_not_admitted_yet_is_aborted_with_all_else(
     path: str, body: dict[str, Any]
 ) -> None:
-    """Though it has no name by which it could be found."""
+    """Although it has no id yet by which it could be found."""
     client = Slow()
     async with in_process(client) as http, asyncio.timeout(SOON_S):
         asked = {"text": ["a", "b"], "sampling_params": {"n": 2}}
@@ -164,7 +164,7 @@ async def test_an_abort_as_sglangs_programs_write_it() -> None:
 
 
 async def _chunks(body: bytes) -> AsyncIterator[bytes]:
-    """A body whose length is not told."""
+    """A body without a given length."""
     for start in range(0, len(body), 4):
         yield body[start : start + 4]
 

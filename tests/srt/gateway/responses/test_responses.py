@@ -101,7 +101,7 @@ async def test_fields_reach_the_ring() -> None:
 
 
 async def test_items_of_a_history() -> None:
-    """Calls join the message in front, and reasoning the one behind."""
+    """Calls join the message before them, and reasoning the one after it."""
     client = FakeClient()
     call = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"a":1}'}
     items = [
@@ -169,7 +169,7 @@ async def test_reasoning_and_calls() -> None:
 
 
 async def test_the_openai_package_adds_a_stream_up() -> None:
-    """The package checks the order of events itself; the names are those that it documents."""
+    """The package itself checks the order of events; their names are the documented ones."""
     pieces = ("<think>", "hm", "</think>", "so ", "it ", "is", *CALL)
     asked: dict[str, Any] = {"model": "tiny", "input": "hi", "tools": [TOOL]}
     async with (
@@ -290,7 +290,7 @@ async def said(http: Any, **fields: Any) -> Any:
 
 
 async def test_a_response_goes_on_from_a_stored_one() -> None:
-    """With its items, and not with its instructions."""
+    """It takes over the stored items, but not the instructions."""
     client = FakeClient(CALL)
     async with in_process(client, **KEPT) as http:
         first = await said(http, instructions="Be brief.", tools=[TOOL])
@@ -363,7 +363,7 @@ async def test_those_that_were_not_used_for_longest_are_forgotten() -> None:
 
 
 async def test_who_stores_much_makes_only_its_own_be_forgotten() -> None:
-    """As long as the others have no more than an equal share of the room."""
+    """If the others have no more than an equal share of the store."""
     async with in_process(FakeClient(), **KEPT, **TWO_KEYS) as http:
 
         async def kept(key: str, ids: list[str]) -> list[bool]:

@@ -1,5 +1,5 @@
-"""Every field that OpenAI's client knows has its class here: the list is that of the client's own
-types, and what each does is what the tables say.
+"""Every field that OpenAI's client knows has a class here: the list comes from the client's own
+types, and each field does what our tables say.
 """
 
 from typing import Any, NamedTuple, get_type_hints
@@ -101,9 +101,9 @@ ROUTES = {
         },
     ),
 }
-# Honoured, but not by themselves.
+# Honoured, but only with others.
 WITH_OTHERS = {"stream_options": {"stream": True}, "previous_response_id": {}}
-# A value that asks for something, of the fields that are refused.
+# For each field that is refused, a value that would have an effect.
 ASKING = {
     "access_programs": [{}],
     "audio": {"voice": "x", "format": "wav"},
@@ -141,7 +141,7 @@ def has_field(struct: type[msgspec.Struct], name: str) -> bool:
 
 
 async def send(name: str, body: dict[str, Any]) -> FakeClient:
-    """By the client, which raises what the server answers."""
+    """Send `body` with the client, which raises the server's error."""
     fake = FakeClient()
     async with served(fake) as server:
         client = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="any", max_retries=0)
