@@ -32,7 +32,6 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
-from scheduler_proc.recovery import Recovery
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
@@ -113,7 +112,6 @@ class LoopAlone(SchedulerActor):
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
-        self._recovery = Recovery(core)
         self._stats_log = StatsLog(core)
         self._wake = asyncio.Event()
 

@@ -22,6 +22,7 @@ import msgspec
 import zmq
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.blame import GUILTY, Blame
 from scheduler_proc.compute import ComputeThread, Launched
 from scheduler_proc.controls import Controls
 from scheduler_proc.executor import ExecutorOptions, make_executor
@@ -34,7 +35,7 @@ from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
 from scheduler_proc.plan import Plan
-from scheduler_proc.recovery import Recovery
+from scheduler_proc.recovery import UnclearFailure, parts_of_failed
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.stats import StatsLog, stats_of
@@ -42,6 +43,8 @@ from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 from scheduler_proc.step_target import CostMeter
 from scheduler_proc.trace import RecordedScheduler
+from scheduler_proc.warm_up import warm_up
+from scheduler_proc.watch import Doing, LoopProbe, Watch, end_process
 from srt.args import ServerArgs
 from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
@@ -80,7 +83,7 @@ class SchedulerActor(Actor):
         self._executor = await self._compute.load(self._load)
         self._core_lock = threading.RLock()
         self._core = self._make_core(core_config(self.args, self._executor))
-        self._recovery = Recovery(self._core)
+        self._blame = self._compute.blame = Blame.of_ring(self.ring.directory, self._core)
         self._stats_log = StatsLog(self._core)
         self._pace = PaceMeter(self._core)
         self._costs = CostMeter()
@@ -97,10 +100,16 @@ class SchedulerActor(Actor):
         self._front = self.connect(zmq.PUSH, self.ring.credits)
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
         self.receive(self._inbox, SchedulerMessage, self._on_message)
+        if self.args.step_timeout > 0:
+            probe, limit_s = LoopProbe(asyncio.get_running_loop()), self.args.step_timeout
+            doing: Doing = {"a step": lambda: self._compute.job, "the loop": probe}
+            Watch(limit_s, doing, self._end_hanging).start()
         self.background(self._serve())
         self.background(self._keep_pace())
 
     async def stop(self) -> None:
+        if self._failure is not None:
+            self._blame.own_up(repr(self._failure))
         with self._core_lock:
             if isinstance(self._core, RecordedScheduler):
                 self._core.close()
@@ -113,6 +122,7 @@ class SchedulerActor(Actor):
         self._intake.clear()
         with self._core_lock:
             self._core.reset(self.incarnation)
+            self._blame.clear()
             self._pace.reset()
 
     def _make_core(self, config: SchedulerConfig) -> Scheduler:
@@ -126,7 +136,7 @@ class SchedulerActor(Actor):
 
     @property
     def has_progressed(self) -> bool:
-        return self._core.counters.forward_steps > 0
+        return self._blame.has_new_guilty or self._core.counters.computed_prompt_tokens > 0
 
     @property
     def in_flight(self) -> int:
@@ -145,7 +155,10 @@ class SchedulerActor(Actor):
             activations=args.activations,
             num_threads=args.threads or None,
         )
-        return make_executor(args.executor, resolve_model(args.model), options)
+        executor = make_executor(args.executor, resolve_model(args.model), options)
+        if args.step_timeout > 0:  # cold files and pages must not count
+            warm_up(executor, core_config(args, executor))
+        return executor
 
     # ---- messages ------------------------------------------------------------------------------
 
@@ -166,7 +179,9 @@ class SchedulerActor(Actor):
 
     def _on_request(self, req: TokenizedReq) -> None:
         self._pace.entered(req)
-        if req.grammar:
+        if self._blame.takes(req):
+            self._fail(req, GUILTY)
+        elif req.grammar:
             self._intake.add(req)
         else:
             self._enter(req)
@@ -192,7 +207,7 @@ class SchedulerActor(Actor):
         self.send(self._front, GrammarLost(key, self.incarnation))
 
     def _fail(self, req: TokenizedReq, error: ErrorInfo) -> None:
-        """End a request whose grammar cannot be loaded."""
+        """End a request before its first step."""
         with self._core_lock:
             self._core.add(_without_grammar(req), time.monotonic())
             self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
@@ -210,6 +225,10 @@ class SchedulerActor(Actor):
             else:
                 log.warning("jump-forward is off: the tokenizer does not encode word by word")
         return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
+
+    def _end_hanging(self, what: str) -> None:
+        self._blame.own_up(f"{what} hangs")
+        end_process(what, self._compute.step, self._stats)
 
     def _stats(self) -> dict[str, Any]:
         return stats_of(self._core, self._executor, self._clock)
@@ -303,19 +322,26 @@ class SchedulerActor(Actor):
         been run instead, and the step queued after it has ended without running."""
         result = await self._result(launched)
         if result is not None:
-            self._recovery.commit(launched.step, result)
+            self._core.commit(launched.step, result)
         else:
             await self._recover(launched.step)
+        self._compute.settled(launched.step)
         if self.args.check_invariants:
             check_invariants(self._core)
         return result is not None
 
     async def _recover(self, step: Step) -> None:
-        parts = self._recovery.parts(step)
-        with contextlib.suppress(StopIteration):
-            part = next(parts)
-            while True:
-                part = parts.send(await self._result(self._compute.launch(part, None)))
+        """Run a step that raised by parts. If several requests have failed, this process ends, and
+        they go on at the next one."""
+        parts = parts_of_failed(self._core, step)
+        try:
+            with contextlib.suppress(StopIteration):
+                part = next(parts)
+                while True:
+                    part = parts.send(await self._result(self._compute.launch(part, None)))
+        except UnclearFailure as failure:
+            self._blame.accuse(failure.names)
+            raise
 
     async def _result(self, launched: Launched) -> StepResult | None:
         """The step's result, or None if it raised."""

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from scheduler_proc.batch import StepResult
+from scheduler_proc.blame import Blame
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
@@ -32,9 +33,14 @@ class Launched(NamedTuple):
 
 
 class ComputeThread:
-    """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take."""
+    """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take, and in
+    `blame`, if there is one, whose they are. Others may look at the `job` that it is at, if any,
+    and the `step` that it has begun last."""
 
     executor: Executor
+    blame: Blame | None = None
+    job: Callable[[], None] | None = None
+    step: Step | None = None
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -48,6 +54,11 @@ class ComputeThread:
         await self._submit(made, make)
         self.executor = made.result()
         return self.executor
+
+    def settled(self, step: Step) -> None:
+        """The step is committed, or its rows have ended."""
+        if self.blame is not None:
+            self.blame.end(step)
 
     def close(self) -> None:
         """No more steps."""
@@ -101,7 +112,9 @@ class ComputeThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self.job = job
             job()
+            self.job = None
             if self._jobs.empty():
                 self._tell()
 
@@ -123,6 +136,9 @@ class ComputeThread:
         self, step: Step, previous: "Future[StepResult] | None", started: Callable[[], None]
     ) -> StepResult:
         step.finalize(None if previous is None else previous.result())
+        self.step = step
+        if self.blame is not None:
+            self.blame.begin(step)
         started()
         self._clock.begin(time.perf_counter())
         self._tell()

@@ -44,10 +44,10 @@ class DecodePlanner:
         self._retract = retract
         self._limits = limits
 
-    def plan(self, plan: Plan) -> None:
-        """One row for each; those whose row depends on a token that is still being sampled are
-        deferred."""
-        decoding = [req for req in self._running.values() if req.wants_decode]
+    def plan(self, plan: Plan, reqs: Iterable[Req]) -> None:
+        """One row for each of those that decode. Where it depends on a token that is still being
+        sampled, the req is deferred."""
+        decoding = [req for req in reqs if req.wants_decode]
         decoding.sort(key=retraction_key, reverse=True)
         self._reserve(decoding)
         victims = _Victims(decoding, self._running.values())

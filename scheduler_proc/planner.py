@@ -1,10 +1,12 @@
 """Plans the rows of each step of the scheduler core: decodes, chunks of prompts, and admissions.
 
 Takes memory, and reads no token values but those that limit a row (`Req.limits`). What fails while
-a row is planned ends its own req.
+a row is planned ends its own req. While there are suspects (`Trials`), nobody else has a step,
+unless the next suspect has to wait for memory.
 """
 
 import math
+from collections.abc import Iterable
 
 from scheduler_proc.admission import is_being_computed, prefix_need
 from scheduler_proc.decodes import DecodePlanner, retraction_key
@@ -47,14 +49,18 @@ class StepPlanner:
         """A step, or None if nothing can run now."""
         state = self._state
         plan = Plan(state.table, state.memory.sampling)
-        self._decodes.plan(plan)
+        suspect = state.trials.next
+        if suspect is not None and self._plan_trial(plan, suspect):
+            return plan if plan.rows else None
+        running = state.running.values()
+        self._decodes.plan(plan, running)
         prefill_budget = self._prefill_budget(plan)
-        prefill_budget -= self._plan_prefills(plan, prefill_budget)
+        prefill_budget -= self._plan_prefills(plan, prefill_budget, running)
         if len(state.waiting) == 0:
             self._places_in_memory = 0
             state.cache.want(())
-        elif prefill_budget > 0 and self._may_admit():
-            self._admit(plan, prefill_budget)
+        elif prefill_budget > 0 and suspect is None and self._may_admit():
+            self._admit(plan, prefill_budget, state.waiting.ordered())
         if plan.rows or plan.deferred or self._unblock(plan, prefill_budget):
             return plan
         return None
@@ -62,6 +68,20 @@ class StepPlanner:
     def plan_deferred(self, plan: Plan) -> None:
         """The rows that had to wait for tokens, which are known now."""
         self._decodes.plan_deferred(plan)
+
+    def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
+        """Plan the suspect's next tokens; none while others of it are being computed. False if it
+        has to wait for memory, which others hold."""
+        budget = self._state.config.chunked_prefill_size
+        if suspect.residency is None:
+            if self._may_admit():
+                self._admit(plan, budget, [suspect])
+        elif not suspect.is_in_flight:
+            self._decodes.plan(plan, [suspect])
+            self._plan_prefills(plan, budget, [suspect])
+            if not plan.rows and suspect.residency is not None:
+                self._state.retract(suspect)
+        return suspect.residency is not None
 
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
@@ -71,10 +91,10 @@ class StepPlanner:
             budget = tokens_beside(self.costs, num_decodes, whole, self._state.config.step_target_s)
         return min(budget, max(whole - num_decodes, whole // 8, 1))
 
-    def _plan_prefills(self, plan: Plan, budget: int) -> int:
-        """The next chunks of reqs that are partly prefilled; returns the tokens planned."""
+    def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
+        """The next chunks of those that are partly prefilled; returns the tokens planned."""
         planned = 0
-        for req in [req for req in self._state.running.values() if _is_cut(req)]:
+        for req in [req for req in running if _is_cut(req)]:
             if planned < budget and req.residency is not None:
                 planned += self._extend(plan, req, budget - planned)
         return planned
@@ -122,8 +142,8 @@ class StepPlanner:
         )
         return not recently or not state.running
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        """Move waiting reqs into the batch, in the policy's order, while memory lasts.
+    def _admit(self, plan: Plan, budget: int, waiting: Iterable[Req]) -> None:
+        """Move these waiting reqs into the batch, in this order, while memory lasts.
 
         `available` shrinks by everything a taken req will need: tokens to compute, expected
         output, and the part of its prefix that its lock makes unevictable.
@@ -132,7 +152,7 @@ class StepPlanner:
         available = self._available()
         prefilling = [req for req in state.running.values() if req.held.prefill_left > 0]
         latest = math.inf  # the arrival after which nobody may overtake those that stand aside
-        for req in state.waiting.ordered():
+        for req in waiting:
             if budget <= 0 or state.table.num_free_rows == 0 or req.arrival_s > latest:
                 return
             if req.tokens.are_late:
@@ -163,7 +183,7 @@ class StepPlanner:
             in_flight = any(held.computed_len < held.kv_len for held in running)
             if len(stuck) == 0 or in_flight:
                 return False
-            if self._plan_prefills(plan, max(budget, 1)) > 0:
+            if self._plan_prefills(plan, max(budget, 1), state.running.values()) > 0:
                 return True
             if len(state.running) < 2:
                 return False

@@ -122,6 +122,11 @@ class Req:
         return self.residency
 
     @property
+    def is_in_flight(self) -> bool:
+        """Whether a step that it is part of is not committed yet, of a req in memory."""
+        return self.held.computed_len < self.held.kv_len or self.tokens.are_late
+
+    @property
     def remaining(self) -> int:
         """Output tokens that may still be sampled."""
         if self.pending is not None and self.pending.ending is not None:

@@ -38,6 +38,7 @@ from scheduler_proc.req import Req
 from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
+from scheduler_proc.trials import Name
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
@@ -53,6 +54,7 @@ class Scheduler:
         self.pool, self.table, self.cache = state.pool, state.table, state.cache
         self.waiting, self.running, self.memory = state.waiting, state.running, state.memory
         self.counters, self.new_token_ratio = state.counters, state.new_token_ratio
+        self.trials = state.trials
         self._outputs = state.outputs
         self._planner = StepPlanner(state)
         self._jumps = Jumps(state)
@@ -107,6 +109,10 @@ class Scheduler:
         if not (ends or was_forced) and req.grammar is not None:
             self._jumps.take(req)
 
+    def suspect(self, names: list[Name]) -> None:
+        """These requests may have ended an earlier scheduler: try each alone when it comes."""
+        self.trials.suspect(names)
+
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
         """End a request, as failed if there is an error; one that has ended already is ignored."""
         req = self._state.by_key.get((message.client, message.rid))
@@ -119,6 +125,7 @@ class Scheduler:
         for req in list(self._state.by_key.values()):
             self._state.finish(req, Finish("abort"))
         self._outputs.clear()
+        self.trials.clear()
         self.incarnation = incarnation
 
     def flush_cache(self) -> bool:
@@ -195,6 +202,7 @@ class Scheduler:
                 self._state.finish(req, req.pending.ending)
             if not row.is_decode:
                 self._commit_prefill(row)
+        self.trials.passed(rows)
 
     def cancel(self, step: Step) -> None:
         """Undo a sealed step that will not be run: its reqs go back to the queue as they were."""

@@ -15,6 +15,7 @@ from scheduler_proc.queue import WaitingQueue
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.req import Req
 from scheduler_proc.req_memory import ReqMemory
+from scheduler_proc.trials import Trials
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish
 
@@ -72,6 +73,7 @@ class SchedulerState:
         self.counters = Counters()
         self.new_token_ratio = NewTokenRatio()
         self.outputs = OutputBuffer()
+        self.trials = Trials()
         self.by_key: dict[tuple[bytes, str], Req] = {}
         self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
         self.memory_changed = False
@@ -82,6 +84,7 @@ class SchedulerState:
         if req.wish.deadline_s:
             self._timed[req.handle] = req
         self.waiting.add(req)
+        self.trials.add(req)
         self.memory_changed = True
 
     def start(self, req: Req) -> None:
@@ -116,6 +119,7 @@ class SchedulerState:
             self.waiting.remove(req)
         del self.by_key[req.key]
         self._timed.pop(req.handle, None)
+        self.trials.remove(req)
         self.counters.aborted += finish.type == "abort"
         if req.cached_tokens is not None:
             self.counters.ended += 1

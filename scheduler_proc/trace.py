@@ -25,6 +25,7 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
+from scheduler_proc.trials import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq
 
@@ -36,10 +37,10 @@ _LEN_BYTES = 4
 
 class Record(Struct, array_like=True, omit_defaults=True):
     """One event: "config", "message", "grammar", "costs", "prepare", "ahead", "seal", "deferred",
-    "commit", "fail", "split", "cancel", "cancel-ahead", "flush", "reset" or "end". A commit, fail,
-    split or cancel is of the oldest step or part of one that has had none yet, "deferred" of the
-    oldest; a split puts the parts in its place. A "grammar" says which call of which request's
-    grammar has failed, and why."""
+    "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset" or "end". A
+    commit, fail or split is of the oldest step or part of one that has these rows and has had none
+    yet, a cancel and "deferred" of the oldest; a split puts the parts in its place. A "grammar"
+    says which call of which request's grammar has failed, and why."""
 
     kind: str
     now: float = 0.0
@@ -78,6 +79,10 @@ class RecordedScheduler(Scheduler):
             )
         super().add(wire, now, grammar, retokeniser)
 
+    def suspect(self, names: list[Name]) -> None:
+        self._record("suspects", names)
+        super().suspect(names)
+
     def abort(self, message: Abort, error: ErrorInfo | None = None) -> None:
         self._record("message", msgspec.msgpack.encode(message))
         super().abort(message, error)
@@ -115,7 +120,7 @@ class RecordedScheduler(Scheduler):
         super().commit_deferred(plan, step, result)
 
     def commit(self, step: Step, result: StepResult) -> None:
-        self._record("commit", _columns(result))
+        self._record("commit", [_handles(step), _columns(result)])
         super().commit(step, result)
 
     def cancel(self, step: Step) -> None:
@@ -127,11 +132,11 @@ class RecordedScheduler(Scheduler):
         super().cancel_ahead(plan)
 
     def split(self, step: Step) -> list[Step]:
-        self._record("split")
+        self._record("split", _handles(step))
         return super().split(step)
 
     def fail(self, step: Step, message: str) -> None:
-        self._record("fail")
+        self._record("fail", _handles(step))
         super().fail(step, message)
 
     def _record(self, kind: str, data: Any = None) -> None:
@@ -286,13 +291,17 @@ class _Replay:
             case "cancel-ahead":
                 core.cancel_ahead(self._present_plan())
             case "commit":
-                core.commit(planned.pop(0), _result(data))
+                handles, columns = data
+                core.commit(planned.pop(self._place(handles)), _result(columns))
             case "fail":
-                core.fail(planned.pop(0), "recorded failure")
+                core.fail(planned.pop(self._place(data)), "recorded failure")
             case "split":
-                planned[:1] = core.split(planned[0])
+                place = self._place(data)
+                planned[place : place + 1] = core.split(planned[place])
             case "cancel":
                 core.cancel(planned.pop(0))
+            case "suspects":
+                core.suspect([(client, rid) for client, rid in data])
             case "flush":
                 assert core.flush_cache() == data, "flushed or not"
             case "reset":
@@ -303,6 +312,13 @@ class _Replay:
                 pass  # known from the beginning
             case unknown:
                 raise ValueError(f"the trace has a record of an unknown kind: {unknown!r}")
+
+    def _place(self, handles: list[int]) -> int:
+        """Where among the planned steps the oldest with these rows is."""
+        found = (i for i, step in enumerate(self._planned) if _handles(step) == handles)
+        place = next(found, None)
+        assert place is not None, "no such step is planned"
+        return place
 
     def _present_plan(self) -> Plan:
         assert self._plan is not None, "there is no plan"
@@ -325,6 +341,11 @@ class _Replay:
         for _ in reading(grammar, reported_ids(req)):
             pass
         return _ReplayedGrammar(grammar, self._failures[self._num_added])
+
+
+def _handles(step: Step) -> list[int]:
+    """Its rows, by their reqs."""
+    return [row.req.handle for row in step.rows]
 
 
 _RESULT_TYPES = (np.int32, np.float32, np.float32, np.int32, np.float32, np.float32)

@@ -20,7 +20,6 @@ _LATER = {
     "--tp": "tensor parallelism",
     "--dp": "data parallelism",
     "--ring-tcp": "a ring over TCP",
-    "--step-timeout": "hang detection",
 }
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 
@@ -78,6 +77,7 @@ class ServerArgs(Struct, frozen=True):
     drain_timeout: float = 10.0
     resume_timeout: float = 30.0
     queue_while_restarting: bool = False
+    step_timeout: float = 0.0
     log_level: str = "info"
     check_invariants: bool = False
     record_trace: str = ""
@@ -132,6 +132,7 @@ class ServerArgs(Struct, frozen=True):
         _require(self.response_store_mib >= 0, "response_store_mib", "must not be negative")
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.resume_timeout >= 0, "resume_timeout", "must not be negative")
+        _require(self.step_timeout >= 0, "step_timeout", "must be 0 (no limit) or more")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
         _require(
             0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
@@ -300,6 +301,11 @@ def _add_operation(group: Any) -> None:
         group,
         "--queue-while-restarting",
         "new requests wait for that scheduler too, instead of getting a 503",
+    )
+    _option(
+        group,
+        "--step-timeout",
+        "seconds that a step may take before its process is replaced; 0: any",
     )
     levels = ["debug", "info", "warning", "error"]
     _option(group, "--log-level", "how much to log", choices=levels)

@@ -15,7 +15,7 @@ from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Plan
-from scheduler_proc.recovery import Recovery
+from scheduler_proc.recovery import UnclearFailure, parts_of_failed
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
@@ -50,7 +50,6 @@ class Driver:
             else RecordedScheduler(self.config, 0, str(trace))
         )
         self.retokeniser = retokeniser
-        self.recovery = Recovery(self.core)
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
         self.executor: Any = fake if executor is None else executor  # Any: tests change it
         self.lag = lag
@@ -66,6 +65,7 @@ class Driver:
         self._starts: dict[int, ReqStart] = {}
         self.between: Callable[[], None] = lambda: None  # called while a prepared step waits
         self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
+        self.unclear: Callable[[UnclearFailure], None] = _raise  # what ends the process
         self._running: tuple[Step, StepResult | None] | None = None
 
     def add(
@@ -178,14 +178,17 @@ class Driver:
         """Commit the step, or run it again by halves; returns whether the step succeeded."""
         step, result = launched
         if result is not None:
-            self.recovery.commit(step, result)
+            self.core.commit(step, result)
             return True
-        parts = self.recovery.parts(step)
-        with contextlib.suppress(StopIteration):
-            part = next(parts)
-            while True:
-                self.between()
-                part = parts.send(self._result(part))
+        parts = parts_of_failed(self.core, step)
+        try:
+            with contextlib.suppress(StopIteration):
+                part = next(parts)
+                while True:
+                    self.between()
+                    part = parts.send(self._result(part))
+        except UnclearFailure as failure:
+            self.unclear(failure)
         return False
 
     def run(self, max_steps: int = 100_000) -> None:
@@ -234,6 +237,10 @@ class Driver:
             rid = self._starts[end.handle].rid
             assert rid not in self.finishes, "ended twice"
             self.finishes[rid] = end.finish
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _replace_tail(values: list[Any], drop: int, new: list[Any]) -> None:

@@ -17,7 +17,6 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import MAX_RECALLS, GrammarIntake
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.pace import PaceMeter
-from scheduler_proc.recovery import Recovery
 from scheduler_proc.trace import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
@@ -54,7 +53,6 @@ class Intake(LoopOnly):
         self.incarnation = 0
         self.gate = threading.Event()
         self._pace = PaceMeter(self.driver.core)
-        self._recovery = Recovery(self._core)
         shared = Shared(TokenVocabulary.from_tokens([b"a"], [], []))
         self._grammars = GrammarStore(lambda: shared, directory, loader=self._read)
         self.recalled: list[str] = []

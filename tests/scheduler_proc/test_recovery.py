@@ -9,7 +9,7 @@ import pytest
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
 from scheduler_proc.parts import part_of
-from scheduler_proc.recovery import MAX_HOPELESS, MAX_SPLITS
+from scheduler_proc.recovery import MAX_SPLITS, UnclearFailure
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, PoisonedStep, reference_output
@@ -49,15 +49,36 @@ def fill(driver: Driver, count: int, bad: tuple[int, ...] = ()) -> dict[str, lis
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-@pytest.mark.parametrize("bad", [(0,), (63,), (7, 8), (0, 15, 31, 40, 63)])
-def test_only_the_guilty_end(lag: int, bad: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("bad", [0, 21, 63])
+def test_only_the_guilty_ends(lag: int, bad: int) -> None:
     executor = Counting()
     driver = driver_of(executor, lag)
-    good = fill(driver, 64, bad)
+    good = fill(driver, 64, (bad,))
     driver.run()
     errors = {rid for rid, finish in driver.finishes.items() if finish.error is not None}
-    assert errors == {f"r{i}" for i in bad}
+    assert errors == {f"r{bad}"}
     assert driver.outputs == {rid: reference_output(p, 4) for rid, p in good.items()}
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("bad", [(7, 8), (0, 15, 31, 40, 63)])
+def test_several_that_fail_end_the_process_and_the_next_one_tells_them_apart(
+    lag: int, bad: tuple[int, ...]
+) -> None:
+    """Nobody has failed in the first. In the next, the named ones are tried alone, and end."""
+    driver = driver_of(Counting(), lag)
+    fill(driver, 64, bad)
+    with pytest.raises(UnclearFailure) as failure:
+        driver.run()
+    assert failure.value.names == [(b"c", f"r{i}") for i in bad]
+    assert driver.finishes == {}
+    following = driver_of(Counting(), lag)
+    following.core.suspect(failure.value.names)
+    good = fill(following, 64, bad)
+    following.run()
+    errors = {rid for rid, finish in following.finishes.items() if finish.error is not None}
+    assert errors == {f"r{i}" for i in bad}
+    assert following.outputs == {rid: reference_output(p, 4) for rid, p in good.items()}
 
 
 def test_one_of_64_costs_two_runs_for_each_halving() -> None:
@@ -68,26 +89,24 @@ def test_one_of_64_costs_two_runs_for_each_halving() -> None:
     assert len(executor.rows) == 1 + 2 * 6 and sum(executor.rows) == 64 * 3 - 2
 
 
-def test_a_lost_device_costs_a_bounded_number_of_runs() -> None:
-    """After a few such steps each further one costs one run, until a step succeeds."""
+def test_a_lost_device_costs_a_bounded_number_of_runs_and_no_request() -> None:
     executor = Counting()
     executor.is_lost = True
     driver = driver_of(executor)
-    costs = []
-    for _ in range(MAX_HOPELESS + 2):
-        executor.rows.clear()
-        fill(driver, 64)
+    fill(driver, 64)
+    with pytest.raises(UnclearFailure) as failure:
         driver.run()
-        costs.append(len(executor.rows))
-        assert all(finish.error is not None for finish in driver.finishes.values())
-        driver.outputs.clear()
-        driver.finishes.clear()
-    assert max(costs) <= 1 + 2 * MAX_SPLITS and costs[MAX_HOPELESS:] == [1, 1]
-    executor.is_lost = False
-    driver.generate([1, 2, 3], 1)
-    good = fill(driver, 8, bad=(3,))
+    assert len(failure.value.names) == 64 and driver.finishes == {}
+    assert len(executor.rows) <= 1 + 2 * MAX_SPLITS
+
+
+def test_of_two_that_fail_one_may_end_meanwhile() -> None:
+    driver = driver_of(Counting())
+    good = fill(driver, 8, bad=(1, 6))
+    driver.between = lambda: driver.abort("r6") if 1 in driver.executor.rows else None
     driver.run()
-    assert all(driver.finishes[rid].error is None for rid in good)
+    assert {rid for rid, end in driver.finishes.items() if end.error} == {"r1"}
+    assert driver.outputs == {rid: reference_output(p, 4) for rid, p in good.items()}
 
 
 def test_rows_that_end_while_the_parts_run_are_left_out() -> None:
@@ -189,5 +208,7 @@ def test_a_number_that_the_native_check_refuses_ends_its_own_request(
         return driver.outputs
 
     alone = outputs(())
-    del alone["r2"], alone["r5"]
-    assert outputs((2, 5)) == alone
+    del alone["r5"]
+    assert outputs((5,)) == alone
+    with pytest.raises(UnclearFailure):
+        outputs((2, 5))

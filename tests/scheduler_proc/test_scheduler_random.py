@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from srt.wire.errors import BAD_REQUEST
+from scheduler_proc.recovery import UnclearFailure
+from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
+from srt.wire.ring_messages import Abort
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import Detail, detail_at, next_hash, reference_output
@@ -182,6 +184,12 @@ class Traffic:
                 if poison := self.driver.executor.poison:
                     assert poison & {*asked.prompt, *got}, "another's row ended this req"
 
+    def end_each(self, failure: UnclearFailure) -> None:
+        """End those that have failed together, as a scheduler that tries each alone would."""
+        for name in failure.names:
+            error = ErrorInfo(INTERNAL, "alone it failed on this request's step")
+            self.driver.core.abort(Abort(*name, 0), error)
+
     def check_details(self, rid: str, asked: Asked) -> None:
         """Check all log-probabilities that were sent, at each position that was asked for."""
         wishes, driver = asked.wishes, self.driver
@@ -227,6 +235,7 @@ def drive(
     driver.between = traffic.meddle
     if poison:
         driver.executor.poison = poison
+        driver.unclear = traffic.end_each
     else:
         driver.fails = lambda: traffic.rng.random() < 0.01
     for _ in range(steps):
