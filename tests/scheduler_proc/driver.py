@@ -16,12 +16,13 @@ from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import UnclearFailure, parts_of_failed
+from scheduler_proc.resume import reading, reported_ids
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.trace import RecordedScheduler
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
-from srt.wire.ring_messages import Abort, ReqStart, TokenizedReq
+from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tests.scheduler_proc.fake_executor import (
     VOCAB,
@@ -67,6 +68,10 @@ class Driver:
         self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
         self.unclear: Callable[[UnclearFailure], None] = _raise  # what ends the process
         self._running: tuple[Step, StepResult | None] | None = None
+        self._asked: dict[str, tuple[TokenizedReq, float, Grammar | None]] = {}  # when, with what
+        self._forced: set[str] = set()  # whose last tokens were
+        self._aborted: set[str] = set()
+        self.num_resumed = 0
 
     def add(
         self,
@@ -106,6 +111,38 @@ class Driver:
             grammar=grammar_key,
             deadline_s=deadline,
         )
+        self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
+        self.core.add(wire, self.now, grammar, self.retokeniser)
+
+    def lose(self) -> None:
+        """Lose the core and what its executor has computed. The next one gets every request that
+        has not ended, with what was reported of it."""
+        incarnation = self.core.incarnation + 1
+        self.core, self._running = Scheduler(self.config, incarnation), None
+        self.executor.forget()
+        self._starts.clear()
+        for rid, (wire, arrival_s, grammar) in self._asked.items():
+            if rid not in self.finishes:
+                self._resume(rid, wire, arrival_s, None if grammar is None else grammar.fork())
+
+    def _resume(
+        self, rid: str, wire: TokenizedReq, arrival_s: float, grammar: Grammar | None
+    ) -> None:
+        reported, ids = None, self.outputs.get(rid, [])
+        if rid in self.cached or rid in self._aborted:
+            scored = self.prompt_logprobs.get(rid)
+            start = 0 if wire.scoring is None else max(0, wire.scoring.start)
+            reported = Reported(
+                pack_ids(ids),
+                rid in self._forced,
+                0 if scored is None else start + len(scored),
+                rid in self._aborted,
+            )
+        wire = msgspec.structs.replace(wire, reported=reported, arrival_s=arrival_s)
+        if grammar is not None:
+            for _ in reading(grammar, reported_ids(wire)):
+                pass
+        self.num_resumed += reported is not None
         self.core.add(wire, self.now, grammar, self.retokeniser)
 
     def close(self) -> None:
@@ -114,6 +151,7 @@ class Driver:
         self.core.close()
 
     def abort(self, rid: str, client: bytes = b"c") -> None:
+        self._aborted.add(rid)
         self.core.abort(Abort(client, rid, 0))
 
     def step(self) -> bool:
@@ -213,7 +251,7 @@ class Driver:
         for start in batch.starts:
             assert start.handle not in self._starts, "told twice of the same req"
             self._starts[start.handle] = start
-            self.cached[start.rid] = start.cached_tokens
+            self.cached.setdefault(start.rid, start.cached_tokens)
         ids = unpack_ids(batch.ids).tolist()
         logprobs = unpack_floats(batch.logprobs).tolist() or [math.nan] * len(ids)
         drops = {column: drop for column, drop, _ in batch.jumps}
@@ -222,6 +260,7 @@ class Driver:
             start, drop = self._starts[handle], drops.get(column, 0)
             assert start.rid not in self.finishes, "tokens after the end"
             new = slice(at, at + count)
+            (self._forced.add if column in drops else self._forced.discard)(start.rid)
             _replace_tail(self.outputs.setdefault(start.rid, []), drop, ids[new])
             _replace_tail(self.logprobs.setdefault(start.rid, []), drop, logprobs[new])
             details = _details_of(start, batch.details.get(column), count)

@@ -162,6 +162,11 @@ class FakeExecutor:
         self.steps = 0
         self.poison: frozenset[int] = frozenset()
 
+    def forget(self) -> None:
+        """All that was computed is lost."""
+        self.hash_at.clear()
+        self.parent_at.clear()
+
     def run(self, batch: ForwardBatch) -> StepResult:
         self.steps += 1
         hashes = np.empty(batch.num_tokens, object)

@@ -292,11 +292,14 @@ class Traffic:
         self.driver = driver
         self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
+        self.losses = 0.0  # of the core, for each turn
 
     def turn(self) -> None:
         if self.rng.random() < 0.5:
             for _ in range(self.rng.choice([1, 1, 4])):
                 self.arrive()
+        if self.rng.random() < self.losses:
+            self.driver.lose()
         self.driver.step()
         self.check_cursors()
 
@@ -345,9 +348,10 @@ class Traffic:
                 assert len(output) == asked.max_new
 
 
-def drive(seed: int, steps: int, lag: int, pool: int) -> Driver:
+def drive(seed: int, steps: int, lag: int, pool: int, losses: float = 0.0) -> Driver:
     driver = make(lag, pool=pool, context_len=128)
     traffic = Traffic(seed, driver)
+    traffic.losses = losses
     driver.between = traffic.meddle
     driver.fails = lambda: traffic.rng.random() < 0.004
     for _ in range(steps):
@@ -366,10 +370,18 @@ def test_random_traffic_with_jumps(lag: int) -> None:
     assert driver.core.counters.retracted > 0
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("losses", [0.1, 0.3])
+def test_random_traffic_with_jumps_outlives_its_cores(lag: int, losses: float) -> None:
+    """The same cuts into tokens, and the same details, where a core was lost in between."""
+    assert drive(40 + lag, 300, lag, 73, losses).num_resumed > 10
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_random_traffic_with_jumps_long(seed: int) -> None:
-    drive(seed, 2000, seed % 2, pool=random.Random(seed).choice([100, 200, 600]))
+    pool, losses = random.Random(seed).choice([100, 200, 600]), (seed % 3) * 0.05
+    drive(seed, 2000, seed % 2, pool, losses)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ class Traffic:
     ) -> None:
         self.constrained = constrained  # the share of reqs with a grammar
         self.wishing = wishing  # the share of those with penalties, bad ids, details ...
+        self.losses = 0.0  # of the core, for each turn
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
@@ -143,6 +144,8 @@ class Traffic:
                 self.arrive()
         if self.rng.random() < 0.02:
             self.abort_one()
+        if self.rng.random() < self.losses:
+            self.driver.lose()
         self.driver.step()
 
     def meddle(self) -> None:
@@ -217,9 +220,11 @@ def drive(
     constrained: float = 0.0,
     wishing: float = 0.0,
     poison: frozenset[int] = frozenset(),
+    losses: float = 0.0,
     **config: Any,
 ) -> Traffic:
-    """Random traffic. Rows that read a token of `poison` fail; if it is empty, some steps do."""
+    """Random traffic, in which the core is lost in the share `losses` of the turns. Rows that read
+    a token of `poison` fail; if it is empty, some steps do."""
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -233,6 +238,7 @@ def drive(
     )
     traffic = Traffic(seed, driver, constrained, wishing)
     driver.between = traffic.meddle
+    traffic.losses = losses
     if poison:
         driver.executor.poison = poison
         driver.unclear = traffic.end_each
@@ -285,6 +291,22 @@ def test_random_traffic_with_poisoned_rows(lag: int, constrained: float, wishing
     poison = frozenset(range(500, 506))
     traffic = drive(23, 400, lag, "lpm", 200, constrained, wishing, poison)
     assert traffic.num_failed > 3
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_random_traffic_outlives_its_cores(lag: int, policy: str) -> None:
+    """Each req goes on where a core was lost: the same outputs, details and ends."""
+    traffic = drive(31, 250, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
+    assert traffic.driver.num_resumed > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_random_traffic_outlives_its_cores_long(seed: int) -> None:
+    rng = random.Random(seed)
+    losses, pool = rng.choice([0.005, 0.03, 0.2]), rng.choice([145, 300, 800])
+    drive(seed, 1000, seed % 2, POLICIES[seed % 4], pool, 0.3, 0.5, losses=losses)
 
 
 @pytest.mark.slow
