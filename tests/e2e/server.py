@@ -20,10 +20,10 @@ START_TIMEOUT_S = 120.0
 class Server:
     """A launched server. `url` is its HTTP address, `ring` its ipc:// one."""
 
-    def __init__(self, tmp: Path, *args: str) -> None:
+    def __init__(self, tmp: Path, *args: str, launcher: str = "srt.launch") -> None:
         self.directory = tmp / "ring"
         self._log = tmp / "log"
-        command = [sys.executable, "-m", "srt.launch", "--ring-dir", str(self.directory)]
+        command = [sys.executable, "-m", launcher, "--ring-dir", str(self.directory)]
         command += ["--grammar-cache-dir", str(tmp / "grammars")]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
@@ -66,6 +66,7 @@ class Server:
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
         names |= {"scheduler_proc.grammar.worker": "compiler"}
+        names |= {"tests.e2e.faulty_scheduler": "scheduler"}
         found = {}
         for entry in Path("/proc").iterdir():
             try:
@@ -113,9 +114,9 @@ class Server:
 
 
 @contextmanager
-def running_server(tmp: Path, *args: str) -> Iterator[Server]:
+def running_server(tmp: Path, *args: str, launcher: str = "srt.launch") -> Iterator[Server]:
     """A server that is ready, and is stopped at the end; its exit must be clean."""
-    server = Server(tmp, *args)
+    server = Server(tmp, *args, launcher=launcher)
     try:
         server.wait_ready()
         yield server

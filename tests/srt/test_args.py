@@ -11,6 +11,7 @@ from srt.wire.errors import ConfigError
 @pytest.mark.parametrize(
     ("option", "value"),
     [
+        ("--step-timeout", "-1"),
         ("--grammar-compile-timeout", "0"),
         ("--grammar-compile-timeout", "12.5"),  # the client would have given up before
         ("--grammar-compile-timeout", "nan"),

@@ -1,0 +1,57 @@
+"""A scheduler process that comes to harm at steps that compute certain tokens."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from scheduler_proc.actor import SchedulerActor
+from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.executor.base import Executor
+from srt.ring.actor import run_actor
+
+CRASHES, IS_KILLED, RUNS_FOR_EVER, WAITS_FOR_EVER, FAILS = range(40001, 40006)
+
+
+def _run_for_ever() -> None:
+    while True:
+        pass
+
+
+def _fail() -> None:
+    raise RuntimeError("made to fail")
+
+
+FAULTS: dict[int, Callable[[], object]] = {
+    CRASHES: lambda: ctypes.string_at(1),
+    IS_KILLED: lambda: os.kill(os.getpid(), signal.SIGKILL),
+    RUNS_FOR_EVER: _run_for_ever,
+    WAITS_FOR_EVER: lambda: ctypes.CDLL(None).sleep(100_000),  # without the interpreter's lock
+    FAILS: _fail,
+}
+
+
+class FaultyExecutor:
+    """Another executor, but for these tokens."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def run(self, batch: ForwardBatch) -> StepResult:
+        for token in FAULTS.keys() & set(batch.input_ids.tolist()):
+            FAULTS[token]()
+        return self._executor.run(batch)
+
+
+class FaultyScheduler(SchedulerActor):
+    def _load(self) -> Executor:
+        executor: Any = FaultyExecutor(super()._load())
+        return executor  # type: ignore[no-any-return]
+
+
+if __name__ == "__main__":
+    run_actor(FaultyScheduler)

@@ -1,0 +1,139 @@
+"""Requests that end their scheduler end alone, whatever they do to it; their company goes on."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scheduler_proc.blame import BlameFile, Record
+from srt.client.face import AsyncClient
+from srt.wire.errors import RequestError
+from tests.e2e.faulty_scheduler import CRASHES, FAILS, IS_KILLED, RUNS_FOR_EVER, WAITS_FOR_EVER
+from tests.e2e.server import Server, running_server
+from tests.waiting import SOON_S
+
+STEP_TIMEOUT_S = 3.0
+LONG: dict[str, Any] = {"max_new_tokens": 150, "ignore_eos": True, "temperature": 0.0}
+TEXTS = ["Once upon a time", "My name is", "The capital of France is", "In the beginning", "1 2 3"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ("--check-invariants", "--step-timeout", str(STEP_TIMEOUT_S))
+    launcher = "tests.e2e.faulty_launch"
+    with running_server(tmp_path_factory.mktemp("blame"), *options, launcher=launcher) as server:
+        yield server
+
+
+def incarnation(client: AsyncClient) -> int:
+    number: int = client._transport.ring.incarnation
+    return number
+
+
+async def answers(client: AsyncClient) -> list[str]:
+    """Those of the company."""
+    calls = (client.generate(text, sampling=LONG) for text in TEXTS)
+    return [output.text for output in await asyncio.gather(*calls)]
+
+
+async def end_of(client: AsyncClient, token: int, number: int) -> RequestError | None:
+    """What becomes of a request with this token, which comes in the middle of the others."""
+    try:
+        ids = [1, 2, 3, 100 + number, token]
+        await (await client.submit(input_ids=ids, sampling=LONG)).result()
+    except RequestError as error:
+        return error
+    return None
+
+
+async def crimes(server: Server, token: int, count: int) -> tuple[list[RequestError | None], int]:
+    """What becomes of so many such requests, and how many schedulers were lost; the company gets
+    what it gets without them."""
+    async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+        expected = await answers(client)
+        before = incarnation(client)
+        company = asyncio.ensure_future(answers(client))
+        steps = (await client.stats())["forward_steps_total"]
+        while (await client.stats())["forward_steps_total"] < steps + 20:
+            await asyncio.sleep(0.002)
+        ends = await asyncio.gather(*(end_of(client, token, i) for i in range(count)))
+        assert await company == expected
+        lost = incarnation(client) - before
+    await asyncio.to_thread(server.wait_idle)
+    return list(ends), lost
+
+
+@pytest.mark.parametrize(
+    ("token", "lost"),
+    [(CRASHES, 2), (RUNS_FOR_EVER, 2), (WAITS_FOR_EVER, 2), (IS_KILLED, 3)],
+    ids=["crashes", "runs for ever", "waits for ever", "is killed"],
+)
+async def test_one_that_ends_its_scheduler_ends_alone(
+    server: Server, token: int, lost: int
+) -> None:
+    (end,), schedulers = await crimes(server, token, 1)
+    assert end is not None and (end.info.http_status, end.info.retryable) == (503, True)
+    assert "nothing but this request" in end.info.message
+    assert schedulers == lost
+
+
+async def test_two_at_once_are_both_found(server: Server) -> None:
+    """In three losses if one step had both, else in two for each."""
+    ends, schedulers = await crimes(server, CRASHES, 2)
+    assert [end is not None and end.info.http_status for end in ends] == [503, 503]
+    assert schedulers in (3, 4)
+    log = server.log()
+    assert "is ended: a scheduler died when it ran only this" in log
+    assert "Segmentation fault" in log and "in run" in log
+
+
+async def test_a_hang_is_told_with_stacks_shape_and_numbers(server: Server) -> None:
+    await crimes(server, RUNS_FOR_EVER, 1)
+    log = server.log()
+    for text in ("in _run_for_ever", "a step hangs", "its last step: ", "'num_running_reqs': "):
+        assert text in log, text
+
+
+async def test_rows_that_fail_by_themselves(server: Server) -> None:
+    """One of them is an error of its own; two might be the process's: it starts anew."""
+    (end,), schedulers = await crimes(server, FAILS, 1)
+    assert end is not None and end.info.http_status == 500 and schedulers == 0
+    ends, schedulers = await crimes(server, FAILS, 2)
+    assert [end is not None and end.info.http_status for end in ends] == [500, 500]
+    assert schedulers <= 1
+
+
+async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
+    """Also when it is killed in its trial, once."""
+    async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+        expected = (await client.generate(TEXTS[0], sampling=LONG)).text
+        before = BlameFile(server.directory / "blame").read()
+        call = asyncio.ensure_future(client.generate(TEXTS[0], sampling=LONG))
+        for is_trial in (False, True):
+            number = incarnation(client)
+            await asyncio.to_thread(kill_in_step, server, before, is_trial)
+            while incarnation(client) == number:
+                await asyncio.sleep(0.002)
+        assert (await call).text == expected
+    await asyncio.to_thread(server.wait_idle)
+
+
+def kill_in_step(server: Server, before: Record, is_trial: bool) -> None:
+    """Kill the scheduler at the step of a request that came after `before`."""
+    deadline = time.monotonic() + SOON_S
+    while (pid := server.pids().get("scheduler")) is None:
+        assert time.monotonic() < deadline
+    file = BlameFile(server.directory / "blame")
+    while True:
+        assert time.monotonic() < deadline
+        os.kill(pid, signal.SIGSTOP)
+        record = file.read()
+        if len(record.running) == 1 and record != before and record.is_trial == is_trial:
+            os.kill(pid, signal.SIGKILL)
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.001)
