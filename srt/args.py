@@ -295,7 +295,7 @@ def _add_operation(group: Any) -> None:
     _option(
         group,
         "--resume-timeout",
-        "seconds that requests wait for another scheduler when theirs has died, before they fail",
+        "how long requests wait in seconds for another scheduler when theirs has died",
     )
     _option(
         group,
