@@ -1,12 +1,14 @@
 """How often the supervisor restarts what dies."""
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from srt.args import ServerArgs
@@ -101,3 +103,92 @@ async def test_only_news_are_published(bench: Bench) -> None:
     child.state = "starting"
     assert await published(Heartbeat("scheduler", 7, 1))
     listening.cancel()
+
+
+class Dead:
+    """A process that has ended."""
+
+    def wait(self) -> int:
+        return -9
+
+
+async def dies(bench: Bench, part: str) -> tuple[int, int]:
+    """A part dies; the epoch and the incarnation after that."""
+    supervisor = bench.supervisor
+    child = supervisor._children[part]
+    child.state = "ready"
+    supervisor._on_exit(child, Dead(), os.pidfd_open(os.getpid()))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    event = supervisor._event()
+    assert event.parts[part] == "dead"
+    return event.epoch, event.incarnation
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> Bench:
+    """With a scheduler that was ready, and with asyncio's own clock."""
+    monkeypatch.setattr("srt.ring.supervisor.asyncio", asyncio)
+    bench.supervisor._has_scheduler.set()
+    return bench
+
+
+async def test_only_the_schedulers_death_leaves_the_epoch(alone: Bench) -> None:
+    assert await dies(alone, "scheduler") == (1, 2)
+    assert await dies(alone, "tokenizer") == (2, 3)
+    assert await dies(alone, "detokenizer") == (3, 4)
+    assert await dies(alone, "compiler") == (3, 4)
+    assert await dies(alone, "scheduler") == (3, 5)
+    await alone.supervisor._tasks.close()
+
+
+async def test_requests_do_not_wait_for_ever(alone: Bench) -> None:
+    """Several deaths in a row do not make it longer, and it ends the epoch once."""
+    supervisor = alone.supervisor
+    supervisor._args = msgspec.structs.replace(supervisor._args, resume_timeout=0.2)
+    for number in range(3):
+        assert await dies(alone, "scheduler") == (1, 2 + number)
+    async with asyncio.timeout(SOON_S):
+        while supervisor._epoch == 1:
+            await asyncio.sleep(0.001)
+    assert supervisor._incarnation == 5 and "no other was ready" in supervisor._reason
+    await asyncio.sleep(0.3)
+    assert supervisor._epoch == 2
+    await supervisor._tasks.close()
+
+
+async def test_a_scheduler_in_time_keeps_the_epoch(alone: Bench) -> None:
+    supervisor = alone.supervisor
+    supervisor._has_scheduler.clear()
+    waiting = asyncio.ensure_future(supervisor._give_up())
+    await asyncio.sleep(0)
+    supervisor._has_scheduler.set()
+    await waiting
+    assert supervisor._epoch == 1
+
+
+def test_deaths_after_progress_do_not_count(bench: Bench) -> None:
+    child = Child("scheduler", has_served=True)
+    for _ in range(3 * MAX_RESTARTS):
+        child.made_progress, child.started_at = True, time.monotonic()
+        asyncio.run(bench.supervisor._restart(child))
+    assert bench.supervisor._failure is None and set(bench.slept) == {0.1}
+
+
+def test_a_draining_ring_restarts_only_its_scheduler(bench: Bench) -> None:
+    bench.supervisor._stop.set()
+    for part in ("scheduler", "tokenizer"):
+        asyncio.run(bench.supervisor._restart(Child(part)))
+    assert bench.started == ["scheduler"]
+
+
+def test_requests_may_queue_while_the_scheduler_restarts(bench: Bench) -> None:
+    supervisor = bench.supervisor
+    for part, child in supervisor._children.items():
+        child.state, child.beat = "ready", Heartbeat(part, 1, supervisor._epoch)
+    scheduler = supervisor._children["scheduler"]
+    scheduler.state, scheduler.beat, scheduler.has_served = "dead", None, True
+    assert not supervisor.ready and supervisor._event().only_lacks_scheduler
+    supervisor._args = msgspec.structs.replace(supervisor._args, queue_while_restarting=True)
+    assert supervisor.ready
+    scheduler.has_served = False
+    assert not supervisor.ready
