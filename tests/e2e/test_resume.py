@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 
 import lang as sgl
 from srt.client.face import AsyncClient
+from srt.wire.errors import RingError
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
@@ -230,3 +232,65 @@ async def kills(server: Server, rng: random.Random, rounds: int) -> None:
         for name, answer in expected.items():
             assert answers[name] == answer, name
         await asyncio.to_thread(server.wait_idle)
+
+
+LONG: dict[str, Any] = {"max_new_tokens": 300, "ignore_eos": True, "temperature": 0.0}
+
+
+async def killed(server: Server, client: AsyncClient, *parts: str) -> None:
+    """Kill these parts, and wait until the ring has noticed."""
+    before = client._transport.ring
+    for part in parts:
+        os.kill(server.pids()[part], signal.SIGKILL)
+    async with asyncio.timeout(SOON_S):
+        while client._transport.ring.incarnation == before.incarnation:
+            await asyncio.sleep(0.002)
+
+
+async def test_an_abort_and_a_leave_during_the_pause(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        async with AsyncClient(server.ring) as leaving:
+            gone = aiter(await leaving.submit(text="Once", sampling=LONG, stream=True))
+            await anext(gone)
+            aborted = await client.submit(text="Twice", sampling=LONG, stream=True, rid="mine")
+            outputs = aiter(aborted)
+            await anext(outputs)
+            kept = await client.submit(text="Thrice", sampling=LONG)
+            await killed(server, client, "scheduler")
+            await client.abort("mine")
+        output = [output async for output in outputs][-1]
+        assert output.finish is not None and output.finish.type == "abort"
+        assert output.completion_tokens < 300
+        assert (await kept.result()).completion_tokens == 300
+    await asyncio.to_thread(server.wait_idle)
+
+
+async def test_both_ends_killed_fail_everything_at_once(server: Server) -> None:
+    async with AsyncClient(server.ring) as client:
+        running = await client.submit(text="Once", sampling=LONG)
+        await killed(server, client, "scheduler", "detokenizer")
+        with pytest.raises(RingError):
+            await running.result()
+        await client._transport.wait_ready()
+        short = GREEDY | {"max_new_tokens": 4}
+        assert (await client.generate("Once", sampling=short)).completion_tokens == 4
+    await asyncio.to_thread(server.wait_idle)
+
+
+def test_killed_while_draining(tmp_path: Path) -> None:
+    """The request in flight goes on at another scheduler, and the server ends as it should."""
+
+    async def scenario(server: Server) -> None:
+        async with AsyncClient(server.ring) as client:
+            running = await client.submit(text="Hello", sampling=LONG)
+            server.process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(SOON_S):
+                while not client._transport.ring.draining:
+                    await asyncio.sleep(0.002)
+            os.kill(server.pids()["scheduler"], signal.SIGKILL)
+            assert (await running.result()).completion_tokens == 300
+
+    server = Server(tmp_path, "--drain-timeout", str(2 * SOON_S))
+    server.wait_ready()
+    asyncio.run(scenario(server))
+    assert server.process.wait(SOON_S) == 0, server.log()
