@@ -35,6 +35,17 @@ class StepDetails:
         )
 
 
+def joined(details: list[LogprobDetail]) -> LogprobDetail | None:
+    """Those of positions that follow each other, as one. None if there are none."""
+    if not details:
+        return None
+    return LogprobDetail(
+        top_ids=b"".join([detail.top_ids for detail in details]),
+        top_values=b"".join([detail.top_values for detail in details]),
+        id_values=b"".join([detail.id_values for detail in details]),
+    )
+
+
 def no_detail(num_top: int, num_ids: int) -> LogprobDetail:
     """Of a position that has no log-probabilities."""
     return LogprobDetail(

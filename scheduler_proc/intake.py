@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
@@ -45,7 +47,7 @@ class GrammarIntake:
     def __init__(
         self,
         store: GrammarStore,
-        enter: Callable[[TokenizedReq, Grammar, Retokeniser | None], None],
+        enter: Callable[[TokenizedReq, Grammar | None, Retokeniser | None], None],
         fail: Callable[[TokenizedReq, ErrorInfo], None],
         recall: Callable[[str], None],
         tasks: TaskSet,
@@ -54,12 +56,16 @@ class GrammarIntake:
         self._tasks = tasks
         self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
         self._waiting: list[_Waiting] = []
+        self._one_reads = asyncio.Lock()  # a slice of each would add up to a long one
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def add(self, req: TokenizedReq) -> None:
         """Take a request with a grammar."""
+        if req.reported is not None and req.reported.aborted:
+            self._enter_to_end(req)
+            return
         compiled = self._store.get(req.grammar)
         if compiled is not None and not reported_ids(req):
             try:
@@ -97,6 +103,7 @@ class GrammarIntake:
 
     async def _load(self, waiting: _Waiting) -> None:
         grammar: Grammar | ErrorInfo
+        ids = reported_ids(waiting.req)
         deadline_s = waiting.req.deadline_s
         left_s = deadline_s - time.monotonic() if deadline_s else None
         try:
@@ -106,8 +113,7 @@ class GrammarIntake:
                     grammar = loaded
                 else:
                     grammar = self._started(waiting.req, loaded)
-                    for _ in reading(grammar, reported_ids(waiting.req)):
-                        await asyncio.sleep(0)
+                    await self._read(grammar, ids)
         except TimeoutError:
             grammar = TIMED_OUT_EARLY
         except GrammarError as error:
@@ -118,10 +124,23 @@ class GrammarIntake:
             log.exception("a compiled grammar could not be loaded")
             grammar = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
         self._waiting.remove(waiting)
-        if isinstance(grammar, ErrorInfo):
+        if grammar is TIMED_OUT_EARLY and ids:
+            self._enter_to_end(waiting.req)
+        elif isinstance(grammar, ErrorInfo):
             self._fail(waiting.req, grammar)
         else:
             self._enter(waiting.req, grammar, self._store.retokeniser)
+
+    async def _read(self, grammar: Grammar, ids: list[int]) -> None:
+        """Have a grammar read an output, at most a slice in a round of the loop."""
+        async with self._one_reads:
+            await asyncio.sleep(0)
+            for _ in reading(grammar, ids):
+                await asyncio.sleep(0)
+
+    def _enter_to_end(self, req: TokenizedReq) -> None:
+        """Put a request into the core that this ends before its next step, as aborted or late."""
+        self._enter(replace(req, grammar=""), None, None)
 
     async def _loaded(self, key: str) -> CompiledGrammar | ErrorInfo:
         """A grammar, or why it could not be made again. Raises what loading raises."""

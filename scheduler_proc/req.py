@@ -6,7 +6,7 @@ Lengths of a req in memory, all in tokens:  shared_len <= computed_len <= kv_len
 `seq_len` counts the known tokens plus those sampled by a step whose result is not read yet.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
@@ -16,7 +16,7 @@ from scheduler_proc.tokens import Tokens
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
 from scheduler_proc.wish import Wish
-from srt.wire.messages import Finish, unpack_ids
+from srt.wire.messages import Finish, LogprobDetail, unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
 
@@ -48,6 +48,9 @@ class Pending:
     stop: int
     jump: tuple[int, int] = (0, 0)  # how many tokens it drops, and how many bytes it skips
     ending: Finish | None = None  # how the req ends, if only log-probabilities are missing
+    # Those of the jump's first tokens, which several steps may score: it is sent whole.
+    scored: list[float] = field(default_factory=list)
+    details: list[LogprobDetail] = field(default_factory=list)
 
     @property
     def is_unplanned(self) -> bool:

@@ -1,6 +1,7 @@
 """Requests that go on after what an earlier scheduler has reported of them (`Reported`)."""
 
 from collections.abc import Iterator
+from time import monotonic
 
 from msgspec.structs import replace
 
@@ -8,7 +9,7 @@ from scheduler_proc.grammar.base import Grammar
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
-SLICE_TOKENS = 16  # that a grammar reads at once
+SLICE_S = 0.005  # that a grammar reads at once, and the last token of it
 
 
 def reported_ids(wire: TokenizedReq) -> list[int]:
@@ -17,13 +18,16 @@ def reported_ids(wire: TokenizedReq) -> list[int]:
 
 
 def reading(grammar: Grammar, ids: list[int]) -> Iterator[None]:
-    """Have a grammar read an output, slice by slice, until it allows anything. Raises GrammarError
-    if it does not allow these."""
-    for start in range(0, len(ids), SLICE_TOKENS):
+    """Have a grammar read an output, slice by slice, until it allows anything: what comes then it
+    might refuse. Raises GrammarError if it does not allow these."""
+    until_s = monotonic() + SLICE_S
+    for token in ids:
         if grammar.is_free():
             return
-        grammar.accept(ids[start : start + SLICE_TOKENS])
-        yield
+        grammar.accept([token])
+        if monotonic() >= until_s:
+            yield
+            until_s = monotonic() + SLICE_S
 
 
 def without_reported_logprobs(wire: TokenizedReq) -> TokenizedReq:

@@ -27,14 +27,14 @@ stay in the tree as long as there is room, and it waits in the queue at its old 
 import numpy as np
 
 from scheduler_proc.batch import StepResult
-from scheduler_proc.details import StepDetails
+from scheduler_proc.details import StepDetails, joined
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.jumps import Jumps, fail_grammar
 from scheduler_proc.parts import part_of
 from scheduler_proc.plan import Plan
 from scheduler_proc.planner import StepPlanner
-from scheduler_proc.req import Req
+from scheduler_proc.req import Pending, Req
 from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
@@ -244,7 +244,7 @@ class Scheduler:
 
     def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
         """Log-probabilities of the known tokens that the row scores: of the prompt, and of a
-        jump, which is sent together with them."""
+        jump, which is sent together with them once the whole of it is scored."""
         req, start, first = row.req, row.logprob_start, row.known_detail
         in_prompt = min(max(0, req.tokens.prompt_len - start), len(logprobs))
         if in_prompt > 0:
@@ -252,12 +252,21 @@ class Scheduler:
             self._outputs.prompt_logprobs(req, start, logprobs[:in_prompt], detail)
             first += in_prompt if detail is not None else 0
         if len(logprobs) > in_prompt:
-            tokens = req.tokens.known[start + in_prompt : row.logprob_stop].tolist()
-            detail = details.read(first, len(tokens))
-            known = logprobs[in_prompt:].tolist()
-            assert req.pending is not None
-            self._outputs.jump(req, *req.pending.jump, tokens, known, detail)
-            req.pending.jump = (0, 0)
+            pending = req.pending
+            assert pending is not None
+            pending.scored += logprobs[in_prompt:].tolist()
+            detail = details.read(first, len(logprobs) - in_prompt)
+            pending.details += [] if detail is None else [detail]
+            if row.logprob_stop == pending.stop:
+                self._tell_jump(req, pending)
+
+    def _tell_jump(self, req: Req, pending: Pending) -> None:
+        """Send a jump. A part of it would tell another core nothing of the rest, nor be as long as
+        the text that it replaces."""
+        tokens = req.tokens.known[pending.stop - len(pending.scored) : pending.stop].tolist()
+        detail = joined(pending.details)
+        self._outputs.jump(req, *pending.jump, tokens, pending.scored, detail)
+        pending.jump, pending.scored, pending.details = (0, 0), [], []
 
     def _accept(
         self, req: Req, token: int, logprob: float, detail: LogprobDetail | None = None

@@ -45,11 +45,7 @@ class Driver:
         **config: Any,
     ) -> None:
         self.config = SchedulerConfig(**{"context_len": 4096, "vocab_size": VOCAB} | config)
-        self.core = (
-            Scheduler(self.config)
-            if trace is None
-            else RecordedScheduler(self.config, 0, str(trace))
-        )
+        self.core = self._new_core(trace, 0)
         self.retokeniser = retokeniser
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
         self.executor: Any = fake if executor is None else executor  # Any: tests change it
@@ -72,6 +68,11 @@ class Driver:
         self._forced: set[str] = set()  # whose last tokens were
         self._aborted: set[str] = set()
         self.num_resumed = 0
+
+    def _new_core(self, trace: Path | None, incarnation: int) -> Scheduler:
+        if trace is None:
+            return Scheduler(self.config, incarnation)
+        return RecordedScheduler(self.config, incarnation, str(trace))
 
     def add(
         self,
@@ -114,11 +115,10 @@ class Driver:
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)
 
-    def lose(self) -> None:
-        """Lose the core and what its executor has computed. The next one gets every request that
-        has not ended, with what was reported of it."""
-        incarnation = self.core.incarnation + 1
-        self.core, self._running = Scheduler(self.config, incarnation), None
+    def lose(self, trace: Path | None = None) -> None:
+        """Lose the core and what its executor has computed. The next one, recorded in `trace`, gets
+        every request that has not ended, with what was reported of it."""
+        self.core, self._running = self._new_core(trace, self.core.incarnation + 1), None
         self.executor.forget()
         self._starts.clear()
         for rid, (wire, arrival_s, grammar) in self._asked.items():
