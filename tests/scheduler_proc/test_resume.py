@@ -113,7 +113,7 @@ def make(lag: int, policy: str, pool: int, chunked_prefill_size: int = 24) -> Dr
 
 def told(driver: Driver, rid: str) -> dict[str, str]:
     """All that was told of a req, as text, where NaN equals NaN."""
-    collected = (
+    collected: tuple[dict[str, Any], ...] = (
         *(driver.finishes, driver.outputs, driver.logprobs, driver.prompt_logprobs),
         *(driver.details, driver.prompt_details),
     )
