@@ -89,7 +89,7 @@ def test_one_that_has_no_room_waits_while_others_go_on_and_nobody_else_enters(la
     for _ in range(3):
         watched.driver.step()
     watched.driver.add("big", range(200, 290), 5)
-    watched.driver.add("small", range(300, 303), 5)
+    watched.driver.add("small", range(20), 5)  # cached, and so the policy's first
     watched.driver.run()
     watched.check()
     order = [rid for rows in watched.steps for rid, _, _ in rows]
