@@ -77,8 +77,10 @@ class StepPlanner:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
         elif not suspect.is_in_flight:
-            self._decodes.plan(plan, [suspect])
-            self._plan_prefills(plan, budget, [suspect])
+            if _is_cut(suspect):
+                self._plan_prefills(plan, budget, [suspect])
+            else:
+                self._decodes.plan(plan, [suspect])
             if not plan.rows and suspect.residency is not None:
                 self._state.retract(suspect)
         return suspect.residency is not None

@@ -107,6 +107,20 @@ async def test_rows_that_fail_by_themselves(server: Server) -> None:
     assert schedulers <= 1
 
 
+async def test_stopping_the_whole_server_is_no_hang(server: Server) -> None:
+    """As with Ctrl-Z, for longer than a step may take, in the middle of one."""
+    async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+        expected = await answers(client)
+        before = incarnation(client)
+        company = asyncio.ensure_future(answers(client))
+        await asyncio.sleep(0.3)
+        os.killpg(server.process.pid, signal.SIGSTOP)
+        await asyncio.sleep(STEP_TIMEOUT_S + 1)
+        os.killpg(server.process.pid, signal.SIGCONT)
+        assert await company == expected
+        assert incarnation(client) == before
+
+
 async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
     """Also when it is killed in its trial, once."""
     async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):

@@ -117,8 +117,12 @@ class Driver:
 
     def lose(self, trace: Path | None = None) -> None:
         """Lose the core and what its executor has computed. The next one, recorded in `trace`, gets
-        every request that has not ended, with what was reported of it."""
-        self.core, self._running = self._new_core(trace, self.core.incarnation + 1), None
+        every request that has not ended, with what was reported of it, and at every second loss
+        those that ran as suspects."""
+        incarnation = self.core.incarnation + 1
+        ran = [req.key for req in self.core.running.values()]
+        self.core, self._running = self._new_core(trace, incarnation), None
+        self.core.suspect(ran if incarnation % 2 == 0 else [])
         self.executor.forget()
         self._starts.clear()
         for rid, (wire, arrival_s, grammar) in self._asked.items():

@@ -258,7 +258,7 @@ def test_who_was_killed_from_outside_goes_on_after_its_trial(tmp_path: Path, lag
 
 
 def test_nobody_is_to_blame_between_the_steps_of_a_trial(tmp_path: Path) -> None:
-    for _ in range(3):
+    for _ in range(5):
         process = Process(tmp_path / "blame")
         assert process.add("r", [1, 2, 3])
         process.driver.step()

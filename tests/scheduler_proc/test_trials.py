@@ -89,12 +89,26 @@ def test_one_that_has_no_room_waits_while_others_go_on_and_nobody_else_enters(la
     for _ in range(3):
         watched.driver.step()
     watched.driver.add("big", range(200, 290), 5)
-    watched.driver.add("small", range(300, 303), 5)
+    watched.driver.add("small", range(20), 5)  # cached, and so the policy's first
     watched.driver.run()
     watched.check()
     order = [rid for rows in watched.steps for rid, _, _ in rows]
     assert order.index("big") > max(i for i, rid in enumerate(order) if rid == "a")
     assert order.index("small") > order.index("big")
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_one_that_waits_for_a_prefix_lets_nobody_else_enter(lag: int) -> None:
+    watched = Watched(["same"], lag=lag, max_total_tokens=400, chunked_prefill_size=16)
+    watched.driver.add("a", range(60), 20)
+    watched.driver.step()
+    watched.driver.add("same", [*range(60), 5], 5)
+    watched.driver.add("other", range(200, 205), 5)
+    watched.driver.run()
+    watched.check()
+    order = [rid for rows in watched.steps for rid, _, _ in rows]
+    assert order[:4] == ["a"] * 4 and order.index("other") > order.index("same")
+    assert watched.driver.cached["same"] >= 48
 
 
 @pytest.mark.parametrize("lag", [0, 1])
