@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
 _PR_SET_PDEATHSIG = 1
-_BEATS_TO_A_REPEAT = 20  # of an unchanged beat
+_REPEAT_S = 5.0  # of an unchanged beat
 
 Handler = Callable[[Any], None]
 PeerHandler = Callable[[bytes, Any], None]
@@ -185,9 +185,11 @@ class Actor:
         self.hear(event)
 
     async def _beat(self, ctl: RingSocket) -> None:
+        limit_s = self.args.step_timeout  # of a silence, for the supervisor
+        repeat_s = min(_REPEAT_S, limit_s / 4) if limit_s > 0 else _REPEAT_S
         while True:
             self._last_beat = None  # in case one was lost
-            for _ in range(_BEATS_TO_A_REPEAT):
+            for _ in range(max(1, round(repeat_s / HEARTBEAT_INTERVAL_S))):
                 self._send_beat(ctl)
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 

@@ -56,6 +56,7 @@ SCHEDULER = "scheduler"
 COMPILER = "compiler"  # always restarted once it has served: constraints are users' input
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
+BEATS_LOOK_S = 0.25
 
 
 @dataclass
@@ -70,6 +71,7 @@ class Child:
     has_served: bool = False
     made_progress: bool = False  # since its start
     beat: Heartbeat | None = None
+    beat_at: float = 0.0
     info: dict[str, Any] = field(default_factory=dict)
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -126,6 +128,8 @@ class Supervisor:
         ctl = bind(self._context, zmq.PULL, self.ring.ctl)
         for loop in (self._publish(events), self._greet(events), self._listen(ctl)):
             self._tasks.start(loop)
+        if self._args.step_timeout > 0:
+            self._tasks.start(self._watch_beats(self._args.step_timeout))
         try:
             for child in self._children.values():
                 self._start(child)
@@ -234,7 +238,7 @@ class Supervisor:
             if child is None or child.process is None or child.process.pid != beat.pid:
                 continue
             before = self._event()
-            child.beat = beat
+            child.beat, child.beat_at = beat, time.monotonic()
             child.info = beat.info
             child.made_progress |= beat.has_progressed
             if child.state == "starting":
@@ -243,6 +247,22 @@ class Supervisor:
                     self._has_scheduler.set()
             if self._event() != before:  # most beats report nothing new
                 self._changed.set()
+
+    async def _watch_beats(self, limit_s: float) -> None:
+        """Kill what has been silent for `limit_s`: it hangs. Time in which this process stood still
+        does not count: the others may have stood still with it, and beats may be unread."""
+        looked_at = time.monotonic()
+        while True:
+            await asyncio.sleep(BEATS_LOOK_S)
+            now = time.monotonic()
+            stood_still_s, looked_at = max(0.0, now - looked_at - 2 * BEATS_LOOK_S), now
+            for child in self._children.values():
+                child.beat_at += stood_still_s
+                process = child.process
+                if child.state == "ready" and process and now - child.beat_at > limit_s:
+                    log.error("%s has been silent for %g s: killing it", child.part, limit_s)
+                    child.beat_at = now
+                    process.kill()
 
     async def _publish(self, events: RingSocket) -> None:
         """Publish each change at once, and everything at each interval: silence means death."""
