@@ -55,6 +55,11 @@ class Server:
         except httpx.TransportError:
             return False
 
+    def incarnation(self) -> int:
+        """Of the scheduler, as the gateway has heard."""
+        ring = httpx.get(self.url + "/health", timeout=SOON_S).json()["ring"]
+        return int(ring["incarnation"])
+
     def _url_from_log(self) -> str:
         for line in self.log().splitlines():
             if " ready   http://" in line:

@@ -15,6 +15,7 @@ import pytest
 
 import lang as sgl
 from srt.client.face import AsyncClient
+from srt.client.many import patiently
 from srt.wire.errors import RingError
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
@@ -112,7 +113,7 @@ class Calls:
 
     def _generation(self, fields: dict[str, Any]) -> Call:
         async def call() -> Any:
-            output = await (await self._client.submit(**fields)).result()
+            output = await (await patiently(lambda: self._client.submit(**fields))).result()
             known = msgspec.structs.asdict(output)
             del known["rid"], known["delta"], known["cached_tokens"]
             return known
@@ -121,7 +122,7 @@ class Calls:
 
     async def _scores(self) -> Any:
         continuations = [f" is the number {i}" * 30 for i in range(6)]
-        scores = await self._client.score("What follows", continuations)
+        scores = await patiently(lambda: self._client.score("What follows", continuations))
         return [(each.token_ids, each.logprobs) for each in scores.choices]
 
     async def _program(self) -> Any:
@@ -136,6 +137,9 @@ class Calls:
     def _answer(self, path: str, body: dict[str, Any]) -> Call:
         async def call() -> Any:
             answer = await self._http.post(path, json=body)
+            while is_refused(answer, answer.content):
+                await asyncio.sleep(0.1)
+                answer = await self._http.post(path, json=body)
             assert answer.status_code == 200, answer.text
             return unchanging(answer.json())
 
@@ -146,6 +150,9 @@ class Calls:
             """The deltas put together: where the stream is cut into them depends on the time."""
             texts: dict[str, str] = {}
             async with self._http.stream("POST", path, json=body) as answer:
+                if is_refused(answer, await answer.aread() if answer.is_error else b""):
+                    await asyncio.sleep(0.1)
+                    return await call()
                 assert answer.status_code == 200
                 async for line in answer.aiter_lines():
                     if line.startswith("data: {"):
@@ -154,6 +161,11 @@ class Calls:
             return texts
 
         return call
+
+
+def is_refused(answer: httpx.Response, content: bytes) -> bool:
+    """Whether it came when there was no scheduler, and is to be sent again."""
+    return answer.status_code == 503 and json.loads(content)["error"]["code"] == "restarting"
 
 
 def collect(name: str, value: Any, texts: dict[str, str]) -> None:
