@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from scheduler_proc.step import Step
+from srt.ring.actor import EXIT_HANG
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def end_process(what: str, step: Step | None, numbers: Callable[[], object]) -> 
         log.error("its last step: %s", shape_of(step))
     log.error("the scheduler's numbers: %s", numbers())
     logging.shutdown()
-    os._exit(1)
+    os._exit(EXIT_HANG)
 
 
 def shape_of(step: Step) -> str:

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
+from srt.wire.ring_messages import RingEvent
 
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",
@@ -20,7 +21,6 @@ GAUGES = {
     "expected_queue_wait_seconds": "Wait that a request which came now would have.",
     "num_used_tokens": "KV slots that running requests hold.",
     "num_grammar_queue_reqs": "Requests waiting for their constraint to be compiled.",
-    "dropped_messages": "Messages inside the server that made no sense and were dropped.",
     "max_total_tokens": "KV slots in the pool.",
     "token_usage": "Fraction of the KV slots in use.",
     "cache_hit_rate": "Cached prompt tokens per prompt token.",
@@ -83,9 +83,10 @@ class GatewayMetrics:
         """A timer for one request that arrived at `started` (time.monotonic())."""
         return RequestTimer(self._ttft, self._itl, self._e2e, started)
 
-    def render(self, stats: Mapping[str, Any] | None) -> bytes:
-        """The text exposition with the scheduler's `stats`; None when it did not answer."""
-        self._scheduler.stats = stats
+    def render(self, stats: Mapping[str, Any] | None, ring: RingEvent | None) -> bytes:
+        """The text exposition with the scheduler's `stats`, None when it did not answer, and what
+        was last heard of the `ring`."""
+        self._scheduler.stats, self._scheduler.ring = stats, ring
         return generate_latest(self._registry)
 
 
@@ -120,10 +121,11 @@ class RequestTimer:
 
 
 class _SchedulerStats:
-    """A prometheus collector over the last statistics that the scheduler sent."""
+    """A prometheus collector over the last statistics that the scheduler sent, and the ring's."""
 
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] | None = None
+        self.ring: RingEvent | None = None
 
     def collect(self) -> Iterator[Metric]:
         up = 0 if self.stats is None else 1
@@ -135,3 +137,17 @@ class _SchedulerStats:
         for name, text in COUNTERS.items():
             if name in stats:
                 yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])
+        if self.ring is not None:
+            yield from _of_ring(self.ring)
+
+
+def _of_ring(ring: RingEvent) -> Iterator[Metric]:
+    text = "Messages inside the server that made no sense and were dropped."
+    yield GaugeMetricFamily("srt_dropped_messages", text, value=ring.dropped)
+    text = "Processes of the server that were lost: by a signal, an exit or a hang."
+    losses = CounterMetricFamily("srt_losses", text, labels=("part", "kind"))
+    for part, kind, count in ring.losses:
+        losses.add_metric((part, kind), count)
+    yield losses
+    text = "Time in which requests waited for the next scheduler."
+    yield CounterMetricFamily("srt_pause_seconds", text, value=ring.pause_s)

@@ -8,6 +8,7 @@ supervisor notices within a second and restarts it with a new epoch.
 
 import asyncio
 import ctypes
+import faulthandler
 import logging
 import os
 import shutil
@@ -34,8 +35,9 @@ from srt.wire.ring_messages import Heartbeat, RingEvent
 log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78  # the part cannot start as configured: restarting will not help
+EXIT_HANG = 79  # the part has found out that it hangs
 _PR_SET_PDEATHSIG = 1
-_REPEAT_S = 5.0  # of an unchanged beat
+_REPEAT_S = 5.0  # of an unchanged beat, at most
 
 Handler = Callable[[Any], None]
 PeerHandler = Callable[[bytes, Any], None]
@@ -60,6 +62,9 @@ class Actor:
         self.info: dict[str, Any] = {}
         self.dropped = Dropped()
         self._last_beat: Heartbeat | None = None
+        # A supervisor that replaces silent parts hears of each four times before.
+        often_s = self.args.step_timeout / 4 or _REPEAT_S
+        self._beats_to_a_repeat = max(1, int(min(_REPEAT_S, often_s) / HEARTBEAT_INTERVAL_S))
         self.tasks = TaskSet(self._on_failure)  # of `start` and of the work after it
         self._loops: list[Coroutine[Any, Any, None]] = []
         self._failure: BaseException | None = None
@@ -185,11 +190,9 @@ class Actor:
         self.hear(event)
 
     async def _beat(self, ctl: RingSocket) -> None:
-        limit_s = self.args.step_timeout  # of a silence, for the supervisor
-        repeat_s = min(_REPEAT_S, limit_s / 4) if limit_s > 0 else _REPEAT_S
         while True:
             self._last_beat = None  # in case one was lost
-            for _ in range(max(1, round(repeat_s / HEARTBEAT_INTERVAL_S))):
+            for _ in range(self._beats_to_a_repeat):
                 self._send_beat(ctl)
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
@@ -215,6 +218,7 @@ def run_actor(actor: type[Actor]) -> None:
     _die_with_parent(directory, death_fd)
     ring = Ring(Path(directory))
     set_up_logging(actor.name, ring.read_args().log_level)
+    faulthandler.enable()
     os.nice(actor.niceness)
 
     async def live() -> None:

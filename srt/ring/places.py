@@ -28,7 +28,7 @@ MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learn
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
-# Parts that every request needs: when one dies, everything in flight is lost.
+# Parts that every request needs.
 RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
 _ARGS_FILE = "args.json"
 

@@ -16,17 +16,17 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from srt.args import ServerArgs
 from srt.ring.actor import EXIT_CONFIG
+from srt.ring.child import Child, described
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.listener import bind_listener, url_of
+from srt.ring.losses import Losses
 from srt.ring.places import (
     EVENT_INTERVAL_S,
     HEARTBEAT_INTERVAL_S,
@@ -42,13 +42,6 @@ from srt.wire.ring_messages import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
 
-MODULES = {
-    "tokenizer": "tokenizer_proc",
-    "scheduler": "scheduler_proc",
-    "detokenizer": "detokenizer_proc",
-    "compiler": "scheduler_proc.grammar.worker",
-    "gateway": "srt.gateway",
-}
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
 MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
@@ -57,23 +50,7 @@ COMPILER = "compiler"  # always restarted once it has served: constraints are us
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
 BEATS_LOOK_S = 0.25
-
-
-@dataclass
-class Child:
-    """One supervised process and what is known of it."""
-
-    part: str
-    process: subprocess.Popen[bytes] | None = None
-    state: str = "starting"
-    started_at: float = 0.0
-    restarts: int = 0
-    has_served: bool = False
-    made_progress: bool = False  # since its start
-    beat: Heartbeat | None = None
-    beat_at: float = 0.0
-    info: dict[str, Any] = field(default_factory=dict)
-    exited: asyncio.Event = field(default_factory=asyncio.Event)
+STACKS_S = 1.0  # for a part that hangs, to write its stacks
 
 
 class Supervisor:
@@ -98,6 +75,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._forced = asyncio.Event()
         self._dropped = Dropped()
+        self._losses = Losses()
         self._context = RingContext()
         self._tasks = TaskSet(self._on_failure)
 
@@ -151,27 +129,11 @@ class Supervisor:
     # ---- children ------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        read_end = self._death_pipe[0]
-        command = [sys.executable, "-m", MODULES[child.part]]
-        numbers = (self._epoch, self._incarnation, read_end)
-        command += [str(self.ring.directory), *map(str, numbers)]
-        fds = [read_end]
-        if child.part == "gateway" and self._listener is not None:
-            fds.append(self._listener.fileno())
-            command.append(str(self._listener.fileno()))
-        child.process = subprocess.Popen(
-            command,
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            env=_child_environment(),
-            preexec_fn=_ignore_ctrl_c,
-        )
-        child.exited.clear()
-        child.state, child.started_at, child.beat = "starting", time.monotonic(), None
-        child.made_progress = False
-        pidfd = os.pidfd_open(child.process.pid)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(pidfd, self._on_exit, child, child.process, pidfd)
+        numbers = (self._epoch, self._incarnation, self._death_pipe[0])
+        listener = self._listener if child.part == "gateway" else None
+        process = child.start(self.ring.directory, numbers, listener)
+        pidfd = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(pidfd, self._on_exit, child, process, pidfd)
         self._changed.set()
 
     def _on_exit(self, child: Child, process: subprocess.Popen[bytes], pidfd: int) -> None:
@@ -182,7 +144,8 @@ class Supervisor:
         child.state, child.beat = "dead", None
         if self._closing:
             return
-        self._reason = f"{child.part} died ({_describe(status)})"
+        self._reason = f"{child.part} died ({described(status)})"
+        self._losses.add(child.part, status, was_silent=child.is_silent)
         if child.part in RING_PARTS:
             self._incarnation += 1
             self._epoch += child.part != SCHEDULER
@@ -198,6 +161,7 @@ class Supervisor:
         self._tasks.start(self._restart(child))
         if child.part == SCHEDULER and self._has_scheduler.is_set():
             self._has_scheduler.clear()
+            self._losses.pause()
             self._tasks.start(self._give_up())
 
     async def _give_up(self) -> None:
@@ -245,12 +209,14 @@ class Supervisor:
                 child.state, child.has_served = "ready", True
                 if child.part == SCHEDULER:
                     self._has_scheduler.set()
+                    self._losses.go_on()
             if self._event() != before:  # most beats report nothing new
                 self._changed.set()
 
     async def _watch_beats(self, limit_s: float) -> None:
-        """Kill what has been silent for `limit_s`: it hangs. Time in which this process stood still
-        does not count: the others may have stood still with it, and beats may be unread."""
+        """Kill what has been silent for `limit_s`, or START_TIMEOUT_S while it starts: it hangs.
+        Time in which this process stood still does not count: the others may have stood still with
+        it, and beats may be unread."""
         looked_at = time.monotonic()
         while True:
             await asyncio.sleep(BEATS_LOOK_S)
@@ -258,11 +224,18 @@ class Supervisor:
             stood_still_s, looked_at = max(0.0, now - looked_at - 2 * BEATS_LOOK_S), now
             for child in self._children.values():
                 child.beat_at += stood_still_s
-                process = child.process
-                if child.state == "ready" and process and now - child.beat_at > limit_s:
-                    log.error("%s has been silent for %g s: killing it", child.part, limit_s)
-                    child.beat_at = now
-                    process.kill()
+                may_take_s = START_TIMEOUT_S if child.state == "starting" else limit_s
+                if child.state != "dead" and now - child.beat_at > may_take_s:
+                    self._end_silent(child, may_take_s)
+
+    def _end_silent(self, child: Child, silent_s: float) -> None:
+        """Have a part that hangs write its stacks, if it can, and end it."""
+        if child.process is None or child.is_silent:
+            return
+        log.error("%s has been silent for %g s: killing it", child.part, silent_s)
+        child.is_silent = True
+        child.process.send_signal(signal.SIGABRT)
+        asyncio.get_running_loop().call_later(STACKS_S, child.process.kill)
 
     async def _publish(self, events: RingSocket) -> None:
         """Publish each change at once, and everything at each interval: silence means death."""
@@ -296,6 +269,8 @@ class Supervisor:
             self._reason,
             dropped,
             self._incarnation,
+            self._losses.counts,
+            self._losses.pause_s,
         )
 
     def _serves(self, child: Child) -> bool:
@@ -371,20 +346,3 @@ class Supervisor:
     def _on_failure(self, error: BaseException) -> None:
         log.error("the supervisor failed", exc_info=error)
         self._fail("the supervisor failed")
-
-
-def _ignore_ctrl_c() -> None:
-    """Ignore Ctrl-C, which reaches the whole process group: only the launcher reacts to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _child_environment() -> dict[str, str]:
-    """An environment in which children find the packages that the launcher finds."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-
-
-def _describe(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"killed by {names.get(-status, f'signal {-status}')}"

@@ -300,6 +300,8 @@ class RingEvent(RingMessage, frozen=True):
     `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
     are ready: without the gateway or the compiler the ring serves all but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
+    `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
+    requests had no scheduler.
     """
 
     epoch: int
@@ -309,6 +311,8 @@ class RingEvent(RingMessage, frozen=True):
     reason: str = ""
     dropped: int = 0
     incarnation: int = 0
+    losses: list[tuple[str, str, int]] = []
+    pause_s: float = 0.0
 
     @property
     def only_lacks_scheduler(self) -> bool:

@@ -40,6 +40,7 @@ from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
 from srt.wire import messages, ring_messages
+from srt.wire.ring_messages import RingEvent
 from srt.wire.sampling import (
     MAX_SAMPLES,
     MAX_STOP_REGEXES,
@@ -156,7 +157,8 @@ def errors() -> str:
 
 def metrics() -> str:
     """Every metric of /metrics."""
-    text = GatewayMetrics().render(dict.fromkeys([*GAUGES, *COUNTERS], 0)).decode()
+    ring = RingEvent(1, True, False, {})
+    text = GatewayMetrics().render(dict.fromkeys([*GAUGES, *COUNTERS], 0), ring).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     rows = [
         (f"`{name}`", kinds[name], note)

@@ -3,8 +3,8 @@
 import sys
 
 from srt.launch import main
-from srt.ring import supervisor
+from srt.ring import child
 
 if __name__ == "__main__":
-    supervisor.MODULES["scheduler"] = "tests.e2e.faulty_scheduler"
+    child.MODULES["scheduler"] = "tests.e2e.faulty_scheduler"
     sys.exit(main())

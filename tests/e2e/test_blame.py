@@ -16,7 +16,7 @@ from tests.e2e.faulty_scheduler import CRASHES, FAILS, IS_KILLED, RUNS_FOR_EVER,
 from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
-STEP_TIMEOUT_S = 3.0
+STEP_TIMEOUT_S = 5.0
 LONG: dict[str, Any] = {"max_new_tokens": 150, "ignore_eos": True, "temperature": 0.0}
 TEXTS = ["Once upon a time", "My name is", "The capital of France is", "In the beginning", "1 2 3"]
 

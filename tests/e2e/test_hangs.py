@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from srt.client.face import AsyncClient
@@ -40,3 +41,5 @@ async def test_a_part_that_stands_still_is_replaced(server: Server, part: str) -
     await asyncio.to_thread(server.wait_ready)
     await asyncio.to_thread(server.wait_idle)
     assert f"{part} has been silent for {LIMIT_S:g} s" in server.log()
+    metrics = httpx.get(server.url + "/metrics", timeout=SOON_S).text
+    assert f'srt_losses_total{{kind="hang",part="{part}"}} 1.0' in metrics

@@ -43,6 +43,10 @@ SAMPLINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "drawn": ("My name is", {"max_new_tokens": 120, "temperature": 0.9, "seed": 7}),
     "regex": ("A list:\n", {"max_new_tokens": 120, "regex": r"(- [a-z]{3,9}\n){12,30}"}),
     "schema": ("As JSON: ", {"max_new_tokens": 120, "json_schema": SCHEMA}),
+    "free, then regex": (
+        "I think\n",
+        {"max_new_tokens": 90, "regex": "([a-z]{3,9} ){30}", "constraint_after": "."},
+    ),
     "penalties": (
         "I think that",
         {"max_new_tokens": 120, "repetition_penalty": 1.2, "frequency_penalty": 0.4},

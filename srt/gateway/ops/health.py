@@ -102,9 +102,7 @@ async def metrics(request: HttpRequest) -> ASGIApp:
     """Prometheus text; `srt_up` is 0 when the scheduler did not answer."""
     gateway = gateway_of(request)
     stats, ring = await stats_or_none(gateway.client), gateway.client.ring
-    if stats is not None and ring is not None:
-        stats = {**stats, "dropped_messages": ring.dropped}
-    text = gateway.metrics.render(stats)
+    text = gateway.metrics.render(stats, ring)
     return ASGIResponse(body=text, media_type=METRICS_MEDIA_TYPE)
 
 

@@ -4,6 +4,7 @@ import time
 
 from srt.client.generation import GenerateOutput
 from srt.gateway.metrics import GatewayMetrics
+from srt.wire.ring_messages import RingEvent
 
 
 def test_tokens_that_come_at_once_share_their_time() -> None:
@@ -12,6 +13,15 @@ def test_tokens_that_come_at_once_share_their_time() -> None:
     timer = metrics.track(time.monotonic())
     for tokens in (1, 4):
         timer.on_snapshot(GenerateOutput("a", "", "", [1] * tokens, 1, 0, tokens))
-    lines = metrics.render(None).decode().splitlines()
+    lines = metrics.render(None, None).decode().splitlines()
     assert "srt_time_to_first_token_seconds_count 1.0" in lines
     assert "srt_inter_token_latency_seconds_count 3.0" in lines
+
+
+def test_losses_have_their_part_and_kind() -> None:
+    losses = [("scheduler", "hang", 2), ("scheduler", "signal", 1)]
+    ring = RingEvent(1, False, False, {}, losses=losses, pause_s=1.5)
+    lines = GatewayMetrics().render(None, ring).decode().splitlines()
+    assert 'srt_losses_total{kind="hang",part="scheduler"} 2.0' in lines
+    assert 'srt_losses_total{kind="signal",part="scheduler"} 1.0' in lines
+    assert "srt_pause_seconds_total 1.5" in lines and "srt_up 0.0" in lines

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ import msgspec
 import pytest
 
 from srt.args import ServerArgs
-from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Child, Supervisor
+from srt.ring.child import Child
+from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
 from srt.wire.messages import encode
 from srt.wire.ring_messages import Heartbeat
 from tests.waiting import SOON_S
@@ -192,3 +194,91 @@ def test_requests_may_queue_while_the_scheduler_restarts(bench: Bench) -> None:
     assert supervisor.ready
     scheduler.has_served = False
     assert not supervisor.ready
+
+
+class Running:
+    """A process that takes signals, and notes them."""
+
+    pid = 7
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def send_signal(self, number: int) -> None:
+        self.got.append(number)
+
+    def kill(self) -> None:
+        self.got.append(signal.SIGKILL)
+
+
+async def looks(bench: Bench, monkeypatch: pytest.MonkeyPatch, passed_s: list[float]) -> Child:
+    """The scheduler after looks of the supervisor with so many seconds between them, without a
+    beat; a part may be silent for 5 s."""
+    now = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("srt.ring.supervisor.time", clock)
+    monkeypatch.setattr("srt.ring.supervisor.STACKS_S", 0.0)
+    left = iter(passed_s)
+    has_looked = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        nonlocal now
+        passed = next(left, None)
+        if passed is None:
+            has_looked.set()
+            await asyncio.Event().wait()
+        now += passed or 0.0
+
+    supervisor = bench.supervisor
+    child = supervisor._children["scheduler"]
+    child.process, child.beat_at = Running(), now  # type: ignore[assignment]
+    patched = SimpleNamespace(**vars(asyncio) | {"sleep": sleep})
+    monkeypatch.setattr("srt.ring.supervisor.asyncio", patched)
+    watching = asyncio.ensure_future(supervisor._watch_beats(5.0))
+    async with asyncio.timeout(SOON_S):
+        await has_looked.wait()
+    watching.cancel()
+    await asyncio.sleep(0.01)
+    return child
+
+
+@pytest.mark.parametrize(
+    ("state", "passed_s", "is_ended"),
+    [
+        ("ready", [0.25] * 19, False),
+        ("ready", [0.25] * 100, True),
+        ("ready", [0.25, 3600.0, 0.25, 3600.0], False),  # this process stood still
+        ("starting", [0.25] * 100, False),
+        ("starting", [0.25] * 1300, True),
+        ("dead", [0.25] * 1300, False),
+    ],
+)
+async def test_a_silent_part_is_ended_once(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    state: str,
+    passed_s: list[float],
+    is_ended: bool,
+) -> None:
+    """It may write its stacks before."""
+    bench.supervisor._children["scheduler"].state = state
+    child = await looks(bench, monkeypatch, passed_s)
+    expected = [signal.SIGABRT, signal.SIGKILL] if is_ended else []
+    assert child.process.got == expected  # type: ignore[union-attr]
+
+
+async def test_losses_are_counted_by_kind(alone: Bench) -> None:
+    supervisor = alone.supervisor
+    await dies(alone, "scheduler")
+    await dies(alone, "tokenizer")
+    supervisor._children["tokenizer"].is_silent = True
+    await dies(alone, "tokenizer")
+    await dies(alone, "tokenizer")
+    event = supervisor._event()
+    expected = [("scheduler", "signal", 1), ("tokenizer", "hang", 2), ("tokenizer", "signal", 1)]
+    assert event.losses == expected and event.pause_s == 0.0
+    supervisor._losses.go_on()
+    assert (pause_s := supervisor._event().pause_s) > 0.0
+    supervisor._losses.go_on()
+    assert supervisor._event().pause_s == pause_s
+    await supervisor._tasks.close()

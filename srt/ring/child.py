@@ -1,0 +1,81 @@
+"""One process that the supervisor starts, and what is known of it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from srt.wire.ring_messages import Heartbeat
+
+MODULES = {
+    "tokenizer": "tokenizer_proc",
+    "scheduler": "scheduler_proc",
+    "detokenizer": "detokenizer_proc",
+    "compiler": "scheduler_proc.grammar.worker",
+    "gateway": "srt.gateway",
+}
+
+
+@dataclass
+class Child:
+    """The part's present process, or its last. `state` is "starting", "ready" or "dead"."""
+
+    part: str
+    process: subprocess.Popen[bytes] | None = None
+    state: str = "starting"
+    started_at: float = 0.0
+    restarts: int = 0
+    has_served: bool = False
+    made_progress: bool = False  # since its start
+    is_silent: bool = False  # for too long
+    beat: Heartbeat | None = None
+    beat_at: float = 0.0
+    info: dict[str, Any] = field(default_factory=dict)
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(
+        self, directory: Path, numbers: tuple[int, int, int], listener: socket | None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in the ring of `directory`; `numbers` are the epoch, the incarnation and
+        the file descriptor whose end is the launcher's. `listener` is the gateway's."""
+        command = [sys.executable, "-m", MODULES[self.part], str(directory), *map(str, numbers)]
+        fds = [numbers[2]]
+        if listener is not None:
+            fds.append(listener.fileno())
+            command.append(str(listener.fileno()))
+        self.process = subprocess.Popen(
+            command,
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env=_environment(),
+            preexec_fn=_ignore_ctrl_c,
+        )
+        self.exited.clear()
+        self.state, self.beat = "starting", None
+        self.started_at = self.beat_at = time.monotonic()
+        self.made_progress = self.is_silent = False
+        return self.process
+
+
+def described(status: int) -> str:
+    """How a process has ended, from a Popen's status."""
+    if status >= 0:
+        return f"exit status {status}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"killed by {names.get(-status, f'signal {-status}')}"
+
+
+def _ignore_ctrl_c() -> None:
+    """Ignore Ctrl-C, which reaches the whole process group: only the launcher reacts to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _environment() -> dict[str, str]:
+    """An environment in which children find the packages that the launcher finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
