@@ -258,7 +258,7 @@ class Supervisor:
             self._changed.set()
 
     def _event(self) -> RingEvent:
-        parts = {child.part: child.state for child in self._children.values()}
+        parts = {child.part: self._state(child) for child in self._children.values()}
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
         return RingEvent(
@@ -273,10 +273,15 @@ class Supervisor:
             self._losses.pause_s,
         )
 
+    def _state(self, child: Child) -> str:
+        """A part that has not heard of the epoch yet would drop what is sent to it."""
+        is_behind = child.beat is not None and child.beat.epoch != self._epoch
+        return "starting" if child.part in RING_PARTS and is_behind else child.state
+
     def _serves(self, child: Child) -> bool:
         if child.part == SCHEDULER and self._args.queue_while_restarting and child.has_served:
             return True
-        return child.state == "ready" and child.beat is not None and child.beat.epoch == self._epoch
+        return self._state(child) == "ready"
 
     async def _wait_until_ready(self, on_ready: Any) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -78,36 +78,35 @@ async def lose(server: Server, part: str, client: AsyncClient) -> None:
     async with asyncio.timeout(SOON_S):
         while (await asyncio.to_thread(server.pids)).get(part, pids[part]) == pids[part]:
             await asyncio.sleep(0.02)
-        while not client._transport.is_ready:
-            await asyncio.sleep(0.02)
+        await client._transport.wait_ready()
     await asyncio.to_thread(server.wait_ready)
 
 
 @pytest.mark.slow
 async def test_two_hundred_losses_under_load(tmp_path: Path) -> None:
     rng, options = random.Random(5), ("--max-queued-requests", str(PLACES))
+    first: dict[str, tuple[int, int, int]] = {}
     with running_server(tmp_path, *options) as server:
         async with AsyncClient(server.ring) as one, AsyncClient(server.ring) as other:
             load = Load([one, other])
-            workers = [asyncio.ensure_future(load.work(number)) for number in range(PLACES)]
-            first: dict[str, tuple[int, int, int]] = {}
-            for number in range(LOSSES):
-                part = OTHERS.get(number % 20, "scheduler")
-                load.may_fail = part in ("tokenizer", "detokenizer")
-                await lose(server, part, one)
-                done = load.done
-                async with asyncio.timeout(SOON_S):
-                    while load.done < done + rng.randint(0, 40):
-                        assert not any(worker.done() for worker in workers)
-                        await asyncio.sleep(0.02)
-                for name, pid in {**server.pids(), "launcher": server.process.pid}.items():
-                    size, files = weight(pid)
-                    if number < SETTLED_AFTER or first[name][0] != pid:
-                        first[name] = pid, size, files
-                    assert size < first[name][1] + GROWTH_BYTES, (name, number)
-                    assert files <= first[name][2] + 2, (name, number)
-            load.ends = True
-            await asyncio.gather(*workers)
+            async with asyncio.TaskGroup() as group:
+                for number in range(PLACES):
+                    group.create_task(load.work(number))
+                for number in range(LOSSES):
+                    part = OTHERS.get(number % 20, "scheduler")
+                    load.may_fail = part in ("tokenizer", "detokenizer")
+                    await lose(server, part, one)
+                    done = load.done + rng.randint(0, 40)
+                    async with asyncio.timeout(SOON_S):
+                        while load.done < done:
+                            await asyncio.sleep(0.02)
+                    for name, pid in {**server.pids(), "launcher": server.process.pid}.items():
+                        size, files = weight(pid)
+                        if number < SETTLED_AFTER or first[name][0] != pid:
+                            first[name] = pid, size, files
+                        assert size < first[name][1] + GROWTH_BYTES, (name, number)
+                        assert files <= first[name][2] + 2, (name, number)
+                load.ends = True
             await asyncio.to_thread(server.wait_idle)
             await check_places(one)
         assert load.done > LOSSES and load.failed < load.done

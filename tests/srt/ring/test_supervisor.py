@@ -79,6 +79,18 @@ def test_readiness(bench: Bench) -> None:
     assert supervisor.all_ready
 
 
+def test_a_part_that_is_behind_the_epoch_is_not_ready(bench: Bench) -> None:
+    """Also if requests may queue for the scheduler: what is sent to it now would be dropped."""
+    supervisor = bench.supervisor
+    supervisor._args = msgspec.structs.replace(supervisor._args, queue_while_restarting=True)
+    supervisor._epoch = 2
+    scheduler = supervisor._children["scheduler"]
+    scheduler.state, scheduler.beat = "ready", Heartbeat("scheduler", 1, 1)
+    assert supervisor._event().parts["scheduler"] == "starting"
+    scheduler.beat = Heartbeat("scheduler", 1, 2)
+    assert supervisor._event().parts["scheduler"] == "ready"
+
+
 async def test_only_news_are_published(bench: Bench) -> None:
     """Most beats bring no news: they must not wake every process of the ring."""
     supervisor = bench.supervisor
