@@ -176,7 +176,7 @@ def collect(name: str, value: Any, texts: dict[str, str]) -> None:
     """Append each text in a delta to what came under its name before."""
     if isinstance(value, dict):
         for key, each in value.items():
-            if key != "id":
+            if key not in ("id", "index"):
                 collect(f"{name}.{key}", each, texts)
     elif isinstance(value, list):
         for each in value:
