@@ -165,15 +165,18 @@ class Supervisor:
             self._tasks.start(self._give_up())
 
     async def _give_up(self) -> None:
-        """End what waits for a scheduler if none is ready in time."""
-        try:
-            async with asyncio.timeout(self._args.resume_timeout):
-                await self._has_scheduler.wait()
-        except TimeoutError:
-            self._incarnation += 1
-            self._epoch += 1
-            self._reason += f", and no other was ready within {self._args.resume_timeout:g} s"
-            self._changed.set()
+        """End what waits for a scheduler if none is ready in time, and again what comes then."""
+        why = f", and no other was ready within {self._args.resume_timeout:g} s"
+        while True:
+            try:
+                async with asyncio.timeout(self._args.resume_timeout):
+                    await self._has_scheduler.wait()
+                    return
+            except TimeoutError:
+                self._incarnation += 1
+                self._epoch += 1
+                self._reason = self._reason.removesuffix(why) + why
+                self._changed.set()
 
     async def _restart(self, child: Child) -> None:
         if child.made_progress or time.monotonic() - child.started_at > HEALTHY_AFTER_S:

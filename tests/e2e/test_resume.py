@@ -210,18 +210,23 @@ async def nothing() -> None:
     """No disturbance."""
 
 
-async def kill_scheduler(server: Server, steps: int) -> None:
-    """Kill it after so many more steps, if it has that much work, and wait for the next one."""
+async def kill_scheduler(server: Server, steps: int, starting_s: list[float]) -> None:
+    """Kill it after so many more steps, if it has that much work, and each of those that follow so
+    many seconds after its start; wait for the next one."""
     async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
         first = (await client.stats())["forward_steps_total"]
         while (stats := await client.stats())["forward_steps_total"] < first + steps:
             if stats["num_running_reqs"] == 0 < stats["forward_steps_total"] - first:
                 break
             await asyncio.sleep(0.002)
-        ring = client._transport.ring
-        os.kill(server.pids()["scheduler"], signal.SIGKILL)
-        while client._transport.ring.incarnation == ring.incarnation:
-            await asyncio.sleep(0.002)
+        for wait_s in [0.0, *starting_s]:
+            await asyncio.sleep(wait_s)
+            before, pid = client._transport.ring.incarnation, server.pids()["scheduler"]
+            os.kill(pid, signal.SIGKILL)
+            while client._transport.ring.incarnation == before:
+                await asyncio.sleep(0.002)
+            while server.pids().get("scheduler", pid) == pid:
+                await asyncio.sleep(0.002)
         await client._transport.wait_ready()
 
 
@@ -236,13 +241,15 @@ async def test_killed_in_the_middle_again_and_again(server: Server) -> None:
 
 
 async def kills(server: Server, rng: random.Random, rounds: int) -> None:
-    """Kill the scheduler once or twice in each round; nobody's answer changes."""
+    """Kill the scheduler once or twice in each round, at the first admissions or later, and
+    perhaps also the next one while it starts; nobody's answer changes."""
     expected = await round_of(server, nothing)
     for _ in range(rounds):
 
         async def disturb() -> None:
             for _ in range(rng.randint(1, 2)):
-                await kill_scheduler(server, rng.randint(1, 60))
+                starting_s = [rng.uniform(0.0, 1.0)] if rng.random() < 0.5 else []
+                await kill_scheduler(server, rng.choice([0, rng.randint(1, 60)]), starting_s)
 
         answers = await round_of(server, disturb)
         for name, answer in expected.items():
