@@ -131,11 +131,12 @@ async def test_stopping_the_whole_server_is_no_hang(server: Server) -> None:
 
 
 async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
-    """Also when it is killed in its trial, once."""
+    """Also when it is killed in its trial, once; it has several steps."""
+    text = TEXTS[0] * 300
     async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
-        expected = (await client.generate(TEXTS[0], sampling=LONG)).text
+        expected = (await client.generate(text, sampling=LONG)).text
         before = BlameFile(server.directory / "blame").read()
-        call = asyncio.ensure_future(client.generate(TEXTS[0], sampling=LONG))
+        call = asyncio.ensure_future(client.generate(text, sampling=LONG))
         for is_trial in (False, True):
             number = incarnation(client)
             await asyncio.to_thread(kill_in_step, server, before, is_trial)
