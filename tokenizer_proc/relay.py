@@ -174,9 +174,10 @@ class Relay:
 
     def _send(self, kept: _Kept) -> None:
         kept.is_sent = True
-        req, reported = replace(kept.req, incarnation=self.incarnation), kept.reported
+        req = replace(kept.req, incarnation=self.incarnation, arrival_s=kept.arrival_s)
+        reported = kept.reported
         if kept.is_aborted:
             reported = replace(reported or Reported(), aborted=True)
         if reported is not None:
-            req = replace(req, reported=reported, arrival_s=kept.arrival_s)
+            req = replace(req, reported=reported)
         self._outbox.append(req)

@@ -41,8 +41,8 @@ class TokenizedReq(RingMessage, frozen=True):
     `deadline_s` (0: none) is when it times out, on the clock that all processes share
     (time.monotonic()).
 
-    If it was with an earlier scheduler, `reported` is what that has reported, and `arrival_s` when
-    it came (0: it is new).
+    If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
+    it came (0: now), on the same clock.
     """
 
     client: bytes

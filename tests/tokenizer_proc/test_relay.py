@@ -78,7 +78,8 @@ def test_the_next_scheduler_gets_what_was_reported() -> None:
     begun, not_begun, new = relay.take()
     assert isinstance(begun, TokenizedReq) and isinstance(not_begun, TokenizedReq)
     assert (begun.rid, begun.reported, begun.arrival_s) == ("begun", reported, 7.0)
-    assert (not_begun.rid, not_begun.reported) == ("not begun", None)
+    waited = (not_begun.rid, not_begun.reported, not_begun.arrival_s)
+    assert waited == ("not begun", None, 7.0)
     assert isinstance(new, TokenizedReq) and new.incarnation == 2
 
 
