@@ -9,6 +9,7 @@ Invariant: each request that is added leaves once: by `enter`, by `fail` or by `
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -125,7 +126,8 @@ class GrammarIntake:
             grammar = ErrorInfo(INTERNAL, "the compiled grammar cannot be loaded")
         self._waiting.remove(waiting)
         if grammar is TIMED_OUT_EARLY and ids:
-            self._enter_to_end(waiting.req)
+            # The loop's timer may be early, and the core must not run it without its grammar.
+            self._enter_to_end(replace(waiting.req, deadline_s=-math.inf))
         elif isinstance(grammar, ErrorInfo):
             self._fail(waiting.req, grammar)
         else:

@@ -5,6 +5,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -320,6 +321,19 @@ async def test_one_that_had_output_and_is_late_times_out_with_it(actor: Intake) 
     await actor.until_entered()
     await actor.serve()
     assert actor.driver.finishes == {"1": Finish("timeout")}
+    actor.gate.set()
+
+
+async def test_one_whose_timer_is_early_times_out_too(
+    actor: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop's timers are: without its grammar it must not have a step."""
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr("scheduler_proc.intake.time", SimpleNamespace(monotonic=lambda: now + 100))
+    actor._on_message(replace(resumed("1", bound(9)[:2]), deadline_s=now + 100))
+    await actor.until_entered()
+    await actor.serve()
+    assert actor.driver.finishes == {"1": Finish("timeout")} and actor.driver.outputs == {}
     actor.gate.set()
 
 
