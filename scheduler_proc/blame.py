@@ -11,6 +11,7 @@ import logging
 import mmap
 import os
 import struct
+import threading
 import zlib
 from pathlib import Path
 
@@ -37,22 +38,24 @@ GUILTY = ErrorInfo(
 
 class Record(Struct, frozen=True, array_like=True):
     """The requests of the step that runs, or was the last to; whether it is a trial, that is not
-    committed; the suspects and the guilty that have not been dealt with; and of the suspects those
-    in whose trials a scheduler was killed."""
+    over; the suspects and the guilty that have not been dealt with; of the suspects those in whose
+    trials a scheduler was killed; and whether it is between two steps of the trial, when only a
+    crash counts."""
 
     running: list[Name] = []
     is_trial: bool = False
     suspects: list[Name] = []
     guilty: list[Name] = []
     killed: list[Name] = []
+    is_between: bool = False
 
     def judged(self, has_crashed: bool) -> "Record":
         """The record of the next scheduler, before its first step."""
         suspects, guilty, killed = [*self.running, *self.suspects], self.guilty, self.killed
         if self.is_trial:
-            is_guilty = has_crashed or self.running[0] in killed
+            is_guilty = has_crashed or (not self.is_between and self.running[0] in killed)
             guilty = [*self.running, *guilty] if is_guilty else guilty
-            killed = [*self.running, *killed]
+            killed = killed if self.is_between else [*self.running, *killed]
         suspects = [name for name in dict.fromkeys(suspects) if name not in guilty]
         killed = [name for name in dict.fromkeys(killed) if name in suspects]
         return Record([], False, suspects[:MAX_NAMES], guilty[:MAX_NAMES], killed[:MAX_NAMES])
@@ -118,6 +121,7 @@ class Blame:
         core.suspect(self._left.suspects)
         self._trials = core.trials
         self._trial: Step | None = None
+        self._lock = threading.Lock()  # a step may begin while the one before is noted as ended
         self._noted: tuple[list[int], frozenset[Name], int] | None = None
         self._write([])
         if last.running:
@@ -148,28 +152,32 @@ class Blame:
         self._guilty.clear()
 
     def end(self, step: Step) -> None:
-        """The step is committed. If it was a trial, nobody is to blame for what comes now."""
-        if step is self._trial:
-            self._trial = None
-            self._write([])
+        """The step is committed. If it was a trial's last, nobody is to blame for what comes now;
+        if another follows, its planning may crash."""
+        with self._lock:
+            if step is self._trial:
+                self._trial, name = None, step.rows[0].req.key
+                is_over = name not in self._trials.suspects
+                self._write([] if is_over else [name], is_between=not is_over)
 
     # ---- in the compute thread -----------------------------------------------------------------
 
     def begin(self, step: Step) -> None:
         """A step begins. Writes nothing while the same requests run."""
         handles, suspects = [row.req.handle for row in step.rows], self._trials.suspects
-        if self._noted != (handles, suspects, len(self._guilty)):
-            names = [row.req.key for row in step.rows]
-            self._trial = step if len(names) == 1 and names[0] in suspects else None
-            self._write(names)
-            self._noted = (handles, suspects, len(self._guilty))
+        with self._lock:
+            if self._noted != (handles, suspects, len(self._guilty)):
+                names = [row.req.key for row in step.rows]
+                self._trial = step if len(names) == 1 and names[0] in suspects else None
+                self._write(names)
+                self._noted = (handles, suspects, len(self._guilty))
 
-    def _write(self, running: list[Name]) -> None:
+    def _write(self, running: list[Name], *, is_between: bool = False) -> None:
         left, open_ = self._left, self._trials.suspects
         suspects = [name for name in left.suspects if name in open_]
         killed = [name for name in left.killed if name in open_]
-        is_trial = self._trial is not None
-        self._file.write(Record(running, is_trial, suspects, list(self._guilty), killed))
+        is_trial, guilty = self._trial is not None or is_between, list(self._guilty)
+        self._file.write(Record(running, is_trial, suspects, guilty, killed, is_between))
         self._noted = None
 
 

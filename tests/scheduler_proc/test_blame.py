@@ -27,7 +27,7 @@ from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import VOCAB, FakeExecutor, reference_output
 
 NAMES = st.lists(st.tuples(st.binary(max_size=8), st.text(max_size=12)), max_size=5)
-RECORDS = st.builds(Record, NAMES, st.booleans(), NAMES, NAMES, NAMES)
+RECORDS = st.builds(Record, NAMES, st.booleans(), NAMES, NAMES, NAMES, st.booleans())
 
 
 class Torn:
