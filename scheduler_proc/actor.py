@@ -90,10 +90,12 @@ class SchedulerActor(Actor):
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._controls = Controls(self._core, self._stats, self._reply)
-        self._grammars = GrammarStore(self._shared, self.ring.grammars)
+        self._grammars = GrammarStore(
+            self._shared, self.ring.grammars, noted=self._blame.note_grammar
+        )
         self._grammars.warm()
         self._intake = GrammarIntake(
-            self._grammars, self._enter, self._fail, self._recall, self.tasks
+            self._grammars, self._enter, self._fail, self._recall, self.tasks, self._blame.notes
         )
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
@@ -227,7 +229,8 @@ class SchedulerActor(Actor):
         return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
 
     def _end_hanging(self, what: str) -> None:
-        self._blame.own_up(f"{what} hangs")
+        thread = self._compute.thread if what == "a step" else threading.main_thread()
+        self._blame.own_up(f"{what} hangs", thread.ident)
         end_process(what, self._compute.step, self._stats)
 
     def _stats(self) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """What a scheduler leaves to the next one: which requests its last step was for, and whether that
 was a trial (`Trials`). Others are suspects; that of a trial is guilty if the scheduler has crashed.
-If it was killed, by somebody or for want of memory, it is so at the second time.
+If it was killed, by somebody or for want of memory, it is so at the second time. After a
+loss the next scheduler also notes whose constraint it follows or loads (`Notes`): if it crashes
+there, that one is guilty, and nobody else.
 
 It is written to a mapped file in the ring's directory, which keeps it however the process ends. The
 file has two slots, written in turn, each with a number and a checksum: a process that is killed
@@ -13,12 +15,14 @@ import os
 import struct
 import threading
 import zlib
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from scheduler_proc.last_words import LastWords
+from scheduler_proc.notes import Note, Notes, named, packed
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step import Step
 from scheduler_proc.trials import Name
@@ -39,8 +43,8 @@ GUILTY = ErrorInfo(
 class Record(Struct, frozen=True, array_like=True):
     """The requests of the step that runs, or was the last to; whether it is a trial, that is not
     over; the suspects and the guilty that have not been dealt with; of the suspects those in whose
-    trials a scheduler was killed; and whether it is between two steps of the trial, when only a
-    crash counts."""
+    trials a scheduler was killed; whether it is between two steps of the trial, when only a
+    crash counts; and the grammars that are guilty."""
 
     running: list[Name] = []
     is_trial: bool = False
@@ -48,17 +52,25 @@ class Record(Struct, frozen=True, array_like=True):
     guilty: list[Name] = []
     killed: list[Name] = []
     is_between: bool = False
+    grammars: list[str] = []
 
-    def judged(self, has_crashed: bool) -> "Record":
-        """The record of the next scheduler, before its first step."""
+    def judged(self, has_crashed: bool, note: Note | None = None) -> "Record":
+        """The record of the next scheduler, before its first step; `note` tells who is guilty, if
+        that is known."""
         suspects, guilty, killed = [*self.running, *self.suspects], self.guilty, self.killed
-        if self.is_trial:
+        grammars = self.grammars
+        if isinstance(note, str):
+            grammars = [*dict.fromkeys([note, *grammars])][:MAX_NAMES]
+        elif note is not None:
+            guilty = [*dict.fromkeys([note, *guilty])]
+        elif self.is_trial:
             is_guilty = has_crashed or (not self.is_between and self.running[0] in killed)
             guilty = [*self.running, *guilty] if is_guilty else guilty
             killed = killed if self.is_between else [*self.running, *killed]
         suspects = [name for name in dict.fromkeys(suspects) if name not in guilty]
         killed = [name for name in dict.fromkeys(killed) if name in suspects]
-        return Record([], False, suspects[:MAX_NAMES], guilty[:MAX_NAMES], killed[:MAX_NAMES])
+        names = suspects[:MAX_NAMES], guilty[:MAX_NAMES], killed[:MAX_NAMES]
+        return Record([], False, *names, grammars=grammars)
 
 
 class BlameFile:
@@ -66,8 +78,10 @@ class BlameFile:
 
     def __init__(self, path: Path) -> None:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, 2 * SLOT_BYTES)
-            self._map = mmap.mmap(file.fileno(), 2 * SLOT_BYTES)
+            size = 2 * SLOT_BYTES + Notes.SIZE
+            os.posix_fallocate(file.fileno(), 0, size)
+            self._map = mmap.mmap(file.fileno(), size)
+        self.notes = Notes(self._map, 2 * SLOT_BYTES)
         self._number = max(self._slots(), default=0)
 
     def read(self) -> Record:
@@ -114,10 +128,15 @@ class Blame:
         if last_words.found:
             log.error("the last scheduler's last words: %s", last_words.found)
         self._file = BlameFile(path)
-        last = self._file.read()
-        self._left = last.judged(has_crashed=last_words.found != "")
+        last, has_crashed = self._file.read(), last_words.found != ""
+        note = self._file.notes.left(last_words.found)
+        self._file.notes.clear()
+        self._left = last.judged(has_crashed, note)
+        is_wary = has_crashed or bool(self._left.suspects)
+        self.notes = self._file.notes if is_wary else None  # that this process is to take
         self._guilty = dict.fromkeys(self._left.guilty)
-        self.has_new_guilty = len(self._guilty) > len(last.guilty)
+        self._grammars = self._left.grammars
+        self.has_new_guilty = self._left.guilty != last.guilty or self._grammars != last.grammars
         core.suspect(self._left.suspects)
         self._trials = core.trials
         self._trial: Step | None = None
@@ -132,9 +151,10 @@ class Blame:
     def takes(self, req: TokenizedReq) -> bool:
         """Whether the request is guilty: it is to be ended, and is forgotten here."""
         name = (req.client, req.rid)
-        if name not in self._guilty:
+        if name in self._guilty:
+            del self._guilty[name]
+        elif req.grammar not in self._grammars:
             return False
-        del self._guilty[name]
         log.error("request %s is ended: a scheduler died when it ran only this", spelled(name))
         return True
 
@@ -143,13 +163,18 @@ class Blame:
         self._trial = None
         self._write(names)
 
-    def own_up(self, why: str) -> None:
-        """This process ends by its own doing."""
-        self._last_words.write(why)
+    def own_up(self, why: str, thread: int | None = None) -> None:
+        """This process ends by its own doing, or that of one of its threads."""
+        self._last_words.write(why if thread is None else f"{why}\n{named(thread)}")
+
+    def note_grammar(self, key: str) -> AbstractContextManager[None]:
+        """Lasts as long as this thread loads a grammar."""
+        return nullcontext() if self.notes is None else self.notes.of(packed(key))
 
     def clear(self) -> None:
         """A new epoch: none of the guilty will come."""
         self._guilty.clear()
+        self._grammars = []
 
     def end(self, step: Step) -> None:
         """The step is committed. If it was a trial's last, nobody is to blame for what comes now;
@@ -177,7 +202,8 @@ class Blame:
         suspects = [name for name in left.suspects if name in open_]
         killed = [name for name in left.killed if name in open_]
         is_trial, guilty = self._trial is not None or is_between, list(self._guilty)
-        self._file.write(Record(running, is_trial, suspects, guilty, killed, is_between))
+        grammars = self._grammars
+        self._file.write(Record(running, is_trial, suspects, guilty, killed, is_between, grammars))
         self._noted = None
 
 

@@ -46,7 +46,8 @@ class ComputeThread:
         self._clock = clock
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._news: list[tuple[asyncio.Future[Any], Any]] = []  # not passed on to the loop yet
-        threading.Thread(target=self._work, name="compute", daemon=True).start()
+        self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
+        self.thread.start()
 
     async def load(self, make: Callable[[], Executor]) -> Executor:
         """Make the executor in the thread that will run it."""

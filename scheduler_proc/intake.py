@@ -21,6 +21,7 @@ from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
+from scheduler_proc.notes import NotedGrammar, Notes, packed
 from scheduler_proc.resume import reading, reported_ids
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
@@ -43,7 +44,8 @@ class _Waiting:
 class GrammarIntake:
     """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
     core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
-    `made`. What `enter` or `fail` raises is a failure of `tasks`."""
+    `made`. What `enter` or `fail` raises is a failure of `tasks`. If there are `notes`, they tell
+    whose grammar is followed."""
 
     def __init__(
         self,
@@ -52,9 +54,10 @@ class GrammarIntake:
         fail: Callable[[TokenizedReq, ErrorInfo], None],
         recall: Callable[[str], None],
         tasks: TaskSet,
+        notes: Notes | None = None,
     ) -> None:
         self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
-        self._tasks = tasks
+        self._tasks, self._notes = tasks, notes
         self._recalled: dict[str, asyncio.Future[ErrorInfo | None]] = {}
         self._waiting: list[_Waiting] = []
         self._one_reads = asyncio.Lock()  # a slice of each would add up to a long one
@@ -166,7 +169,10 @@ class GrammarIntake:
 
     def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
         """The request's own grammar, before its output."""
-        grammar: Grammar = MeteredGrammar(compiled.start())
+        grammar = compiled.start()
+        if self._notes is not None:
+            grammar = NotedGrammar(grammar, self._notes, packed((req.client, req.rid)))
+        grammar = MeteredGrammar(grammar)
         if req.healed_ids:
             grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())
         return grammar

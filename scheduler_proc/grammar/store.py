@@ -10,6 +10,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,13 +47,16 @@ class GrammarStore:
         directory: Path,
         max_bytes: int = STORE_BYTES,
         loader: "Loader | None" = None,
+        noted: Callable[[str], AbstractContextManager[None]] | None = None,
     ) -> None:
-        """`make_shared` is called once, in the store's thread, before the first load."""
+        """`make_shared` is called once, in the store's thread, before the first load; `noted(key)`,
+        if given, lasts as long as one is loaded."""
         self._make_shared = make_shared
         self._shared: Shared | None = None
         self._directory = directory
         self._max_bytes = max_bytes
         self._loader = load_compiled if loader is None else loader
+        self._noted = noted or nullcontext
         self._kept: OrderedDict[str, CompiledGrammar] = OrderedDict()  # oldest use first
         self._loading: dict[str, asyncio.Future[CompiledGrammar]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
@@ -131,8 +135,9 @@ class GrammarStore:
             return free_grammar(before, self._prepared())
         path = self._directory / key
         try:
-            artefact = read_artefact(path)
-            return self._loader(artefact, self._prepared())
+            artefact, vocabulary = read_artefact(path), self._prepared()
+            with self._noted(key):
+                return self._loader(artefact, vocabulary)
         except GrammarError:
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -1,17 +1,28 @@
-"""A scheduler process that comes to harm at steps that compute certain tokens."""
+"""A scheduler process that comes to harm at steps that compute certain tokens, or at the constraint
+of a request that has one."""
 
 import ctypes
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
+import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.grammar.base import CompiledGrammar, Grammar
+from scheduler_proc.intake import GrammarIntake
 from srt.ring.actor import run_actor
+from srt.wire.messages import unpack_ids
+from srt.wire.ring_messages import TokenizedReq
 
 CRASHES, IS_KILLED, RUNS_FOR_EVER, WAITS_FOR_EVER, FAILS = range(40001, 40006)
+CONSTRAINT_CRASHES = 40006
 
 
 def _run_for_ever() -> None:
@@ -47,6 +58,31 @@ class FaultyExecutor:
         return self._executor.run(batch)
 
 
+class FaultyGrammar:
+    """Another grammar, but for its masks."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grammar, name)
+
+    def fill(self, row: np.ndarray) -> None:
+        ctypes.string_at(1)
+
+
+class FaultyIntake(GrammarIntake):
+    def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
+        if CONSTRAINT_CRASHES in unpack_ids(req.input_ids):
+            made: Any = SimpleNamespace(start=partial(_faulty, compiled))
+            compiled = made
+        return super()._started(req, compiled)
+
+
+def _faulty(compiled: CompiledGrammar) -> FaultyGrammar:
+    return FaultyGrammar(compiled.start())
+
+
 class FaultyScheduler(SchedulerActor):
     def _load(self) -> Executor:
         executor: Any = FaultyExecutor(super()._load())
@@ -54,4 +90,5 @@ class FaultyScheduler(SchedulerActor):
 
 
 if __name__ == "__main__":
+    scheduler_proc.actor.GrammarIntake = FaultyIntake  # type: ignore[attr-defined]
     run_actor(FaultyScheduler)
