@@ -26,8 +26,9 @@ def detach(parent: int, kept_fd: int, stderr_fd: int) -> None:
     if os.getppid() != parent:  # the parent died before that
         os._exit(1)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's, which drains
     os.dup2(stderr_fd, _STDERR_FD)
     os.closerange(_STDERR_FD + 1, kept_fd)
     os.closerange(kept_fd + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

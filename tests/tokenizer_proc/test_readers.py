@@ -158,6 +158,16 @@ async def test_a_child_that_was_killed_while_it_waited_is_replaced() -> None:
     assert await read(reader, text()) == [first]
 
 
+async def test_ctrl_c_ends_no_child() -> None:
+    """It goes to the whole process group; the launcher lets requests in flight end."""
+    reader = reader_of("x")
+    await reader.read(text())
+    child = reader._pid
+    os.kill(child, signal.SIGINT)
+    assert isinstance((await read(reader, text()))[0], ReadPrompt)
+    assert reader._pid == child
+
+
 async def test_a_machine_without_a_process_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def fork() -> int:
         raise BlockingIOError
