@@ -7,13 +7,13 @@ import zmq
 
 from detokenizer_proc.core import Detokenizer
 from detokenizer_proc.leases import Leases
+from detokenizer_proc.replies import Replies
 from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import LEASE_INTERVAL_S, MAX_EXPIRED_CLIENTS, send_now
 from srt.wire.messages import (
     BackMessage,
-    ControlResult,
     Expired,
     Goodbye,
     Hello,
@@ -32,7 +32,8 @@ class DetokenizerActor(Actor):
 
     async def start(self) -> None:
         vocab = load_vocab(resolve_model(self.args.model))
-        self._core = Detokenizer(vocab, self.epoch, self.incarnation)
+        self._core = Detokenizer(vocab, self.epoch, self.incarnations)
+        self._replies = Replies(self.args.dp)
         self._leases = Leases(time.monotonic())
         self._expired: dict[bytes, None] = {}  # in the order of their ends
         self._front = self.connect(zmq.PUSH, self.ring.credits)
@@ -43,14 +44,12 @@ class DetokenizerActor(Actor):
         self.background(self._watch_leases())
 
     def new_epoch(self) -> None:
-        self._core.reset(self.epoch, self.incarnation)
+        self._core.reset(self.epoch, self.incarnations)
+        self._replies.clear()
 
-    def scheduler_lost(self) -> None:
-        self._lose(self.incarnation)
-
-    def _lose(self, incarnation: int) -> None:
-        """Tell the front what was reported before this incarnation of the scheduler."""
-        if incarnation <= self._core.incarnation:
+    def scheduler_lost(self, incarnation: int) -> None:
+        """Tell the front what was reported before this incarnation of a scheduler."""
+        if not self._core.is_new(incarnation):
             return
         loss = self._core.scheduler_lost(incarnation)
         for credit in loss.credits:
@@ -72,12 +71,13 @@ class DetokenizerActor(Actor):
             send_now(self._clients, Welcome(self.epoch), to=client)
 
     def _on_scheduler(self, message: DetokenizerMessage) -> None:
-        self._lose(message.incarnation)  # it may speak before the ring's event of it comes
-        if message.incarnation != self._core.incarnation:
+        self.scheduler_lost(message.incarnation)  # it may speak before the ring's event comes
+        if not self._core.is_present(message.incarnation):
             return
         if isinstance(message, ControlReply):
-            result = ControlResult(message.rid, self.epoch, message.data, message.error)
-            self._deliver(message.client, result)
+            result = self._replies.add(message, self.epoch)
+            if result is not None:
+                self._deliver(message.client, result)
         elif isinstance(message, TokenBatch):
             self._on_batch(message)
 

@@ -1,20 +1,26 @@
-"""The detokenizer without its sockets: scheduler batches in; outputs, ended texts and credits out.
+"""The detokenizer without its sockets: schedulers' batches in; outputs, ended texts, credits out.
 
 Called by the detokenizer actor once per TokenBatch. A stop found here is final:
 text, ids, logprobs, counts and finish are those of the completing token, and what the scheduler
-still sends for the request only ends it. When the scheduler is lost, open requests wait for the
-next one's ReqStart. Invariant: each request that has started gets one Credit, at its ReqEnd or at
-the loss of the scheduler after its finish, and if its client is there, one finish.
+still sends for the request only ends it. When its scheduler is lost, an open request waits for
+another one's ReqStart. Invariant: each request that has started gets one Credit, at its ReqEnd or
+at the loss of its scheduler after its finish, and if its client is there, one finish.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from detokenizer_proc.request import Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
 from srt.wire.messages import Output, unpack_ids
-from srt.wire.ring_messages import Credit, Progress, PromptLogprobs, TextStopped, TokenBatch
+from srt.wire.ring_messages import (
+    Credit,
+    Progress,
+    TextStopped,
+    TokenBatch,
+    replica_of,
+)
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 
@@ -29,78 +35,91 @@ class DetokenizerStep(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What the front needs when the scheduler is lost: the credits of requests that had ended, and
-    what was reported of the others."""
+    """What the front needs when a scheduler is lost: the credits of its requests that had ended,
+    and what was reported of the others."""
 
     credits: list[Credit]
     progress: list[Progress]
 
 
 class Detokenizer:
-    """All requests between their ReqStart and their ReqEnd, by the scheduler's handle, and those
-    that wait for a scheduler."""
+    """All requests between their ReqStart and their ReqEnd, by replica and its scheduler's handle,
+    and those that wait for a scheduler."""
 
-    def __init__(self, vocab: Vocab, epoch: int, incarnation: int) -> None:
+    def __init__(self, vocab: Vocab, epoch: int, incarnations: Sequence[int]) -> None:
         self._visible = vocab.pieces(skip_special_tokens=True)
         self._all = vocab.pieces(skip_special_tokens=False)
         load_tables()  # otherwise all streams would wait for them later
-        self._requests: dict[int, Request] = {}
         self._waiting: dict[tuple[bytes, str], Request] = {}  # by client, rid
-        self.reset(epoch, incarnation)
+        self.reset(epoch, incarnations)
 
     @property
     def in_flight(self) -> int:
-        """Requests that the scheduler has not ended."""
-        return len(self._requests) + len(self._waiting)
+        """Requests that no scheduler has ended."""
+        return sum(map(len, self._requests)) + len(self._waiting)
 
-    def reset(self, epoch: int, incarnation: int) -> None:
+    def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: forget every request."""
-        self._epoch, self.incarnation = epoch, incarnation
-        self._requests.clear()
+        self._epoch, self._incarnations = epoch, list(incarnations)
+        self._requests: list[dict[int, Request]] = [{} for _ in incarnations]
         self._waiting.clear()
+
+    def is_new(self, incarnation: int) -> bool:
+        """Whether a scheduler with this incarnation shows that the one before it is lost."""
+        return incarnation > self._incarnations[self._replica(incarnation)]
+
+    def is_present(self, incarnation: int) -> bool:
+        """Whether its scheduler is not lost, and of this epoch."""
+        return incarnation == self._incarnations[self._replica(incarnation)]
+
+    def _replica(self, incarnation: int) -> int:
+        return replica_of(incarnation, len(self._incarnations))
 
     def drop_client(self, client: bytes) -> None:
         """A client is gone: no more outputs for its requests. The credits of those that a scheduler
         has still come; the front ends the others."""
-        for request in self._requests.values():
-            if request.client == client:
-                request.close()
+        for requests in self._requests:
+            for request in requests.values():
+                if request.client == client:
+                    request.close()
         for name in [name for name in self._waiting if name[0] == client]:
             del self._waiting[name]
 
     def scheduler_lost(self, incarnation: int) -> Loss:
-        """Schedulers before this incarnation report nothing any more."""
-        self.incarnation = incarnation
-        credits = []
-        for request in self._requests.values():
+        """The replica's schedulers before this incarnation report nothing any more."""
+        replica = self._replica(incarnation)
+        self._incarnations[replica] = incarnation
+        requests, self._requests[replica] = self._requests[replica], {}
+        loss = Loss([], [])
+        for request in requests.values():
             if request.is_open:
                 self._waiting[request.client, request.rid] = request
+                progress = Progress(request.client, request.rid, request.reported)
+                loss.progress.append(progress)
             else:
-                credits.append(Credit(request.client, request.rid, self._epoch))
-        self._requests.clear()
-        progress = [Progress(*name, request.reported) for name, request in self._waiting.items()]
-        return Loss(credits, progress)
+                loss.credits.append(Credit(request.client, request.rid, self._epoch))
+        return loss
 
     def step(self, batch: TokenBatch) -> DetokenizerStep:
         """Process one scheduler step. A batch of another incarnation is ignored."""
-        if batch.incarnation != self.incarnation:
+        if not self.is_present(batch.incarnation):
             return DetokenizerStep({}, [], [])
+        replica = self._replica(batch.incarnation)
+        requests = self._requests[replica]
         for start in batch.starts:
             pieces = self._visible if start.skip_special_tokens else self._all
             request = self._waiting.pop((start.client, start.rid), None)
-            self._requests[start.handle] = request or Request(start, pieces)
-        self._add_prompt_logprobs(batch.prompt_logprobs)
-        touched = self._add_tokens(batch)
+            requests[start.handle] = request = request or Request(start, pieces)
+            request.replica = replica
+        for chunk in batch.prompt_logprobs:
+            if found := requests.get(chunk.handle):
+                found.add_prompt_logprobs(chunk)
+        touched = self._add_tokens(batch, requests)
         stopped = self._stopped(touched, batch)
-        credits = self._end(batch, touched)
+        credits = self._end(batch, requests, touched)
         return DetokenizerStep(_outputs(touched), stopped, credits)
 
-    def _add_prompt_logprobs(self, chunks: list[PromptLogprobs]) -> None:
-        for chunk in chunks:
-            if request := self._requests.get(chunk.handle):
-                request.add_prompt_logprobs(chunk)
-
-    def _add_tokens(self, batch: TokenBatch) -> dict[int, Request]:
+    def _add_tokens(self, batch: TokenBatch, requests: dict[int, Request]) -> dict[int, Request]:
         """Give each request its tokens; returns the requests that took some.
 
         A request that a stop token ended has that token last, in the batch of its ReqEnd.
@@ -110,7 +129,7 @@ class Detokenizer:
         touched = {}
         for i, column in enumerate(_columns(batch)):
             handle = column.handle
-            request = self._requests.get(handle)
+            request = requests.get(handle)
             if request and request.takes_tokens and column.ids:
                 stop_id = stop_ids.get(handle) if i == last[handle] else None
                 request.add_tokens(column, stop_id)
@@ -126,11 +145,13 @@ class Detokenizer:
             if request.finish and handle not in ended
         ]
 
-    def _end(self, batch: TokenBatch, touched: dict[int, Request]) -> list[Credit]:
+    def _end(
+        self, batch: TokenBatch, requests: dict[int, Request], touched: dict[int, Request]
+    ) -> list[Credit]:
         """Close what the scheduler has ended; adds the requests that now have a finish to send."""
         credits = []
         for end in batch.ends:
-            request = self._requests.pop(end.handle, None)
+            request = requests.pop(end.handle, None)
             if request is None:
                 continue
             if request.is_open:

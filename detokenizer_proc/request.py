@@ -62,6 +62,7 @@ class Request:
         self._prompt_logprobs = 0  # where those that have come end
         self._jump_tokens = 0
         self._forward_passes = 0
+        self.replica = 0  # whose scheduler has it, or had it last
         self.is_open = True
         self.finish: Finish | None = None
 
@@ -157,8 +158,8 @@ class Request:
         return Output(
             self.rid,
             "".join(unsent.text),
-            ids=bytes(unsent.ids),
-            logprobs=bytes(unsent.logprobs),
+            bytes(unsent.ids),
+            bytes(unsent.logprobs),
             prompt_tokens=self._start.prompt_tokens,
             cached_tokens=self._start.cached_tokens,
             completion_tokens=self._text.num_tokens,
@@ -170,6 +171,7 @@ class Request:
             # Negative if the sampled text has been retokenised into fewer tokens.
             jump_tokens=max(0, self._jump_tokens),
             forward_passes=self._forward_passes,
+            replica=self.replica,
             detail=unsent.detail.packed() if unsent.detail else None,
             prompt_detail=unsent.prompt_detail.packed() if unsent.prompt_detail else None,
         )

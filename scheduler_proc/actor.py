@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +24,10 @@ import zmq
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.blame import GUILTY, Blame
+from scheduler_proc.cache_news import CacheNews
 from scheduler_proc.compute import ComputeThread, Launched
 from scheduler_proc.controls import Controls
+from scheduler_proc.cpus import take_share
 from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
@@ -50,17 +53,19 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_plain_tokenizer
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
-from srt.ring.places import send_now
+from srt.ring.places import Ring, send_now
 from srt.wire.errors import ErrorInfo
 from srt.wire.parcels import token_batches
 from srt.wire.ring_messages import (
     Abort,
+    CacheSnapshotReq,
     Control,
     ControlReply,
     GrammarLost,
     GrammarMade,
     SchedulerMessage,
     TokenizedReq,
+    scheduler_part,
 )
 
 log = logging.getLogger(__name__)
@@ -75,18 +80,36 @@ class SchedulerActor(Actor):
 
     name = "scheduler"
 
+    def __init__(
+        self, ring: Ring, epoch: int, incarnations: Sequence[int], arguments: Sequence[str]
+    ) -> None:
+        super().__init__(ring, epoch, incarnations, arguments)
+        self._replica = int(arguments[0])
+        self.name = scheduler_part(self._replica, self.args.dp)
+
+    @property
+    def incarnation(self) -> int:
+        """Its own; no message of another one is of use."""
+        return self.incarnations[self._replica]
+
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         started = time.monotonic()
+        self._threads = take_share(self._replica, self.args.dp, self.args.threads)
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
         self._executor = await self._compute.load(self._load)
         self._core_lock = threading.RLock()
         self._core = self._make_core(core_config(self.args, self._executor))
-        self._blame = self._compute.blame = Blame.of_ring(self.ring.directory, self._core)
+        has_had_losses = self.incarnation >= 2 * self.args.dp
+        self._blame = self._compute.blame = Blame(
+            self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
+        )
+        self._blame.listen()
         self._stats_log = StatsLog(self._core)
         self._pace = PaceMeter(self._core)
         self._costs = CostMeter()
+        self._cache_news = CacheNews(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._controls = Controls(self._core, self._stats, self._reply)
@@ -95,12 +118,17 @@ class SchedulerActor(Actor):
         )
         self._grammars.warm()
         self._intake = GrammarIntake(
-            self._grammars, self._enter, self._fail, self._recall, self.tasks, self._blame.notes
+            self._grammars,
+            self._enter,
+            self._fail,
+            self._recall,
+            self.tasks,
+            lambda: self._blame.notes,
         )
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._front = self.connect(zmq.PUSH, self.ring.credits)
-        self._inbox = self.bind(zmq.PULL, self.ring.scheduler)
+        self._inbox = self.bind(zmq.PULL, self.ring.scheduler(self._replica))
         self.receive(self._inbox, SchedulerMessage, self._on_message)
         if self.args.step_timeout > 0:
             probe, limit_s = LoopProbe(asyncio.get_running_loop()), self.args.step_timeout
@@ -124,21 +152,23 @@ class SchedulerActor(Actor):
         self._intake.clear()
         with self._core_lock:
             self._core.reset(self.incarnation)
-            self._blame.clear()
+            self._blame.move(self.incarnation)
             self._pace.reset()
+            self._cache_news.reset()
 
     def _make_core(self, config: SchedulerConfig) -> Scheduler:
-        """Recorded if a trace is asked for; after a restart the incarnation is appended to its
-        file, so that the trace of a crash survives it."""
-        path = self.args.record_trace
+        """Recorded if a trace is asked for, each replica in a file of its own; after a restart the
+        incarnation is appended to its name, so that the trace of a crash survives it."""
+        path, dp = self.args.record_trace, self.args.dp
         if not path:
             return Scheduler(config, self.incarnation)
-        path = f"{path}.{self.incarnation}" if self.incarnation > 1 else path
+        path = path if dp == 1 else f"{path}.{self._replica}"
+        path = f"{path}.{self.incarnation}" if self.incarnation >= 2 * dp else path
         return RecordedScheduler(config, self.incarnation, path)
 
     @property
     def has_progressed(self) -> bool:
-        return self._blame.has_new_guilty or self._core.counters.computed_prompt_tokens > 0
+        return self._blame.has_ended_guilty or self._core.counters.computed_prompt_tokens > 0
 
     @property
     def in_flight(self) -> int:
@@ -155,7 +185,7 @@ class SchedulerActor(Actor):
             quantization=args.quantization,
             exact=args.exact,
             activations=args.activations,
-            num_threads=args.threads or None,
+            num_threads=self._threads,
         )
         executor = make_executor(args.executor, resolve_model(args.model), options)
         if args.step_timeout > 0:  # cold files and pages must not count
@@ -174,6 +204,9 @@ class SchedulerActor(Actor):
                 self._intake.made(message)
             elif isinstance(message, TokenizedReq):
                 self._on_request(message)
+            elif isinstance(message, CacheSnapshotReq):
+                self._cache_news.ask()
+                self._tell_blocks()
             else:
                 for req in self._intake.take(message):  # it ends in the core, as all others do
                     self._enter(_without_grammar(req))
@@ -245,6 +278,14 @@ class SchedulerActor(Actor):
             for part in token_batches(batch):
                 self.send(self._detokenizer, part)
 
+    def _tell_blocks(self) -> None:
+        """Report what has come and gone in the tree."""
+        hashes = self._core.cache.hashes
+        if hashes is not None:
+            events = self._cache_news.tell(hashes.take())
+            if events is not None:
+                send_now(self._front, events)
+
     def _tell_pace(self, *, at_once: bool = False) -> None:
         """Report the pace to the front, and what steps cost to the core."""
         while self._clock.steps:
@@ -257,6 +298,8 @@ class SchedulerActor(Actor):
         pace = self._pace.report(time.monotonic(), at_once=at_once)
         if pace is not None:
             send_now(self._front, pace)
+            if self.args.dp > 1:
+                send_now(self._front, self._pace.load(pace))
 
     async def _keep_pace(self) -> None:
         """Report what comes and goes to the front even while a long step runs."""
@@ -277,6 +320,7 @@ class SchedulerActor(Actor):
             self._tell()
             succeeded = finished is None or await self._settle(finished)
             self._tell()
+            self._tell_blocks()
             self._tell_pace()
             if plan is not None and not succeeded:
                 await self._take_back(plan, running)
@@ -291,6 +335,7 @@ class SchedulerActor(Actor):
         self._tell_pace(at_once=not self._core.has_work)
         if not self._core.has_work:
             self._controls.flush_pending()
+        self._tell_blocks()  # a flush may come without a step
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
@@ -393,5 +438,6 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
         disable_radix_cache=args.disable_radix_cache,
+        block_model=args.model if args.dp > 1 else None,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )

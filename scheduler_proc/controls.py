@@ -77,7 +77,8 @@ class Controls:
     def _answer(
         self, control: Control, data: bytes = b"{}", error: ErrorInfo | None = None
     ) -> None:
-        self._reply(ControlReply(control.client, control.rid, control.incarnation, data, error))
+        number, asked = control.incarnation, control.asked
+        self._reply(ControlReply(control.client, control.rid, number, data, error, asked))
 
 
 def _key(control: Control) -> str:

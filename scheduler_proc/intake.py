@@ -21,8 +21,9 @@ from scheduler_proc.grammar.artefact import ArtefactError
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
-from scheduler_proc.notes import NotedGrammar, Notes, packed
+from scheduler_proc.notes import NotedGrammar
 from scheduler_proc.resume import reading, reported_ids
+from srt.ring.blame_file import Notes, packed
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
 from srt.wire.messages import unpack_ids
@@ -44,8 +45,8 @@ class _Waiting:
 class GrammarIntake:
     """Loads grammars from `store`. `enter(req, grammar, retokeniser)` puts a request into the
     core, `fail(req, error)` ends it, `recall(key)` asks the front for a grammar, which answers by
-    `made`. What `enter` or `fail` raises is a failure of `tasks`. If there are `notes`, they tell
-    whose grammar is followed."""
+    `made`. What `enter` or `fail` raises is a failure of `tasks`. If there are `notes`, when a
+    request comes, they tell whose grammar is followed."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class GrammarIntake:
         fail: Callable[[TokenizedReq, ErrorInfo], None],
         recall: Callable[[str], None],
         tasks: TaskSet,
-        notes: Notes | None = None,
+        notes: Callable[[], Notes | None] = lambda: None,
     ) -> None:
         self._store, self._enter, self._fail, self._recall = store, enter, fail, recall
         self._tasks, self._notes = tasks, notes
@@ -170,8 +171,9 @@ class GrammarIntake:
     def _started(self, req: TokenizedReq, compiled: CompiledGrammar) -> Grammar:
         """The request's own grammar, before its output."""
         grammar = compiled.start()
-        if self._notes is not None:
-            grammar = NotedGrammar(grammar, self._notes, packed((req.client, req.rid)))
+        notes = self._notes()
+        if notes is not None:
+            grammar = NotedGrammar(grammar, notes, packed((req.client, req.rid)))
         grammar = MeteredGrammar(grammar)
         if req.healed_ids:
             grammar = self._store.healed(grammar, unpack_ids(req.healed_ids).tolist())

@@ -11,7 +11,7 @@ import math
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step_cost import MEMORY_S, StepCost
 from srt.ring.recent_prompts import RecentPrompts
-from srt.wire.ring_messages import Pace, TokenizedReq
+from srt.wire.ring_messages import Pace, ReplicaLoad, TokenizedReq
 
 REPORT_INTERVAL_S = 0.1
 MAX_ERROR = 4.0  # what was expected is corrected by this many times at most
@@ -40,7 +40,7 @@ class PaceMeter:
 
     def reset(self) -> None:
         """A new incarnation: nothing has entered. What was measured still holds."""
-        self._entered = self._entered_tokens = 0
+        self._entered = self._entered_tokens = self._uncomputed = 0
         self._recent = RecentPrompts()
         self._own: dict[tuple[bytes, str], int] = {}
         self._reported_at = -math.inf
@@ -83,6 +83,21 @@ class PaceMeter:
         self._reported = (self._entered, len(self._core.waiting))
         return self._pace()
 
+    def load(self, pace: Pace) -> ReplicaLoad:
+        """What the router is to know when `pace` is reported."""
+        core = self._core
+        return ReplicaLoad(
+            core.incarnation,
+            received=self._entered,
+            running=len(core.running),
+            waiting=len(core.waiting),
+            uncomputed=self._uncomputed,
+            free=core.pool.free_size,
+            evictable=core.cache.evictable_size,
+            prompt_token_s=pace.prompt_token_s,
+            request_s=pace.request_s,
+        )
+
     def _totals(self) -> list[int]:
         return [getattr(self._core.counters, name) for name in _TOTALS]
 
@@ -95,7 +110,7 @@ class PaceMeter:
         error = (passed + TRUST_S) / (expected + TRUST_S)
         error = min(MAX_ERROR, max(1 / MAX_ERROR, error))
         done = sum(min(outputs, req.tokens.num_outputs) for req in core.running.values())
-        waiting_tokens = self._waiting_tokens() + sum(
+        waiting_tokens = self._uncomputed = self._waiting_tokens() + sum(
             req.held.prefill_left for req in core.running.values()
         )
         return Pace(

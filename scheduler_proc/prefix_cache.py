@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from scheduler_proc.block_hashes import BlockHashes
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor, Watchers
 
@@ -46,6 +47,7 @@ class PrefixCache(Protocol):
     protected_size: int
     evicted_total: int
     watchers: Watchers
+    hashes: BlockHashes | None
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
     def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
@@ -71,6 +73,7 @@ class NoCache:
         self.protected_size = 0
         self.evicted_total = 0
         self.watchers = Watchers()
+        self.hashes: BlockHashes | None = None
         self._root = TreeNode(0, None, NO_SLOTS, NO_SLOTS)
 
     def match_len(self, tokens: np.ndarray, salt: str = "") -> int:

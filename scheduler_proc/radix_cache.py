@@ -28,6 +28,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from scheduler_proc.block_hashes import BlockHashes
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.prefix_cache import NO_SLOTS, Inserted, Match
 from scheduler_proc.tree_node import TreeNode
@@ -37,12 +38,14 @@ USES_PER_LOOK = 1 << 20  # more than there are while a sixteenth of the queue ch
 
 
 class RadixCache:
-    """The radix tree. `evictable_size + protected_size` is the number of cached tokens."""
+    """The radix tree. `evictable_size + protected_size` is the number of cached tokens. If there
+    are `hashes`, they are kept of all its blocks."""
 
     enabled = True
 
-    def __init__(self, pool: TokenPool) -> None:
+    def __init__(self, pool: TokenPool, hashes: BlockHashes | None = None) -> None:
         self._pool = pool
+        self.hashes = hashes  # is told of every change
         self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
         self._salts: dict[int, str] = {}  # a root's uid -> its salt
         self._nowhere = TreeNode(0, None, NO_SLOTS, NO_SLOTS)  # where a match in an empty tree ends
@@ -146,6 +149,8 @@ class RadixCache:
             else:
                 node = self._root(salt) if node is self._nowhere else node
                 node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
+            if self.hashes is not None:
+                self.hashes.added(node, existing, salt)
         all_slots = np.concatenate((found.slots, slots[existing:]))
         return Inserted(node, existing, len(tokens), all_slots)
 
@@ -236,6 +241,8 @@ class RadixCache:
         node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
         upper.children[int(node.key[0])] = node
         self.watchers.split(node, upper)
+        if self.hashes is not None:
+            self.hashes.split(upper, node)
         return upper
 
     def _push_if_evictable(self, node: TreeNode) -> None:
@@ -260,6 +267,8 @@ class RadixCache:
         del parent.children[int(node.key[0])]
         node.parent = None
         self.watchers.removed(node)
+        if self.hashes is not None:
+            self.hashes.removed(node)
         if not parent.is_root:
             self._push_if_evictable(parent)
         elif not parent.children:

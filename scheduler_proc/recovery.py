@@ -12,7 +12,7 @@ from collections.abc import Generator
 from scheduler_proc.batch import StepResult
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.step import Step
-from scheduler_proc.trials import Name
+from srt.ring.blame_file import Name
 
 MAX_SPLITS = 32
 _REASON = "the model failed on this request's step"

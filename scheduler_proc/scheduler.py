@@ -38,7 +38,7 @@ from scheduler_proc.req import Pending, Req
 from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
-from scheduler_proc.trials import Name
+from srt.ring.blame_file import Name
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq

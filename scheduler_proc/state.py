@@ -8,6 +8,7 @@ import random
 from dataclasses import dataclass
 
 from scheduler_proc.admission import NewTokenRatio
+from scheduler_proc.block_hashes import BlockHashes
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.prefix_cache import NoCache, PrefixCache
@@ -23,7 +24,8 @@ from srt.wire.messages import Finish
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """Limits and policies. `chunked_prefill_size` is the token budget of one step, `step_target_s`
-    how long one may last while others decode (0: see `step_target`)."""
+    how long one may last while others decode (0: see `step_target`). If there is a `block_model`,
+    the tree's blocks are hashed with it, and their changes kept (`BlockHashes`)."""
 
     max_total_tokens: int
     context_len: int
@@ -35,6 +37,7 @@ class SchedulerConfig:
     max_wait_s: float = 30.0
     disable_radix_cache: bool = False
     random_seed: int = 0
+    block_model: str | None = None
 
 
 @dataclass(slots=True)
@@ -66,7 +69,10 @@ class SchedulerState:
         self.rng = random.Random(config.random_seed)
         self.pool = TokenPool(config.max_total_tokens)
         self.table = ReqToTokenPool(config.max_running_requests, config.context_len)
-        self.cache: PrefixCache = NoCache() if config.disable_radix_cache else RadixCache(self.pool)
+        hashes = None if config.block_model is None else BlockHashes(config.block_model)
+        self.cache: PrefixCache = (
+            NoCache() if config.disable_radix_cache else RadixCache(self.pool, hashes)
+        )
         self.waiting = WaitingQueue(config.schedule_policy, config.max_wait_s, self.rng, self.cache)
         self.running: dict[int, Req] = {}  # by handle, in order of admission
         self.memory = ReqMemory(self.pool, self.table, self.cache, self.running)

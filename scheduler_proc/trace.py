@@ -25,7 +25,7 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
-from scheduler_proc.trials import Name
+from srt.ring.blame_file import Name
 from srt.wire.errors import ErrorInfo
 from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq
 

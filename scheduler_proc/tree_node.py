@@ -7,10 +7,12 @@ class TreeNode:
     """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
 
     `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
+    `hashes` are those of the blocks that end on the edge, if anybody asks for them.
     """
 
     __slots__ = (
-        *("children", "end", "in_heap", "key", "last_access", "lock_ref", "parent", "slots", "uid"),
+        *("children", "end", "hashes", "in_heap", "key", "last_access"),
+        *("lock_ref", "parent", "slots", "uid"),
     )
 
     def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
@@ -20,6 +22,7 @@ class TreeNode:
         self.slots = slots
         self.end: int = len(key) + (0 if parent is None else parent.end)
         self.children: dict[int, TreeNode] = {}
+        self.hashes: list[bytes] = []
         self.lock_ref = 0
         self.last_access = 0
         self.in_heap = False  # has an entry in the eviction heap, perhaps a stale one

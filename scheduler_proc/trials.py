@@ -12,25 +12,28 @@ from msgspec.structs import replace
 
 from scheduler_proc.req import Req
 from scheduler_proc.step import Row
+from srt.ring.blame_file import Name
 
-Name = tuple[bytes, str]  # of a request: its client and its rid
+MAX_CLEARED = 1024  # that are remembered
 
 
 class Trials:
-    """The core has one. `suspects` are those that have not passed yet, whether they have come back
-    or not; the set is replaced, never changed, so any thread may read it."""
+    """The core has one. `suspects` are those that have not passed yet, `cleared` those that have, or
+    have ended, the latest last. Both are replaced, never changed, so any thread may read them."""
 
     def __init__(self) -> None:
         self.suspects: frozenset[Name] = frozenset()
+        self.cleared: list[Name] = []
         self._present: dict[int, Req] = {}  # by handle, in order of arrival
 
     def suspect(self, names: Iterable[Name]) -> None:
         """Try these requests when they come."""
         self.suspects |= frozenset(names)
+        self.cleared = [name for name in self.cleared if name not in self.suspects]
 
     def clear(self) -> None:
         """Forget all suspects: none of them will come."""
-        self.suspects = frozenset()
+        self.suspects, self.cleared = frozenset(), []
         self._present.clear()
 
     @property
@@ -58,3 +61,4 @@ class Trials:
         """A req has passed or ended."""
         if self._present.pop(req.handle, None) is not None:
             self.suspects -= {req.key}
+            self.cleared = [*self.cleared, req.key][-MAX_CLEARED:]

@@ -18,7 +18,6 @@ from srt.wire.errors import ConfigError
 
 _LATER = {
     "--tp": "tensor parallelism",
-    "--dp": "data parallelism",
     "--ring-tcp": "a ring over TCP",
 }
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
@@ -26,6 +25,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
 MAX_COMPILE_TIMEOUT_S = 12.0
 MAX_KEY_FILE_BYTES = 1024 * 1024
+MAX_REPLICAS = 64
 
 
 class ServerArgs(Struct, frozen=True):
@@ -57,6 +57,8 @@ class ServerArgs(Struct, frozen=True):
     activations: str = "auto"
     executor: str = "auto"
     threads: int = 0
+    dp: int = 1
+    router_policy: str = "cache-aware"
     schedule_policy: str = "lpm"
     schedule_max_wait: float = 30.0
     disable_radix_cache: bool = False
@@ -133,6 +135,7 @@ class ServerArgs(Struct, frozen=True):
         _require(self.drain_timeout >= 0, "drain_timeout", "must not be negative")
         _require(self.resume_timeout >= 0, "resume_timeout", "must not be negative")
         _require(self.step_timeout >= 0, "step_timeout", "must be 0 (no limit) or more")
+        _require(1 <= self.dp <= MAX_REPLICAS, "dp", f"must be between 1 and {MAX_REPLICAS}")
         _require(self.threads >= 0, "threads", "must be 0 (all cores) or more")
         _require(
             0 < self.grammar_compile_timeout <= MAX_COMPILE_TIMEOUT_S,
@@ -260,12 +263,15 @@ def _add_compute(group: Any) -> None:
     _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
     text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
     _option(group, "--activations", text, choices=["auto", "8", "16"])
-    _option(group, "--threads", "compute threads; 0: all cores")
+    _option(group, "--threads", "compute threads of each replica; 0: its share of all cores")
+    _option(group, "--dp", "replicas: schedulers with a copy of the model and a KV pool each")
 
 
 def _add_scheduling(group: Any) -> None:
     policies = ["lpm", "dfs-weight", "fcfs", "random"]
     _option(group, "--schedule-policy", "order of admission", choices=policies)
+    policies = ["cache-aware", "least-loaded", "round-robin", "random"]
+    _option(group, "--router-policy", "which replica gets a request", choices=policies)
     _option(group, "--schedule-max-wait", "seconds by which a later request may overtake")
     _option(group, "--disable-radix-cache", "reuse nothing between requests")
     _option(group, "--disable-overlap-schedule", "plan each step after the previous one (lag 0)")

@@ -3,6 +3,7 @@ read texts for it."""
 
 import asyncio
 import gc
+import logging
 import time
 
 import zmq
@@ -11,6 +12,7 @@ from srt.files.model_files import resolve_model
 from srt.files.tokenizer import load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
+from srt.ring.blame_file import forget_before, left_by
 from srt.ring.places import send_now
 from srt.wire.constraint import COMPILE_WAIT_FACTOR
 from srt.wire.errors import RequestError
@@ -24,6 +26,8 @@ from srt.wire.messages import (
     Tokenized,
 )
 from srt.wire.ring_messages import (
+    CacheEvents,
+    CacheSnapshotReq,
     ClientGone,
     CompileCounts,
     CompileReply,
@@ -32,15 +36,22 @@ from srt.wire.ring_messages import (
     FrontNews,
     GrammarLost,
     Pace,
+    ReplicaLoad,
     RingEvent,
     SchedulerLost,
     TextStopped,
+    replica_of,
 )
 from tokenizer_proc.chat_template import load_template
 from tokenizer_proc.front import Answer, Front, Word
 from tokenizer_proc.grammars import GrammarFinder
 from tokenizer_proc.parking import Parked
+from tokenizer_proc.placing import Placing
 from tokenizer_proc.readers import Reader
+from tokenizer_proc.routing.router import Router
+from tokenizer_proc.verdict import spelled
+
+log = logging.getLogger(__name__)
 
 COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
 # A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
@@ -61,13 +72,15 @@ class TokenizerActor(Actor):
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
         self._find = GrammarFinder(self.ring)
+        self._heard_ready: set[int] = set()
         limit_s = self.args.grammar_compile_timeout
         self._front = Front(
             load_tokenizer(files),
             load_template(vocab),
             vocab,
             epoch=self.epoch,
-            incarnation=self.incarnation,
+            incarnations=self.incarnations,
+            placing=self._placing(),
             max_requests=self.args.max_queued_requests,
             max_tokens=self.args.max_queued_tokens,
             max_total_tokens=self.args.max_total_tokens,
@@ -85,7 +98,8 @@ class TokenizerActor(Actor):
         self._readers = [Reader(self._front.read) for _ in range(NUM_READERS)]
         for reader in self._readers:
             self.background(self._read_texts(reader))
-        self._scheduler = self.connect(zmq.PUSH, self.ring.scheduler)
+        replicas = range(self.args.dp)
+        self._schedulers = [self.connect(zmq.PUSH, self.ring.scheduler(i)) for i in replicas]
         self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
         self._credits = self.bind(zmq.PULL, self.ring.credits)
         self._compiled = self.bind(zmq.PULL, self.ring.compiled)
@@ -99,15 +113,32 @@ class TokenizerActor(Actor):
         for reader in self._readers:
             reader.close()
 
-    def new_epoch(self) -> None:
-        self._front.reset(self.epoch, self.incarnation)
+    def _placing(self) -> Placing:
+        if self.args.dp == 1:
+            return Placing(self.args.model)
+        self._router = Router(self.args.dp, self.args.router_policy, self.args.random_seed)
+        return Placing(self.args.model, self._router)
 
-    def scheduler_lost(self) -> None:
-        for answer in self._front.dispatch.scheduler_lost(self.incarnation):
+    def new_epoch(self) -> None:
+        self._front.reset(self.epoch, self.incarnations)
+
+    def scheduler_lost(self, incarnation: int) -> None:
+        dispatch, directory = self._front.dispatch, self.ring.directory
+        if not dispatch.relay.is_news(incarnation):
+            return  # the detokenizer was faster
+        before = dispatch.relay.incarnations[replica_of(incarnation, self.args.dp)]
+        answers, guilty = dispatch.scheduler_lost(incarnation, left_by(directory, before))
+        for name in guilty:
+            log.error("request %s is ended: a scheduler died when it ran only this", spelled(name))
+        for answer in answers:
             self._answer(answer)
 
     def hear(self, event: RingEvent) -> None:
-        self._front.dispatch.hear(event.incarnation, event.parts["scheduler"] == "ready")
+        ready = event.ready_schedulers
+        for replica in set(ready) - self._heard_ready:
+            forget_before(self.ring.directory, event.incarnations[replica], self.args.dp)
+        self._heard_ready = set(ready)
+        self._front.dispatch.hear(event.incarnations, ready)
         self._send_on()
 
     def drain(self) -> None:
@@ -143,18 +174,28 @@ class TokenizerActor(Actor):
             case ClientGone():
                 self._front.dispatch.client_gone(message)
             case SchedulerLost():
-                for answer in self._front.dispatch.settle(message):
-                    self._answer(answer)
+                self.scheduler_lost(message.incarnation)
+                self._front.dispatch.settle(message)
+            case ReplicaLoad():
+                self._router.load(message)
+            case CacheEvents():
+                self._take_events(message)
             case GrammarLost():
                 question = self._front.grammar_lost(message, time.monotonic())
                 if question is not None:
                     send_now(self._compiler, question)
         self._send_on()
 
+    def _take_events(self, message: CacheEvents) -> None:
+        """Over a gap a snapshot of the replica's cache is asked for."""
+        if not self._router.events(message):
+            replica = replica_of(message.incarnation, self.args.dp)
+            self.send(self._schedulers[replica], CacheSnapshotReq(message.incarnation))
+
     def _send_on(self) -> None:
-        """Send what the front has for the scheduler."""
-        for message in self._front.dispatch.take():
-            self.send(self._scheduler, message)
+        """Send what the front has for the schedulers."""
+        for replica, message in self._front.dispatch.take():
+            self.send(self._schedulers[replica], message)
 
     async def _read_texts(self, reader: Reader) -> None:
         """One of the tasks that have texts read, one piece at a time."""

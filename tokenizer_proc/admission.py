@@ -15,17 +15,19 @@ from srt.wire.sampling import sub_seed
 
 
 class Admission(NamedTuple):
-    """What the client gets, and what the scheduler gets: one request per sample or score."""
+    """What the client gets, and what the scheduler gets: one request per sample or score. All go to
+    one replica, to that which the client has chosen, if it has."""
 
     admitted: Admitted
     parts: list[TokenizedReq]
+    replica: int | None = None
 
     def until(self, deadline_s: float) -> "Admission":
         """The same, with this deadline; 0 is none."""
         if not deadline_s:
             return self
         parts = [replace(part, deadline_s=deadline_s) for part in self.parts]
-        return Admission(self.admitted, parts)
+        return self._replace(parts=parts)
 
 
 def samples_of(req: TokenizedReq) -> list[TokenizedReq]:
@@ -53,7 +55,8 @@ def without(admission: Admission, aborted: Sequence[int]) -> Admission:
     if not aborted:
         return admission
     parts = [part for i, part in enumerate(admission.parts) if i not in aborted]
-    return Admission(replace(admission.admitted, aborted=list(aborted)), parts)
+    admitted = replace(admission.admitted, aborted=list(aborted))
+    return admission._replace(admitted=admitted, parts=parts)
 
 
 def prompt_tokens(part: TokenizedReq) -> int:

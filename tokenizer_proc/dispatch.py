@@ -1,9 +1,12 @@
-"""Everything between the front's decisions and the scheduler: the places of requests in flight, how
-long a new one would wait, and the relay. The front owns one; the actor sends what `take` returns.
+"""Everything between the front's decisions and the schedulers: the places of requests in flight,
+how long a new one would wait, and the relay. The front owns one; the actor sends what `take`
+returns.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 
+from srt.ring.blame_file import Left, Name
 from srt.wire.errors import UNAVAILABLE, ErrorInfo
 from srt.wire.messages import Refused
 from srt.wire.ring_messages import (
@@ -12,51 +15,49 @@ from srt.wire.ring_messages import (
     Credit,
     Pace,
     SchedulerLost,
-    SchedulerMessage,
     TextStopped,
+    replica_of,
 )
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.places import Places
-from tokenizer_proc.queue_wait import QueueWait
-from tokenizer_proc.relay import Name, Relay
+from tokenizer_proc.queue_wait import QueueWaits
+from tokenizer_proc.relay import Addressed, Kept, Relay
 
-MAX_CONTROLS = 256  # that are remembered, to be refused if the scheduler is lost
+MAX_CONTROLS = 256  # that are remembered, to be refused if a scheduler is lost
 _LOST = ErrorInfo(UNAVAILABLE, "the scheduler was lost", retryable=True)
 
 Refusal = tuple[bytes, Refused]  # with the client that gets it
 
 
 class Dispatch:
-    """Messages of other epochs, or of other incarnations of the scheduler, change nothing."""
+    """Messages of other epochs, or of other incarnations of the schedulers, change nothing."""
 
-    def __init__(self, epoch: int, places: Places, wait: QueueWait, relay: Relay) -> None:
+    def __init__(self, epoch: int, places: Places, waits: QueueWaits, relay: Relay) -> None:
         self.epoch = epoch
-        self.places, self.wait, self.relay = places, wait, relay
+        self.places, self.waits, self.relay = places, waits, relay
         self._controls: OrderedDict[Name, None] = OrderedDict()
 
-    def reset(self, epoch: int, incarnation: int) -> None:
+    def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: everything that was in flight has failed."""
         self.epoch = epoch
         self.places.clear()
-        self.wait.reset()
-        self.relay.reset(incarnation)
+        self.waits.reset()
+        self.relay.reset(incarnations)
         self._controls.clear()
 
-    def take(self) -> list[SchedulerMessage]:
-        """What is to be sent to the scheduler now."""
+    def take(self) -> list[Addressed]:
+        """What is to be sent to the schedulers now, with the replica of each."""
         return self.relay.take()
 
-    # ---- for the scheduler ---------------------------------------------------------------------
+    # ---- for the schedulers --------------------------------------------------------------------
 
     def hand_on(self, admission: Admission, now: float) -> None:
-        """Send a request to the scheduler; later ones wait for it."""
-        self.wait.enter(admission.parts)
-        self.relay.send(admission.parts, now)
-        self._free_ended()
+        """Send a request to a scheduler; later ones wait for it."""
+        self._gone_on(self.relay.send(admission, now))
 
     def control(self, control: Control) -> None:
-        """Send an operation to the scheduler."""
-        self.relay.tell(control)
+        """Send an operation to the schedulers."""
+        self.relay.control(control)
         self._controls[control.client, control.rid] = None
         if len(self._controls) > MAX_CONTROLS:
             self._controls.popitem(last=False)
@@ -70,9 +71,11 @@ class Dispatch:
             self.relay.credit((credit.client, credit.rid))
 
     def pace(self, pace: Pace) -> None:
-        """Take the scheduler's current pace."""
-        if pace.incarnation == self.relay.incarnation:
-            self.wait.update(pace)
+        """Take a scheduler's current pace."""
+        incarnations = self.relay.incarnations
+        replica = replica_of(pace.incarnation, len(incarnations))
+        if pace.incarnation == incarnations[replica]:
+            self.waits.update(replica, pace)
 
     def text_stopped(self, message: TextStopped) -> None:
         """The detokenizer has found the end of a request: the scheduler is to end it too."""
@@ -85,32 +88,32 @@ class Dispatch:
             self.relay.drop_client(message.client)
             self._free_ended()
 
-    def scheduler_lost(self, incarnation: int) -> list[Refusal]:
-        """The scheduler before `incarnation` is lost. Requests wait for the next one; all else that
-        it was asked for is refused."""
-        if not self.relay.lose(incarnation):
-            return []
+    def scheduler_lost(self, incarnation: int, left: Left) -> tuple[list[Refusal], list[Name]]:
+        """The replica's scheduler before this one is lost, and has `left` this. Requests go on at
+        others, or wait for the next one; all else that schedulers were asked for is refused. Also
+        returns the requests that are to blame."""
+        guilty = self.relay.lose(incarnation, left)
+        self.waits.lose(replica_of(incarnation, len(self.relay.incarnations)))
+        self.waits.open = self.relay.open
         controls, self._controls = self._controls, OrderedDict()
-        return [(client, Refused(rid, self.epoch, _LOST)) for client, rid in controls]
+        return [(client, Refused(rid, self.epoch, _LOST)) for client, rid in controls], guilty
 
-    def settle(self, message: SchedulerLost) -> list[Refusal]:
+    def settle(self, message: SchedulerLost) -> None:
         """Take what the detokenizer says of a lost scheduler."""
-        refusals = self.scheduler_lost(message.incarnation)
-        self._resumed(self.relay.settle(message))
-        return refusals
+        self._gone_on(self.relay.settle(message))
 
-    def hear(self, incarnation: int, is_ready: bool) -> None:
-        """Take what the ring says of its scheduler."""
-        self._resumed(self.relay.hear(incarnation, is_ready))
+    def hear(self, incarnations: Sequence[int], ready: Sequence[int]) -> None:
+        """Take what the ring says of its schedulers."""
+        self._gone_on(self.relay.hear(incarnations, ready))
 
-    def _resumed(self, is_open: bool) -> None:
-        """Requests have gone to a scheduler that had none."""
-        if is_open:
-            self.wait.reset()
-            self.wait.enter(self.relay.requests)
-            self._free_ended()
+    def _gone_on(self, requests: Iterable[Kept]) -> None:
+        """These have gone to schedulers."""
+        self.waits.open = self.relay.open
+        for kept in requests:
+            self.waits.enter(kept.replica, kept.req)
+        self._free_ended()
 
     def _free_ended(self) -> None:
-        """Free the places of requests that have ended without the scheduler."""
+        """Free the places of requests that have ended without a scheduler."""
         for client, rid in self.relay.take_ended():
             self.places.free(client, [rid])

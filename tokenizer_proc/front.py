@@ -9,7 +9,7 @@ score is as many requests as it has continuations, and a request for n samples i
 admitted together or not at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -52,8 +52,9 @@ from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.grammars import KnownGrammars, compile_error
 from tokenizer_proc.parking import Parked, Parking, Recall
 from tokenizer_proc.places import Places
+from tokenizer_proc.placing import Placing
 from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.queue_wait import QueueWait
+from tokenizer_proc.queue_wait import QueueWaits
 from tokenizer_proc.reading import (
     ReadCaptures,
     Reading,
@@ -92,7 +93,8 @@ class Front:
         vocab: Vocab,
         *,
         epoch: int,
-        incarnation: int,
+        incarnations: Sequence[int],
+        placing: Placing,
         max_requests: int,
         max_tokens: int,
         max_total_tokens: int,
@@ -114,8 +116,9 @@ class Front:
         self._epoch = epoch
         self._draining = False
         self._places = Places(max_requests, max_tokens)
-        self._wait, self._relay = QueueWait(max_queue_wait_s), Relay(incarnation, random_seed)
-        self.dispatch = Dispatch(epoch, self._places, self._wait, self._relay)
+        self._waits = QueueWaits(max_queue_wait_s, len(incarnations))
+        self._relay = Relay(incarnations, placing, random_seed)
+        self.dispatch = Dispatch(epoch, self._places, self._waits, self._relay)
         self._turns = Turns()
         self._parking = Parking(max_compile_wait_s, max_silence_s)
         self._find, self._known = find, KnownGrammars()
@@ -253,7 +256,7 @@ class Front:
         counts = {
             "num_tokenizing_reqs": len(self._turns),
             "num_grammar_queue_reqs": len(self._parking),
-            "expected_queue_wait_seconds": self._wait.expected_s(
+            "expected_queue_wait_seconds": self._waits.expected_s(
                 self._turns.before((b"", "")), self.in_flight
             ),
             **self._compile_counts,
@@ -280,9 +283,10 @@ class Front:
     def grammar_lost(self, message: GrammarLost, now: float) -> CompileReq | None:
         """A grammar is missing at the scheduler: what to ask the compiler, unless it is asked
         already, or the constraint is not known any more."""
-        if message.incarnation != self._relay.incarnation:
+        if message.incarnation not in self._relay.incarnations:
             return None
-        constraint, recall = self._known.get(message.key), Recall(message.key)
+        constraint = self._known.get(message.key)
+        recall = Recall(message.key, message.incarnation)
         if constraint is None:
             error = ErrorInfo(UNAVAILABLE, "the compiled grammar was removed", retryable=True)
             self._refuse_parked(recall, error)
@@ -329,7 +333,7 @@ class Front:
             error = None
             if key != party.key:  # by a compiler with other code
                 error = ErrorInfo(UNAVAILABLE, "the compiled grammar was replaced", retryable=True)
-            self._relay.tell(GrammarMade(party.key, 0, error))
+            self._relay.made(GrammarMade(party.key, party.incarnation, error))
             return []
         admission = self._hand_on(self._with_grammar(party, constraint, key), now)
         return [(admission.parts[0].client, admission)]
@@ -337,12 +341,12 @@ class Front:
     def _with_grammar(self, admission: Admission, constraint: Constraint, key: str) -> Admission:
         self._known.add(key, constraint)
         parts = [replace(part, grammar=key) for part in admission.parts]
-        return Admission(admission.admitted, parts)
+        return admission._replace(parts=parts)
 
     def _refuse_parked(self, party: Admission | Recall, error: ErrorInfo) -> list[Answer]:
         """Refuse a parked request."""
         if isinstance(party, Recall):
-            self._relay.tell(GrammarMade(party.key, 0, error))
+            self._relay.made(GrammarMade(party.key, party.incarnation, error))
             return []
         client = party.parts[0].client
         self._places.free(client, [part.rid for part in party.parts])
@@ -354,10 +358,10 @@ class Front:
         """Refuse every later request; those in flight go on."""
         self._draining = True
 
-    def reset(self, epoch: int, incarnation: int) -> None:
+    def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: everything that was in flight has failed."""
         self._epoch = epoch
-        self.dispatch.reset(epoch, incarnation)
+        self.dispatch.reset(epoch, incarnations)
         self._parking.clear()
         self._turns.clear()
 
@@ -392,7 +396,7 @@ class Front:
 
     def _check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
         if not (isinstance(req, GenerateReq) and req.joined):
-            self._wait.check(unread, in_flight)
+            self._waits.check(unread, in_flight)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:

@@ -25,9 +25,10 @@ class Parked(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """The scheduler waits for the grammar `key`, which it found missing."""
+    """The scheduler of this incarnation waits for the grammar `key`, which it found missing."""
 
     key: str
+    incarnation: int
     parts: tuple[TokenizedReq, ...] = ()
 
 
@@ -98,10 +99,10 @@ class Parking:
         samples aborted; else None."""
         waiter, number = self._samples.pop((client, rid))
         assert isinstance(waiter.party, Admission)
-        admitted, parts = waiter.party
-        admission = Admission(
-            replace(admitted, aborted=[*admitted.aborted, number]),
-            [part for part in parts if part.rid != rid],
+        admitted, parts, _ = waiter.party
+        admission = waiter.party._replace(
+            admitted=replace(admitted, aborted=[*admitted.aborted, number]),
+            parts=[part for part in parts if part.rid != rid],
         )
         waiter.party = admission
         if not admission.parts:

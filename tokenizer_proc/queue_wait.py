@@ -1,11 +1,11 @@
 """How long a request that arrives now would wait for its first token, and the bound on that.
 
-The front counts what it hands to the scheduler; the scheduler reports how much of it has left its
-queue, and how fast it works. Only what is before a request counts, so that one with nothing before
+The front counts what it hands to each scheduler; that reports how much of it has left its queue,
+and how fast it works. Only what is before a request counts, so that one with nothing before
 it is never refused, however large it is. Before the scheduler reports, no wait is expected.
 """
 
-from collections.abc import Sequence
+import math
 
 from srt.ring.recent_prompts import RecentPrompts
 from srt.wire.errors import OVERLOADED, RequestError
@@ -16,22 +16,17 @@ SLACK = 1.25  # a wait may become this many times the expected one: machines slo
 
 
 class QueueWait:
-    """The expected wait after all that was handed on. `limit_s` 0 means no limit."""
+    """The expected wait after all that was handed to one scheduler."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a new epoch: nothing waits."""
+    def __init__(self) -> None:
         self._entered = self._entered_tokens = 0
         self._recent = RecentPrompts()
         self._pace = _AT_REST
 
-    def enter(self, parts: Sequence[TokenizedReq]) -> None:
-        """Count requests that go to the scheduler."""
-        self._entered += len(parts)
-        self._entered_tokens += sum(map(self._recent.own_len, parts))
+    def enter(self, part: TokenizedReq) -> None:
+        """Count a request that goes to the scheduler."""
+        self._entered += 1
+        self._entered_tokens += self._recent.own_len(part)
 
     def update(self, pace: Pace) -> None:
         """Take the scheduler's latest report."""
@@ -54,6 +49,39 @@ class QueueWait:
         if without_place > 0:
             expected_s += without_place * pace.request_s + pace.running_s
         return expected_s
+
+
+class QueueWaits:
+    """Those of all `replicas`. `limit_s` 0 means no limit. A new request will have the shortest of
+    the waits at the `open` ones, those that have a scheduler."""
+
+    def __init__(self, limit_s: float, replicas: int) -> None:
+        self._limit_s = limit_s
+        self._replicas = replicas
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new epoch: nothing waits."""
+        self.open: list[int] = []
+        self._waits = [QueueWait() for _ in range(self._replicas)]
+
+    def lose(self, replica: int) -> None:
+        """Its scheduler is lost: nothing waits there."""
+        self._waits[replica] = QueueWait()
+
+    def enter(self, replica: int, part: TokenizedReq) -> None:
+        """Count a request that goes to this replica's scheduler."""
+        self._waits[replica].enter(part)
+
+    def update(self, replica: int, pace: Pace) -> None:
+        """Take its scheduler's latest report."""
+        self._waits[replica].update(pace)
+
+    def expected_s(self, unread: int = 0, in_flight: int | None = None) -> float:
+        """As a `QueueWait`'s, the `unread` shared out."""
+        waits = [self._waits[replica] for replica in self.open]
+        unread = math.ceil(unread / max(1, len(waits)))
+        return min((wait.expected_s(unread, in_flight) for wait in waits), default=0.0)
 
     def check(self, unread: int = 0, in_flight: int | None = None) -> None:
         """Raise RequestError if a request that arrives now would wait for too long."""

@@ -1,18 +1,21 @@
-"""The requests that the scheduler has, kept until their credits: if it is lost, the next one gets
-them again, with what has been reported of them.
+"""The requests that the schedulers have, kept until their credits: if a scheduler is lost, others
+get its requests, or the next one does, with what has been reported of them.
 
-The front owns one. Nothing is sent while no scheduler is ready, nor before the detokenizer has said
-what the lost one has reported: what it receives of that one later it drops. Invariant: a request
-leaves by its credit or with its client, and each incarnation gets it at most once.
+The front owns one. The router places each request, its samples and the parts of a score together.
+Nothing is sent to a replica that has no ready scheduler, nor is a request sent again before the
+detokenizer has said what the lost one has reported: what it receives of that one later it drops.
+Invariant: a request leaves by its credit or with its client, and is at one replica at most, where
+each incarnation gets it at most once.
 """
 
 import random
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from srt.ring.blame_file import Left, Name
 from srt.wire.ring_messages import (
     Abort,
     Control,
@@ -21,53 +24,97 @@ from srt.wire.ring_messages import (
     SchedulerLost,
     SchedulerMessage,
     TokenizedReq,
+    replica_of,
 )
+from tokenizer_proc.admission import Admission
+from tokenizer_proc.placing import Placing
+from tokenizer_proc.verdict import verdict_on
 
 MAX_GONE_CLIENTS = 4096
+NOWHERE = -1  # the replica of a request that no scheduler has had
 
-Name = tuple[bytes, str]  # client, rid
+Addressed = tuple[int, SchedulerMessage]  # with the replica
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A request, when it came, and whether the present scheduler has it."""
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A request, when it came, who is placed with it and where that is, and what is known of it.
+    `was_killed`: a scheduler was killed, perhaps from outside, in its trial."""
 
     req: TokenizedReq
     arrival_s: float
+    group: int
+    replica: int = NOWHERE
     is_sent: bool = False
-    reported: Reported | None = None
+    reported: Reported = field(default_factory=Reported)
     is_aborted: bool = False
+    is_suspect: bool = False
+    was_killed: bool = False
+    is_guilty: bool = False
+
+    @property
+    def name(self) -> Name:
+        return self.req.client, self.req.rid
 
 
-class Relay:
-    """What goes to the scheduler of `incarnation`. `random_seed` fixes the seeds of requests that
-    have none (-1: it does not)."""
+@dataclass(slots=True)
+class _Line:
+    """A replica: its present incarnation, that of the last loss of which the detokenizer has told,
+    and whether its scheduler is ready."""
 
-    def __init__(self, incarnation: int, random_seed: int = -1) -> None:
-        self._random = random.Random(random_seed if random_seed >= 0 else None)
-        self._has_scheduler = False
-        self.reset(incarnation)
+    incarnation: int
+    settled: int
+    is_ready: bool = False
 
-    def reset(self, incarnation: int) -> None:
-        """A new epoch: forget everything."""
-        self.incarnation = self._settled = incarnation
-        self._kept: dict[Name, _Kept] = {}  # in order of arrival
-        self._gone: OrderedDict[bytes, None] = OrderedDict()
-        self._outbox: list[SchedulerMessage] = []
-        self._told: list[Control | GrammarMade] = []  # and not sent yet
-        self._ended: list[Name] = []
+    @property
+    def is_settled(self) -> bool:
+        return self.settled >= self.incarnation
 
     @property
     def is_open(self) -> bool:
-        """Whether messages go to the scheduler at once."""
-        return self._has_scheduler and self._settled >= self.incarnation
+        return self.is_ready and self.is_settled
+
+
+class Relay:
+    """What goes to the schedulers, which have these `incarnations`. `random_seed` fixes the seeds
+    of requests that have none (-1: it does not)."""
+
+    def __init__(
+        self, incarnations: Sequence[int], placing: Placing, random_seed: int = -1
+    ) -> None:
+        self._random = random.Random(random_seed if random_seed >= 0 else None)
+        self._placing = placing
+        self._next_group = 0
+        self.reset(incarnations)
+
+    def reset(self, incarnations: Sequence[int]) -> None:
+        """A new epoch: forget everything."""
+        self._lines = [_Line(number, number) for number in incarnations]
+        self._kept: dict[Name, Kept] = {}  # in order of arrival
+        self._groups: Counter[int] = Counter()  # how many of each are kept
+        self._gone: OrderedDict[bytes, None] = OrderedDict()
+        self._outbox: list[Addressed] = []
+        self._controls: list[Control] = []  # that no scheduler has got
+        self._ended: list[Name] = []
+        self._guilty_grammars: set[str] = set()
+        self._placing.clear()
 
     @property
-    def requests(self) -> list[TokenizedReq]:
-        """All that are kept."""
-        return [kept.req for kept in self._kept.values()]
+    def incarnations(self) -> list[int]:
+        """The present ones, by replica."""
+        return [line.incarnation for line in self._lines]
 
-    def take(self) -> list[SchedulerMessage]:
+    @property
+    def open(self) -> list[int]:
+        """The replicas to which messages go at once."""
+        return [replica for replica, line in enumerate(self._lines) if line.is_open]
+
+    @property
+    def requests(self) -> Iterable[Kept]:
+        """All that are kept, in order of arrival."""
+        return self._kept.values()
+
+    def take(self) -> list[Addressed]:
         """What is to be sent now."""
         outbox, self._outbox = self._outbox, []
         return outbox
@@ -77,107 +124,191 @@ class Relay:
         ended, self._ended = self._ended, []
         return ended
 
-    # ---- for the scheduler ---------------------------------------------------------------------
+    # ---- for the schedulers --------------------------------------------------------------------
 
-    def send(self, parts: Sequence[TokenizedReq], now: float) -> None:
-        """Send new requests, each with a seed, as soon as there is a scheduler."""
-        for part in parts:
-            name = part.client, part.rid
+    def send(self, admission: Admission, now: float) -> list[Kept]:
+        """Send new requests, each with a seed, together to one replica, as soon as there is a
+        scheduler; returns those that have gone."""
+        self._next_group += 1
+        kept = []
+        for part in admission.parts:
             if part.client in self._gone:
-                self._ended.append(name)
+                self._ended.append((part.client, part.rid))
                 continue
             if part.sampling.seed is None:
                 sampling = replace(part.sampling, seed=self._random.getrandbits(63))
                 part = replace(part, sampling=sampling)
-            self._kept[name] = kept = _Kept(part, now)
-            if self.is_open:
-                self._send(kept)
+            one = Kept(part, now, self._next_group)
+            one.is_guilty = part.grammar in self._guilty_grammars
+            self._kept[one.name] = one
+            kept.append(one)
+        self._groups[self._next_group] = len(kept)
+        if admission.replica is not None:
+            self._placing.wish(self._next_group, admission.replica)
+        return kept if self._place(kept) else []
 
-    def tell(self, message: Control | GrammarMade) -> None:
-        """Send to the scheduler. What is not of a request is forgotten if that is lost."""
-        self._told.append(message)
-        if self.is_open:
-            self._tell()
+    def control(self, control: Control) -> None:
+        """Ask every scheduler that there is, or the first one that comes."""
+        self._controls.append(control)
+        self._ask()
+
+    def made(self, message: GrammarMade) -> None:
+        """Answer a scheduler, if it is still there."""
+        replica = self._replica(message.incarnation)
+        if self._lines[replica].incarnation == message.incarnation:
+            self._outbox.append((replica, message))
 
     def abort(self, client: bytes, rid: str) -> None:
-        """Have the scheduler end a request, or the next one if it has not got it."""
+        """Have its scheduler end a request, or the next one if none has got it."""
         kept = self._kept.get((client, rid))
         if kept is not None:
             kept.is_aborted = True
             if kept.is_sent:
-                self._outbox.append(Abort(client, rid, self.incarnation))
+                incarnation = self._lines[kept.replica].incarnation
+                self._outbox.append((kept.replica, Abort(client, rid, incarnation)))
 
     def drop_client(self, client: bytes) -> None:
         """A client has gone: end its requests, and those that still come."""
         self._gone[client] = None
         if len(self._gone) > MAX_GONE_CLIENTS:
             self._gone.popitem(last=False)
-        for name in [name for name in self._kept if name[0] == client]:
-            if self._kept[name].is_sent:
-                self.abort(*name)
+        for kept in [kept for name, kept in self._kept.items() if name[0] == client]:
+            if kept.is_sent:
+                self.abort(*kept.name)
             else:
-                del self._kept[name]
-                self._ended.append(name)
+                self._forget(kept)
+                self._ended.append(kept.name)
 
     def credit(self, name: Name) -> None:
         """A request has ended."""
-        self._kept.pop(name, None)
+        kept = self._kept.get(name)
+        if kept is not None:
+            self._forget(kept)
 
     # ---- what becomes of schedulers ------------------------------------------------------------
 
-    def lose(self, incarnation: int) -> bool:
-        """The scheduler is lost if it is not the one of `incarnation`; whether that was news."""
-        is_news = incarnation > self.incarnation
-        if is_news:
-            self.incarnation, self._has_scheduler = incarnation, False
-            self._outbox.clear()
-            self._told.clear()
-            for kept in self._kept.values():
-                kept.is_sent = False
-        return is_news
+    def is_news(self, incarnation: int) -> bool:
+        """Whether a scheduler with this incarnation shows that the one before it is lost."""
+        return incarnation > self._lines[self._replica(incarnation)].incarnation
 
-    def settle(self, message: SchedulerLost) -> bool:
-        """Take what lost schedulers have reported; whether requests go on now."""
+    def lose(self, incarnation: int, left: Left) -> list[Name]:
+        """The replica's scheduler before this one is lost, and has `left` this: its requests wait.
+        Returns those that are found guilty of it."""
+        replica = self._replica(incarnation)
+        line = self._lines[replica]
+        line.incarnation, line.is_ready = incarnation, False
+        self._outbox = [(to, message) for to, message in self._outbox if to != replica]
+        self._controls.clear()
+        lost = [kept for kept in self._kept.values() if kept.replica == replica]
+        for kept in lost:
+            kept.is_sent = False
+            self._placing.ended(kept.group)
+        self._placing.lost(replica)
+        verdict = verdict_on(left, {kept.name for kept in lost if kept.was_killed})
+        self._guilty_grammars |= verdict.grammars
+        for kept in lost:
+            kept.is_suspect = kept.name in verdict.suspects or (
+                kept.is_suspect and kept.name not in left.record.cleared
+            )
+            kept.was_killed |= kept.name in verdict.killed
+        guilty = [
+            kept
+            for kept in self._kept.values()
+            if kept.name in verdict.guilty or kept.req.grammar in verdict.grammars
+        ]
+        for kept in guilty:
+            kept.is_guilty, kept.is_suspect = True, False
+        return [kept.name for kept in guilty]
+
+    def settle(self, message: SchedulerLost) -> list[Kept]:
+        """Take what a lost scheduler has reported; returns the requests that now go on."""
         for progress in message.progress:
             kept = self._kept.get((progress.client, progress.rid))
             if kept is not None:
                 kept.reported = progress.reported
         if not message.more:
-            self._settled = max(self._settled, message.incarnation)
+            line = self._lines[self._replica(message.incarnation)]
+            line.settled = max(line.settled, message.incarnation)
         return self._resume()
 
-    def hear(self, incarnation: int, is_ready: bool) -> bool:
-        """What the ring says of its scheduler; whether requests go on now."""
-        if incarnation < self.incarnation or is_ready == self._has_scheduler:
-            return False
-        self._has_scheduler = is_ready
-        return self._resume()
-
-    def _resume(self) -> bool:
-        """Send what the new scheduler has not got, but not that of clients that have gone."""
-        if not self.is_open:
-            return False
-        for name, kept in [*self._kept.items()]:
-            if kept.is_sent:
+    def hear(self, incarnations: Sequence[int], ready: Sequence[int]) -> list[Kept]:
+        """What the ring says of its schedulers; returns the requests that now go on."""
+        is_news = False
+        for replica, line in enumerate(self._lines):
+            is_ready = replica in ready
+            if incarnations[replica] < line.incarnation or is_ready == line.is_ready:
                 continue
-            if name[0] in self._gone:
-                del self._kept[name]
-                self._ended.append(name)
+            line.is_ready = is_ready
+            if is_ready:
+                is_news = True
+                self._outbox += self._placing.started(replica, line.incarnation)
+        return self._resume() if is_news else []
+
+    def _resume(self) -> list[Kept]:
+        """Send what no scheduler has got, but not that of clients that have gone."""
+        if not self.open:
+            return []
+        groups: dict[int, list[Kept]] = {}
+        for kept in [*self._kept.values()]:
+            is_due = kept.replica == NOWHERE or self._lines[kept.replica].is_settled
+            if kept.is_sent or not is_due:
+                continue
+            if kept.req.client in self._gone:
+                self._forget(kept)
+                self._ended.append(kept.name)
             else:
-                self._send(kept)
-        self._tell()
+                groups.setdefault(kept.group, []).append(kept)
+        for group in groups.values():
+            self._place(group)
+        self._ask()
+        return [kept for group in groups.values() for kept in group]
+
+    def _ask(self) -> None:
+        asked = self.open
+        if asked:
+            controls, self._controls = self._controls, []
+            for control in controls:
+                for number, replica in enumerate(asked):
+                    # The front's own numbers count once.
+                    counts = control.counts if number == 0 else {}
+                    incarnation = self._lines[replica].incarnation
+                    one = replace(control, incarnation=incarnation, counts=counts, asked=len(asked))
+                    self._outbox.append((replica, one))
+
+    def _place(self, group: list[Kept]) -> bool:
+        """Send requests that belong together to one replica; whether there is one."""
+        among = self.open
+        if not (among and group):
+            return False
+        replica = self._placing.place(group[0].group, [kept.req for kept in group], among)
+        for kept in group:
+            self._send(kept, replica)
         return True
 
-    def _tell(self) -> None:
-        told, self._told = self._told, []
-        self._outbox += [replace(message, incarnation=self.incarnation) for message in told]
+    def _send(self, kept: Kept, replica: int) -> None:
+        kept.replica, kept.is_sent = replica, True
+        reported = replace(
+            kept.reported,
+            aborted=kept.is_aborted,
+            is_suspect=kept.is_suspect,
+            is_guilty=kept.is_guilty,
+        )
+        has_news = reported != Reported()
+        incarnation = self._lines[replica].incarnation
+        req = replace(
+            kept.req,
+            incarnation=incarnation,
+            arrival_s=kept.arrival_s,
+            reported=reported if has_news else None,
+        )
+        self._outbox.append((replica, req))
 
-    def _send(self, kept: _Kept) -> None:
-        kept.is_sent = True
-        req = replace(kept.req, incarnation=self.incarnation, arrival_s=kept.arrival_s)
-        reported = kept.reported
-        if kept.is_aborted:
-            reported = replace(reported or Reported(), aborted=True)
-        if reported is not None:
-            req = replace(req, reported=reported)
-        self._outbox.append(req)
+    def _forget(self, kept: Kept) -> None:
+        del self._kept[kept.name]
+        self._groups[kept.group] -= 1
+        if self._groups[kept.group] == 0:
+            del self._groups[kept.group]
+            self._placing.forget(kept.group)
+
+    def _replica(self, incarnation: int) -> int:
+        return replica_of(incarnation, len(self._lines))

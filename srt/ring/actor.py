@@ -50,13 +50,14 @@ class Actor:
     niceness = 0
 
     def __init__(
-        self, ring: Ring, epoch: int, incarnation: int, arguments: Sequence[str] = ()
+        self, ring: Ring, epoch: int, incarnations: Sequence[int], arguments: Sequence[str] = ()
     ) -> None:
-        """`arguments` are those that the supervisor gives to this part only."""
+        """`incarnations` are the schedulers'; `arguments` are those that the supervisor gives to
+        this part only."""
         self.ring = ring
         self.arguments = arguments
         self.epoch = epoch
-        self.incarnation = incarnation  # of the scheduler
+        self.incarnations = list(incarnations)
         self.args: ServerArgs = ring.read_args()
         self.context = RingContext()
         self.info: dict[str, Any] = {}
@@ -78,12 +79,12 @@ class Actor:
         """Release what `start` took, within a second or two."""
 
     def new_epoch(self) -> None:
-        """The tokenizer or the detokenizer was lost: forget every request. The scheduler has a new
-        incarnation too, whether it was lost or not."""
+        """The tokenizer or the detokenizer was lost: forget every request. The schedulers have new
+        incarnations too, whether they were lost or not."""
         raise NotImplementedError
 
-    def scheduler_lost(self) -> None:
-        """Only the scheduler was lost: the next one has a new incarnation."""
+    def scheduler_lost(self, incarnation: int) -> None:
+        """Only a scheduler was lost: the replica's next one has this incarnation."""
 
     def hear(self, event: RingEvent) -> None:
         """The ring's state, after everything else that the event means."""
@@ -177,14 +178,17 @@ class Actor:
         self._stopping.set()
 
     def _on_event(self, event: RingEvent, ctl: RingSocket) -> None:
-        lost = event.incarnation > self.incarnation
-        self.incarnation = max(event.incarnation, self.incarnation)
+        pairs = zip(event.incarnations, self.incarnations, strict=True)
+        lost = [new for new, known in pairs if new > known]
+        if lost:  # the events come in order
+            self.incarnations = event.incarnations
         if event.epoch > self.epoch:
             self.epoch = event.epoch
             self.new_epoch()
             self._send_beat(ctl)
-        elif lost:
-            self.scheduler_lost()
+        else:
+            for incarnation in lost:
+                self.scheduler_lost(incarnation)
         if event.draining:
             self.drain()
         self.hear(event)
@@ -212,17 +216,18 @@ class Actor:
 
 
 def run_actor(actor: type[Actor]) -> None:
-    """Run a child process from its command line (ring directory, epoch, incarnation, death pipe) to
-    its end."""
-    directory, (epoch, incarnation, death_fd) = sys.argv[1], map(int, sys.argv[2:5])
-    _die_with_parent(directory, death_fd)
+    """Run a child process from its command line (ring directory, epoch, the schedulers'
+    incarnations with commas between them, death pipe, and the part's own arguments) to its end."""
+    directory, epoch, incarnations, death_fd, *arguments = sys.argv[1:]
+    _die_with_parent(directory, int(death_fd))
     ring = Ring(Path(directory))
-    set_up_logging(actor.name, ring.read_args().log_level)
+    part = actor(ring, int(epoch), [*map(int, incarnations.split(","))], arguments)
+    set_up_logging(part.name, part.args.log_level)
     faulthandler.enable()
     os.nice(actor.niceness)
 
     async def live() -> None:
-        await actor(ring, epoch, incarnation, sys.argv[5:]).run()
+        await part.run()
 
     status = 0
     try:

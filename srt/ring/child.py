@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import socket
@@ -27,6 +28,7 @@ class Child:
     """The part's present process, or its last. `state` is "starting", "ready" or "dead"."""
 
     part: str
+    replica: int | None = None  # of a scheduler
     process: subprocess.Popen[bytes] | None = None
     state: str = "starting"
     started_at: float = 0.0
@@ -40,12 +42,20 @@ class Child:
     exited: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(
-        self, directory: Path, numbers: tuple[int, int, int], listener: socket | None
+        self,
+        directory: Path,
+        epoch: int,
+        incarnations: Sequence[int],
+        death_fd: int,
+        listener: socket | None,
     ) -> subprocess.Popen[bytes]:
-        """Start a process in the ring of `directory`; `numbers` are the epoch, the incarnation and
-        the file descriptor whose end is the launcher's. `listener` is the gateway's."""
-        command = [sys.executable, "-m", MODULES[self.part], str(directory), *map(str, numbers)]
-        fds = [numbers[2]]
+        """Start a process in the ring of `directory`; the end of the file descriptor `death_fd` is
+        the launcher's. `listener` is the gateway's."""
+        command = [sys.executable, "-m", MODULES[self.part.partition(".")[0]], str(directory)]
+        command += [str(epoch), ",".join(map(str, incarnations)), str(death_fd)]
+        fds = [death_fd]
+        if self.replica is not None:
+            command.append(str(self.replica))
         if listener is not None:
             fds.append(listener.fileno())
             command.append(str(listener.fileno()))

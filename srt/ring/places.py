@@ -28,8 +28,6 @@ MAX_EXPIRED_CLIENTS = 4096  # remembered, so that one that was only asleep learn
 
 MAX_DIRECTORY_CHARS = 90  # a Unix socket's path has at most 107, including its name
 
-# Parts that every request needs.
-RING_PARTS = ("tokenizer", "scheduler", "detokenizer")
 _ARGS_FILE = "args.json"
 
 
@@ -61,10 +59,9 @@ class Ring(NamedTuple):
         """PULL of the supervisor, for its children."""
         return self.address("ctl")
 
-    @property
-    def scheduler(self) -> str:
-        """PULL of the scheduler."""
-        return self.address("scheduler")
+    def scheduler(self, replica: int) -> str:
+        """PULL of a scheduler."""
+        return self.address(f"scheduler.{replica}")
 
     @property
     def detokenizer(self) -> str:

@@ -2,11 +2,11 @@
 
 The launcher runs it. When the tokenizer or the detokenizer dies, every request in flight is lost:
 the supervisor raises the epoch and publishes it at once, so that each client fails its own requests
-and each surviving part forgets them, without any help from the broken ring. When the scheduler
-dies, only its incarnation is raised: the requests go on at the next one, unless there is none
-within --resume-timeout, which ends the epoch. The gateway is a client, not a part: its death costs
-only its own connections. The compiler's costs nothing: what waits for it is asked again. The
-launcher's "ready" waits for both, the ring's for neither.
+and each surviving part forgets them, without any help from the broken ring. When a scheduler
+dies, only its incarnation is raised: the requests go on at another or at the next one, unless there
+is none within --resume-timeout, which ends the epoch. The gateway is a client, not a part: its
+death costs only its own connections. The compiler's costs nothing: what waits for it is asked
+again. The launcher's "ready" waits for both, the ring's for neither.
 """
 
 import asyncio
@@ -30,7 +30,6 @@ from srt.ring.losses import Losses
 from srt.ring.places import (
     EVENT_INTERVAL_S,
     HEARTBEAT_INTERVAL_S,
-    RING_PARTS,
     Ring,
     bind,
     create_ring,
@@ -38,14 +37,19 @@ from srt.ring.places import (
 )
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
-from srt.wire.ring_messages import Heartbeat, RingEvent
+from srt.wire.ring_messages import (
+    RING_PARTS,
+    Heartbeat,
+    RingEvent,
+    next_incarnation,
+    scheduler_part,
+)
 
 log = logging.getLogger(__name__)
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
 MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
-SCHEDULER = "scheduler"
 COMPILER = "compiler"  # always restarted once it has served: constraints are users' input
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
@@ -62,13 +66,16 @@ class Supervisor:
         self.ring: Ring = create_ring(args.ring_dir)
         self.ring.write_args(args)
         self._epoch = 1
-        self._incarnation = 1
+        self._incarnations = [args.dp + replica for replica in range(args.dp)]
         self._draining = False
         self._reason = ""
         self._failure: str | None = None
         self._closing = False
-        parts = [*RING_PARTS, COMPILER] + ([] if args.no_http else ["gateway"])
-        self._children = {part: Child(part) for part in parts}
+        replicas = range(args.dp)
+        self._schedulers = [Child(scheduler_part(i, args.dp), i) for i in replicas]
+        others = [*RING_PARTS, COMPILER] + ([] if args.no_http else ["gateway"])
+        children = [*self._schedulers, *map(Child, others)]
+        self._children = {child.part: child for child in children}
         self._death_pipe = os.pipe()
         self._changed = asyncio.Event()
         self._has_scheduler = asyncio.Event()  # one that is ready
@@ -81,8 +88,10 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether every part of the ring serves this epoch, or requests wait for the scheduler."""
-        return all(self._serves(self._children[part]) for part in RING_PARTS)
+        """Whether every part of the ring, and a scheduler, serves this epoch, or requests wait for
+        a scheduler."""
+        is_up = all(self._state(self._children[part]) == "ready" for part in RING_PARTS)
+        return is_up and any(map(self._serves, self._schedulers))
 
     @property
     def all_ready(self) -> bool:
@@ -95,8 +104,10 @@ class Supervisor:
         return None if self._listener is None else url_of(self._listener)
 
     def facts(self, part: str) -> dict[str, Any]:
-        """What a part reported of itself when it became ready."""
-        return self._children[part].info
+        """What a part, or the first scheduler that did so, reported of itself when it became
+        ready."""
+        children = self._schedulers if part == "scheduler" else [self._children[part]]
+        return next((child.info for child in children if child.info), {})
 
     async def run(self, on_ready: Any = None) -> int:
         """Bring the server up, keep it up until a signal, bring it down."""
@@ -129,9 +140,10 @@ class Supervisor:
     # ---- children ------------------------------------------------------------------------------
 
     def _start(self, child: Child) -> None:
-        numbers = (self._epoch, self._incarnation, self._death_pipe[0])
         listener = self._listener if child.part == "gateway" else None
-        process = child.start(self.ring.directory, numbers, listener)
+        process = child.start(
+            self.ring.directory, self._epoch, self._incarnations, self._death_pipe[0], listener
+        )
         pidfd = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(pidfd, self._on_exit, child, process, pidfd)
         self._changed.set()
@@ -146,11 +158,12 @@ class Supervisor:
             return
         self._reason = f"{child.part} died ({described(status)})"
         self._losses.add(child.part, status, was_silent=child.is_silent)
-        if child.part in RING_PARTS:
-            self._incarnation += 1
-            self._epoch += child.part != SCHEDULER
+        if child.replica is not None:
+            self._renew(child.replica)
+        elif child.part in RING_PARTS:
+            self._end_epoch()
         self._changed.set()
-        if self._stop.is_set() and child.part != SCHEDULER:  # while draining
+        if self._stop.is_set() and child.replica is None:  # while draining
             if child.part != COMPILER:  # the requests that it held are lost: no need to wait
                 self._forced.set()
             return
@@ -159,10 +172,22 @@ class Supervisor:
             return
         log.warning("%s; restarting it", self._reason)
         self._tasks.start(self._restart(child))
-        if child.part == SCHEDULER and self._has_scheduler.is_set():
+        has_other = any(scheduler.state == "ready" for scheduler in self._schedulers)
+        if self._has_scheduler.is_set() and not has_other:
             self._has_scheduler.clear()
             self._losses.pause()
             self._tasks.start(self._give_up())
+
+    def _renew(self, replica: int) -> None:
+        """A replica's next scheduler, or this one in the next epoch, has a new incarnation."""
+        self._incarnations = self._incarnations.copy()
+        self._incarnations[replica] = next_incarnation(self._incarnations, replica)
+
+    def _end_epoch(self) -> None:
+        """Everything in flight has failed."""
+        self._epoch += 1
+        for replica in range(len(self._incarnations)):
+            self._renew(replica)
 
     async def _give_up(self) -> None:
         """End what waits for a scheduler if none is ready in time, and again what comes then."""
@@ -173,8 +198,7 @@ class Supervisor:
                     await self._has_scheduler.wait()
                     return
             except TimeoutError:
-                self._incarnation += 1
-                self._epoch += 1
+                self._end_epoch()
                 self._reason = self._reason.removesuffix(why) + why
                 self._changed.set()
 
@@ -187,7 +211,7 @@ class Supervisor:
             return
         doublings = min(child.restarts, MAX_RESTARTS) - 1
         await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**doublings))
-        if not self._stop.is_set() or (child.part == SCHEDULER and not self._closing):
+        if not self._stop.is_set() or (child.replica is not None and not self._closing):
             self._start(child)
 
     def _fail(self, why: str) -> None:
@@ -210,7 +234,7 @@ class Supervisor:
             child.made_progress |= beat.has_progressed
             if child.state == "starting":
                 child.state, child.has_served = "ready", True
-                if child.part == SCHEDULER:
+                if child.replica is not None:
                     self._has_scheduler.set()
                     self._losses.go_on()
             if self._event() != before:  # most beats report nothing new
@@ -271,7 +295,7 @@ class Supervisor:
             parts,
             self._reason,
             dropped,
-            self._incarnation,
+            self._incarnations,
             self._losses.counts,
             self._losses.pause_s,
         )
@@ -279,12 +303,13 @@ class Supervisor:
     def _state(self, child: Child) -> str:
         """A part that has not heard of the epoch yet would drop what is sent to it."""
         is_behind = child.beat is not None and child.beat.epoch != self._epoch
-        return "starting" if child.part in RING_PARTS and is_behind else child.state
+        is_of_ring = child.part in RING_PARTS or child.replica is not None
+        return "starting" if is_of_ring and is_behind else child.state
 
-    def _serves(self, child: Child) -> bool:
-        if child.part == SCHEDULER and self._args.queue_while_restarting and child.has_served:
+    def _serves(self, scheduler: Child) -> bool:
+        if self._args.queue_while_restarting and scheduler.has_served:
             return True
-        return self._state(child) == "ready"
+        return self._state(scheduler) == "ready"
 
     async def _wait_until_ready(self, on_ready: Any) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -247,8 +247,8 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     `ids` replace the last `dropped` ids sent before: text never changes, but a jump may divide it
     into other tokens. `completion_tokens`, `jump_tokens` (those of them that a grammar forced) and
     `forward_passes` (that sampled a token) are totals so far. `prompt_logprobs` come with the first
-    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `more`: this Output
-    was too long for one message, and the next one continues it.
+    Output. `detail` belongs to `ids`, `prompt_detail` to `prompt_logprob_ids`. `replica` has the
+    request. `more`: this Output was too long for one message, and the next one continues it.
     """
 
     rid: str
@@ -267,6 +267,7 @@ class Output(Struct, frozen=True, array_like=True, omit_defaults=True):
     forward_passes: int = 0
     detail: LogprobDetail | None = None
     prompt_detail: LogprobDetail | None = None
+    replica: int = 0
     more: bool = False
 
 

@@ -1,17 +1,39 @@
 """Messages among the parts of a ring, and from its supervisor to everyone; see `messages`.
 
 What a scheduler receives and sends carries an `incarnation`: the supervisor gives each start of a
-scheduler, and each epoch, a number that is never used again. Messages of another one are dropped.
+scheduler, and each scheduler in a new epoch, a number that is never used again. Messages of another
+one are dropped. A ring of N replicas has N schedulers; `replica_of` tells whose number it is.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
+
+# The names of a ring's parts. Every request needs those of RING_PARTS and one scheduler.
+RING_PARTS = ("tokenizer", "detokenizer")
+
+
+def scheduler_part(replica: int, replicas: int) -> str:
+    """The name of one of the schedulers."""
+    return "scheduler" if replicas == 1 else f"scheduler.{replica}"
+
+
+def replica_of(incarnation: int, replicas: int) -> int:
+    """Which of the schedulers has this incarnation."""
+    return incarnation % replicas
+
+
+def next_incarnation(incarnations: Sequence[int], replica: int) -> int:
+    """The first number above all replicas' `incarnations` that is this replica's."""
+    above, replicas = max(incarnations) + 1, len(incarnations)
+    return above + (replica - above) % replicas
+
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
 
@@ -19,12 +41,15 @@ from srt.wire.sampling import SamplingParams, Scoring
 class Reported(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What schedulers that are lost have reported of a request: its output `ids` (packed), whether
     the last of them was `forced` by a grammar, and the log-probabilities of its prompt before
-    position `prompt_logprobs`. The next one continues from there, or ends it if it is `aborted`."""
+    position `prompt_logprobs`. The next one continues from there, or ends it if it is `aborted`, or
+    `is_guilty` of a loss. One that `is_suspect` it tries alone."""
 
     ids: bytes = b""
     forced: bool = False
     prompt_logprobs: int = 0
     aborted: bool = False
+    is_suspect: bool = False
+    is_guilty: bool = False
 
 
 class TokenizedReq(RingMessage, frozen=True):
@@ -73,8 +98,8 @@ class Abort(RingMessage, frozen=True):
 
 
 class Control(RingMessage, frozen=True):
-    """A ControlReq on its way, with the client that asked. The front's `counts` are added to the
-    scheduler's statistics."""
+    """A ControlReq on its way, with the client that asked, to each of `asked` schedulers. The
+    front's `counts` are added to the scheduler's statistics."""
 
     client: bytes
     rid: str
@@ -82,6 +107,7 @@ class Control(RingMessage, frozen=True):
     op: str
     timeout_s: float = 0.0
     counts: dict[str, float] = {}
+    asked: int = 1
 
 
 class GrammarLost(RingMessage, frozen=True):
@@ -99,7 +125,14 @@ class GrammarMade(RingMessage, frozen=True):
     error: ErrorInfo | None = None
 
 
-SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade
+class CacheSnapshotReq(RingMessage, frozen=True):
+    """Asks for all blocks that the scheduler's cache has, as one CacheEvents: from then on the
+    front follows its changes."""
+
+    incarnation: int
+
+
+SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade | CacheSnapshotReq
 
 
 # ---- front <-> compiler ----------------------------------------------------------------------
@@ -210,13 +243,14 @@ class TokenBatch(RingMessage, frozen=True):
 
 
 class ControlReply(RingMessage, frozen=True):
-    """The answer to a Control; `data` is JSON."""
+    """The answer to a Control, of one of the `asked` schedulers; `data` is JSON."""
 
     client: bytes
     rid: str
     incarnation: int
     data: bytes = b"{}"
     error: ErrorInfo | None = None
+    asked: int = 1
 
 
 DetokenizerMessage = TokenBatch | ControlReply
@@ -257,9 +291,9 @@ class Progress(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class SchedulerLost(RingMessage, frozen=True):
-    """The detokenizer takes nothing any more of schedulers before `incarnation`; what they have
-    reported of its open requests. `more`: the next message continues this one. It follows the
-    credits of all requests that have ended."""
+    """The detokenizer takes nothing any more of the replica's schedulers before `incarnation`; what
+    they have reported of its open requests. `more`: the next message continues this one. It follows
+    the credits of all requests that have ended."""
 
     incarnation: int
     progress: list[Progress] = []
@@ -285,7 +319,47 @@ class Pace(RingMessage, frozen=True):
     running_s: float = 0.0
 
 
-FrontNews = Credit | TextStopped | ClientGone | SchedulerLost | GrammarLost | Pace
+class ReplicaLoad(RingMessage, frozen=True):
+    """What a scheduler has to do, for the router.
+
+    It has `received` requests of this incarnation, of which `running` run and `waiting` wait;
+    `uncomputed` tokens of their prompts are not computed. Its pool has `free` and `evictable`
+    slots. A prompt token costs `prompt_token_s`, a request `request_s` beyond its prompt (0: not
+    known).
+    """
+
+    incarnation: int
+    received: int
+    running: int = 0
+    waiting: int = 0
+    uncomputed: int = 0
+    free: int = 0
+    evictable: int = 0
+    prompt_token_s: float = 0.0
+    request_s: float = 0.0
+
+
+class CacheEvents(RingMessage, frozen=True):
+    """The blocks, by their hashes, that a scheduler's cache has `added` and `removed` since the
+    message before, whose `seq` is one less; or all that it has, if it `is_snapshot`."""
+
+    incarnation: int
+    seq: int
+    added: list[bytes] = []
+    removed: list[bytes] = []
+    is_snapshot: bool = False
+
+
+FrontNews = (
+    Credit
+    | TextStopped
+    | ClientGone
+    | SchedulerLost
+    | GrammarLost
+    | Pace
+    | ReplicaLoad
+    | CacheEvents
+)
 
 
 # ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
@@ -295,10 +369,11 @@ class RingEvent(RingMessage, frozen=True):
     """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
 
     A new `epoch` means that everything in flight has failed: the tokenizer or the detokenizer was
-    lost. When only the scheduler is lost, `incarnation` grows alone, and requests go on once
-    the next one is ready.
+    lost. When only a scheduler is lost, its place in `incarnations`, one for each replica, grows
+    alone, and its requests go on at another one, or once the next one is ready.
     `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
-    are ready: without the gateway or the compiler the ring serves all but their requests.
+    and a scheduler are ready: without the gateway or the compiler the ring serves all but their
+    requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
     requests had no scheduler.
@@ -310,16 +385,27 @@ class RingEvent(RingMessage, frozen=True):
     parts: dict[str, str]
     reason: str = ""
     dropped: int = 0
-    incarnation: int = 0
+    incarnations: list[int] = field(default_factory=lambda: [0])
     losses: list[tuple[str, str, int]] = []
     pause_s: float = 0.0
 
     @property
+    def incarnation(self) -> int:
+        """The latest: it grows whenever a scheduler is lost."""
+        return max(self.incarnations)
+
+    @property
+    def ready_schedulers(self) -> list[int]:
+        """The replicas that are ready."""
+        replicas = len(self.incarnations)
+        states = [self.parts.get(scheduler_part(i, replicas)) for i in range(replicas)]
+        return [i for i, state in enumerate(states) if state == "ready"]
+
+    @property
     def only_lacks_scheduler(self) -> bool:
-        """Whether the ring will take requests as soon as the scheduler has been restarted."""
-        parts = {"tokenizer", "detokenizer"}
-        is_up = all(self.parts.get(part) == "ready" for part in parts)
-        return is_up and self.parts.get("scheduler") != "ready" and not self.draining
+        """Whether the ring will take requests as soon as a scheduler has been restarted."""
+        is_up = all(self.parts.get(part) == "ready" for part in RING_PARTS)
+        return is_up and not self.ready_schedulers and not self.draining
 
 
 # ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------

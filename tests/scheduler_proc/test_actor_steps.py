@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from scheduler_proc.last_words import LastWords
 
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
@@ -15,7 +16,6 @@ from scheduler_proc.blame import Blame
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.controls import Controls
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.last_words import LastWords
 from scheduler_proc.pace import PaceMeter
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scheduler_proc.last_words import LastWords
 
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import MAX_NAMES, SLOT_BYTES, Blame, BlameFile, Record
-from scheduler_proc.last_words import LastWords
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Row, Step

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scheduler_proc.last_words import LastWords
 
 from scheduler_proc.blame import Blame, BlameFile, Record
-from scheduler_proc.last_words import LastWords
 from scheduler_proc.notes import SLOT_BYTES, named, packed
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig

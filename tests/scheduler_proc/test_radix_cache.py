@@ -5,11 +5,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from scheduler_proc.block_hashes import Block, BlockHashes, all_hashes
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.prefix_cache import Inserted, NoCache
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
+from srt.block_hash import hashes_of, seed_of
 from tests.scheduler_proc.test_memory import taken
 
 TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
@@ -26,7 +28,9 @@ class TreeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.pool = TokenPool(60)
-        self.cache = RadixCache(self.pool)
+        self.hashes = BlockHashes("model", block=3)
+        self.published: dict[bytes, Block | None] = {}  # as a reader of the journal has them
+        self.cache = RadixCache(self.pool, self.hashes)
         self.model: dict[tuple[str, tuple[int, ...]], int] = {}
         self.locked: list[tuple[TreeNode, str, list[int]]] = []
         self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
@@ -146,6 +150,33 @@ class TreeMachine(RuleBasedStateMachine):
             covered = sum(min(n.end, expected) - n.start for n in cursor.path())
             assert covered == expected
 
+    @rule()
+    def read_journal(self) -> None:
+        """What has come and gone since the last time."""
+        added, removed = self.hashes.take()
+        for name in removed:
+            del self.published[name]
+        for block in added:
+            assert block.hash not in self.published
+            assert block.parent is None or block.parent in self.published
+            self.published[block.hash] = block
+
+    @rule()
+    def all_blocks_are_known(self) -> None:
+        """Hashed by brute force from the tokens of each prefix."""
+        self.read_journal()
+        expected: dict[bytes, tuple[bytes | None, list[int], str]] = {}
+        for salt, tokens in self.model:
+            if len(tokens) % 3 == 0:
+                whole = hashes_of(ids(list(tokens)).tobytes(), seed_of("model", salt), 3)
+                parent = whole[-2] if len(whole) > 1 else None
+                expected[whole[-1]] = (parent, list(tokens[-3:]), salt)
+        assert self.published.keys() == expected.keys() == set(all_hashes(self.cache.nodes()))
+        for name, block in self.published.items():
+            assert block is not None
+            found = block.parent, np.frombuffer(block.ids, np.int32).tolist(), block.salt
+            assert found == expected[name]
+
     @invariant()
     def the_books_add_up(self) -> None:
         slots = [s for node in self.cache.nodes() for s in node.slots.tolist()]
@@ -157,6 +188,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.cache.protected_size == len(kept)
         for node in self.cache.nodes():
             assert len(node.key) == len(node.slots) and node.parent is not None
+            assert len(node.hashes) == node.end // 3 - node.start // 3
             assert node.start == node.parent.end and node.parent.children[int(node.key[0])] is node
 
 

@@ -1,0 +1,1 @@
+"""Which replica gets a request: no I/O, no clock."""

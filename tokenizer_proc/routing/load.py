@@ -1,0 +1,78 @@
+"""How much each replica has to do: as it last reported, and what was sent to it since then."""
+
+from collections import deque
+
+import numpy as np
+
+from srt.wire.ring_messages import ReplicaLoad
+
+# Before anything has been measured: only their ratio counts.
+TOKEN_S, REQUEST_S = 0.001, 0.1
+
+
+class Loads:
+    """Of `replicas`. What a request was sent with counts until a report counts the request."""
+
+    def __init__(self, replicas: int) -> None:
+        self.in_flight = np.zeros(replicas, np.int64)  # requests
+        self._reported = np.zeros(replicas, np.int64)  # tokens to be computed
+        self._sent = np.zeros(replicas, np.int64)  # tokens, not reported yet
+        self._token_s = np.full(replicas, np.nan)
+        self._request_s = np.full(replicas, np.nan)
+        self._incarnations = [-1] * replicas
+        self._num_sent = [0] * replicas
+        self._unreported: list[deque[tuple[int, int]]] = [deque() for _ in range(replicas)]
+
+    @property
+    def backlog(self) -> np.ndarray:
+        """int64 [replicas]: prompt tokens that have to be computed."""
+        return self._reported + self._sent
+
+    @property
+    def token_s(self) -> np.ndarray:
+        """float64 [replicas]: seconds of a prompt token."""
+        return _filled(self._token_s, TOKEN_S)
+
+    @property
+    def request_s(self) -> np.ndarray:
+        """float64 [replicas]: seconds of a request beyond its prompt."""
+        return _filled(self._request_s, REQUEST_S)
+
+    def start(self, replica: int, incarnation: int) -> None:
+        """Its scheduler has nothing to do. What was measured still holds."""
+        self._incarnations[replica] = incarnation
+        self._reported[replica] = self._sent[replica] = self._num_sent[replica] = 0
+        self._unreported[replica].clear()
+
+    def send(self, replica: int, requests: int, tokens: int) -> None:
+        """Requests with so many tokens to be computed go to the replica."""
+        self._num_sent[replica] += requests
+        self._unreported[replica].append((self._num_sent[replica], tokens))
+        self._sent[replica] += tokens
+        self.in_flight[replica] += requests
+
+    def end(self, replica: int, requests: int) -> None:
+        """They have ended there."""
+        self.in_flight[replica] -= requests
+
+    def take(self, replica: int, load: ReplicaLoad) -> None:
+        """A report; one of another incarnation changes nothing."""
+        if load.incarnation != self._incarnations[replica]:
+            return
+        unreported = self._unreported[replica]
+        while unreported and unreported[0][0] <= load.received:
+            self._sent[replica] -= unreported.popleft()[1]
+        self._reported[replica] = load.uncomputed
+        if load.prompt_token_s > 0.0:
+            self._token_s[replica] = load.prompt_token_s
+        if load.request_s > 0.0:
+            self._request_s[replica] = load.request_s
+
+
+def _filled(known: np.ndarray, default: float) -> np.ndarray:
+    """What is not known is the mean of the others."""
+    missing = np.isnan(known)
+    if not missing.any():
+        return known
+    mean = default if missing.all() else float(known[~missing].mean())
+    return np.where(missing, mean, known)

@@ -1,0 +1,105 @@
+"""Places requests: index, loads and a policy."""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from srt.block_hash import BLOCK
+from srt.wire.ring_messages import CacheEvents, ReplicaLoad, replica_of
+from tokenizer_proc.routing.index import Index
+from tokenizer_proc.routing.load import Loads
+from tokenizer_proc.routing.policy import RoundRobin, View, make_policy
+
+
+class _Placed(NamedTuple):
+    replica: int
+    hashes: Sequence[bytes]
+    requests: int
+
+
+class Router:
+    """Among `replicas`; `policy` is one of `--router-policy`. Requests that belong together have
+    one key, which is placed until it has `ended`."""
+
+    def __init__(self, replicas: int, policy: str = "cache-aware", seed: int = -1) -> None:
+        self._replicas = replicas
+        self.index = Index(replicas)
+        self._loads = Loads(replicas)
+        self._policy = make_policy(policy, seed)
+        self._ties_by_match = not isinstance(self._policy, RoundRobin)
+        self._placed: dict[Hashable, _Placed] = {}
+        self._in_flight = 0  # requests
+        self._chosen_at = np.zeros(replicas, np.int64)
+        self._clock = 0
+
+    def place(
+        self,
+        key: Hashable,
+        hashes: Sequence[bytes],
+        tokens: int,
+        among: Sequence[int],
+        requests: int = 1,
+    ) -> int:
+        """One of the replicas `among` for as many `requests`, whose common prompt has these blocks
+        and so many tokens."""
+        matched = np.zeros(self._replicas, np.int64)
+        self.index.match(hashes, matched)
+        chosen = among[0] if len(among) == 1 else self._choose(hashes, matched, np.array(among))
+        self._clock += 1
+        self._chosen_at[chosen] = self._clock
+        self._placed[key] = _Placed(chosen, hashes, requests)
+        self._in_flight += requests
+        self.index.send(chosen, hashes)
+        self._loads.send(chosen, requests, max(1, tokens - BLOCK * int(matched[chosen])))
+        return chosen
+
+    def _choose(self, hashes: Sequence[bytes], matched: np.ndarray, among: np.ndarray) -> int:
+        loads = self._loads
+        view = View(
+            matched[among],
+            loads.backlog[among],
+            loads.in_flight[among],
+            loads.token_s[among],
+            loads.request_s[among],
+            self.index.wanted_by(hashes),
+            self._in_flight,
+            self._replicas,
+        )
+        costs = self._policy.costs(view)
+        best = np.flatnonzero(costs == costs.min())
+        if self._ties_by_match:
+            best = best[view.matched[best] == view.matched[best].max()]
+        return int(among[best[np.argmin(self._chosen_at[among[best]])]])
+
+    def ended(self, key: Hashable) -> None:
+        """All requests of this key have ended, or their replica was lost; others are ignored."""
+        placed = self._placed.pop(key, None)
+        if placed is not None:
+            self._in_flight -= placed.requests
+            self.index.end(placed.replica, placed.hashes)
+            self._loads.end(placed.replica, placed.requests)
+
+    def clear(self) -> None:
+        """All requests have ended."""
+        for key in [*self._placed]:
+            self.ended(key)
+
+    def started(self, replica: int, incarnation: int) -> None:
+        """Its scheduler has a new incarnation: what is cached there tells the next snapshot."""
+        self.index.start(replica, incarnation)
+        self._loads.start(replica, incarnation)
+
+    def lost(self, replica: int) -> None:
+        """Its scheduler has gone, and its tree."""
+        self.index.start(replica, -1)
+        self._loads.start(replica, -1)
+
+    def load(self, load: ReplicaLoad) -> None:
+        """What a scheduler reports of itself."""
+        self._loads.take(replica_of(load.incarnation, self._replicas), load)
+
+    def events(self, events: CacheEvents) -> bool:
+        """What has changed in a tree. False if something before it was missed: the caller is to ask
+        for a snapshot."""
+        return self.index.take(replica_of(events.incarnation, self._replicas), events)
