@@ -18,8 +18,9 @@ MAX_CLEARED = 1024  # that are remembered
 
 
 class Trials:
-    """The core has one. `suspects` are those that have not passed yet, `cleared` those that have, or
-    have ended, the latest last. Both are replaced, never changed, so any thread may read them."""
+    """The core has one. `suspects` are those that have not passed yet, `cleared` those that have,
+    or have ended, the latest last. Both are replaced, never changed, so any thread may read them.
+    """
 
     def __init__(self) -> None:
         self.suspects: frozenset[Name] = frozenset()

@@ -91,7 +91,9 @@ class Supervisor:
         """Whether every part of the ring, and a scheduler, serves this epoch, or requests wait for
         a scheduler."""
         is_up = all(self._state(self._children[part]) == "ready" for part in RING_PARTS)
-        return is_up and any(map(self._serves, self._schedulers))
+        # At the start for all of them: one would get all first requests.
+        is_starting = any(map(_is_in_first_start, self._schedulers))
+        return is_up and not is_starting and any(map(self._serves, self._schedulers))
 
     @property
     def all_ready(self) -> bool:
@@ -379,3 +381,7 @@ class Supervisor:
     def _on_failure(self, error: BaseException) -> None:
         log.error("the supervisor failed", exc_info=error)
         self._fail("the supervisor failed")
+
+
+def _is_in_first_start(child: Child) -> bool:
+    return child.state == "starting" and child.restarts == 0 and not child.has_served

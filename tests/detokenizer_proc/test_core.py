@@ -49,7 +49,7 @@ LENGTH = Finish("length")
 
 @pytest.fixture
 def detokenizer() -> Detokenizer:
-    return Detokenizer(VOCAB, EPOCH, RUN)
+    return Detokenizer(VOCAB, EPOCH, [RUN])
 
 
 def start(handle: int, client: bytes = A, **fields: Any) -> ReqStart:
@@ -277,7 +277,7 @@ def test_no_stream_waits_for_tables_of_characters(detokenizer: Detokenizer) -> N
     tables = (classes._unicode_category, classes._case_variants, classes._cased_in_order)
     for table in tables:
         table.cache_clear()
-    Detokenizer(VOCAB, EPOCH, RUN)
+    Detokenizer(VOCAB, EPOCH, [RUN])
     known = [table.cache_info().misses for table in tables]
     detokenizer.step(batch({1: b"a"}, (start(1, stop_regex=[r"(?iu)\w\W\d\s\bé"]),)))
     assert [table.cache_info().misses for table in tables] == known
@@ -366,7 +366,7 @@ def test_a_dropped_client_gets_nothing_but_its_credits_come(detokenizer: Detoken
 def test_another_incarnation_is_ignored_and_reset_forgets(detokenizer: Detokenizer) -> None:
     assert detokenizer.step(batch({1: b"a"}, (start(1),), incarnation=RUN - 1)) == NOTHING
     detokenizer.step(batch({1: b"a"}, (start(1),)))
-    detokenizer.reset(EPOCH + 1, RUN + 1)
+    detokenizer.reset(EPOCH + 1, [RUN + 1])
     assert detokenizer.in_flight == 0
     assert detokenizer.step(batch(ends={1: LENGTH}, incarnation=RUN + 1)) == NOTHING
     step = detokenizer.step(batch({1: b"b"}, (start(1),), {1: LENGTH}, incarnation=RUN + 1))

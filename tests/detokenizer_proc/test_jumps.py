@@ -27,7 +27,7 @@ class Reader:
     """One streaming request and what its client makes of the Outputs."""
 
     def __init__(self, stop: list[str] | None = None, logprobs: bool = False) -> None:
-        self.detokenizer = Detokenizer(VOCAB, 0, 0)
+        self.detokenizer = Detokenizer(VOCAB, 0, [0])
         self.text, self.ids = "", list[int]()
         self.logprobs = list[float]()
         self.tops, self.named = list[list[int]](), list[list[float]]()

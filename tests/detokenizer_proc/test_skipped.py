@@ -36,7 +36,7 @@ def test_stop_strings_are_looked_for_behind_them(ids: list[int]) -> None:
 
 def test_a_jump_may_take_skipped_tokens_back() -> None:
     """`:` is sampled and skipped; then a jump makes it `://`, and `ab` follows."""
-    detokenizer = Detokenizer(VOCAB, 0, 0)
+    detokenizer = Detokenizer(VOCAB, 0, [0])
     start = ReqStart(1, b"c", "r", 3, 0, stream=True, skip_bytes=2)
     outputs: list[Output] = []
     for ids, jumps in (

@@ -118,7 +118,7 @@ class Collected:
 def test_a_stream_adds_up(
     options: dict[str, Any], columns: list[tuple[list[int], int | None]], stop_token: bool
 ) -> None:
-    detokenizer = Detokenizer(VOCAB, 0, 0)
+    detokenizer = Detokenizer(VOCAB, 0, [0])
     starts = [
         ReqStart(handle, b"c", f"{handle}", 3, 0, stream=handle == 1, **options)
         for handle in (1, 2)

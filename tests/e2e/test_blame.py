@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from scheduler_proc.blame import BlameFile, Record
 from srt.client.face import AsyncClient
+from srt.ring.blame_file import Record, left_by
 from srt.ring.places import RING_LOST_S
 from srt.wire.errors import RequestError
 from tests.e2e.faulty_scheduler import (
@@ -149,7 +149,7 @@ async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
     text = TEXTS[0] * 300
     async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
         expected = (await client.generate(text, sampling=LONG)).text
-        before = BlameFile(server.directory / "blame").read()
+        before = left_by(server.directory, server.incarnation()).record
         call = asyncio.ensure_future(client.generate(text, sampling=LONG))
         for is_trial in (False, True):
             number = incarnation(client)
@@ -165,11 +165,11 @@ def kill_in_step(server: Server, before: Record, is_trial: bool) -> None:
     deadline = time.monotonic() + SOON_S
     while (pid := server.pids().get("scheduler")) is None:
         assert time.monotonic() < deadline
-    file = BlameFile(server.directory / "blame")
+    incarnation = server.incarnation()
     while True:
         assert time.monotonic() < deadline
         os.kill(pid, signal.SIGSTOP)
-        record = file.read()
+        record = left_by(server.directory, incarnation).record
         if len(record.running) == 1 and record != before and record.is_trial == is_trial:
             os.kill(pid, signal.SIGKILL)
             return

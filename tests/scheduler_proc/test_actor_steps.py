@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from scheduler_proc.last_words import LastWords
 
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import Blame
+from scheduler_proc.cache_news import CacheNews
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.controls import Controls
 from scheduler_proc.invariants import check_invariants
@@ -44,7 +44,9 @@ class LoopOnly(SchedulerActor):
     """The actor's loop over a driver's core; what it sends goes to the driver."""
 
     def __init__(self, driver: Driver, overlap: bool) -> None:
-        self.args = SimpleNamespace(check_invariants=True)  # type: ignore[assignment]
+        self.args = SimpleNamespace(check_invariants=True, dp=1)  # type: ignore[assignment]
+        self._replica, self.incarnations = 0, [0]
+        self._cache_news = CacheNews(driver.core)
         self.driver = driver
         self._core = driver.core
         self._core_lock = threading.RLock()
@@ -52,9 +54,8 @@ class LoopOnly(SchedulerActor):
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = driver.executor
-        with tempfile.TemporaryDirectory() as directory:  # the mapping stays
-            last_words = LastWords(Path(directory) / "last_words")
-            self._blame = Blame(Path(directory) / "blame", driver.core, last_words)
+        self._directory = tempfile.TemporaryDirectory()
+        self._blame = Blame(Path(self._directory.name), 0, driver.core, is_wary=False)
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
         self.paces = 0
@@ -188,7 +189,7 @@ async def test_messages_come_while_steps_wait_for_tokens() -> None:
     driver = make()
     driver.add("free", range(10), 60)
     actor = LoopOnly(driver, overlap=True)
-    actor.incarnation = 0
+    actor.incarnations = [0]
     serving = asyncio.ensure_future(actor.serve())
     for i in range(60):
         grammar = FakeGrammar(9 + i % 5)
@@ -226,7 +227,7 @@ async def test_a_poisoned_row_ends_alone(overlap: bool) -> None:
 def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
     """The pace says that it has left the queue; otherwise an idle server might refuse for ever."""
     actor = LoopOnly(make(), overlap=True)
-    actor.incarnation = 0
+    actor.incarnations = [0]
     actor._pace = PaceMeter(actor._core)
     actor._intake = SimpleNamespace(add=lambda req: None)  # type: ignore[assignment]
     actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), SamplingParams(), grammar="k"))

@@ -2,13 +2,17 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from scheduler_proc.blame import BlameFile, Record
 from scheduler_proc.step import Step
+from srt.ring.blame_file import Record, left_by, packed
+from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.driver import Driver
-from tests.scheduler_proc.test_blame import Process, left_by
+from tests.scheduler_proc.fake_executor import reference_output
+from tests.scheduler_proc.lives import CLIENT, Deadly, Lives, Process, request
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -17,26 +21,24 @@ def test_a_crash_between_the_steps_of_a_trial_is_its_own(
     tmp_path: Path, steps: int, crashes: bool
 ) -> None:
     """As of native code that plans the next one. Its second step ends the trial."""
-    process = Process(tmp_path / "blame")
-    assert process.add("r", [1, 2, 3])
-    process.driver.step()
-    process = Process(tmp_path / "blame")
-    assert process.add("r", [1, 2, 3])
-    for _ in range(steps):
-        process.driver.step()
-    if crashes:
-        process.blame.own_up("crashed")
-    process = Process(tmp_path / "blame")
-    assert process.add("r", [1, 2, 3]) == (not crashes or steps == 2)
+    lives = Lives(tmp_path, {"r": [1, 2, 3]})
+    for life_steps in (1, steps):
+        process = Process(tmp_path, lives.incarnation)
+        assert all(map(process.add, lives.relay.requests_taken()))
+        for _ in range(life_steps):
+            process.driver.step()
+        if crashes and lives.incarnation == 2:
+            process.blame.own_up("crashed")
+        _, guilty = lives.next()
+    assert bool(guilty) == (crashes and steps == 1)
 
 
 def test_a_step_that_begins_while_a_trial_is_noted_as_ended(tmp_path: Path) -> None:
     """The compute thread goes from one to the other: the suspect has ended meanwhile."""
-    left_by(tmp_path / "blame", Record([(b"c", "a")]))
-    process = Process(tmp_path / "blame")
+    process = Process(tmp_path)
     blame, driver = process.blame, process.driver
-    process.add("a", [1, 2, 3])
-    process.add("b", [4, 5, 6])
+    process.add(replace(request("a", [1, 2, 3]), reported=Reported(is_suspect=True)))
+    process.add(request("b", [4, 5, 6]))
     trial = _sealed(driver)
     blame.begin(trial)
     driver.abort("a")
@@ -52,7 +54,8 @@ def test_a_step_that_begins_while_a_trial_is_noted_as_ended(tmp_path: Path) -> N
     blame._file.write = slow  # type: ignore[method-assign]
     blame.end(trial)
     beginning.join()
-    assert BlameFile(tmp_path / "blame").read().running == [(b"c", "b")]
+    record = left_by(tmp_path, 1).record
+    assert record.running == [(CLIENT, "b")] and record.cleared == [(CLIENT, "a")]
 
 
 def _sealed(driver: Driver) -> Step:
@@ -60,3 +63,37 @@ def _sealed(driver: Driver) -> Step:
     step = None if plan is None else driver.core.seal(plan)
     assert step is not None
     return step
+
+
+class DiesOfPlanning(Process):
+    """Of a request's first step, before that runs; notes of it are left."""
+
+    def __init__(self, directory: Path, incarnation: int, rid: str) -> None:
+        super().__init__(directory, incarnation)
+        planner = self.driver.core._planner
+        extend = planner._extend
+
+        def extended(plan: Any, req: Any, budget: int) -> int:
+            if req.key[1] != rid:
+                return extend(plan, req, budget)
+            if self.blame.notes is not None:
+                self._held = self.blame.notes.of(packed(req.key))
+                self._held.__enter__()
+            self.blame.own_up("crashed", threading.get_ident())
+            raise Deadly
+
+        planner._extend = extended  # type: ignore[method-assign]
+
+
+def test_one_that_crashes_while_it_is_planned_is_found(tmp_path: Path) -> None:
+    """Before its first step: once without a note, and once with."""
+    lives = Lives(tmp_path, {rid: [ord(rid), 1, 2] for rid in "abp"})
+    guilty = []
+    for _ in range(2):
+        lives.live(DiesOfPlanning(tmp_path, lives.incarnation, "p"))
+        guilty.append(lives.next()[1])
+    assert guilty == [[], [(CLIENT, "p")]]
+    lives.live(DiesOfPlanning(tmp_path, lives.incarnation, "p"))
+    assert lives.ended == ["p"] and lives.open == []
+    for rid in "ab":
+        assert lives.told[rid] == reference_output([ord(rid), 1, 2], 6)

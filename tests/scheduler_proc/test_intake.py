@@ -50,7 +50,7 @@ class Intake(LoopOnly):
 
     def __init__(self, directory: Path, trace: Path | None = None) -> None:
         super().__init__(Driver(max_total_tokens=500, trace=trace), overlap=True)
-        self.incarnation = 0
+        self.incarnations = [0]
         self.gate = threading.Event()
         self._pace = PaceMeter(self.driver.core)
         shared = Shared(TokenVocabulary.from_tokens([b"a"], [], []))
@@ -155,7 +155,7 @@ async def test_a_deadline_holds_while_it_loads(actor: Intake) -> None:
 
 async def test_a_new_epoch_while_it_loads(actor: Intake) -> None:
     actor._on_message(request("1"))
-    actor.incarnation = 1
+    actor.incarnations = [1]
     actor.new_epoch()
     actor.gate.set()
     await actor._grammars.load("g9")
@@ -236,7 +236,7 @@ async def test_a_new_epoch_while_it_is_made_again(actor: Intake) -> None:
     actor.gate.set()
     actor._on_message(request("1", "missing"))
     await actor.until_recalled("missing")
-    actor.incarnation = 1
+    actor.incarnations = [1]
     actor.new_epoch()
     actor._on_message(request("1", "missing", incarnation=1))
     await actor.until_recalled("missing")

@@ -13,7 +13,7 @@ from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.test_pace import SizedExecutor
-from tokenizer_proc.queue_wait import SLACK, QueueWait
+from tokenizer_proc.queue_wait import SLACK, QueueWaits
 
 BASE_S, TOKEN_S = 0.004, 0.001
 VOCAB = 50
@@ -54,7 +54,8 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
     rng = random.Random(1)
     executor = SizedExecutor(shape.pool, 4096)
     driver = Driver(executor=executor, max_total_tokens=shape.pool, check=False)
-    meter, wait = PaceMeter(driver.core), QueueWait(limit_s)
+    meter, wait = PaceMeter(driver.core), QueueWaits(limit_s, 1)
+    wait.open = [0]
     now, due, count, refused = 0.0, 0.0, 0, 0
     arrived: dict[str, float] = {}
     waits: dict[str, float] = {}
@@ -69,7 +70,7 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
                 rid, count = str(count), count + 1
                 prompt = [rng.randrange(VOCAB) for _ in range(rng.randint(*shape.prompt))]
                 wire = TokenizedReq(b"c", rid, 0, pack_ids(prompt), SamplingParams())
-                wait.enter([wire])
+                wait.enter(0, wire)
                 meter.entered(wire)
                 driver.now = due
                 driver.add(rid, prompt, max_new=rng.randint(*shape.outputs))
@@ -86,7 +87,7 @@ def simulate(shape: Shape, load: float, limit_s: float, seconds: float, warm_s: 
         meter.stepped(tokens, step_s)
         pace = meter.report(now)
         if pace is not None:
-            wait.update(pace)
+            wait.update(0, pace)
         for rid in driver.cached.keys() - waits.keys():
             waits[rid] = now - arrived[rid]
     late = [value for rid, value in waits.items() if arrived[rid] >= warm_s]

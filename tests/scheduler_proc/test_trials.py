@@ -10,7 +10,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.plan import Plan
 from scheduler_proc.step import Step
 from scheduler_proc.trace import replay
-from scheduler_proc.trials import Name
+from srt.ring.blame_file import Name
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output

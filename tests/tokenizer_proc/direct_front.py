@@ -16,6 +16,7 @@ from srt.wire.ring_messages import Abort, Control, SchedulerMessage
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Front, Word
 from tokenizer_proc.parking import Parked
+from tokenizer_proc.placing import Placing
 from tokenizer_proc.turns import TextReq
 
 
@@ -23,12 +24,13 @@ class DirectFront(Front):
     """One call takes a request, reads it and judges it. The incarnation is the epoch."""
 
     def __init__(self, *args: Any, epoch: int, **limits: Any) -> None:
-        super().__init__(*args, epoch=epoch, incarnation=epoch, **limits)
-        self.dispatch.hear(epoch, is_ready=True)
+        placing = Placing("model")
+        super().__init__(*args, epoch=epoch, incarnations=[epoch], placing=placing, **limits)
+        self.dispatch.hear([epoch], [0])
 
     def sent(self, kind: type[SchedulerMessage]) -> list[SchedulerMessage]:
         """What has gone to the scheduler since the last call, of one kind."""
-        return [message for message in self.dispatch.take() if isinstance(message, kind)]
+        return [message for _, message in self.dispatch.take() if isinstance(message, kind)]
 
     def aborted(self, client: bytes, req: AbortReq) -> Abort | Admission | Refused | None:
         """What becomes of an abort: an answer, or what the scheduler gets."""

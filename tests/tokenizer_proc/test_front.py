@@ -424,7 +424,7 @@ def test_another_epoch_is_refused() -> None:
 def test_reset_forgets_what_was_in_flight() -> None:
     front = make_front()
     admitted(front, request())
-    front.reset(EPOCH + 1, EPOCH + 1)
+    front.reset(EPOCH + 1, [EPOCH + 1])
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
     assert_unavailable(refused(front, request()), "restarted")
     answer = front.generate(A, replace(request(), epoch=EPOCH + 1), now=0.0)

@@ -276,7 +276,7 @@ def test_the_compiler_hears_of_what_nobody_waits_for() -> None:
     assert front.cancelled() == []
     parked(front, constrained("4", "d"))
     front.aborted(A, AbortReq("4", EPOCH))
-    front.reset(EPOCH + 1, EPOCH + 1)
+    front.reset(EPOCH + 1, [EPOCH + 1])
     assert front.cancelled() == []
 
 
@@ -294,7 +294,7 @@ def test_a_question_that_nobody_waits_for_is_asked_anew() -> None:
 def test_a_new_epoch_drops_what_is_parked() -> None:
     front = make_front()
     question = asked(front, constrained())
-    front.reset(EPOCH + 1, EPOCH + 1)
+    front.reset(EPOCH + 1, [EPOCH + 1])
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
     assert front.unanswered() == [] and front.expire(1e9) == []
     again = asked(front, replace(constrained(), epoch=EPOCH + 1))
@@ -435,7 +435,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
             running.remove(part)
         elif kind == "reset":
             epoch += 1
-            front.reset(epoch, epoch)
+            front.reset(epoch, [epoch])
             parked.clear()
             waiting.clear()
             running.clear()

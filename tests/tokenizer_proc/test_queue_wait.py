@@ -53,11 +53,11 @@ def test_what_is_before_a_request_decides() -> None:
 
 def test_what_prompts_share_is_not_waited_for() -> None:
     """A burst of questions about two documents in turn, not yet reported on by the scheduler."""
-    wait = QueueWait(0.0)
+    wait = QueueWait()
     wait.update(Pace(EPOCH, prompt_token_s=1.0, free_places=30))
     for i in range(30):
         ids = pack_ids([i % 2] * 400 + [10 + i])
-        wait.enter([TokenizedReq(A, f"r{i}", EPOCH, ids, SamplingParams())])
+        wait.enter(TokenizedReq(A, f"r{i}", EPOCH, ids, SamplingParams()))
     assert wait.expected_s() == 2 * 401 + 28
 
 
@@ -145,7 +145,7 @@ def test_another_epoch_begins_with_nobody_before() -> None:
     front = busy_front(waiting=4)
     front.dispatch.pace(Pace(EPOCH - 1, left=4, left_tokens=20))
     assert refused(front, request()).code == OVERLOADED
-    front.reset(EPOCH + 1, EPOCH + 1)
+    front.reset(EPOCH + 1, [EPOCH + 1])
     admission = front.generate(A, replace(request(), epoch=EPOCH + 1), now=0.0)
     assert isinstance(admission, Admission)
 

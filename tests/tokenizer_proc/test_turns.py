@@ -233,7 +233,7 @@ def test_a_new_epoch_ends_what_waits_and_what_is_read() -> None:
         assert front.submit(A, req, 0.0) is None
     taken = front.take_text()
     assert taken is not None
-    front.reset(EPOCH + 1, EPOCH + 1)
+    front.reset(EPOCH + 1, [EPOCH + 1])
     assert front.take_text() is None
     assert front.has_read(taken, front.read(taken.req), 0.0) is None
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)

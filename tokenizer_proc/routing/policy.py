@@ -47,8 +47,9 @@ class CacheAware:
         share = max(1.0, (1 + view.in_flight) / view.replicas)
         charges = RECOMPUTED * BLOCK * np.minimum(1.0, share / (1.0 + view.wanted_by))
         missing = np.append(np.cumsum(charges[::-1])[::-1], 0.0)  # from each block on
-        own: np.ndarray = missing[view.matched] * view.token_s
-        return own + LeastLoaded().costs(view)
+        own = missing[view.matched] * view.token_s
+        costs: np.ndarray = own + LeastLoaded().costs(view)
+        return costs
 
 
 class LeastLoaded:

@@ -25,7 +25,7 @@ async def test_a_beat_is_told_when_it_is_new_and_now_and_then_again(
 
     monkeypatch.setattr(srt.ring.actor, "send_now", send_now)
     monkeypatch.setattr(Ring, "read_args", lambda _: ServerArgs())
-    actor = Actor(Ring(tmp_path), 1, 1)
+    actor = Actor(Ring(tmp_path), 1, [1])
     monkeypatch.setattr(srt.ring.actor, "HEARTBEAT_INTERVAL_S", 0)
     supervisor: Any = None  # only send_now uses it
     beating = asyncio.ensure_future(actor._beat(supervisor))

@@ -82,11 +82,11 @@ class Part(Actor):
     name = "scheduler"
 
     def __init__(self, ring: Ring) -> None:
-        super().__init__(ring, 1, 1)
+        super().__init__(ring, 1, [1])
         self.taken: list[Any] = []
 
     async def start(self) -> None:
-        self.receive(self.bind(zmq.PULL, self.ring.scheduler), Heartbeat, self.taken.append)
+        self.receive(self.bind(zmq.PULL, self.ring.scheduler(0)), Heartbeat, self.taken.append)
         clients = self.bind(zmq.ROUTER, self.ring.front)
         self.receive_from_clients(clients, Heartbeat, lambda _, beat: self.taken.append(beat))
 
@@ -100,7 +100,7 @@ async def test_a_part_lives_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     part = Part(ring)
     running = asyncio.ensure_future(part.run())
     peers = [
-        connect(part.context, zmq.PUSH, ring.scheduler),
+        connect(part.context, zmq.PUSH, ring.scheduler(0)),
         connect(part.context, zmq.DEALER, ring.front),
     ]
     async with asyncio.timeout(SOON_S):
