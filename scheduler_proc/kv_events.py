@@ -2,8 +2,8 @@
 
 The form is that of vLLM 0.26.0 (`vllm/distributed/kv_events.py`). A message has three frames: the
 topic, a sequence number (8 bytes, big-endian) and a batch in msgpack. A batch is an array, and each
-event in it a map with its class's name as `type`; until June 2026 (vLLM's pull request 42892) events
-were arrays too. `scheduler_proc.kv_replay` repeats what a subscriber has missed.
+event in it a map with its class's name as `type`; until vLLM's pull request 42892 (June 2026)
+events were arrays too. `scheduler_proc.kv_replay` repeats what a subscriber has missed.
 
 A block's name is an integer, the low 64 bits of its hash, as by default in vLLM. vLLM can send
 bytes instead, but not every subscriber reads these: Dynamo takes integers only.

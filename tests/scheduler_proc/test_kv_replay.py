@@ -155,6 +155,22 @@ async def test_the_loop_runs_between_the_portions_of_an_answer(
     assert turns >= 2000 / PORTION_BATCHES
 
 
+async def test_the_loop_runs_between_requests(served: Served, peers: Peers) -> None:
+    """Also if they come faster than they are taken."""
+    client, turns = peers.connect(zmq.DEALER, served.address), 0
+    for _ in range(2000):
+        await client.send(b"malformed")
+    await ask(client, 0)
+    served.start()
+    answering = asyncio.ensure_future(answers(client))
+    async with asyncio.timeout(SOON_S):
+        while not answering.done():
+            turns += 1
+            await asyncio.sleep(0)
+    assert (await answering, served.dropped.count) == ([], 2000)
+    assert turns >= 1000
+
+
 async def test_who_asks_again_gets_one_answer_from_the_earlier_place(
     served: Served, peers: Peers
 ) -> None:
