@@ -53,8 +53,8 @@ class StoredBlock(Protocol):
         """The hash of the block before it; None for the first one of a chain."""
 
     @property
-    def tokens(self) -> bytes:
-        """Its ids, packed as int32."""
+    def ids(self) -> bytes:
+        """Its token ids, packed as int32."""
 
     @property
     def salt(self) -> str: ...
@@ -145,8 +145,9 @@ class KvEvents:
         """Publish what has changed since the last call, in one batch; nothing if that is nothing.
 
         `cleared`: a flush has emptied the tree. What is in `removed` went after that, and what is
-        in `added` came last. A block is added after its parent. Blocks that are published already
-        are skipped, and so are removals of those that are not.
+        in `added` came last, each block after its parent; so what came back after a flush must be
+        in `added`. Blocks that are published already are skipped, and so are removals of those
+        that are not.
         """
         events: list[Event] = []
         if cleared:
@@ -175,7 +176,7 @@ class KvEvents:
             if block.salt or block.hash in self._published:
                 continue
             self._published.add(block.hash)
-            ids = memoryview(block.tokens).cast("i").tolist()
+            ids = memoryview(block.ids).cast("i").tolist()
             if stored and block.parent == last:
                 stored[-1].block_hashes.append(_name(block.hash))
                 stored[-1].token_ids.extend(ids)

@@ -22,17 +22,17 @@ class Block(NamedTuple):
 
     hash: bytes
     parent: bytes | None
-    tokens: bytes
+    ids: bytes
     salt: str = ""
 
 
 def block(ids: Iterable[int], parent: Block | None = None, salt: str = "") -> Block:
     """A block with a chained hash; `salt` is of a first block, the others have their parent's."""
-    tokens = np.fromiter(ids, np.int32).tobytes()
+    packed = np.fromiter(ids, np.int32).tobytes()
     salt = parent.salt if parent is not None else salt
     seed = parent.hash if parent is not None else salt.encode()
-    block_hash = hashlib.blake2b(seed + tokens, digest_size=16).digest()
-    return Block(block_hash, None if parent is None else parent.hash, tokens, salt)
+    block_hash = hashlib.blake2b(seed + packed, digest_size=16).digest()
+    return Block(block_hash, None if parent is None else parent.hash, packed, salt)
 
 
 def chain(first_id: int, length: int, salt: str = "") -> list[Block]:
@@ -57,7 +57,7 @@ def known(blocks: Iterable[Block]) -> Known:
     return {
         name(b.hash): (
             None if b.parent is None else name(b.parent),
-            tuple(np.frombuffer(b.tokens, np.int32).tolist()),
+            tuple(np.frombuffer(b.ids, np.int32).tolist()),
         )
         for b in blocks
     }
