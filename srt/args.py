@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
+from srt.kv_addresses import check_kv_addresses
 from srt.wire.errors import ConfigError
 
 _LATER = {
@@ -26,6 +27,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 MAX_COMPILE_TIMEOUT_S = 12.0
 MAX_KEY_FILE_BYTES = 1024 * 1024
 MAX_REPLICAS = 64
+MAX_TOPIC_CHARS = 256
 
 
 class ServerArgs(Struct, frozen=True):
@@ -83,6 +85,10 @@ class ServerArgs(Struct, frozen=True):
     log_level: str = "info"
     check_invariants: bool = False
     record_trace: str = ""
+    kv_events: str = ""
+    kv_events_replay: str = ""
+    kv_events_topic: str = "kv-events"
+    kv_events_public: bool = False
 
     @property
     def model_name(self) -> str:
@@ -143,6 +149,15 @@ class ServerArgs(Struct, frozen=True):
             f"must be above 0 and at most {MAX_COMPILE_TIMEOUT_S:.0f}",
         )
         _require(self.grammar_compile_memory >= 16, "grammar_compile_memory", "must be at least 16")
+        check_kv_addresses(
+            self.kv_events, self.kv_events_replay, public=self.kv_events_public, replicas=self.dp
+        )
+        is_cached = not (self.kv_events and self.disable_radix_cache)
+        _require(is_cached, "kv_events", "has nothing to publish with --disable-radix-cache")
+        topic = self.kv_events_topic
+        is_short = len(topic) <= MAX_TOPIC_CHARS and topic.isprintable()
+        rule = f"must have at most {MAX_TOPIC_CHARS} characters, all printable"
+        _require(is_short, "kv_events_topic", rule)
         resolve_model(self.model)
 
     def public(self) -> dict[str, Any]:
@@ -317,3 +332,13 @@ def _add_operation(group: Any) -> None:
     _option(group, "--log-level", "how much to log", choices=levels)
     _option(group, "--check-invariants", "check the scheduler's invariants after every step (slow)")
     _option(group, "--record-trace", "file to record the scheduler's inputs to, for replay")
+    _add_kv_events(group)
+
+
+def _add_kv_events(group: Any) -> None:
+    text = "address to publish cached blocks at, as vLLM does: tcp://HOST:PORT or ipc://PATH"
+    _option(group, "--kv-events", text)
+    _option(group, "--kv-events-replay", "address where subscribers ask for what they have missed")
+    _option(group, "--kv-events-topic", "first frame of each published message")
+    text = "these addresses may be of other machines: whoever reads there sees prompts' token ids"
+    _option(group, "--kv-events-public", text)

@@ -37,7 +37,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "patterns": "wire",
         "answers": "wire patterns",
         "files": "wire answers",
-        "args": "wire files",
+        "kv_addresses": "wire",
+        "args": "wire files kv_addresses",
         "ring": "tasks wire args",
         "client": "tasks wire answers ring",
         "launch": "wire files args ring",
@@ -116,6 +117,7 @@ ZMQ_FILES = (
     "srt/client/ring_link.py",
     "srt/ring/actor.py",
     "srt/ring/supervisor.py",
+    "scheduler_proc/kv_events.py",
 )
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
