@@ -14,13 +14,8 @@ from detokenizer_proc.request import Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
 from srt.wire.messages import Output, unpack_ids
-from srt.wire.ring_messages import (
-    Credit,
-    Progress,
-    TextStopped,
-    TokenBatch,
-    replica_of,
-)
+from srt.wire.ring_messages import Credit, Progress, TextStopped, TokenBatch
+from srt.wire.ring_state import replica_of
 
 _TOKEN_BYTES = 4  # an int32 id, a float32 logprob
 

@@ -12,7 +12,8 @@ import msgspec
 
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import ControlResult
-from srt.wire.ring_messages import ControlReply, replica_of, scheduler_part
+from srt.wire.ring_messages import ControlReply
+from srt.wire.ring_state import replica_of, scheduler_part
 
 MAX_OPEN = 256  # operations that wait for an answer; one of a scheduler that is lost never comes
 

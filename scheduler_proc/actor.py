@@ -11,7 +11,6 @@ outside the loop: handlers that use it hold `_core_lock`, and `_serve` waits.
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 import threading
 import time
@@ -24,34 +23,31 @@ import zmq
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.blame import GUILTY, Blame
-from scheduler_proc.cache_news import CacheNews
 from scheduler_proc.compute import ComputeThread, Launched
+from scheduler_proc.construction import (
+    facts_of,
+    load_executor,
+    make_core,
+    shared_by_grammars,
+)
 from scheduler_proc.controls import Controls
 from scheduler_proc.cpus import take_share
-from scheduler_proc.executor import ExecutorOptions, make_executor
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
-from scheduler_proc.grammar.store import GrammarStore, Shared
-from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.grammar.store import GrammarStore
 from scheduler_proc.intake import GrammarIntake
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.pace import REPORT_INTERVAL_S, PaceMeter
+from scheduler_proc.kv_events import KvEvents
+from scheduler_proc.pace import REPORT_INTERVAL_S
 from scheduler_proc.plan import Plan
 from scheduler_proc.recovery import UnclearFailure, parts_of_failed
-from scheduler_proc.scheduler import Scheduler
-from scheduler_proc.state import SchedulerConfig
+from scheduler_proc.reports import Reports
 from scheduler_proc.stats import StatsLog, stats_of
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
-from scheduler_proc.step_target import CostMeter
 from scheduler_proc.trace import RecordedScheduler
-from scheduler_proc.warm_up import warm_up
 from scheduler_proc.watch import Doing, LoopProbe, Watch, end_process
-from srt.args import ServerArgs
-from srt.files.model_files import resolve_model
-from srt.files.tokenizer import load_plain_tokenizer
-from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.places import Ring, send_now
 from srt.wire.errors import ErrorInfo
@@ -65,8 +61,8 @@ from srt.wire.ring_messages import (
     GrammarMade,
     SchedulerMessage,
     TokenizedReq,
-    scheduler_part,
 )
+from srt.wire.ring_state import scheduler_part
 
 log = logging.getLogger(__name__)
 
@@ -95,26 +91,26 @@ class SchedulerActor(Actor):
     async def start(self) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         started = time.monotonic()
-        self._threads = take_share(self._replica, self.args.dp, self.args.threads)
+        kv_events = self._kv_events()
+        threads = take_share(self._replica, self.args.dp, self.args.threads)
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
-        self._executor = await self._compute.load(self._load)
+        self._executor = await self._compute.load(partial(self._load, threads))
         self._core_lock = threading.RLock()
-        self._core = self._make_core(core_config(self.args, self._executor))
+        self._core = make_core(self.args, self._replica, self.incarnation, self._executor)
         has_had_losses = self.incarnation >= 2 * self.args.dp
         self._blame = self._compute.blame = Blame(
             self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
         )
         self._blame.listen()
         self._stats_log = StatsLog(self._core)
-        self._pace = PaceMeter(self._core)
-        self._costs = CostMeter()
-        self._cache_news = CacheNews(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
         self._controls = Controls(self._core, self._stats, self._reply)
         self._grammars = GrammarStore(
-            self._shared, self.ring.grammars, noted=self._blame.note_grammar
+            partial(shared_by_grammars, self.args),
+            self.ring.grammars,
+            noted=self._blame.note_grammar,
         )
         self._grammars.warm()
         self._intake = GrammarIntake(
@@ -128,6 +124,13 @@ class SchedulerActor(Actor):
         self.info = {**facts_of(self._executor), "load_s": round(time.monotonic() - started, 2)}
         self._detokenizer = self.connect(zmq.PUSH, self.ring.detokenizer)
         self._front = self.connect(zmq.PUSH, self.ring.credits)
+        self._reports = Reports(
+            self._core,
+            self._clock,
+            partial(send_now, self._front),
+            has_router=self.args.dp > 1,
+            kv_events=kv_events,
+        )
         self._inbox = self.bind(zmq.PULL, self.ring.scheduler(self._replica))
         self.receive(self._inbox, SchedulerMessage, self._on_message)
         if self.args.step_timeout > 0:
@@ -147,24 +150,24 @@ class SchedulerActor(Actor):
         self._grammars.close()
         self._compute.close()
 
+    def _kv_events(self) -> KvEvents | None:
+        """Bound before the model is loaded: errors come early, subscribers connect meanwhile."""
+        if not self.args.kv_events:
+            return None
+        events = KvEvents(self.args, self._replica, self.context, self.tasks, self.dropped)
+        events.start()
+        return events
+
     def new_epoch(self) -> None:
         self._controls.clear()
         self._intake.clear()
         with self._core_lock:
             self._core.reset(self.incarnation)
             self._blame.move(self.incarnation)
-            self._pace.reset()
-            self._cache_news.reset()
+            self._reports.reset()
 
-    def _make_core(self, config: SchedulerConfig) -> Scheduler:
-        """Recorded if a trace is asked for, each replica in a file of its own; after a restart the
-        incarnation is appended to its name, so that the trace of a crash survives it."""
-        path, dp = self.args.record_trace, self.args.dp
-        if not path:
-            return Scheduler(config, self.incarnation)
-        path = path if dp == 1 else f"{path}.{self._replica}"
-        path = f"{path}.{self.incarnation}" if self.incarnation >= 2 * dp else path
-        return RecordedScheduler(config, self.incarnation, path)
+    def _load(self, threads: int | None) -> Executor:
+        return load_executor(self.args, threads)
 
     @property
     def has_progressed(self) -> bool:
@@ -174,24 +177,6 @@ class SchedulerActor(Actor):
     def in_flight(self) -> int:
         return len(self._core.running) + len(self._core.waiting) + len(self._intake)
 
-    def _load(self) -> Executor:
-        args = self.args
-        options = ExecutorOptions(
-            max_total_tokens=args.max_total_tokens,
-            device=args.device,
-            model_impl=args.model_impl,
-            dtype=args.dtype,
-            kv_cache_dtype=args.kv_cache_dtype,
-            quantization=args.quantization,
-            exact=args.exact,
-            activations=args.activations,
-            num_threads=self._threads,
-        )
-        executor = make_executor(args.executor, resolve_model(args.model), options)
-        if args.step_timeout > 0:  # cold files and pages must not count
-            warm_up(executor, core_config(args, executor))
-        return executor
-
     # ---- messages ------------------------------------------------------------------------------
 
     def _on_message(self, message: SchedulerMessage) -> None:
@@ -200,20 +185,20 @@ class SchedulerActor(Actor):
         with self._core_lock:
             if isinstance(message, Control):
                 self._controls.take(message)
+                self._reports.tell_blocks()  # of a flush
             elif isinstance(message, GrammarMade):
                 self._intake.made(message)
             elif isinstance(message, TokenizedReq):
                 self._on_request(message)
             elif isinstance(message, CacheSnapshotReq):
-                self._cache_news.ask()
-                self._tell_blocks()
+                self._reports.ask_blocks()
             else:
                 for req in self._intake.take(message):  # it ends in the core, as all others do
                     self._enter(_without_grammar(req))
                 self._enter(message)
 
     def _on_request(self, req: TokenizedReq) -> None:
-        self._pace.entered(req)
+        self._reports.came(req)
         if self._blame.takes(req):
             self._fail(req, GUILTY)
         elif req.grammar:
@@ -248,19 +233,6 @@ class SchedulerActor(Actor):
             self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
             self._tell()
 
-    def _shared(self) -> Shared:
-        """Called in the grammars' thread, before the first grammar is loaded."""
-        files = resolve_model(self.args.model)
-        vocab = load_vocab(files)
-        retokeniser = None
-        if not self.args.disable_jump_forward:
-            encoder = load_plain_tokenizer(files)
-            if encoder.cuts_words:
-                retokeniser = Retokeniser(vocab, encoder)
-            else:
-                log.warning("jump-forward is off: the tokenizer does not encode word by word")
-        return Shared(TokenVocabulary.from_vocab(vocab), retokeniser)
-
     def _end_hanging(self, what: str) -> None:
         thread = self._compute.thread if what == "a step" else threading.main_thread()
         self._blame.own_up(f"{what} hangs", thread.ident)
@@ -278,36 +250,13 @@ class SchedulerActor(Actor):
             for part in token_batches(batch):
                 self.send(self._detokenizer, part)
 
-    def _tell_blocks(self) -> None:
-        """Report what has come and gone in the tree."""
-        hashes = self._core.cache.hashes
-        if hashes is not None:
-            events = self._cache_news.tell(hashes.take())
-            if events is not None:
-                send_now(self._front, events)
-
-    def _tell_pace(self, *, at_once: bool = False) -> None:
-        """Report the pace to the front, and what steps cost to the core."""
-        while self._clock.steps:
-            tokens, decodes, seconds = self._clock.steps.popleft()
-            self._pace.stepped(tokens, seconds)
-            self._costs.add(decodes, tokens - decodes, seconds)
-        costs = self._costs.news()
-        if costs is not None:
-            self._core.measure(costs)
-        pace = self._pace.report(time.monotonic(), at_once=at_once)
-        if pace is not None:
-            send_now(self._front, pace)
-            if self.args.dp > 1:
-                send_now(self._front, self._pace.load(pace))
-
     async def _keep_pace(self) -> None:
         """Report what comes and goes to the front even while a long step runs."""
         while True:
             await asyncio.sleep(REPORT_INTERVAL_S)
             with self._core_lock:
-                if self._pace.is_news:
-                    self._tell_pace()
+                if self._reports.pace.is_news:
+                    self._reports.tell_pace()
 
     # ---- steps ---------------------------------------------------------------------------------
 
@@ -320,8 +269,8 @@ class SchedulerActor(Actor):
             self._tell()
             succeeded = finished is None or await self._settle(finished)
             self._tell()
-            self._tell_blocks()
-            self._tell_pace()
+            self._reports.tell_blocks()
+            self._reports.tell_pace()
             if plan is not None and not succeeded:
                 await self._take_back(plan, running)
                 running = None
@@ -332,10 +281,10 @@ class SchedulerActor(Actor):
         """Wait for a message. If there is work that cannot run yet, look again soon."""
         self._clock.rest()
         self._wake.clear()
-        self._tell_pace(at_once=not self._core.has_work)
+        self._reports.tell_pace(at_once=not self._core.has_work)
         if not self._core.has_work:
             self._controls.flush_pending()
-        self._tell_blocks()  # a flush may come without a step
+        self._reports.tell_blocks()  # of a flush
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BLOCKED_RETRY_S if self._core.has_work else None):
                 await self._wake.wait()
@@ -413,31 +362,3 @@ class SchedulerActor(Actor):
 def _without_grammar(req: TokenizedReq) -> TokenizedReq:
     """The same request for the core, which is to end it before its first step."""
     return msgspec.structs.replace(req, grammar="")
-
-
-def facts_of(executor: Executor) -> dict[str, Any]:
-    """What the start-up log says of the executor."""
-    return {
-        "executor": executor.name,
-        "dtype": str(executor.dtype).removeprefix("torch."),
-        "weight_bytes": executor.weight_bytes,
-        "pool_bytes": executor.pool_bytes,
-    }
-
-
-def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
-    """The core's limits for these arguments and this model."""
-    seed = args.random_seed
-    return SchedulerConfig(
-        max_total_tokens=args.max_total_tokens,
-        context_len=executor.context_len,
-        vocab_size=executor.vocab_size,
-        max_running_requests=args.max_running_requests,
-        chunked_prefill_size=args.chunked_prefill_size,
-        step_target_s=args.step_target_ms / 1000,
-        schedule_policy=args.schedule_policy,
-        max_wait_s=args.schedule_max_wait,
-        disable_radix_cache=args.disable_radix_cache,
-        block_model=args.model if args.dp > 1 else None,
-        random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
-    )

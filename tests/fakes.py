@@ -15,7 +15,7 @@ from srt.client.generation import (
 from srt.wire.constraint import Capture
 from srt.wire.errors import CONFLICT, RequestError
 from srt.wire.messages import Finish, sample_rid
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
 

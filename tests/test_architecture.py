@@ -37,6 +37,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "patterns": "wire",
         "answers": "wire patterns",
         "files": "wire answers",
+        "block_hash": "",
         "kv_addresses": "wire",
         "args": "wire files kv_addresses",
         "ring": "tasks wire args",

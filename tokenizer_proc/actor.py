@@ -37,12 +37,12 @@ from srt.wire.ring_messages import (
     GrammarLost,
     Pace,
     ReplicaLoad,
-    RingEvent,
     SchedulerLost,
     TextStopped,
-    replica_of,
 )
+from srt.wire.ring_state import RingEvent, replica_of
 from tokenizer_proc.chat_template import load_template
+from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.front import Answer, Front, Word
 from tokenizer_proc.grammars import GrammarFinder
 from tokenizer_proc.parking import Parked
@@ -74,22 +74,25 @@ class TokenizerActor(Actor):
         self._find = GrammarFinder(self.ring)
         self._heard_ready: set[int] = set()
         limit_s = self.args.grammar_compile_timeout
+        dispatch = Dispatch(
+            self.epoch,
+            self.incarnations,
+            self._placing(),
+            max_requests=self.args.max_queued_requests,
+            max_tokens=self.args.max_queued_tokens,
+            max_queue_wait_s=self.args.max_queue_wait,
+            random_seed=self.args.random_seed,
+        )
         self._front = Front(
             load_tokenizer(files),
             load_template(vocab),
             vocab,
-            epoch=self.epoch,
-            incarnations=self.incarnations,
-            placing=self._placing(),
-            max_requests=self.args.max_queued_requests,
-            max_tokens=self.args.max_queued_tokens,
+            dispatch,
             max_total_tokens=self.args.max_total_tokens,
             max_compile_wait_s=limit_s * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S,
             max_silence_s=MAX_SILENCE_S,
             find=self._find,
-            max_queue_wait_s=self.args.max_queue_wait,
             special_in_content=self.args.allow_special_tokens_in_content,
-            random_seed=self.args.random_seed,
         )
         self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
         gc.collect()

@@ -16,10 +16,11 @@ from srt.wire.ring_messages import (
     Pace,
     SchedulerLost,
     TextStopped,
-    replica_of,
 )
+from srt.wire.ring_state import replica_of
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.places import Places
+from tokenizer_proc.placing import Placing
 from tokenizer_proc.queue_wait import QueueWaits
 from tokenizer_proc.relay import Addressed, Kept, Relay
 
@@ -30,11 +31,28 @@ Refusal = tuple[bytes, Refused]  # with the client that gets it
 
 
 class Dispatch:
-    """Messages of other epochs, or of other incarnations of the schedulers, change nothing."""
+    """Messages of other epochs, or of other incarnations of the schedulers, change nothing.
 
-    def __init__(self, epoch: int, places: Places, waits: QueueWaits, relay: Relay) -> None:
+    `max_requests` and `max_tokens` bound what is in flight: see `Places`. A request that would wait
+    for its first token for more than `max_queue_wait_s` (0: no limit) is refused before anything is
+    spent on it. For `random_seed` see `Relay`.
+    """
+
+    def __init__(
+        self,
+        epoch: int,
+        incarnations: Sequence[int],
+        placing: Placing,
+        *,
+        max_requests: int,
+        max_tokens: int,
+        max_queue_wait_s: float = 0.0,
+        random_seed: int = -1,
+    ) -> None:
         self.epoch = epoch
-        self.places, self.waits, self.relay = places, waits, relay
+        self.places = Places(max_requests, max_tokens)
+        self.waits = QueueWaits(max_queue_wait_s, len(incarnations))
+        self.relay = Relay(incarnations, placing, random_seed)
         self._controls: OrderedDict[Name, None] = OrderedDict()
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:

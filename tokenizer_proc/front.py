@@ -51,10 +51,7 @@ from tokenizer_proc.checks import check_control, check_generate, check_names
 from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.grammars import KnownGrammars, compile_error
 from tokenizer_proc.parking import Parked, Parking, Recall
-from tokenizer_proc.places import Places
-from tokenizer_proc.placing import Placing
 from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.queue_wait import QueueWaits
 from tokenizer_proc.reading import (
     ReadCaptures,
     Reading,
@@ -64,7 +61,6 @@ from tokenizer_proc.reading import (
     has_text,
     num_chars,
 )
-from tokenizer_proc.relay import Relay
 from tokenizer_proc.scoring import ScoreReader
 from tokenizer_proc.turns import Piece, Question, TextReq, Turns, rids_of
 
@@ -77,13 +73,11 @@ Word = Admission | Parked | Refused | Tokenized | Captured  # what becomes of a 
 class Front:
     """The admission core of one ring.
 
-    `max_requests` and `max_tokens` bound what is in flight: see `Places`. `max_total_tokens` is
-    the scheduler's pool: no request may need more. A request with a constraint is parked until its
-    grammar is compiled, for up to `max_compile_wait_s` seconds, or `max_silence_s` without news
-    from the compiler; if `find` has the key of its grammar, it is admitted at once. A request
-    that would wait for its first token for more than `max_queue_wait_s` (0: no limit) is refused
-    before anything is spent on it. Control tokens that users write in chats are text, unless
-    `special_in_content`.
+    `dispatch` has the bounds on what is in flight, and `max_total_tokens` is a scheduler's pool: no
+    request may need more. A request with a constraint is parked until its grammar is compiled, for
+    up to `max_compile_wait_s` seconds, or `max_silence_s` without news from the compiler; if `find`
+    has the key of its grammar, it is admitted at once. Control tokens that users write in chats are
+    text, unless `special_in_content`.
     """
 
     def __init__(
@@ -91,34 +85,30 @@ class Front:
         tokenizer: Tokenizer,
         template: ChatTemplate,
         vocab: Vocab,
+        dispatch: Dispatch,
         *,
-        epoch: int,
-        incarnations: Sequence[int],
-        placing: Placing,
-        max_requests: int,
-        max_tokens: int,
         max_total_tokens: int,
         max_compile_wait_s: float,
         max_silence_s: float,
         find: Callable[[Constraint], str],
-        max_queue_wait_s: float = 0.0,
         special_in_content: bool = False,
-        random_seed: int = -1,
     ) -> None:
+        self.dispatch = dispatch
+        self._places, self._waits = dispatch.places, dispatch.waits
+        self._relay = dispatch.relay
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
         self._reader = PromptReader(
             tokenizer, template, vocab.vocab_size, self._limit, special_in_content
         )
-        self._scores = ScoreReader(self._reader, self._limit, max_tokens, max_requests)
+        places = dispatch.places
+        self._scores = ScoreReader(
+            self._reader, self._limit, places.max_tokens, places.max_requests
+        )
         self._text = TextReader(tokenizer, self._reader, self._scores)
         self._builder = Builder(vocab, self._limit)
-        self._epoch = epoch
+        self._epoch = dispatch.epoch
         self._draining = False
-        self._places = Places(max_requests, max_tokens)
-        self._waits = QueueWaits(max_queue_wait_s, len(incarnations))
-        self._relay = Relay(incarnations, placing, random_seed)
-        self.dispatch = Dispatch(epoch, self._places, self._waits, self._relay)
         self._turns = Turns()
         self._parking = Parking(max_compile_wait_s, max_silence_s)
         self._find, self._known = find, KnownGrammars()

@@ -16,7 +16,7 @@ class Places:
 
     def __init__(self, max_requests: int, max_tokens: int) -> None:
         self.max_requests = max_requests
-        self._max_tokens = max_tokens
+        self.max_tokens = max_tokens
         self._tokens: dict[tuple[bytes, str], int] = {}  # by (client, rid)
         self.num_tokens = 0
 
@@ -33,7 +33,7 @@ class Places:
 
     def check_tokens(self, count: int) -> None:
         """Raise RequestError (overloaded) unless `count` more prompt tokens have room."""
-        if self.num_tokens and self.num_tokens + count > self._max_tokens:
+        if self.num_tokens and self.num_tokens + count > self.max_tokens:
             raise _overloaded(f"{self.num_tokens} prompt tokens are in flight")
 
     def take(self, client: bytes, rids: Iterable[str]) -> None:

@@ -24,8 +24,8 @@ from srt.wire.ring_messages import (
     SchedulerLost,
     SchedulerMessage,
     TokenizedReq,
-    replica_of,
 )
+from srt.wire.ring_state import replica_of
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.placing import Placing
 from tokenizer_proc.verdict import verdict_on

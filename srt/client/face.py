@@ -14,7 +14,7 @@ from srt.client.request_fields import checked_request, checked_score, checked_to
 from srt.client.ring_client import RingClient
 from srt.tasks import all_of
 from srt.wire.errors import ConfigError
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 
 class AsyncClient:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams, Scoring
 
 

@@ -33,7 +33,7 @@ from srt.client.http_generation import HttpGeneration, HttpSamples
 from srt.tasks import all_of
 from srt.wire.errors import RingError
 from srt.wire.messages import ChatOptions
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 CONNECT_TIMEOUT_S = 5.0
 WRITE_TIMEOUT_S = 30.0

@@ -30,7 +30,7 @@ from srt.wire.messages import (
     TokenizeReq,
     unpack_ids,
 )
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 log = logging.getLogger(__name__)
 

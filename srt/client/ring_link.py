@@ -49,7 +49,7 @@ from srt.wire.messages import (
     Welcome,
     decoder,
 )
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 log = logging.getLogger(__name__)
 

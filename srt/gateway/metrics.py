@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from srt.client.generation import GenerateOutput
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 GAUGES = {
     "num_running_reqs": "Requests in the running batch.",

@@ -30,7 +30,7 @@ from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
 from srt.wire.messages import RingMessage
-from srt.wire.ring_messages import Heartbeat, RingEvent
+from srt.wire.ring_state import Heartbeat, RingEvent
 
 log = logging.getLogger(__name__)
 

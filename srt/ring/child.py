@@ -12,7 +12,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from srt.wire.ring_messages import Heartbeat
+from srt.wire.ring_state import Heartbeat
 
 MODULES = {
     "tokenizer": "tokenizer_proc",

@@ -37,7 +37,7 @@ from srt.ring.places import (
 )
 from srt.ring.socket import RingContext, RingSocket
 from srt.tasks import TaskSet
-from srt.wire.ring_messages import (
+from srt.wire.ring_state import (
     RING_PARTS,
     Heartbeat,
     RingEvent,

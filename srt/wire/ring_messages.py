@@ -1,39 +1,16 @@
-"""Messages among the parts of a ring, and from its supervisor to everyone; see `messages`.
+"""Messages among the parts of a ring; see `messages`, and `ring_state` for its supervisor's.
 
 What a scheduler receives and sends carries an `incarnation`: the supervisor gives each start of a
 scheduler, and each scheduler in a new epoch, a number that is never used again. Messages of another
-one are dropped. A ring of N replicas has N schedulers; `replica_of` tells whose number it is.
+one are dropped.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
-from msgspec import Struct, field
+from msgspec import Struct
 
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
-
-# The names of a ring's parts. Every request needs those of RING_PARTS and one scheduler.
-RING_PARTS = ("tokenizer", "detokenizer")
-
-
-def scheduler_part(replica: int, replicas: int) -> str:
-    """The name of one of the schedulers."""
-    return "scheduler" if replicas == 1 else f"scheduler.{replica}"
-
-
-def replica_of(incarnation: int, replicas: int) -> int:
-    """Which of the schedulers has this incarnation."""
-    return incarnation % replicas
-
-
-def next_incarnation(incarnations: Sequence[int], replica: int) -> int:
-    """The first number above all replicas' `incarnations` that is this replica's."""
-    above, replicas = max(incarnations) + 1, len(incarnations)
-    return above + (replica - above) % replicas
-
 
 # ---- front, detokenizer -> scheduler ---------------------------------------------------------
 
@@ -360,70 +337,3 @@ FrontNews = (
     | ReplicaLoad
     | CacheEvents
 )
-
-
-# ---- supervisor -> everyone (PUB "events") ---------------------------------------------------
-
-
-class RingEvent(RingMessage, frozen=True):
-    """The ring's state, published at every change and every EVENT_INTERVAL_S in between.
-
-    A new `epoch` means that everything in flight has failed: the tokenizer or the detokenizer was
-    lost. When only a scheduler is lost, its place in `incarnations`, one for each replica, grows
-    alone, and its requests go on at another one, or once the next one is ready.
-    `parts` gives each part's state: "starting", "ready", "dead". `ready` says that all RING_PARTS
-    and a scheduler are ready: without the gateway or the compiler the ring serves all but their
-    requests.
-    `dropped` counts messages that the supervisor, or a running part, could not understand.
-    `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
-    requests had no scheduler.
-    """
-
-    epoch: int
-    ready: bool
-    draining: bool
-    parts: dict[str, str]
-    reason: str = ""
-    dropped: int = 0
-    incarnations: list[int] = field(default_factory=lambda: [0])
-    losses: list[tuple[str, str, int]] = []
-    pause_s: float = 0.0
-
-    @property
-    def incarnation(self) -> int:
-        """The latest: it grows whenever a scheduler is lost."""
-        return max(self.incarnations)
-
-    @property
-    def ready_schedulers(self) -> list[int]:
-        """The replicas that are ready."""
-        replicas = len(self.incarnations)
-        states = [self.parts.get(scheduler_part(i, replicas)) for i in range(replicas)]
-        return [i for i, state in enumerate(states) if state == "ready"]
-
-    @property
-    def only_lacks_scheduler(self) -> bool:
-        """Whether the ring will take requests as soon as a scheduler has been restarted."""
-        is_up = all(self.parts.get(part) == "ready" for part in RING_PARTS)
-        return is_up and not self.ready_schedulers and not self.draining
-
-
-# ---- actors -> supervisor (PULL "ctl") -------------------------------------------------------
-
-
-class Heartbeat(RingMessage, frozen=True):
-    """What a part reports of itself, at every change. The first one, sent when it can serve, is its
-    ready handshake.
-
-    `in_flight` counts the requests the part still holds (the front's count decides a drain).
-    `info` holds facts for the start-up log. `dropped` messages could not be understood.
-    `has_progressed`: it has done work that it was started for.
-    """
-
-    part: str
-    pid: int
-    epoch: int
-    in_flight: int = 0
-    info: dict[str, Any] = {}
-    dropped: int = 0
-    has_progressed: bool = False

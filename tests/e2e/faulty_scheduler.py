@@ -84,8 +84,8 @@ def _faulty(compiled: CompiledGrammar) -> FaultyGrammar:
 
 
 class FaultyScheduler(SchedulerActor):
-    def _load(self) -> Executor:
-        executor: Any = FaultyExecutor(super()._load())
+    def _load(self, threads: int | None) -> Executor:
+        executor: Any = FaultyExecutor(super()._load(threads))
         return executor  # type: ignore[no-any-return]
 
 

@@ -6,17 +6,17 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import Blame
-from scheduler_proc.cache_news import CacheNews
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.controls import Controls
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.pace import PaceMeter
+from scheduler_proc.reports import Reports
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
 from srt.wire.messages import pack_ids
@@ -46,27 +46,24 @@ class LoopOnly(SchedulerActor):
     def __init__(self, driver: Driver, overlap: bool) -> None:
         self.args = SimpleNamespace(check_invariants=True, dp=1)  # type: ignore[assignment]
         self._replica, self.incarnations = 0, [0]
-        self._cache_news = CacheNews(driver.core)
         self.driver = driver
         self._core = driver.core
         self._core_lock = threading.RLock()
         self._overlap = overlap
         self._clock = StepClock()
+        self.told: list[Any] = []
+        send = self.told.append
+        self._reports = Reports(driver.core, self._clock, send, has_router=False)
         self._compute = ComputeThread(self._clock)
         self._compute.executor = driver.executor
-        self._directory = tempfile.TemporaryDirectory()
-        self._blame = Blame(Path(self._directory.name), 0, driver.core, is_wary=False)
+        self._blame = Blame(Path(tempfile.mkdtemp()), 0, driver.core, is_wary=False)
         self._compute.blame = self._blame
         self._stats_log = StatsLog(driver.core)
-        self.paces = 0
         self._wake = asyncio.Event()
         self._controls = Controls(driver.core, dict, lambda reply: None)
 
     def _tell(self) -> None:
         self.driver._collect()
-
-    def _tell_pace(self, *, at_once: bool = False) -> None:
-        self.paces += 1
 
     async def serve(self, seconds: float = SOON_S) -> None:
         """Run until the core has nothing left to do."""
@@ -228,11 +225,10 @@ def test_nobody_waits_for_a_request_whose_grammar_is_loaded() -> None:
     """The pace says that it has left the queue; otherwise an idle server might refuse for ever."""
     actor = LoopOnly(make(), overlap=True)
     actor.incarnations = [0]
-    actor._pace = PaceMeter(actor._core)
     actor._intake = SimpleNamespace(add=lambda req: None)  # type: ignore[assignment]
     actor._on_message(TokenizedReq(b"c", "r", 0, pack_ids([1]), SamplingParams(), grammar="k"))
     assert actor._wake.is_set()
-    pace = actor._pace.report(0.0, at_once=True)
+    pace = actor._reports.pace.report(0.0, at_once=True)
     assert pace is not None
     assert (pace.left, pace.left_tokens) == (1, 1)
 

@@ -16,7 +16,6 @@ from scheduler_proc.grammar.store import GrammarStore, Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from scheduler_proc.intake import MAX_RECALLS, GrammarIntake
 from scheduler_proc.invariants import check_invariants
-from scheduler_proc.pace import PaceMeter
 from scheduler_proc.trace import replay
 from srt.tasks import TaskSet
 from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, UNAVAILABLE, ErrorInfo
@@ -52,7 +51,6 @@ class Intake(LoopOnly):
         super().__init__(Driver(max_total_tokens=500, trace=trace), overlap=True)
         self.incarnations = [0]
         self.gate = threading.Event()
-        self._pace = PaceMeter(self.driver.core)
         shared = Shared(TokenVocabulary.from_tokens([b"a"], [], []))
         self._grammars = GrammarStore(lambda: shared, directory, loader=self._read)
         self.recalled: list[str] = []

@@ -14,6 +14,7 @@ from srt.wire.messages import (
 )
 from srt.wire.ring_messages import Abort, Control, SchedulerMessage
 from tokenizer_proc.admission import Admission
+from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.front import Front, Word
 from tokenizer_proc.parking import Parked
 from tokenizer_proc.placing import Placing
@@ -23,9 +24,27 @@ from tokenizer_proc.turns import TextReq
 class DirectFront(Front):
     """One call takes a request, reads it and judges it. The incarnation is the epoch."""
 
-    def __init__(self, *args: Any, epoch: int, **limits: Any) -> None:
-        placing = Placing("model")
-        super().__init__(*args, epoch=epoch, incarnations=[epoch], placing=placing, **limits)
+    def __init__(
+        self,
+        *args: Any,
+        epoch: int,
+        max_requests: int,
+        max_tokens: int,
+        max_queue_wait_s: float = 0.0,
+        random_seed: int = -1,
+        **limits: Any,
+    ) -> None:
+        dispatch = Dispatch(
+            epoch,
+            [epoch],
+            Placing("model"),
+            max_requests=max_requests,
+            max_tokens=max_tokens,
+            max_queue_wait_s=max_queue_wait_s,
+            random_seed=random_seed,
+        )
+        tokenizer, template, vocab = args
+        super().__init__(tokenizer, template, vocab, dispatch, **limits)
         self.dispatch.hear([epoch], [0])
 
     def sent(self, kind: type[SchedulerMessage]) -> list[SchedulerMessage]:

@@ -19,9 +19,8 @@ from srt.wire.ring_messages import (
     SchedulerLost,
     SchedulerMessage,
     TokenizedReq,
-    next_incarnation,
-    replica_of,
 )
+from srt.wire.ring_state import next_incarnation, replica_of
 from srt.wire.sampling import SamplingParams
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.placing import Placing

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from srt.block_hash import BLOCK
-from srt.wire.ring_messages import CacheEvents, ReplicaLoad, replica_of
+from srt.wire.ring_messages import CacheEvents, ReplicaLoad
+from srt.wire.ring_state import replica_of
 from tokenizer_proc.routing.index import Index
 from tokenizer_proc.routing.load import Loads
 from tokenizer_proc.routing.policy import RoundRobin, View, make_policy

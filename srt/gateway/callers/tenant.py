@@ -22,7 +22,7 @@ from srt.client.generation import (
 )
 from srt.gateway.callers.keys import Caller
 from srt.wire.errors import FORBIDDEN, RequestError
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 MAX_SALT_CHARS = 256
 Name = tuple[str, str]  # the tenant, and the rid that it gave

@@ -6,7 +6,7 @@ from typing import Any
 from srt.client.generation import Client
 from srt.gateway.wire.operations import RingState
 from srt.wire.errors import RequestError
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 STATS_TIMEOUT_S = 1.0
 

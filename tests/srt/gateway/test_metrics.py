@@ -4,7 +4,7 @@ import time
 
 from srt.client.generation import GenerateOutput
 from srt.gateway.metrics import GatewayMetrics
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 
 
 def test_tokens_that_come_at_once_share_their_time() -> None:

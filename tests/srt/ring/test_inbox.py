@@ -17,7 +17,7 @@ from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
 from srt.wire import messages, ring_messages
 from srt.wire.messages import RingMessage, encode
-from srt.wire.ring_messages import Heartbeat, RingEvent
+from srt.wire.ring_state import Heartbeat, RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 

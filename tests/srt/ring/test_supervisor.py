@@ -16,7 +16,7 @@ from srt.args import ServerArgs
 from srt.ring.child import Child
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
 from srt.wire.messages import encode
-from srt.wire.ring_messages import Heartbeat
+from srt.wire.ring_state import Heartbeat
 from tests.waiting import SOON_S
 
 

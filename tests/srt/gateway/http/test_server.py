@@ -19,7 +19,7 @@ from srt.gateway.http.server import BoundedProtocol, GatewayServer
 from srt.gateway.ops import health as health_module
 from srt.gateway.ops import ring_state
 from srt.wire.errors import CONFLICT, OVERLOADED, ConfigError, RequestError
-from srt.wire.ring_messages import RingEvent
+from srt.wire.ring_state import RingEvent
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import INFO, VOCAB, error_of, in_process, served
 from tests.waiting import SOON_S
