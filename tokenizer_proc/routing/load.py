@@ -17,8 +17,8 @@ class Loads:
         self.in_flight = np.zeros(replicas, np.int64)  # requests
         self._reported = np.zeros(replicas, np.int64)  # tokens to be computed
         self._sent = np.zeros(replicas, np.int64)  # tokens, not reported yet
-        self._token_s = np.full(replicas, np.nan)
-        self._request_s = np.full(replicas, np.nan)
+        self._token_s = np.zeros(replicas)  # 0: not known
+        self._request_s = np.zeros(replicas)
         self._incarnations = [-1] * replicas
         self._num_sent = [0] * replicas
         self._unreported: list[deque[tuple[int, int]]] = [deque() for _ in range(replicas)]
@@ -29,14 +29,15 @@ class Loads:
         return self._reported + self._sent
 
     @property
-    def token_s(self) -> np.ndarray:
-        """float64 [replicas]: seconds of a prompt token."""
-        return _filled(self._token_s, TOKEN_S)
+    def token_s(self) -> float:
+        """Seconds of a prompt token: the mean of all replicas, which are alike. What one of them
+        measures may be of few requests; a slow one is found by what stays in flight there."""
+        return _mean(self._token_s, TOKEN_S)
 
     @property
-    def request_s(self) -> np.ndarray:
-        """float64 [replicas]: seconds of a request beyond its prompt."""
-        return _filled(self._request_s, REQUEST_S)
+    def request_s(self) -> float:
+        """Seconds of a request beyond its prompt, in the same way."""
+        return _mean(self._request_s, REQUEST_S)
 
     def start(self, replica: int, incarnation: int) -> None:
         """Its scheduler has nothing to do. What was measured still holds."""
@@ -69,10 +70,6 @@ class Loads:
             self._request_s[replica] = load.request_s
 
 
-def _filled(known: np.ndarray, default: float) -> np.ndarray:
-    """What is not known is the mean of the others."""
-    missing = np.isnan(known)
-    if not missing.any():
-        return known
-    mean = default if missing.all() else float(known[~missing].mean())
-    return np.where(missing, mean, known)
+def _mean(measured: np.ndarray, default: float) -> float:
+    known = measured[measured > 0.0]
+    return float(known.mean()) if len(known) else default

@@ -20,14 +20,15 @@ RECOMPUTED = 8.0  # times a block's seconds
 
 class View(NamedTuple):
     """What a policy sees of the candidates, arrays of one value for each: the blocks of the prompt
-    that it has (`matched`), tokens and requests that it has to do, and their seconds. `wanted_by`
-    is of the prompt's blocks: how many requests in flight have each; these are `in_flight`."""
+    that it has (`matched`), tokens and requests that it has to do. These have their seconds.
+    `wanted_by` is of the prompt's blocks: how many requests in flight have each; these are
+    `in_flight`."""
 
     matched: np.ndarray
     backlog: np.ndarray
     requests: np.ndarray
-    token_s: np.ndarray
-    request_s: np.ndarray
+    token_s: float
+    request_s: float
     wanted_by: np.ndarray
     in_flight: int
     replicas: int
