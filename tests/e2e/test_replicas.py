@@ -12,12 +12,15 @@ import httpx
 import pytest
 
 from scheduler_proc.trace import replay
+from srt.block_hash import BLOCK
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
+from srt.kv_addresses import address_of
 from srt.offline.engine import Engine
 from srt.wire.errors import RequestError
 from tests.e2e.server import Server, running_server
 from tests.e2e.test_resume import GREEDY, LONG, nothing, round_of
+from tests.scheduler_proc.kv_subscriber import Peers, Subscriber
 from tests.waiting import SOON_S
 
 SHORT = GREEDY | {"max_new_tokens": 4}
@@ -236,3 +239,40 @@ def test_more_threads_than_cpus_are_said(tmp_path: Path) -> None:
         assert "they slow each other down" in server.log()
         answer = httpx.post(server.url + "/generate", json={"text": "a"}, timeout=SOON_S)
         assert answer.status_code == 200
+
+
+async def test_each_replica_publishes_its_blocks(tmp_path: Path) -> None:
+    """A subscriber with vLLM's structs knows what each tree holds, over a flush too, and hears of
+    nothing salted."""
+    events, replay_at = (f"ipc://{tmp_path}/{name}" for name in ("events", "replay"))
+    options = (
+        "--dp",
+        "2",
+        "--threads",
+        "1",
+        "--kv-events",
+        events,
+        "--kv-events-replay",
+        replay_at,
+    )
+    peers = Peers()
+    with running_server(tmp_path, *options) as server:
+        subscribers = [
+            Subscriber(peers, address_of(events, replica), address_of(replay_at, replica))
+            for replica in range(2)
+        ]
+        async with AsyncClient(server.ring) as client, asyncio.timeout(SOON_S):
+            for number in range(6):
+                text = f"{number} is a number among others, and it is said " * 30
+                await client.generate(text, sampling=SHORT, routed_replica=number % 2)
+                await client.generate(text, sampling=SHORT, cache_salt="mine")
+            for subscriber in subscribers:
+                while len(subscriber.index) < 3 * 5:
+                    await subscriber.take(*await subscriber.hear())
+                assert all(len(ids) == BLOCK for _, ids in subscriber.index.values())
+            assert not subscribers[0].index.keys() & subscribers[1].index.keys()
+            await client.flush_cache()
+            for subscriber in subscribers:
+                while subscriber.index:
+                    await subscriber.take(*await subscriber.hear())
+    peers.close()
