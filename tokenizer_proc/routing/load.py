@@ -29,14 +29,14 @@ class Loads:
         return self._reported + self._sent
 
     @property
-    def token_s(self) -> np.ndarray:
-        """float64 [replicas]: seconds of a prompt token."""
-        return _filled(self._token_s, TOKEN_S)
+    def token_s(self) -> float:
+        """Seconds of a prompt token, on average."""
+        return _mean(self._token_s, TOKEN_S)
 
     @property
-    def request_s(self) -> np.ndarray:
-        """float64 [replicas]: seconds of a request beyond its prompt."""
-        return _filled(self._request_s, REQUEST_S)
+    def request_s(self) -> float:
+        """Seconds of a request beyond its prompt, on average."""
+        return _mean(self._request_s, REQUEST_S)
 
     def start(self, replica: int, incarnation: int) -> None:
         """Its scheduler has nothing to do. What was measured still holds."""
@@ -55,10 +55,10 @@ class Loads:
         """They have ended there."""
         self.in_flight[replica] -= requests
 
-    def take(self, replica: int, load: ReplicaLoad) -> None:
-        """A report; one of another incarnation changes nothing."""
+    def take(self, replica: int, load: ReplicaLoad) -> bool:
+        """A report. False if it is of another incarnation, which changes nothing."""
         if load.incarnation != self._incarnations[replica]:
-            return
+            return False
         unreported = self._unreported[replica]
         while unreported and unreported[0][0] <= load.received:
             self._sent[replica] -= unreported.popleft()[1]
@@ -67,12 +67,10 @@ class Loads:
             self._token_s[replica] = load.prompt_token_s
         if load.request_s > 0.0:
             self._request_s[replica] = load.request_s
+        return True
 
 
-def _filled(known: np.ndarray, default: float) -> np.ndarray:
-    """What is not known is the mean of the others."""
-    missing = np.isnan(known)
-    if not missing.any():
-        return known
-    mean = default if missing.all() else float(known[~missing].mean())
-    return np.where(missing, mean, known)
+def _mean(figures: np.ndarray, default: float) -> float:
+    """Of those that are known."""
+    known = figures[~np.isnan(figures)]
+    return float(known.mean()) if len(known) else default
