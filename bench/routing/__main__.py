@@ -12,7 +12,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from bench.roofline import markdown
+from bench.roofline import TablePrinter, markdown
 from bench.routing.cost import costs
 from bench.routing.runs import Row, rows
 from bench.routing.shapes import SHAPES
@@ -40,10 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_args(argv)
     if args.cost:
         return _costs()
-    found = list(rows(args.workloads, args.replicas, args.delay, args.pool, args.scale, args.seed))
+    is_good = True
     head = ("workload", "replicas", "delay, s", "policy", "cached, % of one tree", "busiest")
-    print(markdown((*head, "s", "of the best other", ""), [_cells(row) for row in found]))
-    return int(any(row.missed for row in found))
+    table = TablePrinter("", (*head, "s", "of the best other", ""), first_width=10)
+    for row in rows(args.workloads, args.replicas, args.delay, args.pool, args.scale, args.seed):
+        table.add(*_cells(row))
+        is_good &= not row.missed
+    return int(not is_good)
 
 
 def _cells(row: Row) -> list[str]:
@@ -51,7 +54,7 @@ def _cells(row: Row) -> list[str]:
         *(row.workload, f"{row.replicas}", f"{row.delay_s:g}", row.policy),
         "-" if row.cached is None else f"{100 * row.cached:.1f}",
         *(f"{row.busiest:.2f}", f"{row.seconds:.1f}", f"{row.length:.2f}"),
-        "".join(f"MISSED: {what} " for what in row.missed),
+        f"MISSED: {', '.join(row.missed)}" if row.missed else "",
     ]
 
 
