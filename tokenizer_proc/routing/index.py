@@ -14,6 +14,16 @@ from srt.wire.ring_messages import CacheEvents
 ASK_AGAIN = 16  # a snapshot that has not come after so many events may be lost
 
 
+class _Flight:
+    """The requests that were sent with a block: how many to each replica, and which these are."""
+
+    __slots__ = ("counts", "mask")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.mask = 0
+
+
 class Index:
     """Of `replicas`. A replica's blocks are unknown, as if it had none, from `start`, or a gap in
     its events, to its next snapshot."""
@@ -21,7 +31,7 @@ class Index:
     def __init__(self, replicas: int) -> None:
         self._trees: dict[bytes, int] = {}  # by block: the replicas that have it
         self._blocks: list[set[bytes]] = [set() for _ in range(replicas)]
-        self._sent: dict[bytes, dict[int, int]] = {}  # by block and replica: requests in flight
+        self._sent: dict[bytes, _Flight] = {}  # by block
         self._incarnations = [-1] * replicas
         self._seqs: list[int | None] = [None] * replicas
         self._skipped = [0] * replicas  # events while its blocks were unknown
@@ -69,30 +79,26 @@ class Index:
 
     def send(self, replica: int, hashes: Sequence[bytes]) -> None:
         """A request with these blocks goes to the replica."""
-        sent = self._sent
+        sent, bit = self._sent, 1 << replica
         for name in hashes:
-            counts = sent.get(name)
-            if counts is None:
-                sent[name] = {replica: 1}
-            else:
-                counts[replica] = counts.get(replica, 0) + 1
+            flight = sent.get(name)
+            if flight is None:
+                flight = sent[name] = _Flight()
+            flight.counts[replica] = flight.counts.get(replica, 0) + 1
+            flight.mask |= bit
 
     def end(self, replica: int, hashes: Sequence[bytes]) -> None:
-        """It has ended there."""
+        """It has ended there, and all events that it has caused have come."""
+        sent, bit = self._sent, 1 << replica
         for name in hashes:
-            counts = self._sent[name]
-            if counts[replica] > 1:
-                counts[replica] -= 1
-            elif len(counts) > 1:
-                del counts[replica]
+            flight = sent[name]
+            left = flight.counts.pop(replica) - 1
+            if left > 0:
+                flight.counts[replica] = left
+            elif flight.counts:
+                flight.mask ^= bit
             else:
-                del self._sent[name]
-
-    def wanted_by(self, hashes: Sequence[bytes]) -> np.ndarray:
-        """int64 [blocks]: how many requests in flight have each of the blocks."""
-        sent = self._sent
-        known = [sent.get(name) for name in hashes]
-        return np.array([0 if c is None else sum(c.values()) for c in known], np.int64)
+                del sent[name]
 
     def match(self, hashes: Sequence[bytes], lengths: np.ndarray) -> None:
         """Set `lengths` (int64 [replicas], zeros) to the number of blocks at the beginning that
@@ -100,21 +106,18 @@ class Index:
         trees, sent = self._trees, self._sent
         alive = -1  # all
         for number, name in enumerate(hashes):
-            have, counts = trees.get(name, 0), sent.get(name)
-            if counts is not None:
-                for replica in counts:
-                    have |= 1 << replica
+            have, flight = trees.get(name, 0), sent.get(name)
+            if flight is not None:
+                have |= flight.mask
             if number == 0:
                 alive = have
             elif have & alive != alive:
-                for replica in _replicas(alive & ~have):
-                    lengths[replica] = number
+                lengths[_replicas(alive & ~have)] = number
                 alive &= have
             if not alive:
                 return
         if hashes:
-            for replica in _replicas(alive):
-                lengths[replica] = len(hashes)
+            lengths[_replicas(alive)] = len(hashes)
 
     def _add(self, replica: int, hashes: Iterable[bytes]) -> None:
         bit, trees = 1 << replica, self._trees
@@ -132,11 +135,7 @@ class Index:
                 trees.pop(name, None)
 
 
-def _replicas(mask: int) -> list[int]:
-    """The numbers of the bits that are set."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low.bit_length() - 1)
-        mask ^= low
-    return found
+def _replicas(mask: int) -> np.ndarray:
+    """The numbers of the bits that are set, int64."""
+    data = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))

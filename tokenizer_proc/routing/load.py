@@ -17,8 +17,8 @@ class Loads:
         self.in_flight = np.zeros(replicas, np.int64)  # requests
         self._reported = np.zeros(replicas, np.int64)  # tokens to be computed
         self._sent = np.zeros(replicas, np.int64)  # tokens, not reported yet
-        self._token_s = np.zeros(replicas)  # 0: not known
-        self._request_s = np.zeros(replicas)
+        self._token_s = np.full(replicas, np.nan)
+        self._request_s = np.full(replicas, np.nan)
         self._incarnations = [-1] * replicas
         self._num_sent = [0] * replicas
         self._unreported: list[deque[tuple[int, int]]] = [deque() for _ in range(replicas)]
@@ -30,13 +30,12 @@ class Loads:
 
     @property
     def token_s(self) -> float:
-        """Seconds of a prompt token: the mean of all replicas, which are alike. What one of them
-        measures may be of few requests; a slow one is found by what stays in flight there."""
+        """Seconds of a prompt token, on average."""
         return _mean(self._token_s, TOKEN_S)
 
     @property
     def request_s(self) -> float:
-        """Seconds of a request beyond its prompt, in the same way."""
+        """Seconds of a request beyond its prompt, on average."""
         return _mean(self._request_s, REQUEST_S)
 
     def start(self, replica: int, incarnation: int) -> None:
@@ -56,10 +55,10 @@ class Loads:
         """They have ended there."""
         self.in_flight[replica] -= requests
 
-    def take(self, replica: int, load: ReplicaLoad) -> None:
-        """A report; one of another incarnation changes nothing."""
+    def take(self, replica: int, load: ReplicaLoad) -> bool:
+        """A report. False if it is of another incarnation, which changes nothing."""
         if load.incarnation != self._incarnations[replica]:
-            return
+            return False
         unreported = self._unreported[replica]
         while unreported and unreported[0][0] <= load.received:
             self._sent[replica] -= unreported.popleft()[1]
@@ -68,8 +67,10 @@ class Loads:
             self._token_s[replica] = load.prompt_token_s
         if load.request_s > 0.0:
             self._request_s[replica] = load.request_s
+        return True
 
 
-def _mean(measured: np.ndarray, default: float) -> float:
-    known = measured[measured > 0.0]
+def _mean(figures: np.ndarray, default: float) -> float:
+    """Of those that are known."""
+    known = figures[~np.isnan(figures)]
     return float(known.mean()) if len(known) else default

@@ -1,10 +1,14 @@
 """How the router chooses among replicas.
 
-`cache-aware` minimises the seconds that a request costs a replica, and so everybody there: what has
-to be computed before it, its own blocks that are not cached, and the requests that it joins. A
-block that would be computed again is charged several times, because others wait for it too, and it
-takes the place of something else: so chats stay where they are. It is charged less the more
-requests in flight want it, beyond one replica's share of them: so a hot prefix spreads.
+`cache-aware` minimises the seconds that a request costs everybody: what has to be computed before
+it, its own blocks that are not cached, and the requests that it joins. A block that would be
+computed again is charged many times, because those there wait for it too, and it takes the place of
+something else: so chats stay where they are. It is charged less if more of the recent requests have
+it than one replica's share of them: so a hot prefix spreads. The requests at a replica count by
+their square over the mean: a few more than elsewhere hardly matter, twice as many do, as when all
+branches of one prompt come at once.
+
+The constants are those with which `python -m bench.routing` meets its bars; see bench/README.md.
 """
 
 import random
@@ -15,14 +19,17 @@ import numpy as np
 from srt.block_hash import BLOCK
 
 ROWS = 0.5  # of what a request costs beyond its prompt: on average half of it is over
-RECOMPUTED = 8.0  # times a block's seconds
+CROWD = 1.5  # the same, if it joins as many as there are at a replica on average
+RECOMPUTED = 12.0  # times a block's seconds at a replica that is idle
+JOINED = 0.5  # times more for each request there
+SPREAD = 2.0  # the power of one replica's share over how many have a block
 
 
 class View(NamedTuple):
     """What a policy sees of the candidates, arrays of one value for each: the blocks of the prompt
-    that it has (`matched`), tokens and requests that it has to do. These have their seconds.
-    `wanted_by` is of the prompt's blocks: how many requests in flight have each; these are
-    `in_flight`."""
+    that it has (`matched`), and the tokens and requests that it has to do. These take so many
+    seconds on average: the figures of one replica are noisy. `wanted_by` is of the prompt's blocks:
+    how many of the `recent` requests have each."""
 
     matched: np.ndarray
     backlog: np.ndarray
@@ -30,8 +37,7 @@ class View(NamedTuple):
     token_s: float
     request_s: float
     wanted_by: np.ndarray
-    in_flight: int
-    replicas: int
+    recent: int
 
 
 class Policy(Protocol):
@@ -45,11 +51,15 @@ class CacheAware:
     """See above."""
 
     def costs(self, view: View) -> np.ndarray:
-        share = max(1.0, (1 + view.in_flight) / view.replicas)
-        charges = RECOMPUTED * BLOCK * np.minimum(1.0, share / (1.0 + view.wanted_by))
-        missing = np.append(np.cumsum(charges[::-1])[::-1], 0.0)  # from each block on
-        own = missing[view.matched] * view.token_s
-        costs: np.ndarray = own + LeastLoaded().costs(view)
+        requests = view.requests
+        share = max(1.0, (1 + view.recent) / len(requests))
+        weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** SPREAD
+        missing = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # from each block on
+        charged = BLOCK * missing[view.matched] * (RECOMPUTED + JOINED * requests)
+        crowd = requests * requests / max(1.0, requests.mean())
+        costs: np.ndarray = view.token_s * (view.backlog + charged) + (
+            CROWD * view.request_s * crowd
+        )
         return costs
 
 

@@ -1,5 +1,6 @@
 """Places requests: index, loads and a policy."""
 
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 from srt.block_hash import BLOCK
 from srt.wire.ring_messages import CacheEvents, ReplicaLoad
 from srt.wire.ring_state import replica_of
+from tokenizer_proc.routing.demand import Demand
 from tokenizer_proc.routing.index import Index
 from tokenizer_proc.routing.load import Loads
 from tokenizer_proc.routing.policy import RoundRobin, View, make_policy
@@ -15,8 +17,19 @@ from tokenizer_proc.routing.policy import RoundRobin, View, make_policy
 
 class _Placed(NamedTuple):
     replica: int
+    life: int  # of the replica
     hashes: Sequence[bytes]
     requests: int
+
+
+class _Life:
+    """A replica from one start to the next. `ended` counts its requests that have ended, `late` are
+    the prompts of those of them whose blocks' events may still come: until it reports so many."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ended = 0
+        self.late: deque[tuple[int, Sequence[bytes]]] = deque()
 
 
 class Router:
@@ -28,9 +41,11 @@ class Router:
         self.index = Index(replicas)
         self._loads = Loads(replicas)
         self._policy = make_policy(policy, seed)
+        self.needs_blocks = policy == "cache-aware"
         self._ties_by_match = not isinstance(self._policy, RoundRobin)
         self._placed: dict[Hashable, _Placed] = {}
-        self._in_flight = 0  # requests
+        self._demand = Demand()
+        self._lives = [_Life(0) for _ in range(replicas)]
         self._chosen_at = np.zeros(replicas, np.int64)
         self._clock = 0
 
@@ -49,8 +64,8 @@ class Router:
         chosen = among[0] if len(among) == 1 else self._choose(hashes, matched, np.array(among))
         self._clock += 1
         self._chosen_at[chosen] = self._clock
-        self._placed[key] = _Placed(chosen, hashes, requests)
-        self._in_flight += requests
+        self._placed[key] = _Placed(chosen, self._lives[chosen].number, hashes, requests)
+        self._demand.add(hashes)
         self.index.send(chosen, hashes)
         self._loads.send(chosen, requests, max(1, tokens - BLOCK * int(matched[chosen])))
         return chosen
@@ -63,9 +78,8 @@ class Router:
             loads.in_flight[among],
             loads.token_s,
             loads.request_s,
-            self.index.wanted_by(hashes),
-            self._in_flight,
-            self._replicas,
+            self._demand.of(hashes),
+            self._demand.total,
         )
         costs = self._policy.costs(view)
         best = np.flatnonzero(costs == costs.min())
@@ -76,29 +90,50 @@ class Router:
     def ended(self, key: Hashable) -> None:
         """All requests of this key have ended, or their replica was lost; others are ignored."""
         placed = self._placed.pop(key, None)
-        if placed is not None:
-            self._in_flight -= placed.requests
-            self.index.end(placed.replica, placed.hashes)
-            self._loads.end(placed.replica, placed.requests)
+        if placed is None:
+            return
+        replica = placed.replica
+        self._loads.end(replica, placed.requests)
+        life = self._lives[replica]
+        if placed.life == life.number:
+            life.ended += placed.requests
+            life.late.append((life.ended, placed.hashes))
+        else:
+            self.index.end(replica, placed.hashes)
 
     def clear(self) -> None:
         """All requests have ended."""
         for key in [*self._placed]:
             self.ended(key)
+        for replica in range(self._replicas):
+            self._begin_life(replica)
 
     def started(self, replica: int, incarnation: int) -> None:
         """Its scheduler has a new incarnation: what is cached there tells the next snapshot."""
+        self._begin_life(replica)
         self.index.start(replica, incarnation)
         self._loads.start(replica, incarnation)
 
     def lost(self, replica: int) -> None:
         """Its scheduler has gone, and its tree."""
-        self.index.start(replica, -1)
-        self._loads.start(replica, -1)
+        self.started(replica, -1)
 
     def load(self, load: ReplicaLoad) -> None:
         """What a scheduler reports of itself."""
-        self._loads.take(replica_of(load.incarnation, self._replicas), load)
+        replica = replica_of(load.incarnation, self._replicas)
+        if self._loads.take(replica, load):
+            self._drop_late(replica, load.received - load.running - load.waiting)
+
+    def _begin_life(self, replica: int) -> None:
+        life = self._lives[replica]
+        self._drop_late(replica, life.ended)
+        self._lives[replica] = _Life(life.number + 1)
+
+    def _drop_late(self, replica: int, ended: int) -> None:
+        """The events of so many requests have come."""
+        late = self._lives[replica].late
+        while late and late[0][0] <= ended:
+            self.index.end(replica, late.popleft()[1])
 
     def events(self, events: CacheEvents) -> bool:
         """What has changed in a tree. False if something before it was missed: the caller is to ask

@@ -1,0 +1,1 @@
+"""`python -m bench.routing`: how well requests are placed on replicas."""
