@@ -1,8 +1,8 @@
 """Plans the rows of each step of the scheduler core: decodes, chunks of prompts, and admissions.
 
 Takes memory, and reads no token values but those that limit a row (`Req.limits`). What fails while
-a row is planned ends its own req. While there are suspects (`Trials`), nobody else has a step,
-unless the next suspect has to wait for memory.
+a row is planned ends its own req. While there are suspects (`Trials`), one of them and all others
+have steps in turn: a step has either the one suspect whose trial it is, or no suspects.
 """
 
 import math
@@ -35,6 +35,7 @@ class StepPlanner:
             state.retract,
             self._limits,
         )
+        self._is_trials_turn = True
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
         self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
 
@@ -50,29 +51,53 @@ class StepPlanner:
         state = self._state
         plan = Plan(state.table, state.memory.sampling)
         suspect = state.trials.next
-        if suspect is not None and self._plan_trial(plan, suspect):
-            return plan if plan.rows else None
-        running = state.running.values()
-        self._decodes.plan(plan, running)
-        prefill_budget = self._prefill_budget(plan)
-        prefill_budget -= self._plan_prefills(plan, prefill_budget, running)
+        if suspect is not None and self._is_trials_turn and self._plan_trial(plan, suspect):
+            self._is_trials_turn = False
+            return plan
+        self._is_trials_turn = True
+        budget = self._plan_others(plan, suspect)
+        if plan.rows or plan.deferred:
+            return plan
+        if suspect is not None and suspect.finish is None and self._plan_trial(plan, suspect):
+            return plan
+        return plan if self._unblock(plan, budget) else None
+
+    def _others(self) -> Iterable[Req]:
+        """The running reqs that are no suspects."""
+        running, trials = self._state.running.values(), self._state.trials
+        if trials.next is None:
+            return running
+        return [req for req in running if not trials.is_suspect(req)]
+
+    def _plan_others(self, plan: Plan, suspect: Req | None) -> int:
+        """The rows of all but suspects; returns the prompt tokens for which there is still room."""
+        state = self._state
+        self._decodes.plan(plan, self._others())
+        budget = self._prefill_budget(plan)
+        budget -= self._plan_prefills(plan, budget, self._others())
         if len(state.waiting) == 0:
             self._places_in_memory = 0
             state.cache.want(())
-        elif prefill_budget > 0 and suspect is None and self._may_admit():
-            self._admit(plan, prefill_budget, state.waiting.ordered())
-        if plan.rows or plan.deferred or self._unblock(plan, prefill_budget):
-            return plan
-        return None
+        elif budget > 0 and self._may_admit():
+            if suspect is None:
+                self._admit(plan, budget, state.waiting.ordered())
+            elif suspect.residency is not None:  # otherwise it may wait for memory
+                waiting = state.waiting.ordered()
+                self._admit(plan, budget, (r for r in waiting if not state.trials.is_suspect(r)))
+        return budget
 
     def plan_deferred(self, plan: Plan) -> None:
         """The rows that had to wait for tokens, which are known now."""
         self._decodes.plan_deferred(plan)
 
     def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
-        """Plan the suspect's next tokens; none while others of it are being computed. False if it
-        has to wait for memory, which others hold."""
-        budget = self._state.config.chunked_prefill_size
+        """Plan the suspect's next tokens; none while others of it are being computed, or if it has
+        to wait for memory, which others hold. Whether there are any."""
+        budget = whole = self._state.config.chunked_prefill_size
+        num_decodes = sum(not _is_cut(req) for req in self._others())
+        if num_decodes > 0 and self.costs is not None:  # which wait for this step
+            target_s = self._state.config.step_target_s
+            budget = tokens_beside(self.costs, num_decodes, whole, target_s)
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
@@ -83,7 +108,7 @@ class StepPlanner:
                 self._decodes.plan(plan, [suspect])
             if not plan.rows and suspect.residency is not None:
                 self._state.retract(suspect)
-        return suspect.residency is not None
+        return bool(plan.rows)
 
     def _prefill_budget(self, plan: Plan) -> int:
         """Prompt tokens that the step has room for. Decodes never starve prefills altogether."""
@@ -185,7 +210,7 @@ class StepPlanner:
             in_flight = any(held.computed_len < held.kv_len for held in running)
             if len(stuck) == 0 or in_flight:
                 return False
-            if self._plan_prefills(plan, max(budget, 1), state.running.values()) > 0:
+            if self._plan_prefills(plan, max(budget, 1), self._others()) > 0:
                 return True
             if len(state.running) < 2:
                 return False

@@ -2,8 +2,9 @@
 tried alone, so that one that ends every scheduler is found, and harms nobody else.
 
 A trial lasts from a suspect's entry into memory to its first decode: all that had been computed for
-it is computed again, and one step more, which may be the one that was not reported. While it lasts,
-no step has another row, and each is planned when the one before is committed.
+it is computed again, and one step more, which may be the one that was not reported. Its steps have
+no other row, and each is planned when the one before is committed. Those who are no suspects have
+steps in between.
 """
 
 from collections.abc import Iterable
@@ -44,6 +45,10 @@ class Trials:
             return None
         running = (req for req in self._present.values() if req.residency is not None)
         return next(running, None) or next(iter(self._present.values()))
+
+    def is_suspect(self, req: Req) -> bool:
+        """Whether its trial is still to come, or goes on."""
+        return req.handle in self._present
 
     def add(self, req: Req) -> None:
         """A req has come. A suspect's tokens are not held back: if it ends its scheduler at its

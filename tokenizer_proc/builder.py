@@ -64,7 +64,7 @@ class Builder:
             constraint = replace(constraint, before=healing.text)
         elif healing.text:
             tokenized = replace(tokenized, grammar=free_key(healing.text))
-        return Admission(admitted, samples_of(tokenized)), constraint
+        return Admission(admitted, samples_of(tokenized), req.routed_replica), constraint
 
     def _tokenized(
         self, client: bytes, req: GenerateReq, reading: ReadPrompt, healing: Healing

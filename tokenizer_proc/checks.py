@@ -67,3 +67,12 @@ def _check_details(req: GenerateReq, vocab_size: int) -> None:
     if len(ids) > MAX_LOGPROB_TOKEN_IDS or not all(0 <= i < vocab_size for i in ids):
         limit = f" takes up to {MAX_LOGPROB_TOKEN_IDS} ids in [0, {vocab_size})"
         raise RequestError(limit, at="logprob_token_ids")
+
+
+def check_replica(req: GenerateReq, replicas: int) -> None:
+    """Raise RequestError for a replica that there is not."""
+    replica = req.routed_replica
+    if replica is not None and not 0 <= replica < replicas:
+        raise RequestError(
+            f" must be below {replicas}, the number of replicas", at="routed_replica"
+        )

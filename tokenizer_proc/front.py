@@ -47,7 +47,7 @@ from srt.wire.ring_messages import (
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.checks import check_control, check_generate, check_names
+from tokenizer_proc.checks import check_control, check_generate, check_names, check_replica
 from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.grammars import KnownGrammars, compile_error
 from tokenizer_proc.parking import Parked, Parking, Recall
@@ -372,6 +372,7 @@ class Front:
         else:
             if isinstance(req, GenerateReq):
                 check_generate(req, self._vocab.vocab_size, self._places.max_requests)
+                check_replica(req, len(self._relay.incarnations))
             self._reader.check_size(req)
         piece = Piece(client, req, num_chars(req), rids_of(req))
         if any(

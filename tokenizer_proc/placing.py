@@ -58,4 +58,4 @@ class Placing:
         if self._router is None:
             return []
         self._router.started(replica, incarnation)
-        return [(replica, CacheSnapshotReq(incarnation))]
+        return [(replica, CacheSnapshotReq(incarnation))] if self._router.needs_blocks else []

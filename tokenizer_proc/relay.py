@@ -200,6 +200,8 @@ class Relay:
         self._outbox = [(to, message) for to, message in self._outbox if to != replica]
         self._controls.clear()
         lost = [kept for kept in self._kept.values() if kept.replica == replica]
+        if not lost:  # the detokenizer has nothing to tell, and may not even have known of it
+            line.settled = incarnation
         for kept in lost:
             kept.is_sent = False
             self._placing.ended(kept.group)

@@ -46,6 +46,7 @@ class BatchArgs(ScoreArgs, ChatArgs, total=False):
     logprob_token_ids: Sequence[int]
     joined: bool
     timeout_ms: int
+    routed_replica: int | None
 
 
 class StreamArgs(BatchArgs, total=False):

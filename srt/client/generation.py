@@ -50,6 +50,9 @@ class Request(PromptRequest, frozen=True, kw_only=True):
 
     A `joined` request belongs to a batch whose earlier requests were admitted: it is not refused
     because these are before it.
+
+    Of a server's replicas, `routed_replica` serves it, unless that has no scheduler just then. None
+    leaves the choice to the server.
     """
 
     messages: list[ChatMessage] | None = None
@@ -60,6 +63,7 @@ class Request(PromptRequest, frozen=True, kw_only=True):
     chat: ChatOptions = ChatOptions()
     joined: bool = False
     timeout_ms: int = 0
+    routed_replica: int | None = None
 
 
 class GenerateOutput(Struct, frozen=True):
@@ -85,6 +89,7 @@ class GenerateOutput(Struct, frozen=True):
 
     `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
     for; None if it has none, or if they could not be found in the time there is for that.
+    `routed_replica` serves the request, or did at the end.
     """
 
     rid: str
@@ -105,6 +110,7 @@ class GenerateOutput(Struct, frozen=True):
     output_id_logprobs: list[list[float]] | None = None
     prompt_id_logprobs: list[list[float] | None] | None = None
     captures: list[Capture] | None = None
+    routed_replica: int = 0
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         forward_passes=meta.get("forward_passes", 0),
         healed_tokens=meta.get("healed_tokens", 0),
         captures=_captures(meta),
+        routed_replica=meta.get("routed_replica", 0),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}

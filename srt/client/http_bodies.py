@@ -72,8 +72,12 @@ def check_tenant(tenant: str) -> None:
 
 def _shared_body(request: Request) -> dict[str, Any]:
     check_tenant(request.tenant)
-    body = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
-    return body | ({"timeout_ms": request.timeout_ms} if request.timeout_ms else {})
+    body: dict[str, Any] = {"stream": True, "rid": request.rid, "cache_salt": request.cache_salt}
+    if request.timeout_ms:
+        body["timeout_ms"] = request.timeout_ms
+    if request.routed_replica is not None:
+        body["routed_replica"] = request.routed_replica
+    return body
 
 
 def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:

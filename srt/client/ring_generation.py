@@ -70,6 +70,7 @@ class RingSamples:
             chat=request.chat,
             joined=request.joined,
             timeout_ms=request.timeout_ms,
+            routed_replica=request.routed_replica,
         )
 
     async def captures(self, text: str) -> list[Capture] | None:
@@ -108,7 +109,7 @@ class RingGeneration(Snapshots):
             self._logprobs = []
             self._tops = [] if request.scoring.top else None
             self._named = [] if request.scoring.ids else None
-        self._cached_tokens = 0
+        self._cached_tokens = self._replica = 0
         self._jump_tokens = 0
         self._forward_passes = 0
         self._captures: list[Capture] | None = None
@@ -137,7 +138,7 @@ class RingGeneration(Snapshots):
         """Add what is new."""
         self.text += output.text
         _take(self._ids, output.dropped, id_list(output.ids))
-        self._cached_tokens = output.cached_tokens
+        self._cached_tokens, self._replica = output.cached_tokens, output.replica
         self._jump_tokens = output.jump_tokens
         self._forward_passes = output.forward_passes
         if self._logprobs is not None:
@@ -182,6 +183,7 @@ class RingGeneration(Snapshots):
             output_id_logprobs=_copy(self._named),
             prompt_id_logprobs=_copy(prompt.named),
             captures=self._captures,
+            routed_replica=self._replica,
         )
 
 

@@ -5,7 +5,7 @@ values are fetched at each scrape; nothing is polled.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -121,7 +121,8 @@ class RequestTimer:
 
 
 class _SchedulerStats:
-    """A prometheus collector over the last statistics that the scheduler sent, and the ring's."""
+    """A prometheus collector over the last statistics that schedulers sent, and the ring's. With
+    several replicas there are their sums, and the values of each."""
 
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] | None = None
@@ -137,8 +138,21 @@ class _SchedulerStats:
         for name, text in COUNTERS.items():
             if name in stats:
                 yield CounterMetricFamily(f"srt_{name}", text, value=stats[name])
+        yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
             yield from _of_ring(self.ring)
+
+
+def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """The same of each replica, under names of their own: others are the sums of these."""
+    for name, text in (GAUGES | COUNTERS).items():
+        kind = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
+        family = kind(f"srt_replica_{name}", f"By replica: {text}", labels=("replica",))
+        for stats in replicas:
+            if name in stats:
+                family.add_metric((str(stats["replica"]),), stats[name])
+        if family.samples:
+            yield family
 
 
 def _of_ring(ring: RingEvent) -> Iterator[Metric]:

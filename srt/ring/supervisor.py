@@ -208,13 +208,19 @@ class Supervisor:
         if child.made_progress or time.monotonic() - child.started_at > HEALTHY_AFTER_S:
             child.restarts = 0
         child.restarts += 1
-        if child.restarts > MAX_RESTARTS and not (child.part == COMPILER and child.has_served):
+        if child.restarts > MAX_RESTARTS and not self._can_do_without(child):
             self._fail(f"{child.part} died {child.restarts} times in a row: giving up")
             return
         doublings = min(child.restarts, MAX_RESTARTS) - 1
         await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2**doublings))
         if not self._stop.is_set() or (child.replica is not None and not self._closing):
             self._start(child)
+
+    def _can_do_without(self, child: Child) -> bool:
+        """Whether the server goes on however often the child dies."""
+        if child.replica is not None:
+            return any(other.state == "ready" for other in self._schedulers if other is not child)
+        return child.part == COMPILER and child.has_served
 
     def _fail(self, why: str) -> None:
         self._failure = why

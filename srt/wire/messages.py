@@ -59,6 +59,7 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
 
     `joined` marks the later requests of a batch whose first was admitted: the bound on the expected
     wait does not apply to them, or a large batch could never come in. `timeout_ms` 0 is none.
+    The client chooses the replica by `routed_replica`; otherwise the router does.
     """
 
     sampling: SamplingParams
@@ -69,6 +70,7 @@ class GenerateReq(PromptMessage, frozen=True, kw_only=True):
     chat: ChatOptions = ChatOptions()
     joined: bool = False
     timeout_ms: int = 0
+    routed_replica: int | None = None
 
 
 class AbortReq(RingMessage, frozen=True):

@@ -82,7 +82,11 @@ class Server:
             if parent == str(self.process.pid) and str(self.directory) in words:
                 module = words[words.index("-m") + 1]
                 if module in names:
-                    found[names[module]] = int(entry.name)
+                    name = names[module]
+                    # With several replicas there are several incarnations.
+                    if name == "scheduler" and "," in words[words.index("-m") + 4]:
+                        name = f"scheduler.{words[words.index('-m') + 6]}"
+                    found[name] = int(entry.name)
         return found
 
     def stats(self) -> dict[str, Any]:

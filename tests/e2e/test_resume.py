@@ -119,7 +119,8 @@ class Calls:
         async def call() -> Any:
             output = await (await patiently(lambda: self._client.submit(**fields))).result()
             known = msgspec.structs.asdict(output)
-            del known["rid"], known["delta"], known["cached_tokens"]
+            for name in ("rid", "delta", "cached_tokens", "routed_replica"):
+                del known[name]
             return known
 
         return call

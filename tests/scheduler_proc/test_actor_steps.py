@@ -6,7 +6,6 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -40,6 +39,13 @@ class FailingExecutor(FakeExecutor):
         return super().run(batch)
 
 
+class NoReports(Reports):
+    """Leaves the clock's measurements to the tests."""
+
+    def tell_pace(self, *, at_once: bool = False) -> None:
+        pass
+
+
 class LoopOnly(SchedulerActor):
     """The actor's loop over a driver's core; what it sends goes to the driver."""
 
@@ -51,9 +57,7 @@ class LoopOnly(SchedulerActor):
         self._core_lock = threading.RLock()
         self._overlap = overlap
         self._clock = StepClock()
-        self.told: list[Any] = []
-        send = self.told.append
-        self._reports = Reports(driver.core, self._clock, send, has_router=False)
+        self._reports = NoReports(driver.core, self._clock, lambda message: None, has_router=False)
         self._compute = ComputeThread(self._clock)
         self._compute.executor = driver.executor
         self._blame = Blame(Path(tempfile.mkdtemp()), 0, driver.core, is_wary=False)

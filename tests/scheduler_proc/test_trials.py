@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.plan import Plan
 from scheduler_proc.step import Step
 from scheduler_proc.trace import replay
 from srt.ring.blame_file import Name
@@ -24,24 +23,22 @@ def name(rid: str) -> Name:
 
 
 class Watched:
-    """A driver, and for each step that it ran its rows: rid, whether it was a suspect when the step
-    was sealed, whether it decodes."""
+    """A driver, and for each step that it ran its rows: rid, whether it was a suspect then, whether
+    it decodes."""
 
     def __init__(self, suspects: list[str], **config: Any) -> None:
         self.driver = Driver(**config)
         self.driver.core.suspect([name(rid) for rid in suspects])
         self.steps: list[list[tuple[str, bool, bool]]] = []
-        seal = self.driver.core.seal
+        commit = self.driver.core.commit
 
-        def sealed(plan: Plan) -> Step | None:
-            step = seal(plan)
-            if step is not None:
-                keys = self.driver.core.trials.suspects
-                rows = [(r.req.key[1], r.req.key in keys, r.is_decode) for r in step.rows]
-                self.steps.append(rows)
-            return step
+        def committed(step: Step, result: StepResult) -> None:
+            keys = self.driver.core.trials.suspects
+            rows = [(r.req.key[1], r.req.key in keys, r.is_decode) for r in step.rows]
+            self.steps.append(rows)
+            commit(step, result)
 
-        self.driver.core.seal = sealed  # type: ignore[method-assign]
+        self.driver.core.commit = committed  # type: ignore[method-assign]
 
     def check(self) -> None:
         """Suspects have steps to themselves, each until its first decode, one after the other."""
@@ -60,15 +57,16 @@ def test_a_trial_is_the_prompt_and_one_decode(lag: int) -> None:
         watched.driver.add(rid, prompt, 5)
     watched.driver.run()
     watched.check()
-    assert watched.steps[:4] == [[("a", True, False)]] * 3 + [[("a", True, True)]]
-    assert [rows[0][0] for rows in watched.steps[4:8]] == ["c"] * 4
-    assert all("b" in [rid for rid, _, _ in rows] for rows in watched.steps[8:12])
+    trials = [rows for rows in watched.steps if rows[0][1]]
+    assert trials[:4] == [[("a", True, False)]] * 3 + [[("a", True, True)]]
+    assert [rows[0][0] for rows in trials[4:]] == ["c"] * 4
+    assert ["b" in [rid for rid, _, _ in rows] for rows in watched.steps[:8]] == [False, True] * 4
     assert watched.driver.outputs == {r: reference_output(p, 5) for r, p in prompts.items()}
     assert watched.driver.core.trials.suspects == frozenset()
 
 
 @pytest.mark.parametrize("lag", [0, 1])
-def test_one_that_comes_late_stops_the_others_for_its_trial_only(lag: int) -> None:
+def test_one_that_comes_late_has_steps_in_turn_with_the_others(lag: int) -> None:
     watched = Watched(["late", "never"], lag=lag, max_total_tokens=400)
     watched.driver.add("a", range(10), 40)
     for _ in range(5):
@@ -79,6 +77,8 @@ def test_one_that_comes_late_stops_the_others_for_its_trial_only(lag: int) -> No
     watched.check()
     alone = [rows for rows in watched.steps[before:] if rows[0][1]]
     assert alone == [[("late", True, False)], [("late", True, True)]]
+    between = watched.steps[watched.steps.index(alone[0]) + 1]
+    assert [rid for rid, _, _ in between] == ["a"]
     assert watched.driver.core.trials.suspects == {name("never")}
 
 

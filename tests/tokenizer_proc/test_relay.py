@@ -267,6 +267,7 @@ class Ring:
         self.settled = list(self.incarnations)
         self.live: dict[str, Reported] = {}
         self.where: dict[str, int] = {}  # the incarnation that has it
+        self.last: dict[str, int] = {}  # the replica that had it last
         self.got: set[tuple[int, str]] = set()
         self.hear()
 
@@ -283,6 +284,8 @@ class Ring:
         number = next_incarnation(self.incarnations, replica)
         self.incarnations[replica] = number
         self.relay.lose(number, NOTHING)
+        if not any(self.last.get(rid) == replica for rid in self.live):
+            self.settled[replica] = number
         self.where = {r: at for r, at in self.where.items() if at % self.replicas != replica}
 
     def settle(self, replica: int, ids: bytes) -> None:
@@ -312,6 +315,7 @@ class Ring:
             assert (message.incarnation, message.rid) not in self.got
             self.got.add((message.incarnation, message.rid))
             self.where[message.rid] = message.incarnation
+            self.last[message.rid] = replica
             assert (message.reported or Reported()) == self.live[message.rid]
         assert [kept.req.rid for kept in self.relay.requests] == list(self.live)
         is_unsettled = any(
@@ -357,6 +361,7 @@ def test_random_losses(seed: int, replicas: int) -> None:
             relay.reset(ring.incarnations)
             ring.live.clear()
             ring.where.clear()
+            ring.last.clear()
             ring.hear()
         ring.check()
         for group in {r.split(".")[0] for r in ring.where}:
@@ -399,3 +404,12 @@ def test_a_wish_counts_while_there_is_a_scheduler() -> None:
     ring.lose(2)
     moved = relay.settle(SchedulerLost(ring.incarnations[2]))
     assert len(moved) == 2 and len({kept.replica for kept in moved} - {2}) == 1
+
+
+def test_who_has_lost_nothing_needs_no_word_of_the_detokenizer() -> None:
+    """That one may have started after the loss, of which it then knows nothing."""
+    relay = opened()
+    relay.loses(2)
+    relay.hear([2], [0])
+    relay.sends(part("1"))
+    assert [one.rid for one in relay.requests_taken()] == ["1"]

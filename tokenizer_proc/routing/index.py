@@ -11,6 +11,8 @@ import numpy as np
 
 from srt.wire.ring_messages import CacheEvents
 
+ASK_AGAIN = 16  # a snapshot that has not come after so many events may be lost
+
 
 class _Flight:
     """The requests that were sent with a block: how many to each replica, and which these are."""
@@ -32,6 +34,7 @@ class Index:
         self._sent: dict[bytes, _Flight] = {}  # by block
         self._incarnations = [-1] * replicas
         self._seqs: list[int | None] = [None] * replicas
+        self._skipped = [0] * replicas  # events while its blocks were unknown
 
     def blocks(self, replica: int) -> frozenset[bytes]:
         """Those in its tree, as far as events have told."""
@@ -44,13 +47,13 @@ class Index:
 
     def forget(self, replica: int) -> None:
         """Its blocks are unknown."""
-        self._seqs[replica] = None
+        self._seqs[replica], self._skipped[replica] = None, 0
         self._remove(replica, self._blocks[replica])
         self._blocks[replica] = set()
 
     def take(self, replica: int, events: CacheEvents) -> bool:
-        """Apply what is next; what is old, or of another incarnation, changes nothing. False if
-        there is a gap: nothing counts before the next snapshot."""
+        """Apply what is next; what is old, or of another incarnation, changes nothing. False if a
+        snapshot is needed, after a gap: nothing counts before that."""
         if events.incarnation != self._incarnations[replica]:
             return True
         seq = self._seqs[replica]
@@ -60,7 +63,10 @@ class Index:
                 self._seqs[replica] = events.seq
                 self._add(replica, events.added)
             return True
-        if seq is None or events.seq <= seq:
+        if seq is None:
+            self._skipped[replica] += 1
+            return self._skipped[replica] % ASK_AGAIN != 0
+        if events.seq <= seq:
             return True
         if events.seq > seq + 1:
             self.forget(replica)

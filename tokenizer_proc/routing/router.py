@@ -41,6 +41,7 @@ class Router:
         self.index = Index(replicas)
         self._loads = Loads(replicas)
         self._policy = make_policy(policy, seed)
+        self.needs_blocks = policy == "cache-aware"
         self._ties_by_match = not isinstance(self._policy, RoundRobin)
         self._placed: dict[Hashable, _Placed] = {}
         self._demand = Demand()

@@ -65,6 +65,7 @@ class NativeAnswers:
             jump_forward_tokens=output.jump_forward_tokens,
             forward_passes=output.forward_passes,
             healed_tokens=output.healed_tokens,
+            routed_replica=output.routed_replica,
             captures=captures_in(output, output.text),
         )
         logprobs = self._logprobs[index]

@@ -70,6 +70,7 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
             input_ids=value if name == "input_ids" else None,
             rid=rids[i],
             timeout_ms=body.timeout_ms,
+            routed_replica=body.routed_replica,
             literal_spans=tuple(body.literal_spans),
         )
         for i, value in enumerate(values)

@@ -119,7 +119,8 @@ async def tokenizer_info(request: HttpRequest) -> ASGIApp:
 
 @get(["/get_server_info", "/server_info"], opt=documented(answer=dict[str, Any]))
 async def server_info(request: HttpRequest) -> ASGIApp:
-    """The server's arguments, the ring's state and, for admins, the statistics."""
+    """The server's arguments, the ring's state and, for admins, the statistics: of each replica,
+    and in all."""
     return json_reply(await _server_info(gateway_of(request)))
 
 
@@ -135,8 +136,16 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
         "max_total_tokens": info.max_total_tokens,
         "version": info.version,
         "ring": ring_state(gateway.client.ring),
-        "internal_states": [] if stats is None else [stats],
+        **_states(stats),
     }
+
+
+def _states(stats: dict[str, Any] | None) -> dict[str, Any]:
+    """Each replica's statistics, and `totals`, which are the same if there is one."""
+    if stats is None:
+        return {"internal_states": []}
+    totals = {name: value for name, value in stats.items() if name != "replicas"}
+    return {"internal_states": stats.get("replicas", [totals]), "totals": totals}
 
 
 ROUTES = [flush_cache, abort_request, model_info, tokenizer_info, server_info]

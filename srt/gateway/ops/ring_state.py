@@ -22,6 +22,7 @@ def ring_state(ring: RingEvent | None) -> RingState | None:
         parts=ring.parts,
         reason=ring.reason,
         incarnation=ring.incarnation,
+        incarnations=ring.incarnations,
     )
 
 

@@ -23,6 +23,9 @@ Salt = Annotated[str, Meta(description="Prompts share KV under one salt only.")]
 TimeoutMs = Annotated[
     Count, Meta(description="Milliseconds until it ends with its tokens so far; 0: never.")
 ]
+RoutedReplica = Annotated[
+    Count | None, Meta(description="The replica that is to serve it; otherwise the router chooses.")
+]
 LogprobEntry = tuple[float | None, int, str | None]
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -30,7 +33,7 @@ Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 def shared_fields(body: Struct, index: int | None = None) -> dict[str, Any]:
     """The fields of `body` that go into the client's request unchanged. A prompt of several has
     an `index`, which its id ends with."""
-    names = ("rid", "cache_salt", "timeout_ms")
+    names = ("rid", "cache_salt", "timeout_ms", "routed_replica")
     fields = {name: getattr(body, name) for name in names if hasattr(body, name)}
     if index is not None and fields["rid"]:
         fields["rid"] += f"_{index}"
@@ -115,6 +118,7 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
         Meta(description="Parts of the one text, [start, stop], in which control tokens are text."),
     ] = field(default_factory=list)
     timeout_ms: TimeoutMs = 0
+    routed_replica: RoutedReplica = None
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):
@@ -135,7 +139,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     `forward_passes` is how often the model was asked for one. The first output ids take the
     place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
     prompt's log-probabilities. `captures` are at the end of an answer whose constraint has names
-    for parts of it.
+    for parts of it. `routed_replica` serves the request.
     """
 
     id: str
@@ -147,6 +151,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     jump_forward_tokens: int = 0
     forward_passes: int = 0
     healed_tokens: int = 0
+    routed_replica: int = 0
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     input_top_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET

@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
-from srt.gateway.wire.native import Count, OwnRid, Salt, TimeoutMs, TokenId
+from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
 from srt.wire.constraint import Capture
 from srt.wire.sampling import Int, SamplingParams
@@ -49,6 +49,7 @@ class OpenAIRequest(OpenAISamplingFields, kw_only=True, frozen=True):
     rid: OwnRid = None
     cache_salt: Salt = ""
     timeout_ms: TimeoutMs = 0
+    routed_replica: RoutedReplica = None
 
     def to_params(
         self, given: Given | None, after: str, max_new_tokens: int | None

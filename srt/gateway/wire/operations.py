@@ -78,7 +78,8 @@ class TokenizerInfo(Struct, frozen=True, kw_only=True):
 
 class RingState(Struct, frozen=True, kw_only=True):
     """The ring as last heard; `parts` are its processes. `epoch` grows when everything in flight
-    has failed, `incarnation` also when the scheduler was lost, whose requests then go on."""
+    has failed, `incarnation` also when a scheduler was lost, whose requests then go on;
+    `incarnations` has one for each replica."""
 
     ready: bool
     draining: bool
@@ -86,6 +87,7 @@ class RingState(Struct, frozen=True, kw_only=True):
     parts: dict[str, str]
     reason: str
     incarnation: int
+    incarnations: list[int]
 
 
 class Health(Struct, frozen=True, kw_only=True):

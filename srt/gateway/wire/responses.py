@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from srt.gateway.wire.native import Count, RequestBody, TimeoutMs
+from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.gateway.wire.openai import Verbosity
 from srt.wire.sampling import Int
 
@@ -117,6 +117,7 @@ class ResponsesRequest(RequestBody, kw_only=True, frozen=True):
         default_factory=dict
     )
     timeout_ms: TimeoutMs = 0
+    routed_replica: RoutedReplica = None
 
 
 class OutputText(Struct, frozen=True, kw_only=True):
