@@ -16,6 +16,7 @@ from srt.block_hash import BLOCK
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.kv_addresses import address_of
+from srt.llm import LLM
 from srt.offline.engine import Engine
 from srt.wire.errors import RequestError
 from tests.e2e.server import Server, running_server
@@ -231,6 +232,14 @@ def test_an_engine_of_replicas_records_a_trace_of_each(tmp_path: Path) -> None:
     for replica in range(2):
         core = replay(Path(f"{trace}.{replica}"))
         assert core.counters.requests == 3
+
+
+def test_llm_uses_all_replicas() -> None:
+    with LLM(dp=2, threads=1, max_total_tokens=4096) as llm:
+        outputs = llm.generate([f"{i} is" for i in range(6)], use_tqdm=False)
+        stats = llm.engine.call(llm.engine.client.stats())
+    assert len(outputs) == 6
+    assert [part["num_requests_total"] for part in stats["replicas"]] == [3, 3]
 
 
 def test_more_threads_than_cpus_are_said(tmp_path: Path) -> None:

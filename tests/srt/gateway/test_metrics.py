@@ -25,3 +25,14 @@ def test_losses_have_their_part_and_kind() -> None:
     assert 'srt_losses_total{kind="hang",part="scheduler"} 2.0' in lines
     assert 'srt_losses_total{kind="signal",part="scheduler"} 1.0' in lines
     assert "srt_pause_seconds_total 1.5" in lines and "srt_up 0.0" in lines
+
+
+def test_replicas_have_families_of_their_own() -> None:
+    """So that a sum over a family counts nothing twice."""
+    replicas = [{"replica": i, "num_queue_reqs": i, "generation_tokens_total": 5} for i in (0, 1)]
+    stats = {"num_queue_reqs": 1, "generation_tokens_total": 10, "replicas": replicas}
+    lines = GatewayMetrics().render(stats, None).decode().splitlines()
+    assert "srt_num_queue_reqs 1.0" in lines and "srt_generation_tokens_total 10.0" in lines
+    assert 'srt_replica_num_queue_reqs{replica="1"} 1.0' in lines
+    assert 'srt_replica_generation_tokens_total{replica="0"} 5.0' in lines
+    assert "# TYPE srt_replica_generation_tokens_total counter" in lines

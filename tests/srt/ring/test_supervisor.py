@@ -11,22 +11,24 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from srt.args import ServerArgs
 from srt.ring.child import Child
 from srt.ring.supervisor import MAX_BACKOFF_S, MAX_RESTARTS, Supervisor
 from srt.wire.messages import encode
-from srt.wire.ring_state import Heartbeat
+from srt.wire.ring_state import Heartbeat, next_incarnation, replica_of
 from tests.waiting import SOON_S
 
 
 class Bench:
     """A supervisor that starts nothing; `slept` has the back-offs."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, dp: int = 1) -> None:
         self.started: list[str] = []
         self.slept: list[float] = []
-        self.supervisor = Supervisor(ServerArgs(no_http=True, ring_dir=str(directory)))
+        self.supervisor = Supervisor(ServerArgs(no_http=True, ring_dir=str(directory), dp=dp))
         monkeypatch.setattr(self.supervisor, "_start", lambda c: self.started.append(c.part))
         # Only in the supervisor's module: other threads of this process sleep too.
         patched = SimpleNamespace(**vars(asyncio) | {"sleep": self._sleep})
@@ -46,6 +48,19 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     bench = Bench(tmp_path / "ring", monkeypatch)
+    yield bench
+    bench.supervisor._context.destroy()
+    shutil.rmtree(tmp_path / "ring")
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """With two replicas, which are ready, and with asyncio's own clock."""
+    bench = Bench(tmp_path / "ring", monkeypatch, dp=2)
+    monkeypatch.setattr("srt.ring.supervisor.asyncio", asyncio)
+    for part, child in bench.supervisor._children.items():
+        child.state, child.has_served, child.beat = "ready", True, Heartbeat(part, 1, 1)
+    bench.supervisor._has_scheduler.set()
     yield bench
     bench.supervisor._context.destroy()
     shutil.rmtree(tmp_path / "ring")
@@ -300,3 +315,51 @@ async def test_losses_are_counted_by_kind(alone: Bench) -> None:
     supervisor._losses.go_on()
     assert supervisor._event().pause_s == pause_s
     await supervisor._tasks.close()
+
+
+# ---- several replicas --------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 4), max_size=20), st.integers(1, 5))
+def test_incarnations_grow_and_tell_their_replica(lost: list[int], replicas: int) -> None:
+    incarnations = [replicas + replica for replica in range(replicas)]
+    for replica in (number % replicas for number in lost):
+        latest = max(incarnations)
+        incarnations[replica] = next_incarnation(incarnations, replica)
+        assert latest < incarnations[replica] <= latest + replicas
+        assert [replica_of(number, replicas) for number in incarnations] == [*range(replicas)]
+
+
+async def test_a_ring_is_ready_as_long_as_one_replica_is(two: Bench) -> None:
+    supervisor = two.supervisor
+    assert supervisor.ready and supervisor._event().ready_schedulers == [0, 1]
+    await dies(two, "scheduler.0")
+    event = supervisor._event()
+    assert event.ready and event.incarnations == [4, 3] and event.epoch == 1
+    assert event.ready_schedulers == [1] and supervisor._has_scheduler.is_set()
+    assert event.pause_s == 0.0
+    await dies(two, "scheduler.1")
+    event = supervisor._event()
+    assert not event.ready and event.incarnations == [4, 5] and event.only_lacks_scheduler
+    assert not supervisor._has_scheduler.is_set()
+    await dies(two, "tokenizer")
+    assert supervisor._event().incarnations == [6, 7] and supervisor._epoch == 2
+    await supervisor._tasks.close()
+
+
+def test_at_the_start_a_ring_waits_for_all_replicas(two: Bench) -> None:
+    """One would get all first requests; but not for one that has died."""
+    supervisor = two.supervisor
+    second = supervisor._children["scheduler.1"]
+    second.state, second.has_served, second.beat = "starting", False, None
+    assert not supervisor.ready
+    second.restarts = 1
+    assert supervisor.ready
+
+
+def test_a_replica_that_dies_for_ever_does_not_end_the_others(two: Bench) -> None:
+    child = two.supervisor._children["scheduler.0"]
+    child.state, child.restarts = "dead", MAX_RESTARTS
+    assert two.supervisor._can_do_without(child)
+    two.supervisor._children["scheduler.1"].state = "dead"
+    assert not two.supervisor._can_do_without(child)

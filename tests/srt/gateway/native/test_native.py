@@ -35,6 +35,7 @@ async def test_one_prompt() -> None:
             "jump_forward_tokens": 0,
             "forward_passes": 3,
             "healed_tokens": 0,
+            "routed_replica": 0,
         },
     }
     assert client.generations[0].closed
