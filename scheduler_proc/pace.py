@@ -36,6 +36,7 @@ class PaceMeter:
         ]  # s that passed while requests waited, and s expected for what was done
         self._seen = self._totals()
         self._reported_at = -math.inf
+        self._mean_outputs = 0.0
         self.reset()
 
     def reset(self) -> None:
@@ -84,8 +85,10 @@ class PaceMeter:
         return self._pace()
 
     def load(self, pace: Pace) -> ReplicaLoad:
-        """What the router is to know when `pace` is reported."""
-        core = self._core
+        """What the router is to know when `pace` is reported. There a request costs at least its
+        rows: of a batch that is not full, the pace says only what the next one waits for."""
+        core, costs = self._core, self._core.costs
+        rows_s = 0.0 if costs is None else self._mean_outputs * costs.row_s
         return ReplicaLoad(
             core.incarnation,
             received=self._entered,
@@ -95,7 +98,7 @@ class PaceMeter:
             free=core.pool.free_size,
             evictable=core.cache.evictable_size,
             prompt_token_s=pace.prompt_token_s,
-            request_s=pace.request_s,
+            request_s=max(pace.request_s, rows_s),
         )
 
     def _totals(self) -> list[int]:
@@ -105,6 +108,7 @@ class PaceMeter:
         core = self._core
         base_s, token_s = self._cost.line()
         outputs, places = self._outputs(), core.places
+        self._mean_outputs = outputs
         output_s = token_s + base_s / places
         passed, expected = self._queued
         error = (passed + TRUST_S) / (expected + TRUST_S)

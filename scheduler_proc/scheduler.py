@@ -141,6 +141,11 @@ class Scheduler:
 
     # ---- a step --------------------------------------------------------------------------------
 
+    @property
+    def costs(self) -> StepCosts | None:
+        """What steps have cost recently; None: not known yet."""
+        return self._planner.costs
+
     def measure(self, costs: StepCosts) -> None:
         """Set what steps have cost recently; until the first call that is unknown."""
         self._planner.costs = costs
