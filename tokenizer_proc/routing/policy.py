@@ -11,6 +11,7 @@ branches of one prompt come at once.
 The constants are those with which `python -m bench.routing` meets its bars; see bench/README.md.
 """
 
+import math
 import random
 from typing import NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ ROWS = 0.5  # of what a request costs beyond its prompt: on average half of it i
 CROWD = 1.0  # the same, if it joins as many as there are at a replica on average
 RECOMPUTED = 12.0  # times a block's seconds at a replica that is idle
 JOINED = 0.5  # times more for each request there
-SPREAD = 2.0  # the power of one replica's share over how many have a block
+SPREAD = 2.0  # the power of one replica's share over how many have a block, at least
 
 
 class View(NamedTuple):
@@ -53,7 +54,9 @@ class CacheAware:
     def costs(self, view: View) -> np.ndarray:
         requests = view.requests
         share = max(1.0, (1 + view.recent) / len(requests))
-        weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** SPREAD
+        # One that all recent requests have is charged at most its own seconds.
+        spread = max(SPREAD, math.log(RECOMPUTED) / math.log(max(2, len(requests))))
+        weights = np.minimum(1.0, share / (1.0 + view.wanted_by)) ** spread
         missing = np.append(np.cumsum(weights[::-1])[::-1], 0.0)  # from each block on
         charged = BLOCK * missing[view.matched] * (RECOMPUTED + JOINED * requests)
         crowd = requests * requests / max(1.0, requests.mean())
