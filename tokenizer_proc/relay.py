@@ -142,6 +142,8 @@ class Relay:
             one.is_guilty = part.grammar in self._guilty_grammars
             self._kept[one.name] = one
             kept.append(one)
+        if not kept:
+            return []
         self._groups[self._next_group] = len(kept)
         if admission.replica is not None:
             self._placing.wish(self._next_group, admission.replica)
