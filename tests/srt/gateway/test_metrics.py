@@ -25,3 +25,14 @@ def test_losses_have_their_part_and_kind() -> None:
     assert 'srt_losses_total{kind="hang",part="scheduler"} 2.0' in lines
     assert 'srt_losses_total{kind="signal",part="scheduler"} 1.0' in lines
     assert "srt_pause_seconds_total 1.5" in lines and "srt_up 0.0" in lines
+
+
+def test_what_the_front_counts_is_no_replicas() -> None:
+    front = {"num_tokenizing_reqs": 3, "num_grammar_compiled_total": 2}
+    replicas = [{"replica": 0, "num_queue_reqs": 1} | front, {"replica": 1, "num_queue_reqs": 2}]
+    metrics = GatewayMetrics()
+    stats = {"num_queue_reqs": 3, "replicas": replicas} | front
+    lines = metrics.render(stats, None).decode().splitlines()
+    assert "srt_num_tokenizing_reqs 3.0" in lines
+    told = [line for line in lines if line.startswith("srt_replica_")]
+    assert told == [f'srt_replica_num_queue_reqs{{replica="{i}"}} {i + 1}.0' for i in (0, 1)]
