@@ -62,7 +62,7 @@ class Replies:
 
 
 def _summed(parts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
-    """Numbers added up, and the parts as `replicas`; other values are the first part's."""
+    """Numbers added up, and the parts as `replicas`; other values are the last part's."""
     total: dict[str, Any] = {}
     for part in parts.values():
         for name, value in part.items():

@@ -142,7 +142,7 @@ class SchedulerActor(Actor):
 
     async def stop(self) -> None:
         if self._failure is not None:
-            self._blame.own_up(repr(self._failure))
+            self._blame.own_up(repr(self._failure), threading.get_ident())
         with self._core_lock:
             if isinstance(self._core, RecordedScheduler):
                 self._core.close()

@@ -43,8 +43,9 @@ class Blame:
         self.notes: Notes | None = self._file.notes if is_wary else None  # that are to be taken
         self.has_ended_guilty = False
         self._trial: Step | None = None
+        self._loop = threading.get_ident()
         self._lock = threading.Lock()  # a step may begin while the one before is noted as ended
-        self._noted: tuple[list[int], frozenset[Name]] | None = None
+        self._noted: tuple[list[int], frozenset[Name], Name | None] | None = None
         self._write([])
 
     def listen(self) -> None:
@@ -95,14 +96,18 @@ class Blame:
     def begin(self, step: Step) -> None:
         """A step begins. Writes nothing while the same requests run."""
         handles, suspects = [row.req.handle for row in step.rows], self._trials.suspects
+        at = self._trials.at
         with self._lock:
-            if self._noted != (handles, suspects):
+            if self._noted != (handles, suspects, at):
                 names = [row.req.key for row in step.rows]
                 self._trial = step if len(names) == 1 and names[0] in suspects else None
-                self._write(names)
-                self._noted = (handles, suspects)
+                self._write(names, on_trial=None if self._trial is step else at)
+                self._noted = (handles, suspects, at)
 
-    def _write(self, running: list[Name], *, is_between: bool = False) -> None:
+    def _write(
+        self, running: list[Name], *, is_between: bool = False, on_trial: Name | None = None
+    ) -> None:
         is_trial = self._trial is not None or is_between
-        self._file.write(Record(running, is_trial, is_between, self._trials.cleared))
+        cleared, loop = self._trials.cleared, 0 if on_trial is None else self._loop
+        self._file.write(Record(running, is_trial, is_between, cleared, on_trial, loop))
         self._noted = None

@@ -51,6 +51,7 @@ class StepPlanner:
         state = self._state
         plan = Plan(state.table, state.memory.sampling)
         suspect = state.trials.next
+        state.trials.at = None if suspect is None else suspect.key
         if suspect is not None and self._is_trials_turn and self._plan_trial(plan, suspect):
             self._is_trials_turn = False
             return plan

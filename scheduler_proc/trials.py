@@ -26,6 +26,7 @@ class Trials:
     def __init__(self) -> None:
         self.suspects: frozenset[Name] = frozenset()
         self.cleared: list[Name] = []
+        self.at: Name | None = None  # whose trial went on, or was the next, at the last plan
         self._present: dict[int, Req] = {}  # by handle, in order of arrival
 
     def suspect(self, names: Iterable[Name]) -> None:
@@ -35,7 +36,7 @@ class Trials:
 
     def clear(self) -> None:
         """Forget all suspects: none of them will come."""
-        self.suspects, self.cleared = frozenset(), []
+        self.suspects, self.cleared, self.at = frozenset(), [], None
         self._present.clear()
 
     @property

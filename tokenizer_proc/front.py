@@ -386,8 +386,10 @@ class Front:
         return piece
 
     def _check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
-        if not (isinstance(req, GenerateReq) and req.joined):
+        if not isinstance(req, GenerateReq):
             self._waits.check(unread, in_flight)
+        elif not req.joined:
+            self._waits.check(unread, in_flight, req.routed_replica)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self._epoch:

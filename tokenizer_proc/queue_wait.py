@@ -53,7 +53,7 @@ class QueueWait:
 
 class QueueWaits:
     """Those of all `replicas`. `limit_s` 0 means no limit. A new request will have the shortest of
-    the waits at the `open` ones, those that have a scheduler."""
+    the waits at the `open` ones, those that have a scheduler, or that at the one it has chosen."""
 
     def __init__(self, limit_s: float, replicas: int) -> None:
         self._limit_s = limit_s
@@ -77,15 +77,20 @@ class QueueWaits:
         """Take its scheduler's latest report."""
         self._waits[replica].update(pace)
 
-    def expected_s(self, unread: int = 0, in_flight: int | None = None) -> float:
-        """As a `QueueWait`'s, the `unread` shared out."""
-        waits = [self._waits[replica] for replica in self.open]
-        unread = math.ceil(unread / max(1, len(waits)))
-        return min((wait.expected_s(unread, in_flight) for wait in waits), default=0.0)
+    def expected_s(
+        self, unread: int = 0, in_flight: int | None = None, chosen: int | None = None
+    ) -> float:
+        """As a `QueueWait`'s, the `unread` shared out. The client may have `chosen` a replica."""
+        unread = math.ceil(unread / max(1, len(self.open)))
+        replicas = [chosen] if chosen in self.open else self.open
+        waits = (self._waits[replica].expected_s(unread, in_flight) for replica in replicas)
+        return min(waits, default=0.0)
 
-    def check(self, unread: int = 0, in_flight: int | None = None) -> None:
+    def check(
+        self, unread: int = 0, in_flight: int | None = None, chosen: int | None = None
+    ) -> None:
         """Raise RequestError if a request that arrives now would wait for too long."""
-        expected_s = self.expected_s(unread, in_flight)
+        expected_s = self.expected_s(unread, in_flight, chosen)
         if self._limit_s and SLACK * expected_s > self._limit_s:
             raise RequestError(
                 "the server is at its limit: a request would wait for up to "

@@ -39,7 +39,8 @@ Addressed = tuple[int, SchedulerMessage]  # with the replica
 @dataclass(slots=True, eq=False)
 class Kept:
     """A request, when it came, who is placed with it and where that is, and what is known of it.
-    `was_killed`: a scheduler was killed, perhaps from outside, in its trial."""
+    `was_killed`: a scheduler was killed, perhaps from outside, in its trial, or crashed while that
+    went on."""
 
     req: TokenizedReq
     arrival_s: float
@@ -142,6 +143,8 @@ class Relay:
             one.is_guilty = part.grammar in self._guilty_grammars
             self._kept[one.name] = one
             kept.append(one)
+        if not kept:
+            return []
         self._groups[self._next_group] = len(kept)
         if admission.replica is not None:
             self._placing.wish(self._next_group, admission.replica)
@@ -212,6 +215,8 @@ class Relay:
             kept.is_suspect = kept.name in verdict.suspects or (
                 kept.is_suspect and kept.name not in left.record.cleared
             )
+            if kept.name in left.record.cleared:
+                kept.was_killed = False
             kept.was_killed |= kept.name in verdict.killed
         guilty = [
             kept

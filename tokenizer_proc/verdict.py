@@ -2,8 +2,10 @@
 
 The requests of its last step are suspects: each is tried alone at its next scheduler. If the last
 step was a trial, and the scheduler has crashed, its request is guilty; if the scheduler was killed,
-by somebody or for want of memory, at the second time. A note of the thread that has crashed tells
-more: whose constraint it was at. Then that one is guilty, and nobody else.
+by somebody or for want of memory, at the second time. So is one whose trial went on, while others
+had a step, when the thread that plans has crashed: perhaps of the trial's next step. A note of the
+thread that has crashed tells more: whose constraint it was at. Then that one is guilty, and nobody
+else.
 """
 
 import logging
@@ -35,7 +37,10 @@ def verdict_on(left: Left, killed: Set[Name]) -> Verdict:
     if note is not None:
         return Verdict(running - {note}, frozenset([note]))
     if not record.is_trial:
-        return Verdict(running)
+        on_trial = frozenset([record.on_trial] if record.on_trial and left.is_of_loop else [])
+        if on_trial & killed:
+            return Verdict(running, guilty=on_trial)
+        return Verdict(running, killed=on_trial)
     if left.last_words or (not record.is_between and running & killed):
         return Verdict(guilty=running)
     return Verdict(running, killed=frozenset() if record.is_between else running)

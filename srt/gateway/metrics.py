@@ -49,6 +49,10 @@ COUNTERS = {
     "num_grammar_cancelled_total": "Requests that were gone before their constraint was compiled.",
     "grammar_compilation_seconds_total": "Time in compilations that came to an end.",
 }
+# What the front counts for all replicas, which comes with the statistics of one of them.
+_OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
+    name for name in GAUGES | COUNTERS if name.startswith(("num_grammar_", "grammar_"))
+}
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)
 
@@ -149,7 +153,7 @@ def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         kind = GaugeMetricFamily if name in GAUGES else CounterMetricFamily
         family = kind(f"srt_replica_{name}", f"By replica: {text}", labels=("replica",))
         for stats in replicas:
-            if name in stats:
+            if name in stats and name not in _OF_FRONT:
                 family.add_metric((str(stats["replica"]),), stats[name])
         if family.samples:
             yield family

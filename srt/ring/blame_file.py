@@ -40,13 +40,16 @@ Note = Name | str  # a request, or the key of a grammar
 
 class Record(Struct, frozen=True, array_like=True):
     """The requests of the step that runs, or was the last to; whether it is a trial, that is not
-    over; whether it is between two steps of the trial, when only a crash counts; and the suspects
-    that have passed their trials."""
+    over; whether it is between two steps of the trial, when only a crash counts; the suspects that
+    have passed their trials; and whose trial goes on if this is a step of others. `loop` is the
+    thread that plans."""
 
     running: list[Name] = []
     is_trial: bool = False
     is_between: bool = False
     cleared: list[Name] = []
+    on_trial: Name | None = None
+    loop: int = 0
 
 
 class Left(NamedTuple):
@@ -55,6 +58,11 @@ class Left(NamedTuple):
     record: Record = Record()
     last_words: str = ""
     note: Note | None = None
+
+    @property
+    def is_of_loop(self) -> bool:
+        """Whether the thread that plans has crashed, not one that runs a step."""
+        return self.record.loop != 0 and _crashed(self.last_words) == self.record.loop
 
 
 class BlameFile:
@@ -105,12 +113,12 @@ class Notes:
 
     def left(self, last_words: str) -> Note | None:
         """The note of the thread that has ended the process, which its words name."""
-        crashed = _CRASHED.search(last_words)
+        crashed = _crashed(last_words)
         if crashed is None:
             return None
         for at in range(_NOTES_AT, _SIZE, NOTE_BYTES):
             thread, length = _NOTE_HEAD.unpack_from(self._map, at)
-            if length and thread == int(crashed[1], 16):
+            if length and thread == crashed:
                 begin = at + _NOTE_HEAD.size
                 data = self._map[begin : begin + length]
                 return msgspec.msgpack.decode(data, type=tuple[bytes, str] | str)
@@ -193,6 +201,12 @@ def forget_before(directory: Path, incarnation: int, replicas: int) -> None:
         number = int(path.suffix[1:])
         if number % replicas == incarnation % replicas and number < incarnation:
             path.unlink(missing_ok=True)
+
+
+def _crashed(last_words: str) -> int | None:
+    """The thread that they name."""
+    found = _CRASHED.search(last_words)
+    return None if found is None else int(found[1], 16)
 
 
 def _checksum(number: int, data: bytes) -> int:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scheduler_proc.step import Step
-from srt.ring.blame_file import Record, left_by, packed
+from srt.ring.blame_file import Left, Record, left_by, packed
 from srt.wire.ring_messages import Reported
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -97,3 +97,60 @@ def test_one_that_crashes_while_it_is_planned_is_found(tmp_path: Path) -> None:
     assert lives.ended == ["p"] and lives.open == []
     for rid in "ab":
         assert lives.told[rid] == reference_output([ord(rid), 1, 2], 6)
+
+
+class DiesOfSecondStep(Process):
+    """Of planning it, without a note, as of an error in Python."""
+
+    def __init__(self, directory: Path, incarnation: int, lag: int, rid: str) -> None:
+        super().__init__(directory, incarnation, lag)
+        decodes = self.driver.core._planner._decodes
+        add = decodes._add
+
+        def added(plan: Any, req: Any, victims: Any) -> None:
+            if req.key[1] == rid:
+                self.blame.own_up("crashed", threading.get_ident())
+                raise Deadly
+            add(plan, req, victims)
+
+        decodes._add = added  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("has_traffic", [False, True])
+def test_one_that_crashes_after_a_step_of_others_is_found(
+    tmp_path: Path, lag: int, has_traffic: bool
+) -> None:
+    """Those who are no suspects have steps between those of its trial, and their names are noted
+    when it is planned again."""
+    lives = Lives(tmp_path, {rid: [ord(rid), 1, 2] for rid in "abp"}, max_new=30)
+    guilty = []
+    for number in range(3):
+        if has_traffic:
+            lives.told[f"n{number}"] = []
+            lives.relay.sends(request(f"n{number}", [50 + number, 1, 2], 30))
+        lives.live(DiesOfSecondStep(tmp_path, lives.incarnation, lag, "p"))
+        guilty.append(lives.next()[1])
+    assert guilty == [[], [], [(CLIENT, "p")]]
+    lives.live(DiesOfSecondStep(tmp_path, lives.incarnation, lag, "p"))
+    assert lives.ended == ["p"] and lives.open == []
+    for rid in "ab":
+        assert lives.told[rid] == reference_output([ord(rid), 1, 2], 30)
+
+
+def test_one_that_has_passed_is_not_guilty_of_what_others_do_later(tmp_path: Path) -> None:
+    """A crash while its trial went on counts until it has passed."""
+    lives = Lives(tmp_path, {"p": [1, 2]})
+    name, words = (CLIENT, "p"), "crashed\nCurrent thread 0x"
+    record = Record([], on_trial=name, loop=10)
+    on_trial = Left(record, words + "a")
+    for incarnation, left in (
+        (2, on_trial),
+        (3, Left(Record(cleared=[name]), "crashed")),
+        (4, on_trial),
+        (5, Left(record)),  # killed from outside
+        (6, Left(record, words + "b")),  # in the step of the others
+    ):
+        assert lives.relay.loses(incarnation, left) == []
+        lives.relay.next_one(incarnation)
+    assert lives.relay.loses(7, on_trial) == [name]

@@ -27,7 +27,7 @@ from tests.tokenizer_proc.test_front import (
 from tokenizer_proc.admission import Admission
 from tokenizer_proc.front import Word
 from tokenizer_proc.parking import Parked
-from tokenizer_proc.queue_wait import SLACK, QueueWait
+from tokenizer_proc.queue_wait import SLACK, QueueWait, QueueWaits
 
 # Each token of a waiting prompt takes 0.1 s, each request without a place 2 s. "hello" is 5 tokens.
 PACE = Pace(EPOCH, prompt_token_s=0.1, request_s=2.0)
@@ -280,3 +280,19 @@ def test_one_that_is_parked_too_long_is_refused() -> None:
     assert isinstance(word, Refused)
     assert (word.rid, word.error.code) == ("p", TIMED_OUT)
     assert front.in_flight == 1
+
+
+def test_one_that_chooses_its_replica_waits_there() -> None:
+    """Elsewhere nothing waits. It goes elsewhere only if its replica has no scheduler."""
+    front = make_front(max_requests=100)
+    waits = front.dispatch.waits = front._waits = QueueWaits(4.0, 2)
+    front._relay.reset([2, 3])
+    front.dispatch.hear([2, 3], [0, 1])
+    waits.update(0, Pace(2, free_places=9))
+    waits.update(1, Pace(3, left=-3, request_s=2.0))
+    for number, chosen in enumerate((None, 0)):
+        admitted(front, request(f"r{number}", routed_replica=chosen))
+    assert refused(front, request("busy", routed_replica=1)).code == OVERLOADED
+    admitted(front, request("joined", routed_replica=1, joined=True))
+    front.dispatch.hear([2, 3], [0])
+    admitted(front, request("elsewhere", routed_replica=1))

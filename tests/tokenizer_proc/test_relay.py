@@ -252,6 +252,14 @@ def test_a_grammar_stays_guilty_in_its_epoch() -> None:
     assert marks(relay) == {"new": ""}
 
 
+def test_requests_of_a_client_that_has_gone_leave_nothing() -> None:
+    relay = opened()
+    relay.drop_client(A)
+    relay.sends(part("1"), part("2"))
+    assert relay.take() == [] and relay.take_ended() == [(A, "1"), (A, "2")]
+    assert not relay._groups
+
+
 # ---- several replicas --------------------------------------------------------------------------
 
 

@@ -24,11 +24,12 @@ class _Placed(NamedTuple):
 
 class _Life:
     """A replica from one start to the next. `ended` counts its requests that have ended, `late` are
-    the prompts of those of them whose blocks' events may still come: until it reports so many."""
+    the prompts of those of them whose blocks' events may still come: until it reports so many. It
+    has `reported` this number; one that is idle reports nothing any more."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.ended = 0
+        self.ended = self.reported = 0
         self.late: deque[tuple[int, Sequence[bytes]]] = deque()
 
 
@@ -98,6 +99,7 @@ class Router:
         if placed.life == life.number:
             life.ended += placed.requests
             life.late.append((life.ended, placed.hashes))
+            self._drop_late(replica, life.reported)
         else:
             self.index.end(replica, placed.hashes)
 
@@ -122,7 +124,9 @@ class Router:
         """What a scheduler reports of itself."""
         replica = replica_of(load.incarnation, self._replicas)
         if self._loads.take(replica, load):
-            self._drop_late(replica, load.received - load.running - load.waiting)
+            life = self._lives[replica]
+            life.reported = load.received - load.running - load.waiting
+            self._drop_late(replica, life.reported)
 
     def _begin_life(self, replica: int) -> None:
         life = self._lives[replica]

@@ -36,3 +36,14 @@ def test_replicas_have_families_of_their_own() -> None:
     assert 'srt_replica_num_queue_reqs{replica="1"} 1.0' in lines
     assert 'srt_replica_generation_tokens_total{replica="0"} 5.0' in lines
     assert "# TYPE srt_replica_generation_tokens_total counter" in lines
+
+
+def test_what_the_front_counts_is_no_replicas() -> None:
+    front = {"num_tokenizing_reqs": 3, "num_grammar_compiled_total": 2}
+    replicas = [{"replica": 0, "num_queue_reqs": 1} | front, {"replica": 1, "num_queue_reqs": 2}]
+    metrics = GatewayMetrics()
+    stats = {"num_queue_reqs": 3, "replicas": replicas} | front
+    lines = metrics.render(stats, None).decode().splitlines()
+    assert "srt_num_tokenizing_reqs 3.0" in lines
+    told = [line for line in lines if line.startswith("srt_replica_")]
+    assert told == [f'srt_replica_num_queue_reqs{{replica="{i}"}} {i + 1}.0' for i in (0, 1)]

@@ -37,6 +37,15 @@ def test_what_was_not_kept_does_not_count_once_the_replica_has_reported_the_end(
     assert made.place("third", A, TOKENS, BOTH) != home  # chosen longest ago
 
 
+def test_an_end_that_is_heard_of_after_the_last_report() -> None:
+    """By way of the detokenizer. An idle replica reports nothing more."""
+    made = router()
+    home = made.place("first", A, TOKENS, BOTH)
+    made.load(ReplicaLoad(2 + home, received=1))
+    made.ended("first")
+    assert made.place("second", A, TOKENS, BOTH) != home  # its tree has none of it
+
+
 def test_a_lost_replica_has_nothing_even_if_its_requests_end_later() -> None:
     made = router()
     home = made.place("ended before", A, TOKENS, BOTH)
