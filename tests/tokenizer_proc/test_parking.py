@@ -436,6 +436,7 @@ def test_every_request_has_one_end(actions: list[tuple[str, int, str]]) -> None:
         elif kind == "reset":
             epoch += 1
             front.reset(epoch, [epoch])
+            front.dispatch.hear([epoch], [0])
             parked.clear()
             waiting.clear()
             running.clear()
