@@ -21,7 +21,7 @@ from srt.block_hash import BLOCK
 
 ROWS = 0.5  # of what a request costs beyond its prompt: on average half of it is over
 CROWD = 1.0  # the same, if it joins as many as there are at a replica on average
-RECOMPUTED = 12.0  # times a block's seconds at a replica that is idle
+RECOMPUTED = 10.0  # times a block's seconds at a replica that is idle
 JOINED = 0.5  # times more for each request there
 SPREAD = 2.0  # the power of one replica's share over how many have a block, at least
 
