@@ -16,22 +16,30 @@ from tests.waiting import SOON_S
 PROMPT = "Once upon a time"
 LONG = {"max_new_tokens": 8000, "temperature": 0.0, "ignore_eos": True}
 TIMEOUT_MS = 8000
+# No machine has computed it within a millisecond.
+LONG_PROMPT = "Once upon a time. " * 600
 
 
-async def outcome(url: str, timeout_ms: int) -> GenerateOutput | RequestError:
+async def outcome(
+    url: str, timeout_ms: int, prompt: str = PROMPT, outputs: int = 8000
+) -> GenerateOutput | RequestError:
     async with AsyncClient(url) as client:
         try:
+            sampling = LONG | {"max_new_tokens": outputs}
             output: GenerateOutput = await client.generate(
-                PROMPT, sampling=LONG, timeout_ms=timeout_ms
+                prompt, sampling=sampling, timeout_ms=timeout_ms
             )
         except RequestError as error:
             return error
         return output
 
 
-async def completion(server: Server, timeout_ms: int) -> httpx.Response:
+async def completion(
+    server: Server, timeout_ms: int, prompt: str = PROMPT, outputs: int = 8000
+) -> httpx.Response:
     async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
-        body = {"prompt": PROMPT, "max_tokens": 8000, "ignore_eos": True, "timeout_ms": timeout_ms}
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": outputs, "ignore_eos": True}
+        body["timeout_ms"] = timeout_ms
         return await http.post("/v1/completions", json=body)
 
 
@@ -52,10 +60,10 @@ async def test_requests_end_with_what_they_have(server: Server) -> None:
 
 async def test_requests_that_have_nothing_fail(server: Server) -> None:
     for url in (server.ring, server.url):
-        error = await outcome(url, 1)
+        error = await outcome(url, 1, f"{url}: {LONG_PROMPT}", 100)
         assert isinstance(error, RequestError)
         assert (error.info.code, error.info.retryable) == (TIMED_OUT, True)
-    late = await completion(server, 1)
+    late = await completion(server, 1, f"Late: {LONG_PROMPT}", 100)
     assert (late.status_code, late.json()["error"]["code"]) == (504, TIMED_OUT)
     wrong = await completion(server, 10**9)
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "timeout_ms")
