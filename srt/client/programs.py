@@ -1,0 +1,162 @@
+"""Programs on a server: the sessions of `AsyncClient`, and what its transports do for them."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple, Protocol
+
+from srt.wire.errors import BAD_REQUEST, CONFLICT, ErrorInfo, RequestError
+from srt.wire.programs import ENDED, Perf, Program, SessionInfo, VarInfo
+
+IDLE_S = 600.0  # of a session, unless it says otherwise
+
+
+class Got(NamedTuple):
+    """What a get found: the variables in the order they were asked for, and whether all have
+    ended."""
+
+    vars: list[VarInfo]
+    done: bool
+
+
+class Piece(NamedTuple):
+    """What the text of the variable `var` has grown by; its first piece has all of it so far."""
+
+    var: str
+    delta: str
+
+
+class Programs(Protocol):
+    """What a transport does for programs. `tenant` is for whom it asks: sessions belong to it.
+
+    All raise RequestError (code NOT_FOUND for ids that are unknown or another's), RingError when
+    the server, or the part that runs programs, cannot be reached or is lost.
+    """
+
+    async def open_session(
+        self, idle_s: float = IDLE_S, cache_salt: str = "", tenant: str = ""
+    ) -> SessionInfo: ...
+
+    async def read_session(self, session: str, tenant: str = "") -> SessionInfo: ...
+
+    async def close_session(self, session: str, tenant: str = "") -> SessionInfo:
+        """End a session and all that runs in it."""
+        ...
+
+    async def submit_program(
+        self, session: str, program: Program, key: str = "", tenant: str = ""
+    ) -> dict[str, str]:
+        """The ids of the program's variables, by their names, before anything runs."""
+        ...
+
+    async def get_vars(
+        self,
+        names: Sequence[str],
+        *,
+        deadline_ms: int = 0,
+        perf: Perf | None = None,
+        tenant: str = "",
+    ) -> Got:
+        """Have variables made, and wait until all have ended, or for `deadline_ms` (0: the
+        server's bound)."""
+        ...
+
+    def stream_vars(
+        self,
+        names: Sequence[str],
+        *,
+        deadline_ms: int = 0,
+        perf: Perf | None = None,
+        tenant: str = "",
+    ) -> AsyncGenerator[Piece | Got, None]:
+        """The same, with their texts as they grow; the last item is the Got."""
+        ...
+
+    async def read_var(self, var: str, tenant: str = "") -> VarInfo: ...
+
+    async def set_var(self, var: str, text: str, tenant: str = "") -> VarInfo: ...
+
+    async def cancel_var(self, var: str, tenant: str = "") -> VarInfo: ...
+
+    async def program_counts(self) -> dict[str, float]: ...
+
+
+class VarFailed(RequestError):
+    """A variable has no text: it failed, was cancelled or skipped, or its time ran out. `var` is
+    what there is of it."""
+
+    def __init__(self, var: VarInfo) -> None:
+        self.var = var
+        name = f"the variable {var.name!r}"
+        error = var.error
+        if error is None and var.state in ENDED:
+            error = ErrorInfo(BAD_REQUEST, f"{name} was {var.state}")
+        elif error is None:
+            error = ErrorInfo(CONFLICT, f"{name} is not ready yet ({var.state})", retryable=True)
+        super().__init__(error.message)
+        self.info = error
+
+
+class ProgramSession:
+    """A session on a server, for programs that are submitted to it. AsyncClient.session opens it;
+    leaving `async with` closes it, which ends all that runs in it."""
+
+    def __init__(self, transport: Programs, info: SessionInfo) -> None:
+        self.id = info.id
+        self._transport = transport
+
+    async def __aenter__(self) -> "ProgramSession":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End it. Nothing happens if it has ended."""
+        try:
+            await self._transport.close_session(self.id)
+        except RequestError:
+            pass  # it ends by itself when nobody uses it
+
+    async def submit(self, program: Program, *, key: str = "") -> dict[str, str]:
+        """Hand in a program: the ids of its variables, by name, before anything runs. Submitted
+        again with the same `key` it is taken once. RequestError names the field that is wrong."""
+        return await self._transport.submit_program(self.id, program, key)
+
+    async def get(self, var: str, *, perf: Perf | None = None, deadline_ms: int = 0) -> str:
+        """The text of a variable, which is made now unless it has been. Raises VarFailed if it
+        has none at its end, or at the deadline."""
+        (got,) = (await self.get_all([var], perf=perf, deadline_ms=deadline_ms)).vars
+        if got.state != "ready":
+            raise VarFailed(got)
+        return got.text
+
+    async def get_all(
+        self, names: Sequence[str], *, perf: Perf | None = None, deadline_ms: int = 0
+    ) -> Got:
+        """Several variables, whatever became of them."""
+        return await self._transport.get_vars(names, deadline_ms=deadline_ms, perf=perf)
+
+    async def stream(
+        self, var: str, *, perf: Perf | None = None, deadline_ms: int = 0
+    ) -> AsyncGenerator[str, None]:
+        """The text of a variable as it grows. Raises VarFailed as `get` does."""
+        items = self._transport.stream_vars([var], deadline_ms=deadline_ms, perf=perf)
+        try:
+            async for item in items:
+                if isinstance(item, Piece):
+                    yield item.delta
+                elif item.vars[0].state != "ready":
+                    raise VarFailed(item.vars[0])
+        finally:
+            await items.aclose()
+
+    async def read(self, var: str) -> VarInfo:
+        """A variable as it is now; nothing begins to run."""
+        return await self._transport.read_var(var)
+
+    async def set(self, var: str, text: str) -> VarInfo:
+        """Set a variable that was submitted without a text. RequestError if it has one."""
+        return await self._transport.set_var(var, text)
+
+    async def cancel(self, var: str) -> VarInfo:
+        """Cancel a variable, what needs it, and what is made for nothing else."""
+        return await self._transport.cancel_var(var)

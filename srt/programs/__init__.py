@@ -1,0 +1,1 @@
+"""The part `programs`: sessions of calls, joined by variables, run where the model is."""
