@@ -1,5 +1,6 @@
 """Programs on a server: the sessions of `AsyncClient`, and what its transports do for them."""
 
+import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
@@ -111,10 +112,8 @@ class ProgramSession:
 
     async def close(self) -> None:
         """End it. Nothing happens if it has ended."""
-        try:
+        with contextlib.suppress(RequestError):  # it ends by itself when nobody uses it
             await self._transport.close_session(self.id)
-        except RequestError:
-            pass  # it ends by itself when nobody uses it
 
     async def submit(self, program: Program, *, key: str = "") -> dict[str, str]:
         """Hand in a program: the ids of its variables, by name, before anything runs. Submitted

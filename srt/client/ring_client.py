@@ -16,6 +16,7 @@ from srt.client.generation import (
 )
 from srt.client.ring_generation import RingGeneration, RingSamples
 from srt.client.ring_link import START_TIMEOUT_S, RingLink
+from srt.client.ring_programs import RingPrograms
 from srt.client.ring_score import RingScore, ScorePart
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import RequestError, RingError
@@ -42,6 +43,7 @@ class RingClient:
 
     def __init__(self, url: str) -> None:
         self._link = RingLink(url, self._on_outputs, self._on_lost)
+        self.programs = RingPrograms(self._link)
         # On the wire each submission has an id of its own, so that late outputs of an old
         # request can never reach a new one with the same rid.
         self._live: dict[str, RingGeneration | ScorePart] = {}  # by wire id

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -75,7 +75,9 @@ class RingLink:
         on_lost: Callable[[RingError], None],
     ) -> None:
         self.epoch = 0  # of the last Welcome
-        self._places = ring_at(url)
+        self.places = ring_at(url)
+        # Called with each event of the ring, and with None when it has gone silent or is left.
+        self.listeners: list[Callable[[RingEvent | None], None]] = []
         self._on_outputs, self._on_lost = on_outputs, on_lost
         self._context = RingContext()
         self._answers: dict[str, asyncio.Future[Any]] = {}  # by the ids of what was asked
@@ -100,7 +102,7 @@ class RingLink:
 
     async def start(self) -> None:
         """Connect, without waiting for the ring to be ready (see `wait_ready`)."""
-        self._events = connect(self._context, zmq.SUB, self._places.events)
+        self._events = connect(self._context, zmq.SUB, self.places.events)
         self._incarnate()
         for loop in (self._read_events(), self._keep_lease()):
             self._tasks.start(loop)
@@ -164,21 +166,26 @@ class RingLink:
             for wire_id in wire_ids:
                 send_now(self._front, AbortReq(wire_id, self.epoch))
 
+    def open_dealer(self, address: str, identity: bytes) -> RingSocket:
+        """A socket to one of the ring's parts, which is closed with this link."""
+        socket = open_socket(self._context, zmq.DEALER)
+        socket.set(zmq.IDENTITY, identity)
+        socket.connect(address)
+        return socket
+
+    def start_reader(self, reader: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `reader` for as long as the link is open."""
+        return self._tasks.start(reader)
+
     # ---- the life of an identity ---------------------------------------------------------------
 
     def _incarnate(self) -> None:
         """Open both sockets under a fresh identity."""
         identity = os.urandom(16)
-        self._front = self._dealer(self._places.front, identity)
-        self._back = self._dealer(self._places.back, identity)
+        self._front = self.open_dealer(self.places.front, identity)
+        self._back = self.open_dealer(self.places.back, identity)
         loops = (self._read_front(self._front), self._read_back(self._back))
         self._readers = [self._tasks.start(loop) for loop in loops]
-
-    def _dealer(self, address: str, identity: bytes) -> RingSocket:
-        socket = open_socket(self._context, zmq.DEALER)
-        socket.set(zmq.IDENTITY, identity)
-        socket.connect(address)
-        return socket
 
     def _reincarnate(self, reason: str) -> None:
         """What this client had in flight is lost: fail it and start afresh."""
@@ -201,9 +208,15 @@ class RingLink:
 
     def _lose(self, error: RingError) -> None:
         self._on_lost(error)
+        if self._event is None:
+            self._tell(None)
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(error.copy())
+
+    def _tell(self, event: RingEvent | None) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     def _set_usable(self) -> None:
         if self.is_ready:
@@ -237,6 +250,7 @@ class RingLink:
     def _on_event(self, event: RingEvent) -> None:
         lost = self._event is not None and event.epoch != self._event.epoch
         self._event = event
+        self._tell(event)
         if lost:
             self._lose(RingError(event.reason or "a part of the server died"))
         if event.ready and self.epoch != event.epoch:

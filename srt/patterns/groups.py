@@ -65,8 +65,9 @@ class _NodeEdges:
 class GroupPattern:
     """A pattern whose named groups can be found."""
 
-    def __init__(self, pattern: str) -> None:
-        """Raises GrammarError for a bad pattern or one of more than MAX_GROUP_NODES nodes."""
+    def __init__(self, pattern: str, max_nodes: int = MAX_GROUP_NODES) -> None:
+        """Raises GrammarError for a bad pattern or one of more than `max_nodes` nodes."""
+        self._max_nodes = max_nodes
         self._steps = [_Step()]
         self._start = self._build(parse(pattern, groups=True), _END)
         self._reading, self._free = _NodeEdges(), _NodeEdges()  # of those that read, the others
@@ -80,6 +81,11 @@ class GroupPattern:
                 self._readers[ranges] = self._readers.get(ranges, 0) | 1 << node
             if anchor is not None and anchor.kind not in _GROUP_ENDS:
                 self._held[anchor.kind] = self._held.get(anchor.kind, 0) | 1 << node
+
+    @property
+    def num_nodes(self) -> int:
+        """The size of its automaton."""
+        return len(self._steps)
 
     @property
     def names(self) -> set[str]:
@@ -105,9 +111,9 @@ class GroupPattern:
     # ---- the automaton -------------------------------------------------------------------------
 
     def _add(self, step: _Step) -> int:
-        if len(self._steps) >= MAX_GROUP_NODES:
+        if len(self._steps) >= self._max_nodes:
             raise StateLimitError(
-                f"a pattern with named groups takes at most {MAX_GROUP_NODES:,} states, its "
+                f"a pattern with named groups takes at most {self._max_nodes:,} states, its "
                 "repetitions unrolled: leave the names out, or repeat less"
             )
         self._steps.append(step)

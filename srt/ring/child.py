@@ -19,6 +19,7 @@ MODULES = {
     "scheduler": "scheduler_proc",
     "detokenizer": "detokenizer_proc",
     "compiler": "scheduler_proc.grammar.worker",
+    "programs": "srt.programs",
     "gateway": "srt.gateway",
 }
 

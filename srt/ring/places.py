@@ -50,6 +50,11 @@ class Ring(NamedTuple):
         return self.address("back")
 
     @property
+    def programs(self) -> str:
+        """ROUTER of the part that runs programs, for clients."""
+        return self.address("programs")
+
+    @property
     def events(self) -> str:
         """PUB of the supervisor, for everyone."""
         return self.address("events")

@@ -6,7 +6,8 @@ and each surviving part forgets them, without any help from the broken ring. Whe
 dies, only its incarnation is raised: the requests go on at another or at the next one, unless there
 is none within --resume-timeout, which ends the epoch. The gateway is a client, not a part: its
 death costs only its own connections. The compiler's costs nothing: what waits for it is asked
-again. The launcher's "ready" waits for both, the ring's for neither.
+again. The programs' costs their sessions. The launcher's "ready" waits for all three, the ring's
+for none.
 """
 
 import asyncio
@@ -50,7 +51,8 @@ log = logging.getLogger(__name__)
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.1, 5.0
 HEALTHY_AFTER_S = 30.0  # a child that ran this long starts with a fresh back-off
 MAX_RESTARTS = 8  # in a row, none of them after HEALTHY_AFTER_S or progress
-COMPILER = "compiler"  # always restarted once it has served: constraints are users' input
+# Restarted always once they have served: what they take is users' input.
+COMPILER, PROGRAMS = "compiler", "programs"
 START_TIMEOUT_S = 300.0
 TERM_GRACE_S = 2.0
 BEATS_LOOK_S = 0.25
@@ -73,7 +75,7 @@ class Supervisor:
         self._closing = False
         replicas = range(args.dp)
         self._schedulers = [Child(scheduler_part(i, args.dp), i) for i in replicas]
-        others = [*RING_PARTS, COMPILER] + ([] if args.no_http else ["gateway"])
+        others = [*RING_PARTS, COMPILER, PROGRAMS] + ([] if args.no_http else ["gateway"])
         children = [*self._schedulers, *map(Child, others)]
         self._children = {child.part: child for child in children}
         self._death_pipe = os.pipe()
@@ -166,7 +168,7 @@ class Supervisor:
             self._end_epoch()
         self._changed.set()
         if self._stop.is_set() and child.replica is None:  # while draining
-            if child.part != COMPILER:  # the requests that it held are lost: no need to wait
+            if child.part not in (COMPILER, PROGRAMS):  # what it held is lost: no need to wait
                 self._forced.set()
             return
         if status == EXIT_CONFIG:
@@ -220,7 +222,7 @@ class Supervisor:
         """Whether the server goes on however often the child dies."""
         if child.replica is not None:
             return any(other.state == "ready" for other in self._schedulers if other is not child)
-        return child.part == COMPILER and child.has_served
+        return child.part in (COMPILER, PROGRAMS) and child.has_served
 
     def _fail(self, why: str) -> None:
         self._failure = why

@@ -136,8 +136,8 @@ class Split(_Part, frozen=True, tag="split"):
 
 
 class JsonPointer(_Part, frozen=True, tag="json_pointer"):
-    """What `pointer` (RFC 6901) names in the input, which is JSON: a string as its text, all else as
-    JSON."""
+    """What `pointer` (RFC 6901) names in the input, which is JSON: a string as its text, all else
+    as JSON."""
 
     input: str
     pointer: str
@@ -176,18 +176,7 @@ class First(_Part, frozen=True, tag="first"):
     inputs: list[str]
 
 
-Op = (
-    Concat
-    | Join
-    | Format
-    | Strip
-    | Split
-    | JsonPointer
-    | Extract
-    | Truncate
-    | Majority
-    | First
-)
+Op = Concat | Join | Format | Strip | Split | JsonPointer | Extract | Truncate | Majority | First
 
 
 class Transform(_Part, frozen=True):

@@ -1,0 +1,301 @@
+"""The core of the part: questions in; answers, calls to start and calls to stop out.
+
+Without I/O, clock or threads: times are given. The part around it sends `answers`, starts the calls
+that `next_start` gives and ends those in `stops`.
+"""
+
+import hashlib
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from srt.programs.gets import Gets
+from srt.programs.graph import Graph
+from srt.programs.limits import MAX_GET_VARS, MAX_IDLE_S, MAX_KEY_CHARS
+from srt.programs.parts import OBJECT_BYTES, CallWork, Session, Variable, Work
+from srt.programs.shares import Shares
+from srt.programs.submissions import Submission
+from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, RequestError
+from srt.wire.messages import RingMessage
+from srt.wire.program_messages import (
+    CancelVar,
+    CloseSession,
+    CountPrograms,
+    EndGet,
+    GetVars,
+    OpenSession,
+    ProgramCounts,
+    ProgramsRefused,
+    ReadSession,
+    ReadVar,
+    SessionTold,
+    SetVar,
+    SubmitProgram,
+    Submitted,
+    VarsTold,
+)
+from srt.wire.programs import SESSION_PREFIX, SessionInfo, VarState
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Core:
+    """All sessions. `max_running` calls run at once, and of one tenant `max_of_tenant`."""
+
+    def __init__(self, max_running: int, max_of_tenant: int) -> None:
+        self.graph = Graph(self)
+        self.answers: deque[tuple[bytes, RingMessage]] = deque()
+        self.stops: deque[Work] = deque()
+        self.is_draining = False
+        self._max_running, self._max_of_tenant = max_running, max_of_tenant
+        self._sessions: dict[str, Session] = {}
+        self._vars: dict[str, Variable] = {}
+        self._shares = Shares()
+        self._gets = Gets(self.graph, self.answers, self._shares)
+        # Calls that may start, by tenant; the tenant at the front is next.
+        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
+        self._running: dict[str, int] = {}  # by tenant
+        self._totals = dict.fromkeys(_TOTALS, 0)
+        self._handlers: dict[type, Callable[[bytes, Any, float], None]] = {
+            OpenSession: self._open,
+            ReadSession: self._read_session,
+            CloseSession: self._close_session,
+            SubmitProgram: self._submit,
+            GetVars: self._get,
+            EndGet: self._end_get,
+            ReadVar: self._read,
+            SetVar: self._set,
+            CancelVar: self._cancel,
+            CountPrograms: self._count,
+        }
+
+    # ---- events --------------------------------------------------------------------------------
+
+    def handle(self, client: bytes, question: Any, now: float) -> None:
+        """A question of a client. `now` is in seconds, of any clock that only grows."""
+        try:
+            self._handlers[type(question)](client, question, now)
+        except RequestError as error:
+            self.answers.append((client, ProgramsRefused(question.rid, error.info)))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+        return self.graph.has_work
+
+    def step(self) -> None:
+        """Do one piece of what has followed from earlier events."""
+        self.graph.step()
+
+    def tick(self, now: float) -> None:
+        """End the gets whose time has come, and sessions that nobody uses."""
+        self._gets.tick(now)
+        for session in list(self._sessions.values()):
+            if session.running or session.gets:
+                session.used_at = now
+            elif now - session.used_at > session.idle_s:
+                self._close(session)
+
+    def tell(self, now: float) -> None:
+        """Add what variables have grown by to the answers."""
+        self._gets.tell(now)
+
+    def client_gone(self, client: bytes) -> None:
+        """End the gets of a client that cannot be reached."""
+        self._gets.end_of(client)
+
+    def next_start(self) -> Work | None:
+        """A call, or a transform that needs tokens, that is to begin now. Tenants take turns."""
+        if sum(self._running.values()) >= self._max_running:
+            return None
+        for tenant in list(self._waiting):
+            works = self._waiting[tenant]
+            while works and works[0].ended:
+                works.popleft()
+            if not works:
+                del self._waiting[tenant]
+            elif self._running.get(tenant, 0) < self._max_of_tenant:
+                self._waiting.move_to_end(tenant)
+                self._running[tenant] = self._running.get(tenant, 0) + 1
+                return works.popleft()
+        return None
+
+    def has_run(self, work: Work) -> None:
+        """Work that `next_start` gave has come to its end."""
+        tenant = work.session.tenant
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+
+    # ---- for the graph -------------------------------------------------------------------------
+
+    def may_start(self, work: Work) -> None:
+        work.session.running += 1
+        self._waiting.setdefault(work.session.tenant, deque()).append(work)
+
+    def must_stop(self, work: Work) -> None:
+        self.stops.append(work)
+
+    def grew(self, var: Variable, delta: str) -> None:
+        self._gets.grew(var, delta)
+
+    def has_ended(self, var: Variable) -> None:
+        self._totals[f"vars.{var.state}.total"] += 1
+        self._gets.has_ended(var)
+
+    def work_ended(self, work: Work) -> None:
+        if isinstance(work, CallWork):
+            self._totals[f"calls.{work.outputs[-1].state}.total"] += 1
+        else:
+            self._totals["transforms.total"] += 1
+        if work.is_run:
+            work.session.running -= 1
+
+    def has_room(self, session: Session, more: int) -> bool:
+        if session.closed or not self._shares.take("bytes", session.tenant, more):
+            return False
+        session.size += more
+        return True
+
+    # ---- questions -----------------------------------------------------------------------------
+
+    def _open(self, client: bytes, question: OpenSession, now: float) -> None:
+        self._check_open()
+        if not 0 < question.idle_s <= MAX_IDLE_S:
+            raise RequestError(f" must be above 0, and at most {MAX_IDLE_S:g}", at="idle_s")
+        session_id = SESSION_PREFIX + secrets.token_hex(16)
+        self._shares.take_or_refuse("sessions", question.tenant, 1)
+        session = Session(session_id, question.tenant, question.cache_salt, question.idle_s, now)
+        self._shares.take("bytes", session.tenant, session.size)
+        self._sessions[session_id] = session
+        self._tell_session(client, question.rid, session)
+
+    def _read_session(self, client: bytes, question: ReadSession, now: float) -> None:
+        self._tell_session(client, question.rid, self._session(question, now))
+
+    def _close_session(self, client: bytes, question: CloseSession, now: float) -> None:
+        session = self._session(question, now)
+        self._tell_session(client, question.rid, session)
+        self._close(session)
+
+    def _submit(self, client: bytes, question: SubmitProgram, now: float) -> None:
+        self._check_open()
+        session, program, key = self._session(question, now), question.program, question.key
+        if len(key) > MAX_KEY_CHARS:
+            raise RequestError(f" must have at most {MAX_KEY_CHARS} characters", at="key")
+        digest = hashlib.sha256(_encode(program)).digest() if key else b""
+        if key in session.keys:
+            known, ids = session.keys[key]
+            if known != digest:
+                raise RequestError(" was used for another program", at="key", code=CONFLICT)
+            self.answers.append((client, Submitted(question.rid, ids)))
+            return
+        submission = Submission(session, program)
+        size = submission.size + (OBJECT_BYTES if key else 0)
+        texts = sum(len(text.encode()) for _, text in submission.given)
+        self._shares.check("bytes", session.tenant, size + texts)
+        self.has_room(session, size)
+        ids = submission.take()
+        self._vars |= {var_id: session.vars[var_id] for var_id in ids.values()}
+        if key:
+            session.keys[key] = digest, ids
+        self._totals["submits.total"] += 1
+        self.answers.append((client, Submitted(question.rid, ids)))
+        for var, text in submission.given:
+            self.graph.set(var, text)
+        if program.eager:
+            self.graph.want(submission.made)
+
+    def _get(self, client: bytes, question: GetVars, now: float) -> None:
+        if not 0 < len(question.vars) <= MAX_GET_VARS:
+            raise RequestError(f" must have 1 to {MAX_GET_VARS} ids", at="vars")
+        found = [
+            self._var(name, question.tenant, now, f"vars[{i}]")
+            for i, name in enumerate(question.vars)
+        ]
+        self._gets.begin(client, question, found, now)
+
+    def _end_get(self, client: bytes, question: EndGet, now: float) -> None:
+        self._gets.end(client, question.rid)
+
+    def _read(self, client: bytes, question: ReadVar, now: float) -> None:
+        self._tell_var(client, question.rid, self._var_of(question, now))
+
+    def _set(self, client: bytes, question: SetVar, now: float) -> None:
+        var = self._var_of(question, now)
+        self.graph.set(var, question.text)
+        self._tell_var(client, question.rid, var)
+
+    def _cancel(self, client: bytes, question: CancelVar, now: float) -> None:
+        var = self._var_of(question, now)
+        self.graph.cancel(var)
+        self._tell_var(client, question.rid, var)
+
+    def _count(self, client: bytes, question: CountPrograms, now: float) -> None:
+        self.answers.append((client, ProgramCounts(question.rid, self.counts())))
+
+    def counts(self) -> dict[str, float]:
+        """Gauges, and totals since the start, by name."""
+        running = sum(self._running.values())
+        started = sum(session.running for session in self._sessions.values())
+        gauges = {
+            "sessions": len(self._sessions),
+            "vars": len(self._vars),
+            "gets": len(self._gets),
+            "bytes": self._shares.taken("bytes"),
+            "calls.pending": max(0, started - running),
+            "calls.running": running,
+        }
+        return {**gauges, **self._totals}
+
+    # ---- sessions ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise RequestError("the server is stopping", code=UNAVAILABLE, retryable=True)
+
+    def _session(self, question: Any, now: float) -> Session:
+        session = self._sessions.get(question.session)
+        if session is None or session.tenant != question.tenant:
+            raise RequestError(": there is no such session", at="session", code=NOT_FOUND)
+        session.used_at = now
+        return session
+
+    def _var_of(self, question: Any, now: float) -> Variable:
+        return self._var(question.var, question.tenant, now, "var")
+
+    def _var(self, name: str, tenant: str, now: float, at: str) -> Variable:
+        var = self._vars.get(name)
+        if var is None or var.session.tenant != tenant:
+            raise RequestError(": there is no such variable", at=at, code=NOT_FOUND)
+        var.session.used_at = now
+        return var
+
+    def _close(self, session: Session) -> None:
+        del self._sessions[session.id]
+        self._gets.end_session(session)
+        self.graph.close(session)
+        for name in session.vars:
+            del self._vars[name]
+        self._shares.take("bytes", session.tenant, -session.size)
+        self._shares.take("sessions", session.tenant, -1)
+
+    def _tell_session(self, client: bytes, rid: str, session: Session) -> None:
+        told = SessionInfo(session.id, session.idle_s, list(session.vars), session.size)
+        self.answers.append((client, SessionTold(rid, told)))
+
+    def _tell_var(self, client: bytes, rid: str, var: Variable) -> None:
+        if not var.has_ended and var.text:
+            var.is_told = True
+        self.answers.append((client, VarsTold(rid, [var.info()], var.has_ended)))
+
+
+_STATES: tuple[VarState, ...] = ("ready", "skipped", "failed", "cancelled")
+_TOTALS = (
+    *(f"{what}.{state}.total" for what in ("vars", "calls") for state in _STATES),
+    "transforms.total",
+    "submits.total",
+)

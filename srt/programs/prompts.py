@@ -1,0 +1,98 @@
+"""The requests of a call: for each output, what is before it as one prompt.
+
+Text is joined first and encoded as a whole then, so that a program gives token for token what the
+same calls give one by one.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from msgspec.structs import replace
+
+from srt.client.generation import Request, ScoreRequest, TokenizeRequest
+from srt.programs.parts import CallWork
+from srt.wire.messages import ChatMessage
+from srt.wire.programs import Input, Output, Segment, Text
+
+
+def request_of(work: CallWork, index: int, after: str = "") -> Request:
+    """The request for output `index`. With `after`, its constraint, if it has one and does not
+    say otherwise, holds from the end of that text on."""
+    sampling = work.asked[index].sampling
+    if after and sampling.constraint is not None and not sampling.constraint_after:
+        sampling = replace(sampling, constraint_after=after)
+    session = work.session
+    return Request(
+        sampling=sampling,
+        stream=True,
+        joined=True,  # the program was taken: its calls wait for their turn
+        cache_salt=session.cache_salt,
+        tenant=session.tenant,
+        **_prompt(work, index),
+    )
+
+
+def score_of(work: CallWork, index: int, ids: Sequence[int] | None) -> ScoreRequest:
+    """The request for an output with choices; `ids` are a chat's prompt."""
+    session = work.session
+    prompt = {"input_ids": ids} if ids is not None else _prompt(work, index)
+    return ScoreRequest(
+        continuations=work.asked[index].choices,
+        cache_salt=session.cache_salt,
+        tenant=session.tenant,
+        **prompt,
+    )
+
+
+def tokenize_of(work: CallWork, index: int) -> TokenizeRequest:
+    """Asks for a chat's prompt."""
+    return TokenizeRequest(tenant=work.session.tenant, **_prompt(work, index))
+
+
+def continues_turn(work: CallWork, index: int) -> bool:
+    """Whether output `index` goes on a message of a chat that has text already."""
+    prompt = _prompt(work, index)
+    return "chat" in prompt and prompt["chat"].continue_final
+
+
+def _prompt(work: CallWork, index: int) -> dict[str, Any]:
+    """The fields of a prompt."""
+    output, call = work.asked[index], work.call
+    texts = {asked.var: var.text for asked, var in zip(work.asked, work.outputs, strict=True)}
+    texts |= {name: var.text for name, var in work.inputs.items()}
+    if call.segments:
+        return _text_prompt(_before(output, call.segments), texts)
+    messages: list[ChatMessage] = []
+    for turn in call.turns:
+        before = _before(output, turn.content)
+        content = "".join(_text_of(segment, texts) for segment in before)
+        if len(before) == len(turn.content):
+            messages.append(ChatMessage(turn.role, content))
+            continue
+        if content:
+            messages.append(ChatMessage(turn.role, content))
+        return {"messages": messages, "chat": replace(call.chat, continue_final=bool(content))}
+    raise AssertionError("the output is one of the call's")
+
+
+def _before(output: Output, segments: Sequence[Segment]) -> list[Segment]:
+    return list(takewhile(lambda segment: segment is not output, segments))
+
+
+def _text_prompt(segments: Sequence[Segment], texts: Mapping[str, str]) -> dict[str, Any]:
+    parts, spans, length = [], [], 0
+    for segment in segments:
+        text = _text_of(segment, texts)
+        if segment.literal and text:
+            spans.append((length, length + len(text)))
+        parts.append(text)
+        length += len(text)
+    return {"text": "".join(parts), "literal_spans": spans}
+
+
+def _text_of(segment: Segment, texts: Mapping[str, str]) -> str:
+    if isinstance(segment, Text):
+        return segment.text
+    assert isinstance(segment, Input | Output)
+    return texts[segment.var]

@@ -1,0 +1,191 @@
+"""Runs calls: a request of the ring for each output, one after the other, and again if it failed in
+a way that may pass and nobody has seen its text."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from srt.client.generation import ScoreOutput, TokenizeRequest
+from srt.client.ring_client import RingClient
+from srt.client.ring_generation import RingGeneration
+from srt.programs.answers import AnswerReader, ChatAnswers
+from srt.programs.core import Core
+from srt.programs.parts import CallWork, TransformWork, Variable, Work
+from srt.programs.prompts import continues_turn, request_of, score_of, tokenize_of
+from srt.tasks import TaskSet
+from srt.wire.errors import CONFLICT, INTERNAL, OVERLOADED, RESTARTING, ErrorInfo, RequestError
+from srt.wire.programs import OutputMeta, Truncate
+
+log = logging.getLogger(__name__)
+
+READY_WAIT_S = 60.0  # for a ring that restarts, before a request is given up
+PATIENCE_S = 120.0  # with a ring that is at its limit
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 2.0
+
+Cut = Callable[[Truncate, list[int]], Awaitable[str]]
+_DEFECT = ErrorInfo(INTERNAL, "the part that runs programs failed (its log says why)")
+
+
+class Runner:
+    """Starts what the core wants to have run. `on_change` is called after each event; `answers`
+    reads chats, and `cut` does truncations in tokens."""
+
+    def __init__(
+        self,
+        core: Core,
+        client: RingClient,
+        answers: Callable[[], Awaitable[ChatAnswers]],
+        cut: Cut,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._core, self._client = core, client
+        self._answers, self._cut = answers, cut
+        self._on_change = on_change
+        self._tasks = TaskSet(lambda error: log.error("a call failed", exc_info=error))
+        self._by_work: dict[Work, asyncio.Task[None]] = {}
+
+    def start(self, work: Work) -> None:
+        """Run `work` beside the others."""
+        self._by_work[work] = self._tasks.start(self._run(work))
+
+    def stop(self, work: Work) -> None:
+        """End its requests, if it runs."""
+        task = self._by_work.get(work)
+        if task is not None:
+            task.cancel()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _run(self, work: Work) -> None:
+        try:
+            if isinstance(work, CallWork):
+                await self._outputs(work)
+            elif isinstance(work, TransformWork):
+                await self._truncate(work)
+        except Exception:
+            log.exception("a defect in the run of a call")
+            for var in work.outputs:
+                self._core.graph.fail(var, _DEFECT)
+        finally:
+            del self._by_work[work]
+            self._core.has_run(work)
+            self._on_change()
+
+    async def _outputs(self, work: CallWork) -> None:
+        for index, var in enumerate(work.outputs):
+            if not self._core.graph.runs(var) or not await self._output(work, index, var):
+                return
+
+    async def _output(self, work: CallWork, index: int, var: Variable) -> bool:
+        """Make one output; False if there is no text to go on with."""
+        pause_s, attempts, began = FIRST_PAUSE_S, 0, time.monotonic()
+        while True:
+            attempts += 1
+            try:
+                await self._until_ready()
+                make = self._choose if work.asked[index].choices else self._generate
+                meta = await make(work, index, var, OutputMeta(attempts=attempts))
+                self._core.graph.finish(var, meta)
+                self._on_change()
+                return True
+            except RequestError as error:
+                info = error.info
+                waits = info.code in (OVERLOADED, RESTARTING)
+                attempts -= waits
+                has_time = time.monotonic() - began < PATIENCE_S
+                may_pass = info.retryable and (has_time if waits else attempts <= work.call.retries)
+                if not may_pass or (var.is_told and var.text) or var.has_ended:
+                    goes_on = self._core.graph.fail(var, info)
+                    self._on_change()
+                    return goes_on
+            self._core.graph.begin_again(var)
+            await asyncio.sleep(max(pause_s, min(info.retry_after_s, MAX_PAUSE_S)))
+            pause_s = min(2 * pause_s, MAX_PAUSE_S)
+
+    async def _until_ready(self) -> None:
+        ring = self._client.ring
+        if ring is None or not ring.ready:
+            await self._client.wait_ready(READY_WAIT_S)
+
+    async def _generate(
+        self, work: CallWork, index: int, var: Variable, meta: OutputMeta
+    ) -> OutputMeta:
+        began, after, answers = time.monotonic(), "", None
+        if work.call.turns:
+            answers = await self._answers()
+            after = "" if continues_turn(work, index) else answers.end_of_reasoning
+        request = request_of(work, index, after)
+        generation = await self._client.submit(request)
+        try:
+            waits = request.sampling.constraint_after == after != ""
+            reader = answers.reader(generation, waits) if answers else AnswerReader()
+            await self._read(generation, reader, var)
+            output = await generation.result()
+        finally:
+            await generation.aclose()
+        if output.finish is not None and output.finish.type == "abort":
+            raise RequestError("the request was aborted", code=CONFLICT)
+        return OutputMeta(
+            finish=output.finish,
+            prompt_tokens=output.prompt_tokens,
+            cached_tokens=output.cached_tokens,
+            completion_tokens=output.completion_tokens,
+            jump_forward_tokens=output.jump_forward_tokens,
+            forward_passes=output.forward_passes,
+            latency_s=time.monotonic() - began,
+            attempts=meta.attempts,
+        )
+
+    async def _read(self, generation: RingGeneration, reader: AnswerReader, var: Variable) -> None:
+        """Let the variable grow with the text. Snapshots would cost more than all of this."""
+        num_read = 0
+        while True:
+            ended = generation.has_ended
+            delta = generation.text[num_read:]
+            num_read += len(delta)
+            if generation.error is not None:
+                return
+            if not self._core.graph.grow(var, reader.feed(delta, ended)):
+                raise RequestError("its text could not grow", code=CONFLICT)  # it has ended
+            self._on_change()
+            if ended:
+                return
+            await generation.until_changed()
+
+    async def _choose(
+        self, work: CallWork, index: int, var: Variable, meta: OutputMeta
+    ) -> OutputMeta:
+        """The choice whose tokens are the most likely on average, as `select` of the language."""
+        began, ids = time.monotonic(), None
+        if work.call.turns:
+            ids = await self._client.tokenize(tokenize_of(work, index))
+        output: ScoreOutput = await self._client.score(score_of(work, index, ids))
+        means = [choice.mean for choice in output.choices]
+        self._core.graph.grow(var, work.asked[index].choices[means.index(max(means))])
+        return OutputMeta(
+            prompt_tokens=output.prompt_tokens,
+            cached_tokens=output.cached_tokens,
+            latency_s=time.monotonic() - began,
+            attempts=meta.attempts,
+            probabilities=output.probabilities,
+        )
+
+    async def _truncate(self, work: TransformWork) -> None:
+        """A truncation in tokens, of which the ring knows how many a text has."""
+        (var,), op = work.outputs, work.transform.op
+        assert isinstance(op, Truncate)
+        if not self._core.graph.runs(var):
+            return
+        text = work.inputs[op.input].text
+        try:
+            await self._until_ready()
+            request = TokenizeRequest(
+                text=text, add_special_tokens=False, tenant=work.session.tenant
+            )
+            ids = await self._client.tokenize(request) if text else []
+            if self._core.graph.grow(var, await self._cut(op, ids)):
+                self._core.graph.finish(var, None)
+        except RequestError as error:
+            self._core.graph.fail(var, error.info)
