@@ -44,6 +44,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "client": "tasks wire answers ring",
         "launch": "wire files args ring",
         "chat": "wire client",
+        "programs": "tasks wire patterns answers files args ring client",
         "gateway": "tasks wire answers files args ring client",
         "offline": "wire client launch",
         "llm": "wire files client offline",

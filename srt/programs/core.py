@@ -5,6 +5,7 @@ that `next_start` gives and ends those in `stops`.
 """
 
 import hashlib
+import logging
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 
 from srt.programs.gets import Gets
-from srt.programs.graph import Graph
+from srt.programs.graph import DEFECT, Graph
 from srt.programs.limits import MAX_GET_VARS, MAX_IDLE_S, MAX_KEY_CHARS
 from srt.programs.parts import OBJECT_BYTES, CallWork, Session, Variable, Work
 from srt.programs.shares import Shares
@@ -38,6 +39,8 @@ from srt.wire.program_messages import (
     VarsTold,
 )
 from srt.wire.programs import SESSION_PREFIX, SessionInfo, VarState
+
+log = logging.getLogger(__name__)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -80,6 +83,9 @@ class Core:
             self._handlers[type(question)](client, question, now)
         except RequestError as error:
             self.answers.append((client, ProgramsRefused(question.rid, error.info)))
+        except Exception:  # others' sessions must not end with it
+            log.exception("a defect: %s", type(question).__name__)
+            self.answers.append((client, ProgramsRefused(question.rid, DEFECT)))
 
     @property
     def has_work(self) -> bool:

@@ -4,6 +4,7 @@ A core without I/O, clock or threads. What follows from an event is done piece b
 so that no event holds the loop for long; there is no recursion, however long a chain is.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
@@ -11,9 +12,12 @@ from typing import Protocol
 from srt.programs.limits import MAX_TEXT_BYTES
 from srt.programs.parts import CallWork, Session, TransformWork, Variable, Work, text_bytes
 from srt.programs.transforms import apply, holds, needs_tokens
-from srt.wire.errors import CONFLICT, ErrorInfo, RequestError
+from srt.wire.errors import CONFLICT, INTERNAL, ErrorInfo, RequestError
 from srt.wire.programs import Concat, First, Join, Majority, Op, OutputMeta, VarState
 
+log = logging.getLogger(__name__)
+
+DEFECT = ErrorInfo(INTERNAL, "the part that runs programs failed (its log says why)")
 _CANCELLED = ErrorInfo(CONFLICT, "it was cancelled")
 _TOO_LONG = f"the text has more than {MAX_TEXT_BYTES} bytes"
 
@@ -58,7 +62,12 @@ class Graph:
     def step(self) -> None:
         """Do one piece of what has followed from earlier events."""
         if self._to_look_at:
-            self._look(self._to_look_at.popleft())
+            work = self._to_look_at.popleft()
+            try:
+                self._look(work)
+            except Exception:  # others' sessions must not end with it
+                log.exception("a defect")
+                self._fail_from(work, 0, "failed", DEFECT)
         elif self._to_release:
             self._release(self._to_release.popleft())
 

@@ -11,10 +11,11 @@ from srt.client.ring_client import RingClient
 from srt.client.ring_generation import RingGeneration
 from srt.programs.answers import AnswerReader, ChatAnswers
 from srt.programs.core import Core
+from srt.programs.graph import DEFECT
 from srt.programs.parts import CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import continues_turn, request_of, score_of, tokenize_of
 from srt.tasks import TaskSet
-from srt.wire.errors import CONFLICT, INTERNAL, OVERLOADED, RESTARTING, ErrorInfo, RequestError
+from srt.wire.errors import CONFLICT, OVERLOADED, RESTARTING, RequestError
 from srt.wire.programs import OutputMeta, Truncate
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,6 @@ PATIENCE_S = 120.0  # with a ring that is at its limit
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 2.0
 
 Cut = Callable[[Truncate, list[int]], Awaitable[str]]
-_DEFECT = ErrorInfo(INTERNAL, "the part that runs programs failed (its log says why)")
 
 
 class Runner:
@@ -67,7 +67,7 @@ class Runner:
         except Exception:
             log.exception("a defect in the run of a call")
             for var in work.outputs:
-                self._core.graph.fail(var, _DEFECT)
+                self._core.graph.fail(var, DEFECT)
         finally:
             del self._by_work[work]
             self._core.has_run(work)

@@ -39,7 +39,7 @@ from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
-from srt.wire import messages, ring_messages, ring_state
+from srt.wire import messages, program_messages, ring_messages, ring_state
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import (
     MAX_SAMPLES,
@@ -101,6 +101,8 @@ _SOCKETS: list[tuple[str, Any]] = [
     ("detokenizer, scheduler → tokenizer", ring_messages.FrontNews),
     ("tokenizer → compiler", ring_messages.CompilerRequest),
     ("compiler → tokenizer", ring_messages.CompilerMessage),
+    ("client → programs", program_messages.ProgramsQuestion),
+    ("programs → client", program_messages.ProgramsReply),
     ("supervisor → everyone", ring_state.RingEvent),
     ("part → supervisor", ring_state.Heartbeat),
 ]

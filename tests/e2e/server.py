@@ -70,7 +70,7 @@ class Server:
         """The launcher's children: process ids by part; not those of their own children."""
         names = {"tokenizer_proc": "tokenizer", "scheduler_proc": "scheduler"}
         names |= {"detokenizer_proc": "detokenizer", "srt.gateway": "gateway"}
-        names |= {"scheduler_proc.grammar.worker": "compiler"}
+        names |= {"scheduler_proc.grammar.worker": "compiler", "srt.programs": "programs"}
         names |= {"tests.e2e.faulty_scheduler": "scheduler"}
         found = {}
         for entry in Path("/proc").iterdir():

@@ -15,7 +15,7 @@ from srt.ring.actor import Actor
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.places import Ring, connect
 from srt.ring.supervisor import Supervisor
-from srt.wire import messages, ring_messages
+from srt.wire import messages, program_messages, ring_messages
 from srt.wire.messages import RingMessage, encode
 from srt.wire.ring_state import Heartbeat, RingEvent
 from srt.wire.sampling import SamplingParams
@@ -29,6 +29,7 @@ UNIONS = {
     "compiler": ring_messages.CompilerRequest,
     "compiled": ring_messages.CompilerMessage,
     "credits": ring_messages.FrontNews,
+    "programs": program_messages.ProgramsQuestion,
     "ctl": Heartbeat,
     "events": RingEvent,
 }
