@@ -170,21 +170,8 @@ class Graph:
         """Start it, end it, or leave it waiting."""
         if work.ended or work.started or not work.active or work.session.closed:
             return
-        guard = work.guard_var
-        if guard is not None and work.guard is not None:
-            if not guard.has_ended:
-                return
-            if guard.state != "ready":
-                self._lacks(work, guard)
-                return
-            try:
-                is_asked = holds(work.guard, guard.text)
-            except RequestError as error:
-                self._fail_from(work, 0, "failed", error.info)
-                return
-            if not is_asked:
-                self._skip(work)
-                return
+        if not self._is_asked(work):
+            return
         if isinstance(work, TransformWork) and isinstance(work.transform.op, _GATHERING):
             self._gather(work)
             return
@@ -193,8 +180,27 @@ class Graph:
         )
         if lacking is not None:
             self._lacks(work, lacking)
-        elif all(var.has_ended for var in work.inputs.values()):
+        elif not work.missing:
             self._start(work)
+
+    def _is_asked(self, work: Work) -> bool:
+        """Whether its guard holds. If it does not, the work ends here."""
+        guard = work.guard_var
+        if work.is_asked or guard is None or work.guard is None:
+            return True
+        if not guard.has_ended:
+            return False
+        if guard.state != "ready":
+            self._lacks(work, guard)
+            return False
+        try:
+            work.is_asked = holds(work.guard, guard.text)
+        except RequestError as error:
+            self._fail_from(work, 0, "failed", error.info)
+            return False
+        if not work.is_asked:
+            self._skip(work)
+        return work.is_asked
 
     def _gather(self, work: TransformWork) -> None:
         """A transform of a list: not all of it must be there."""
@@ -202,18 +208,17 @@ class Graph:
         assert isinstance(op, _GATHERING)
         inputs = [work.inputs[name] for name in dict.fromkeys(op.inputs)]
         failed = next((var for var in inputs if var.has_no_text), None)
-        is_ready = [var.state == "ready" for var in inputs]
-        has_all = all(var.has_ended for var in inputs)
+        is_any_ready = any(var.state == "ready" for var in inputs)
         if isinstance(op, First):
-            if any(is_ready):
+            if is_any_ready:
                 self._start(work)
                 return
         elif failed is not None and not work.leaves_out_failed:
             self._lacks(work, failed)
             return
-        if not has_all:
+        if work.missing:
             return
-        if any(is_ready):
+        if is_any_ready:
             self._start(work)
         elif failed is not None:
             self._lacks(work, failed)
@@ -289,7 +294,10 @@ class Graph:
         var.state, var.error, var.cause, var.meta = state, error, cause, meta
         if text is not None:
             var.text = text
-        self._to_look_at.extend(work for work in var.consumers if work.active)
+        for work in var.consumers:
+            work.missing -= 1
+            if work.active and _may_decide(work, var):
+                self._to_look_at.append(work)
         self._listener.has_ended(var)
 
     def _close_if_done(self, var: Variable) -> None:
@@ -329,6 +337,13 @@ _WORDS = {
     "failed": "not made",
     "cancelled": "cancelled",
 }
+
+
+def _may_decide(work: Work, var: Variable) -> bool:
+    """Whether the end of `var` may be the one that `work` waited for: the inputs of a large join
+    are not looked at each time."""
+    is_race = isinstance(work, TransformWork) and isinstance(work.transform.op, First)
+    return not work.missing or var.state != "ready" or var is work.guard_var or is_race
 
 
 def _op(work: Work) -> Op:

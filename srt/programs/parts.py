@@ -94,9 +94,9 @@ class Variable:
 class Work:
     """What makes `outputs` of `inputs`, variables by the references that the program has.
 
-    It is `active` once an output is needed, has `started` once its inputs are there, and has
-    `ended` when nothing is left to do. One that `is_run` is done outside of the graph. `size` is
-    its memory.
+    It is `active` once an output is needed, `is_asked` once its guard holds, has `started` once its
+    inputs are there, and has `ended` when nothing is left to do. One that `is_run` is done outside of the graph. `missing`
+    counts the inputs that have not ended, `size` is its memory.
     """
 
     session: "Session"
@@ -104,7 +104,9 @@ class Work:
     inputs: dict[str, Variable]
     guard: Guard | None
     size: int
+    missing: int = 0
     active: bool = False
+    is_asked: bool = False
     started: bool = False
     is_run: bool = False
     ended: bool = False

@@ -77,6 +77,7 @@ class Submission:
         for work in self.works:
             for var in dict.fromkeys(work.inputs.values()):
                 var.consumers.append(work)
+                work.missing += not var.has_ended
         return {name: var.id for name, var in self._new.items()}
 
     @property
