@@ -19,7 +19,8 @@ class Got(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What the text of the variable `var` has grown by; its first piece has all of it so far."""
+    """What the text of the variable `var` has grown by; its first piece has all of it so far, and
+    comes when the get has been taken."""
 
     var: str
     delta: str

@@ -33,7 +33,7 @@ class GatewayActor(Actor):
         await self._client.start()
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
-        app = create_app(self._client, self._facts(files, vocab), vocab)
+        app = create_app(self._client, self._facts(files, vocab), vocab, self._client.programs)
         gateway: Gateway = app.state.gateway
         key_files = KeyFiles(self.args)
         gateway.keys = key_files.keys

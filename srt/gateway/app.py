@@ -8,6 +8,7 @@ from litestar.config.cors import CORSConfig
 from litestar.datastructures import State
 
 from srt.client.generation import Client
+from srt.client.programs import Programs
 from srt.files.vocab import Vocab
 from srt.gateway.callers.keys import Keys
 from srt.gateway.callers.tenant import Tenants
@@ -22,11 +23,14 @@ from srt.gateway.routes import HANDLERS
 from srt.gateway.stored_responses import StoredResponses
 
 
-def create_app(client: Client, info: GatewayInfo, vocab: Vocab) -> Litestar:
+def create_app(
+    client: Client, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
+) -> Litestar:
     """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
-    here."""
+    here; `programs` is its way to the part that runs programs."""
     keys = Keys(info.api_keys, info.admin_keys, info.share_cache_between_keys)
     gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics(), keys)
+    gateway.programs = programs
     gateway.stored = StoredResponses(info.response_store_bytes)
     return Litestar(
         route_handlers=[*HANDLERS, *docs.ROUTES],

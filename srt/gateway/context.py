@@ -12,6 +12,7 @@ from litestar.datastructures import State
 from msgspec import Struct, field
 
 from srt.client.generation import Client, Generation, Request, ScoreRequest
+from srt.client.programs import Programs
 from srt.files.vocab import Vocab
 from srt.gateway.callers.keys import Keys
 from srt.gateway.callers.tenant import Name
@@ -19,7 +20,7 @@ from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
-from srt.wire.errors import UNAVAILABLE, ErrorInfo, RequestError
+from srt.wire.errors import UNAVAILABLE, ErrorInfo, RequestError, RingError
 
 HttpRequest = litestar.Request[Any, Any, State]
 
@@ -89,6 +90,7 @@ class Gateway(Struct, eq=False):
     started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
     as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
     counts how often everything was aborted, which no request that has begun before survives.
+    `programs` is the way to the part that runs programs.
     """
 
     client: Client
@@ -103,6 +105,7 @@ class Gateway(Struct, eq=False):
     num_aborts: int = 0
     profile: ProfileStart | None = None
     refusals: dict[str, Refusal] = {}
+    programs: Programs | None = None
     stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
     created: int = field(default_factory=lambda: int(time.time()))
@@ -121,6 +124,14 @@ def gateway_of(request: HttpRequest) -> Gateway:
     """The gateway that handles `request`."""
     gateway: Gateway = request.app.state.gateway
     return gateway
+
+
+def programs_of(request: HttpRequest) -> Programs:
+    """The way to the part that runs programs. Raises RingError (503) if there is none."""
+    programs = gateway_of(request).programs
+    if programs is None:
+        raise RingError("this gateway has no way to the part that runs programs")
+    return programs
 
 
 def check_running(gateway: Gateway) -> None:

@@ -6,6 +6,7 @@ from srt.gateway.native import routes as native
 from srt.gateway.openai import embeddings
 from srt.gateway.openai import routes as openai
 from srt.gateway.ops import health, operations, pause, profile
+from srt.gateway.programs import routes as programs
 from srt.gateway.responses import routes as responses
 from srt.gateway.text import parsing, score, tokens
 
@@ -14,6 +15,7 @@ HANDLERS: list[HTTPRouteHandler] = [
     *score.ROUTES,
     *openai.ROUTES,
     *responses.ROUTES,
+    *programs.ROUTES,
     *embeddings.ROUTES,
     *tokens.ROUTES,
     *parsing.ROUTES,

@@ -52,7 +52,7 @@ class Gets:
         get.left = len(left)
         for var in dict.fromkeys(found):
             if get.stream:
-                self._tell_text(get, var)
+                self._begin_text(get, var)
         if not left:
             self._finish(get)
             return
@@ -120,6 +120,13 @@ class Gets:
         for get in {get for var in session.vars.values() for get in var.gets}:
             self._leave(get)
             self._answers.append((get.client, ProgramsRefused(get.rid, error)))
+
+    def _begin_text(self, get: Get, var: Variable) -> None:
+        """Tell what there is, even if it is nothing: the client learns that the get was taken."""
+        get.pieces.append((var.id, var.text))
+        get.told[var.id] = len(var.text)
+        self._changed[get] = None
+        var.is_told = var.is_told or bool(var.text)
 
     def _tell_text(self, get: Get, var: Variable) -> None:
         """What this one has not been told of the variable's text."""

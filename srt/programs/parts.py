@@ -95,7 +95,8 @@ class Work:
     """What makes `outputs` of `inputs`, variables by the references that the program has.
 
     It is `active` once an output is needed, `is_asked` once its guard holds, has `started` once its
-    inputs are there, and has `ended` when nothing is left to do. One that `is_run` is done outside of the graph. `missing`
+    inputs are there, and has `ended` when nothing is left to do. One that `is_run` is done outside
+    of the graph. `missing`
     counts the inputs that have not ended, `size` is its memory.
     """
 

@@ -87,10 +87,16 @@ class Tenants:
 
 def _named(request: _T) -> _T:
     """`request` with the caller's name, and with the caller's part of the cache."""
-    caller, salt = _caller.get(), request.cache_salt
-    if caller.has_own_cache:
-        if len(salt) > MAX_SALT_CHARS:
-            limit = f" must have at most {MAX_SALT_CHARS} characters"
-            raise RequestError(limit, at="cache_salt")
-        salt = hashlib.sha256(f"{caller.tenant}/{salt}".encode()).hexdigest()
-    return replace(request, tenant=caller.tenant, cache_salt=salt)
+    return replace(request, tenant=tenant(), cache_salt=own_salt(request.cache_salt))
+
+
+def own_salt(salt: str) -> str:
+    """The caller's part of the cache, by the salt that it gave. RequestError if that is too
+    long."""
+    caller = _caller.get()
+    if not caller.has_own_cache:
+        return salt
+    if len(salt) > MAX_SALT_CHARS:
+        limit = f" must have at most {MAX_SALT_CHARS} characters"
+        raise RequestError(limit, at="cache_salt")
+    return hashlib.sha256(f"{caller.tenant}/{salt}".encode()).hexdigest()

@@ -57,7 +57,7 @@ class NativeAnswers:
         """The answer number `index`, so far."""
         meta = MetaInfo(
             id=output.rid,
-            finish_reason=_finish_reason(output.finish, output.completion_tokens),
+            finish_reason=finish_reason(output.finish, output.completion_tokens),
             prompt_tokens=output.prompt_tokens,
             completion_tokens=output.completion_tokens,
             cached_tokens=output.cached_tokens,
@@ -174,7 +174,7 @@ class _Logprobs:
         return (logprob, token, self._texts.decode([token], skip_special_tokens=False))
 
 
-def _finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
+def finish_reason(finish: Finish | None, completion_tokens: int) -> FinishReason | None:
     if finish is None:
         return None
     if finish.type == "stop":

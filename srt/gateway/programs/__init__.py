@@ -1,0 +1,1 @@
+"""Routes of programs: sessions, submissions, gets and variables."""

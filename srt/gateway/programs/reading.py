@@ -1,0 +1,183 @@
+"""From the JSON of a program to what travels to the part that runs it.
+
+Calls and transforms are decoded one by one, so that a large program does not hold the loop. Errors
+name the fields of the JSON.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from srt.gateway.constraint.fields import json_text
+from srt.gateway.errors import refuse_validation
+from srt.gateway.wire.fields import Kind, honoured_only
+from srt.gateway.wire.programs import (
+    CALL_KIND,
+    TRANSFORM_KIND,
+    CallIn,
+    GuardIn,
+    MessageIn,
+    SegmentIn,
+    SubmitFrame,
+    TransformIn,
+)
+from srt.wire.errors import RequestError
+from srt.wire.messages import ChatOptions
+from srt.wire.programs import (
+    Call,
+    Guard,
+    Input,
+    Op,
+    Output,
+    Program,
+    Segment,
+    Text,
+    Transform,
+    Turn,
+)
+from srt.wire.sampling import SamplingParams
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+MAX_PARTS = 1024  # calls and transforms; the part that runs them refuses as many
+MAX_SEGMENTS = 1024  # of a call
+_PARTS_AT_ONCE = 16
+
+_OUTPUT_FIELDS = ("sampling_params", "choices", "default")
+_OPS: dict[str, type[msgspec.Struct]] = {
+    str(kind.__struct_config__.tag): kind for kind in Op.__args__
+}
+# The fields that say which transform it is and what all have.
+_COMMON = ("output", "op", "when", "default")
+
+
+async def program_of(body: SubmitFrame) -> Program:
+    """The program of a body. Raises RequestError naming the field that is wrong."""
+    for name, parts in (("calls", body.calls), ("transforms", body.transforms)):
+        if len(parts) > MAX_PARTS:
+            raise RequestError(f" takes at most {MAX_PARTS}, not {len(parts)}", at=name)
+    calls, transforms = [], []
+    for i, call in enumerate(body.calls):
+        _check_lengths(call, f"calls[{i}]")
+        calls.append(_call(_converted(call, CallIn, CALL_KIND, f"calls[{i}]"), f"calls[{i}]"))
+        if i % _PARTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    for i, transform in enumerate(body.transforms):
+        at = f"transforms[{i}]"
+        transforms.append(_transform(_converted(transform, TransformIn, TRANSFORM_KIND, at), at))
+        if i % _PARTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return Program(body.vars, calls, transforms, body.eager)
+
+
+def _check_lengths(call: Mapping[str, Any], at: str) -> None:
+    """Before anything looks at all of it."""
+    messages = call.get("messages")
+    contents = [each.get("content") for each in _list(messages) if isinstance(each, dict)]
+    lists = {"segments": [call.get("segments")], "messages": [messages, *contents]}
+    for name, values in lists.items():
+        if sum(len(_list(value)) for value in values) > MAX_SEGMENTS:
+            raise RequestError(f" has more than {MAX_SEGMENTS} segments", at=f"{at}.{name}")
+
+
+def _list(value: Any) -> list[Any]:
+    return value[: MAX_SEGMENTS + 1] if isinstance(value, list) else []
+
+
+def _converted(value: Any, kind: type[T], fields: Kind, at: str) -> T:
+    try:
+        return msgspec.convert(honoured_only(value, fields, (at,)), kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        text = text.replace("`$", f"`$.{at}", 1) if "`$" in text else f"{text} - at `$.{at}`"
+        raise refuse_validation(msgspec.ValidationError(text)) from error
+
+
+def _call(given: CallIn, at: str) -> Call:
+    args = given.chat_template_kwargs
+    return Call(
+        segments=[_segment(each, f"{at}.segments[{i}]") for i, each in enumerate(given.segments)],
+        turns=[_turn(each, f"{at}.messages[{i}]") for i, each in enumerate(given.messages)],
+        chat=ChatOptions(template_args=json_text(args) if args else ""),
+        when=_guard(given.when),
+        retries=given.retries,
+        name=given.name,
+    )
+
+
+def _turn(given: MessageIn, at: str) -> Turn:
+    role = "system" if given.role == "developer" else given.role
+    if isinstance(given.content, str):
+        return Turn(role, [Text(given.content)])
+    content = [_segment(each, f"{at}.content[{i}]") for i, each in enumerate(given.content)]
+    return Turn(role, content)
+
+
+def _segment(given: SegmentIn, at: str) -> Segment:
+    if (given.text is not None) + (given.input is not None) + (given.output is not None) != 1:
+        raise RequestError(": exactly one of text, input and output must be given", at=at)
+    if given.output is None:
+        for name in _OUTPUT_FIELDS:
+            if getattr(given, name) not in (None, []):
+                raise RequestError(" goes with an output only", at=f"{at}.{name}")
+    if given.text is not None:
+        return Text(given.text, bool(given.literal))
+    literal = given.literal is not False
+    if given.input is not None:
+        return Input(given.input, literal)
+    assert given.output is not None
+    sampling = _sampling(given, at)
+    return Output(given.output, sampling, given.choices, given.default, literal)
+
+
+def _sampling(given: SegmentIn, at: str) -> SamplingParams:
+    sampling = given.sampling_params
+    if sampling is None:
+        return SamplingParams()
+    if sampling.stream_interval is not None:
+        at = f"{at}.sampling_params.stream_interval"
+        raise RequestError(" is not for programs: readers of a variable share it", at=at)
+    try:
+        return sampling.to_params()
+    except RequestError as error:
+        name = error.info.param or ""
+        raise error.renamed({name: f"{at}.sampling_params.{name}"}) from error
+
+
+def _guard(given: GuardIn | None) -> Guard | None:
+    if given is None:
+        return None
+    return Guard(given.input, given.equals, given.matches, given.non_empty, given.negate)
+
+
+def _transform(given: TransformIn, at: str) -> Transform:
+    kind = _OPS[given.op]
+    own = {
+        name: value
+        for name in given.__struct_fields__
+        if name not in _COMMON and (value := getattr(given, name)) is not None
+    }
+    known = {each.name: each for each in msgspec.structs.fields(kind)}
+    for name in own.keys() - known.keys():
+        raise RequestError(f" is not a field of {given.op!r}", at=f"{at}.{name}")
+    for name, each in known.items():
+        if each.required and name not in own:
+            raise RequestError(f" is missing: {given.op!r} needs it", at=f"{at}.{name}")
+    try:
+        op = kind(**{name: msgspec.convert(own[name], known[name].type) for name in own})
+    except msgspec.ValidationError as error:
+        wrong = next(name for name in own if not _fits(own[name], known[name].type))
+        raise RequestError(
+            f": {str(error)[:1].lower()}{str(error)[1:]}", at=f"{at}.{wrong}"
+        ) from None
+    return Transform(given.output, op, _guard(given.when), given.default)  # type: ignore[arg-type]
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True

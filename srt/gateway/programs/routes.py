@@ -1,0 +1,153 @@
+"""Programs over HTTP: sessions, submissions, gets, and single variables."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from litestar import delete, get, post, put
+from litestar.types import ASGIApp
+
+from srt.client.programs import Got, Piece
+from srt.gateway.callers.tenant import own_salt, tenant
+from srt.gateway.context import HttpRequest, check_running, gateway_of, programs_of
+from srt.gateway.http.body import read_body
+from srt.gateway.http.disconnect import while_connected
+from srt.gateway.http.openapi import documented
+from srt.gateway.http.reply import json_reply
+from srt.gateway.http.sse import EventStream
+from srt.gateway.programs.answers import got_json, session_json, var_json
+from srt.gateway.programs.reading import program_of
+from srt.gateway.wire.programs import (
+    PLAIN_KIND,
+    GetAnswer,
+    GetBody,
+    GetEvent,
+    PerfJson,
+    SessionBody,
+    SessionJson,
+    SetBody,
+    SubmitAnswer,
+    SubmitBody,
+    SubmitFrame,
+    VarJson,
+)
+from srt.wire.errors import RequestError
+from srt.wire.programs import Perf
+
+KEY_HEADER = "idempotency-key"
+
+
+@post("/v1/sessions", status_code=200, opt=documented(SessionBody, PLAIN_KIND, SessionJson))
+async def open_session(request: HttpRequest) -> ASGIApp:
+    """Open a session for programs."""
+    body = await read_body(request, SessionBody, PLAIN_KIND)
+    programs = programs_of(request)
+    salt = own_salt(body.cache_salt)
+    return json_reply(session_json(await programs.open_session(body.idle_s, salt, tenant())))
+
+
+@get("/v1/sessions/{name:str}", opt=documented(answer=SessionJson))
+async def read_session(request: HttpRequest) -> ASGIApp:
+    """A session of the caller's, with the ids of its variables."""
+    programs = programs_of(request)
+    return json_reply(session_json(await programs.read_session(_name(request), tenant())))
+
+
+@delete("/v1/sessions/{name:str}", status_code=200, opt=documented(answer=SessionJson))
+async def close_session(request: HttpRequest) -> ASGIApp:
+    """End a session, and all that runs in it."""
+    programs = programs_of(request)
+    return json_reply(session_json(await programs.close_session(_name(request), tenant())))
+
+
+@post("/v1/submit", status_code=200, opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
+async def submit(request: HttpRequest) -> ASGIApp:
+    """Take calls and transforms into a session, all or none."""
+    body = await read_body(request, SubmitFrame, PLAIN_KIND)
+    check_running(gateway_of(request))
+    program, key = await program_of(body), request.headers.get(KEY_HEADER, "")
+    try:
+        ids = await programs_of(request).submit_program(body.session, program, key, tenant())
+    except RequestError as error:
+        raise error.renamed({"key": "Idempotency-Key"}) from error
+    return json_reply(SubmitAnswer(vars=ids))
+
+
+@post(
+    "/v1/get",
+    status_code=200,
+    opt=documented(GetBody, PLAIN_KIND, GetAnswer, events=GetEvent),
+)
+async def get_vars(request: HttpRequest) -> ASGIApp:
+    """Have variables made, and wait for them."""
+    body = await read_body(request, GetBody, PLAIN_KIND)
+    check_running(gateway_of(request))
+    if (body.var is None) == (not body.vars):
+        raise RequestError("exactly one of vars and var must be given", param="vars")
+    names = body.vars if body.var is None else [body.var]
+    perf = Perf(body.perf) if isinstance(body.perf, str) else _perf(body.perf)
+    programs, deadline_ms = programs_of(request), body.deadline_ms
+    if body.stream:
+        items = programs.stream_vars(names, deadline_ms=deadline_ms, perf=perf, tenant=tenant())
+        first = await while_connected(request.receive, anext(items))
+        return EventStream(_events(first, items), items)
+    waits = programs.get_vars(names, deadline_ms=deadline_ms, perf=perf, tenant=tenant())
+    return json_reply(got_json(await while_connected(request.receive, waits)))
+
+
+@get("/v1/vars/{name:str}", opt=documented(answer=VarJson))
+async def read_var(request: HttpRequest) -> ASGIApp:
+    """A variable as it is now."""
+    programs = programs_of(request)
+    return json_reply(var_json(await programs.read_var(_name(request), tenant())))
+
+
+@put("/v1/vars/{name:str}", status_code=200, opt=documented(SetBody, PLAIN_KIND, VarJson))
+async def set_var(request: HttpRequest) -> ASGIApp:
+    """Set a variable that clients set."""
+    body = await read_body(request, SetBody, PLAIN_KIND)
+    programs = programs_of(request)
+    return json_reply(var_json(await programs.set_var(_name(request), body.text, tenant())))
+
+
+@delete("/v1/vars/{name:str}", status_code=200, opt=documented(answer=VarJson))
+async def cancel_var(request: HttpRequest) -> ASGIApp:
+    """Cancel a variable, what needs it, and what is made for nothing else."""
+    programs = programs_of(request)
+    return json_reply(var_json(await programs.cancel_var(_name(request), tenant())))
+
+
+def _name(request: HttpRequest) -> str:
+    return str(request.path_params["name"])
+
+
+def _perf(given: PerfJson | None) -> Perf | None:
+    return None if given is None else Perf(given.objective, given.target_ms)
+
+
+async def _events(
+    first: Piece | Got, items: AsyncGenerator[Piece | Got, None]
+) -> AsyncGenerator[GetEvent, None]:
+    """The first answer decides the status, so that a refusal is none of the events."""
+    async with aclosing(items):
+        yield _event(first)
+        async for item in items:
+            yield _event(item)
+
+
+def _event(item: Piece | Got) -> GetEvent:
+    if isinstance(item, Piece):
+        return GetEvent(var=item.var, delta=item.delta)
+    answer = got_json(item)
+    return GetEvent(vars=answer.vars, done=answer.done)
+
+
+ROUTES = [
+    open_session,
+    read_session,
+    close_session,
+    submit,
+    get_vars,
+    read_var,
+    set_var,
+    cancel_var,
+]
