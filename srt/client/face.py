@@ -10,6 +10,7 @@ from typing import Any, Unpack, cast
 
 from srt.client.arguments import GenerateArgs, ScoreArgs, StreamArgs, SubmitArgs, TokenizeArgs
 from srt.client.generation import Client, GenerateOutput, Generation, ScoreOutput
+from srt.client.programs import IDLE_S, ProgramSession
 from srt.client.request_fields import checked_request, checked_score, checked_tokenize
 from srt.client.ring_client import RingClient
 from srt.tasks import all_of
@@ -126,6 +127,15 @@ class AsyncClient:
         checked = checked_score({"text": text, "continuations": continuations, **request})
         output: ScoreOutput = await self._transport.score(checked)
         return output
+
+    async def session(self, idle_s: float = IDLE_S, cache_salt: str = "") -> ProgramSession:
+        """Open a session for programs; `async with` closes it.
+
+        It ends by itself when nobody has used it for `idle_s` seconds. Its calls share cached
+        prefixes under the same `cache_salt` only.
+        """
+        info = await self._transport.programs.open_session(idle_s, cache_salt)
+        return ProgramSession(self._transport.programs, info)
 
     async def abort(self, rid: str, tenant: str = "") -> None:
         """End the request `rid` that this client made for `tenant`, or one of its samples; the

@@ -40,7 +40,7 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         prompt_tokens=meta["prompt_tokens"],
         cached_tokens=meta["cached_tokens"],
         completion_tokens=meta["completion_tokens"],
-        finish=_finish(meta["finish_reason"]),
+        finish=finish_of(meta["finish_reason"]),
         jump_forward_tokens=meta.get("jump_forward_tokens", 0),
         forward_passes=meta.get("forward_passes", 0),
         healed_tokens=meta.get("healed_tokens", 0),
@@ -106,7 +106,7 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             delta=delta,
             output_ids=ids,
             completion_tokens=len(ids),
-            finish=_finish(word and {"type": word, "matched": choice.get("matched_stop")}),
+            finish=finish_of(word and {"type": word, "matched": choice.get("matched_stop")}),
             captures=_captures(choice),
         )
     return outputs
@@ -134,7 +134,8 @@ def parse_score(payload: Any) -> ScoreOutput:
     )
 
 
-def _finish(reason: Any) -> Finish | None:
+def finish_of(reason: Any) -> Finish | None:
+    """The `finish_reason` of an answer."""
     if reason is None:
         return None
     error = None

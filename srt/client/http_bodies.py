@@ -21,7 +21,7 @@ def generate_body(request: Request) -> dict[str, Any]:
     body = _shared_body(request) | {
         "text": request.text,
         "input_ids": None if request.input_ids is None else list(request.input_ids),
-        "sampling_params": _sampling_fields(request.sampling),
+        "sampling_params": sampling_fields(request.sampling),
     }
     if request.literal_spans:
         body["literal_spans"] = request.literal_spans
@@ -36,7 +36,7 @@ def chat_body(request: Request) -> dict[str, Any]:
     usage so far in every chunk."""
     if request.literal_spans:
         raise RequestError(" need text", at="literal_spans")
-    body = _shared_body(request) | _sampling_fields(request.sampling)
+    body = _shared_body(request) | sampling_fields(request.sampling)
     body["max_tokens"] = body.pop("max_new_tokens")
     body["min_tokens"] = body.pop("min_new_tokens")
     body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
@@ -80,7 +80,7 @@ def _shared_body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
+def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
     for name in ("regex", "json_schema", "ebnf", "structural_tag"):
         if getattr(sampling, name) == "":
@@ -98,7 +98,7 @@ def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
         body["tools"] = [tool_object(tool) for tool in request.tools]
     chat = request.chat
     if chat.template_args:
-        body["chat_template_kwargs"] = _template_args(chat.template_args)
+        body["chat_template_kwargs"] = template_args(chat.template_args)
     if chat.continue_final:
         body["continue_final_message"] = True
     elif not chat.add_generation_prompt:
@@ -106,7 +106,8 @@ def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
     return body
 
 
-def _template_args(text: str) -> dict[str, Any]:
+def template_args(text: str) -> dict[str, Any]:
+    """The variables of a chat template. RequestError for what is no JSON object."""
     try:
         args = json.loads(text)
     except (ValueError, RecursionError):

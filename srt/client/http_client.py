@@ -30,6 +30,7 @@ from srt.client.http_answers import (
 )
 from srt.client.http_bodies import chat_body, check_tenant, generate_body, score_body, tokenize_body
 from srt.client.http_generation import HttpGeneration, HttpSamples
+from srt.client.http_programs import HttpPrograms
 from srt.tasks import all_of
 from srt.wire.errors import RingError
 from srt.wire.messages import ChatOptions
@@ -67,6 +68,7 @@ class HttpClient:
             transport=transport,
         )
         self._samples: list[HttpSamples] = []
+        self.programs = HttpPrograms(self._call, self._open)
 
     @property
     def ring(self) -> RingEvent | None:

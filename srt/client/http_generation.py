@@ -6,7 +6,7 @@ snapshots and does not hold up the others.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -36,7 +36,7 @@ class HttpSamples:
         self, response: httpx.Response, rid: str, count: int, parse: Parse, abort: Abort
     ) -> None:
         self._response = response
-        self._events = _payloads(response)
+        self._events = payloads_of(response)
         self._parse = parse
         self._abort = abort
         rids = [sample_rid(rid, i) for i in range(count)] if count > 1 else [rid]
@@ -149,7 +149,7 @@ def _is_news(now: GenerateOutput, last: GenerateOutput) -> bool:
     return has_ended or has_more
 
 
-async def _payloads(response: httpx.Response) -> AsyncIterator[Any]:
+async def payloads_of(response: httpx.Response) -> AsyncGenerator[Any, None]:
     """The JSON of each event. Raises the error that an event reports, RingError if the stream ends
     too early."""
     try:

@@ -45,14 +45,14 @@ async def open_session(request: HttpRequest) -> ASGIApp:
     return json_reply(session_json(await programs.open_session(body.idle_s, salt, tenant())))
 
 
-@get("/v1/sessions/{name:str}", opt=documented(answer=SessionJson))
+@get("/v1/sessions/{name:path}", opt=documented(answer=SessionJson))
 async def read_session(request: HttpRequest) -> ASGIApp:
     """A session of the caller's, with the ids of its variables."""
     programs = programs_of(request)
     return json_reply(session_json(await programs.read_session(_name(request), tenant())))
 
 
-@delete("/v1/sessions/{name:str}", status_code=200, opt=documented(answer=SessionJson))
+@delete("/v1/sessions/{name:path}", status_code=200, opt=documented(answer=SessionJson))
 async def close_session(request: HttpRequest) -> ASGIApp:
     """End a session, and all that runs in it."""
     programs = programs_of(request)
@@ -94,14 +94,14 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
     return json_reply(got_json(await while_connected(request.receive, waits)))
 
 
-@get("/v1/vars/{name:str}", opt=documented(answer=VarJson))
+@get("/v1/vars/{name:path}", opt=documented(answer=VarJson))
 async def read_var(request: HttpRequest) -> ASGIApp:
     """A variable as it is now."""
     programs = programs_of(request)
     return json_reply(var_json(await programs.read_var(_name(request), tenant())))
 
 
-@put("/v1/vars/{name:str}", status_code=200, opt=documented(SetBody, PLAIN_KIND, VarJson))
+@put("/v1/vars/{name:path}", status_code=200, opt=documented(SetBody, PLAIN_KIND, VarJson))
 async def set_var(request: HttpRequest) -> ASGIApp:
     """Set a variable that clients set."""
     body = await read_body(request, SetBody, PLAIN_KIND)
@@ -109,7 +109,7 @@ async def set_var(request: HttpRequest) -> ASGIApp:
     return json_reply(var_json(await programs.set_var(_name(request), body.text, tenant())))
 
 
-@delete("/v1/vars/{name:str}", status_code=200, opt=documented(answer=VarJson))
+@delete("/v1/vars/{name:path}", status_code=200, opt=documented(answer=VarJson))
 async def cancel_var(request: HttpRequest) -> ASGIApp:
     """Cancel a variable, what needs it, and what is made for nothing else."""
     programs = programs_of(request)
@@ -117,7 +117,7 @@ async def cancel_var(request: HttpRequest) -> ASGIApp:
 
 
 def _name(request: HttpRequest) -> str:
-    return str(request.path_params["name"])
+    return str(request.path_params["name"]).removeprefix("/")
 
 
 def _perf(given: PerfJson | None) -> Perf | None:
