@@ -315,9 +315,12 @@ class Graph:
         self._to_release.extend(var for var in work.inputs.values() if not var.has_ended)
 
     def _release(self, var: Variable) -> None:
-        """Cancel a variable that was made only for work that has ended."""
-        is_needed = var.is_wanted or var.gets or not all(work.ended for work in var.consumers)
-        if var.work is not None and var.work.active and not is_needed:
+        """Cancel a variable that was made only for work that has ended, and those that go on its
+        text."""
+        work = var.work
+        if work is None or not work.active or var.has_ended:
+            return
+        if not any(map(_is_needed, work.outputs[work.outputs.index(var) :])):
             self.cancel(var)
 
     def _fits(self, var: Variable, more: str) -> bool:
@@ -337,6 +340,11 @@ _WORDS = {
     "failed": "not made",
     "cancelled": "cancelled",
 }
+
+
+def _is_needed(var: Variable) -> bool:
+    is_read = any(not work.ended for work in var.consumers)
+    return not var.has_ended and (var.is_wanted or bool(var.gets) or is_read)
 
 
 def _may_decide(work: Work, var: Variable) -> bool:
