@@ -60,9 +60,12 @@ async def run_one(session: ProgramSession, rng: random.Random) -> Run:
 @asynccontextmanager
 async def session_at(url: str) -> AsyncIterator[ProgramSession]:
     """A session on a client of its own, for a while."""
-    async with AsyncClient(url) as client, asyncio.timeout(SOON_S):
-        async with await client.session() as session:
-            yield session
+    async with (
+        AsyncClient(url) as client,
+        asyncio.timeout(SOON_S),
+        await client.session() as session,
+    ):
+        yield session
 
 
 async def check_random(url: str, seed: int, count: int) -> int:
