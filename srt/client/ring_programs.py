@@ -15,7 +15,7 @@ from srt.client.ring_link import ANSWER_TIMEOUT_S, RingLink
 from srt.ring.places import send_now
 from srt.ring.socket import RingSocket
 from srt.wire.errors import RequestError, RingError
-from srt.wire.messages import decoder
+from srt.wire.messages import decoder, encode
 from srt.wire.program_messages import (
     CancelVar,
     CloseSession,
@@ -36,7 +36,7 @@ from srt.wire.program_messages import (
     VarsGrew,
     VarsTold,
 )
-from srt.wire.programs import Perf, Program, SessionInfo, VarInfo
+from srt.wire.programs import MAX_PROGRAM_BYTES, Perf, Program, SessionInfo, VarInfo
 from srt.wire.ring_state import RingEvent
 
 PART = "programs"
@@ -73,6 +73,9 @@ class RingPrograms:
         self, session: str, program: Program, key: str = "", tenant: str = ""
     ) -> dict[str, str]:
         question = SubmitProgram(self._id(), session, program, tenant, key)
+        if len(encode(question)) > MAX_PROGRAM_BYTES:
+            reason = f": the program has over {MAX_PROGRAM_BYTES} bytes; submit it piece by piece"
+            raise RequestError(reason, at="calls")
         answer: Submitted = await self._ask(question)
         return answer.vars
 

@@ -8,6 +8,7 @@ MAX_KEY_CHARS = 256  # of an idempotency key
 # Of one submission.
 MAX_PARTS = 1024  # calls, transforms and variables to be set, together
 MAX_SEGMENTS = 1024  # of a call
+MAX_REFERENCES = 16_384
 MAX_CHOICES = 128  # of an output
 MAX_RETRIES = 8
 MAX_PATTERNS = 32  # different ones

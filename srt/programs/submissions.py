@@ -9,6 +9,7 @@ from srt.programs.limits import (
     MAX_NAME_CHARS,
     MAX_PARTS,
     MAX_PATTERNS,
+    MAX_REFERENCES,
     MAX_RETRIES,
     MAX_SEGMENTS,
     MAX_TEXT_BYTES,
@@ -161,6 +162,10 @@ def _check_counts(session: Session, program: Program) -> None:
     for i, call in enumerate(program.calls):
         if len(segments_of(call)) + len(call.turns) > MAX_SEGMENTS:
             raise RequestError(f": a call has at most {MAX_SEGMENTS} segments", at=f"calls[{i}]")
+    parts = (*program.calls, *program.transforms)
+    if sum(len(references_of(part)) for part in parts) > MAX_REFERENCES:
+        reason = f": a program refers to variables at most {MAX_REFERENCES} times"
+        raise RequestError(reason, at="transforms")
     num_outputs = sum(len(outputs_of(call)) for call in program.calls)
     total = len(program.vars) + num_outputs + len(program.transforms) + len(session.vars)
     if total > MAX_VARS:

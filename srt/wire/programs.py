@@ -15,6 +15,8 @@ from srt.wire.sampling import SamplingParams
 
 VAR_PREFIX, SESSION_PREFIX = "var-", "session-"  # of ids; no name begins like the id of a variable
 
+MAX_PROGRAM_BYTES = 4 * 2**20  # of a submission, encoded: to decode and check it takes some 50 ms
+
 VarState = Literal["pending", "running", "ready", "skipped", "failed", "cancelled"]
 ENDED: frozenset[VarState] = frozenset({"ready", "skipped", "failed", "cancelled"})
 Objective = Literal["latency", "throughput", "ttft", "tpot"]

@@ -43,7 +43,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 MAX_PARTS = 1024  # calls and transforms; the part that runs them refuses as many
 MAX_SEGMENTS = 1024  # of a call
-_PARTS_AT_ONCE = 16
+MAX_VALUES = 2**16  # of its sampling parameters
+_WEIGHT_AT_ONCE = 4096  # values that are decoded in one turn: some 2 ms
+_PART_WEIGHT = 64
 
 _OUTPUT_FIELDS = ("sampling_params", "choices", "default")
 _OPS: dict[str, type[msgspec.Struct]] = {
@@ -58,28 +60,50 @@ async def program_of(body: SubmitFrame) -> Program:
     for name, parts in (("calls", body.calls), ("transforms", body.transforms)):
         if len(parts) > MAX_PARTS:
             raise RequestError(f" takes at most {MAX_PARTS}, not {len(parts)}", at=name)
+    turns = _Turns()
     calls, transforms = [], []
     for i, call in enumerate(body.calls):
-        _check_lengths(call, f"calls[{i}]")
-        calls.append(_call(_converted(call, CallIn, CALL_KIND, f"calls[{i}]"), f"calls[{i}]"))
-        if i % _PARTS_AT_ONCE == 0:
-            await asyncio.sleep(0)
+        at = f"calls[{i}]"
+        await turns.before(_weight(call, at))
+        calls.append(_call(_converted(call, CallIn, CALL_KIND, at), at))
     for i, transform in enumerate(body.transforms):
         at = f"transforms[{i}]"
+        await turns.before(_num(transform.get("inputs")))
         transforms.append(_transform(_converted(transform, TransformIn, TRANSFORM_KIND, at), at))
-        if i % _PARTS_AT_ONCE == 0:
-            await asyncio.sleep(0)
     return Program(body.vars, calls, transforms, body.eager)
 
 
-def _check_lengths(call: Mapping[str, Any], at: str) -> None:
-    """Before anything looks at all of it."""
-    messages = call.get("messages")
-    contents = [each.get("content") for each in _list(messages) if isinstance(each, dict)]
-    lists = {"segments": [call.get("segments")], "messages": [messages, *contents]}
-    for name, values in lists.items():
-        if sum(len(_list(value)) for value in values) > MAX_SEGMENTS:
-            raise RequestError(f" has more than {MAX_SEGMENTS} segments", at=f"{at}.{name}")
+class _Turns:
+    """Lets other work have a turn now and then."""
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    async def before(self, weight: int) -> None:
+        """Called before a part with so many values in it."""
+        self._done += _PART_WEIGHT + weight
+        if self._done > _WEIGHT_AT_ONCE:
+            self._done = 0
+            await asyncio.sleep(0)
+
+
+def _weight(call: Mapping[str, Any], at: str) -> int:
+    """How many values a call has. RequestError for too many, before anything looks at all."""
+    messages = _list(call.get("messages"))
+    contents = [each.get("content") for each in messages if isinstance(each, dict)]
+    segments = [each for part in (call.get("segments"), *contents) for each in _list(part)]
+    if len(segments) + len(messages) > MAX_SEGMENTS:
+        raise RequestError(f" has more than {MAX_SEGMENTS} segments", at=at)
+    samplings = [each.get("sampling_params") for each in segments if isinstance(each, dict)]
+    values = [value for each in samplings if isinstance(each, dict) for value in each.values()]
+    weight = len(segments) + len(values) + sum(map(_num, values))
+    if weight > MAX_VALUES:
+        raise RequestError(f": its sampling_params have over {MAX_VALUES} values", at=at)
+    return weight
+
+
+def _num(value: Any) -> int:
+    return len(value) if isinstance(value, list | dict) else 0
 
 
 def _list(value: Any) -> list[Any]:
