@@ -162,7 +162,7 @@ def _check_counts(session: Session, program: Program) -> None:
     for i, call in enumerate(program.calls):
         if len(segments_of(call)) + len(call.turns) > MAX_SEGMENTS:
             raise RequestError(f": a call has at most {MAX_SEGMENTS} segments", at=f"calls[{i}]")
-    parts = (*program.calls, *program.transforms)
+    parts: list[Call | Transform] = [*program.calls, *program.transforms]
     if sum(len(references_of(part)) for part in parts) > MAX_REFERENCES:
         reason = f": a program refers to variables at most {MAX_REFERENCES} times"
         raise RequestError(reason, at="transforms")

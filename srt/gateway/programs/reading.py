@@ -41,7 +41,9 @@ from srt.wire.sampling import SamplingParams
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-MAX_PARTS = 1024  # calls and transforms; the part that runs them refuses as many
+# The part that runs programs refuses as many; here before they are decoded.
+MAX_PARTS = 1024  # calls and transforms
+MAX_REFERENCES = 16_384
 MAX_SEGMENTS = 1024  # of a call
 MAX_VALUES = 2**16  # of its sampling parameters
 _WEIGHT_AT_ONCE = 4096  # values that are decoded in one turn: some 2 ms
@@ -60,6 +62,8 @@ async def program_of(body: SubmitFrame) -> Program:
     for name, parts in (("calls", body.calls), ("transforms", body.transforms)):
         if len(parts) > MAX_PARTS:
             raise RequestError(f" takes at most {MAX_PARTS}, not {len(parts)}", at=name)
+    if sum(_num(transform.get("inputs")) for transform in body.transforms) > MAX_REFERENCES:
+        raise RequestError(f" have more than {MAX_REFERENCES} inputs", at="transforms")
     turns = _Turns()
     calls, transforms = [], []
     for i, call in enumerate(body.calls):
