@@ -19,7 +19,14 @@ from lang.chat_template import (
     register_chat_template_matching_function,
 )
 from lang.config import backend_of, global_config, set_default_backend
-from lang.errors import AnswerError, CancelledError, LangError, ProgramError, UnsupportedError
+from lang.errors import (
+    AnswerError,
+    CancelledError,
+    LangError,
+    ProgramError,
+    TraceError,
+    UnsupportedError,
+)
 from lang.functions.function import ProgramStream, SglFunction, function
 from lang.primitives import (
     distribution,
@@ -44,6 +51,9 @@ from lang.roles import (
     user_end,
 )
 from lang.states.state import ProgramState, ProgramStateGroup
+from lang.submit.semantic import Input, Output, semantic_function
+from lang.submit.session import Session, session
+from lang.submit.variables import ProgramVar, negated
 
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI
@@ -57,15 +67,20 @@ __all__ = [
     "ChoicesDecision",
     "ChoicesSamplingMethod",
     "Engine",
+    "Input",
     "LangError",
     "OpenAI",
+    "Output",
     "ProgramError",
     "ProgramState",
     "ProgramStateGroup",
     "ProgramStream",
+    "ProgramVar",
     "Runtime",
     "RuntimeEndpoint",
+    "Session",
     "SglFunction",
+    "TraceError",
     "UnsupportedError",
     "assistant",
     "assistant_begin",
@@ -80,11 +95,14 @@ __all__ = [
     "global_config",
     "greedy_token_selection",
     "image",
+    "negated",
     "register_chat_template",
     "register_chat_template_matching_function",
     "score",
     "select",
+    "semantic_function",
     "separate_reasoning",
+    "session",
     "set_default_backend",
     "system",
     "system_begin",

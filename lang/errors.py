@@ -4,6 +4,7 @@ LangError
 ├── ProgramError      what was waited for will never come; `__cause__` says why
 ├── UnsupportedError  the back end cannot do what was asked; `param` names it
 ├── AnswerError       what the model wrote, `text`, is not what its type asks for
+├── TraceError        a program that is recorded reads what only the server will know
 └── CancelledError    the program was ended by its user
 """
 
@@ -47,6 +48,10 @@ class AnswerError(LangError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class TraceError(LangError):
+    """A program that is being recorded reads what only the server will know."""
 
 
 class CancelledError(LangError):

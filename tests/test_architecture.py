@@ -87,7 +87,8 @@ ROOMS: dict[str, dict[str, str]] = {
         "asking": "errors marks sampling backends run ir values",
         "primitives": "marks sampling backends ir values asking",
         "states": "errors loop sampling run ir work asking",
-        "functions": "errors loop marks sampling backends config run ir roles work states",
+        "submit": "errors loop marks sampling backends config run ir asking states",
+        "functions": "errors loop marks sampling backends config run ir roles work states submit",
     },
     "scheduler_proc.grammar": {
         "base": "",

@@ -15,7 +15,7 @@ from lang.run.stream import Slot, Stream
 from lang.sampling import Sampling
 from lang.values.structured import Text, converted, typed
 from srt.answers.reasoning import ReasoningSplitter
-from srt.patterns.groups import GroupPattern
+from srt.patterns.groups import GroupPattern, Span
 from srt.patterns.stop_search import PatternSearch
 from srt.wire.sampling import sub_seed
 
@@ -42,7 +42,7 @@ class Gen(Writer):
 
     async def write(self, stream: Stream, slot: Slot, quiet: bool) -> None:
         """Append the text and settle `slot`; `quiet` gens never stream."""
-        sampling = _sampling_of(stream, self)
+        sampling = sampling_of(stream, self)
         grows = stream.program.streaming and not quiet and sampling.n == 1
         with recorded(stream, "gen", slot.name) as call:
             works = (_one(stream, slot, each, grows) for each in _samples(sampling))
@@ -53,6 +53,24 @@ class Gen(Writer):
             stream.grow(slot, completions[0].text[len(slot.text) :])
             values = [await self._value_of(sampling, each) for each in completions]
         slot.settle(values[0] if sampling.n == 1 else values)
+
+    def value_of_text(self, text: str) -> Any:
+        """The variable's value for a whole text. Raises AnswerError as a run does."""
+        if self.convert is not None:
+            try:
+                return self.convert(text)
+            except ValueError as error:
+                raise AnswerError(f"{error}: {text!r}", text) from error
+        if self.named_groups is not None:
+            return self._with_groups(text, self.named_groups.whole_spans(text))
+        return text if self.dtype is None else Text(text, converted(self.dtype, text))
+
+    def _with_groups(self, text: str, spans: list[Span] | None) -> Text:
+        """The text with what the named groups of its pattern matched."""
+        if spans is None or self.named_groups is None:
+            return Text(text, text)
+        groups: dict[str, str | None] = dict.fromkeys(sorted(self.named_groups.names))
+        return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
 
     async def _value_of(self, sampling: Sampling, completion: Completion) -> Any:
         """The variable's value for what the model wrote. Raises AnswerError for a text that is not
@@ -72,14 +90,11 @@ class Gen(Writer):
             return Text(text, converted(self.dtype, text))
         if self.named_groups is not None:
             spans = await asyncio.to_thread(self.named_groups.whole_spans, text)
-            if spans is None:
-                return Text(text, text)
-            groups: dict[str, str | None] = dict.fromkeys(sorted(self.named_groups.names))
-            return Text(text, text, groups | {name: text[a:b] for name, a, b in spans})
+            return self._with_groups(text, spans)
         return text
 
 
-def _sampling_of(stream: Stream, gen: Gen) -> Sampling:
+def sampling_of(stream: Stream, gen: Gen) -> Sampling:
     """The run's defaults, the gen's arguments, and what its type and role ask for."""
     program = stream.program
     capabilities = program.backend.capabilities

@@ -14,6 +14,7 @@ from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
+from srt.client.programs import ProgramSession
 
 
 class Image(Struct, frozen=True):
@@ -111,6 +112,10 @@ class Backend(Protocol):
         """The model's choice, for back ends without `score`: `text` is one of `choices`."""
         ...
 
+    async def open_session(self, idle_s: float, cache_salt: str) -> ProgramSession:
+        """A session for programs that run on the server."""
+        ...
+
     async def prefetch(self, prefix: str) -> None:
         """Compute `prefix` and keep it in the server's cache; does nothing if there is none."""
         ...
@@ -139,6 +144,9 @@ class BackendDefaults:
         self, prompt: Prompt, choices: Sequence[str], sampling: Sampling
     ) -> Completion:
         raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
+
+    async def open_session(self, idle_s: float, cache_salt: str) -> ProgramSession:
+        raise UnsupportedError("session", f"{type(self).__name__} runs no programs")
 
     async def prefetch(self, prefix: str) -> None:
         pass

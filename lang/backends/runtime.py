@@ -23,6 +23,7 @@ from lang.sampling import Sampling
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.client.many import patiently
+from srt.client.programs import ProgramSession
 from srt.tasks import all_of
 from srt.wire.errors import RequestError
 from srt.wire.sampling import SamplingParams
@@ -135,6 +136,9 @@ class RuntimeEndpoint(BackendDefaults):
             output.cached_tokens,
         )
 
+    async def open_session(self, idle_s: float, cache_salt: str) -> ProgramSession:
+        return await (await self.client()).session(idle_s, cache_salt)
+
     async def stats(self) -> dict[str, Any]:
         """The scheduler's counters and gauges."""
         return await (await self.client()).stats()
@@ -238,7 +242,7 @@ def endpoint_of(
 
 def _request(sampling: Sampling) -> dict[str, Any]:
     return {
-        "sampling": _params(sampling),
+        "sampling": params_of(sampling),
         "return_logprob": sampling.return_logprob,
         "logprob_start_len": sampling.logprob_start_len,
         "top_logprobs": sampling.top_logprobs_num,
@@ -250,7 +254,7 @@ def _refuse_images(prompt: Prompt) -> None:
         raise UnsupportedError(prompt.images[0].kind, "the runtime's models take text only")
 
 
-def _params(sampling: Sampling) -> dict[str, Any]:
+def params_of(sampling: Sampling) -> dict[str, Any]:
     """SamplingParams' fields; other parameters are refused unless they have the default value."""
     fields = {name: _RENAMED.get(name, name) for name in Sampling.__struct_fields__}
     known = set(SamplingParams.__struct_fields__)

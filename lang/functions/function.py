@@ -17,6 +17,9 @@ from lang.functions.tracer import constant_prefix, text_of
 from lang.run.program import Program, current
 from lang.sampling import PLAIN, Sampling
 from lang.states.state import ProgramState
+from lang.submit.recorder import Recording, record
+from lang.submit.session import Session, session_of
+from srt.wire.programs import Guard
 
 # Arguments of a run that are defaults of all gens, and their names here. A parameter of the
 # function with the same name takes precedence.
@@ -136,6 +139,28 @@ class SglFunction:
         run = Run(self.func, program, tuple(args), bound)
         program.limit(timeout_s)
         return run
+
+    def submit(
+        self,
+        *args: Any,
+        session: Session | None = None,
+        when: Guard | None = None,
+        retries: int = 2,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Have the function run on the server of a session, that of `with session()` by default:
+        the variables that it writes, by name, each of which stands for its text.
+
+        The function is called once, now, and nothing is asked of the model: it may extend its
+        state, generate, select, fork and join. TraceError, with the line, if it reads a variable.
+        `when` is a condition without which all of its calls are skipped; a call that fails in a way
+        that may pass is made up to `retries` times again.
+        """
+        if inspect.iscoroutinefunction(self.func):
+            raise TypeError(f"{self.__name__} is an async def: submit takes plain functions")
+        defaults, rest = self.split_arguments(kwargs)
+        recording = Recording(session_of(session), defaults, self.__name__, when, retries)
+        return record(self.func, args, {**self.bind_arguments, **rest}, recording)
 
     def split_arguments(self, kwargs: dict[str, Any]) -> tuple[Sampling, dict[str, Any]]:
         """The defaults of all gens, added to those of the enclosing run, and the function's own

@@ -49,6 +49,20 @@ COUNTERS = {
     "num_grammar_cancelled_total": "Requests that were gone before their constraint was compiled.",
     "grammar_compilation_seconds_total": "Time in compilations that came to an end.",
 }
+# Of programs, by the names of the part's counts.
+PROGRAM_GAUGES = {
+    "sessions": "Open sessions of programs.",
+    "vars": "Variables in them.",
+    "gets": "Gets that wait.",
+    "bytes": "Memory that programs have taken, about.",
+    "calls.pending": "Calls that wait for their turn.",
+    "calls.running": "Calls that run.",
+}
+PROGRAM_COUNTERS = {
+    "submits.total": "Programs that were submitted.",
+    "transforms.total": "Transforms that have ended.",
+}
+CALL_STATES = ("ready", "skipped", "failed", "cancelled")
 # What the front counts for all replicas, which comes with the statistics of one of them.
 _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
     name for name in GAUGES | COUNTERS if name.startswith(("num_grammar_", "grammar_"))
@@ -87,10 +101,16 @@ class GatewayMetrics:
         """A timer for one request that arrived at `started` (time.monotonic())."""
         return RequestTimer(self._ttft, self._itl, self._e2e, started)
 
-    def render(self, stats: Mapping[str, Any] | None, ring: RingEvent | None) -> bytes:
-        """The text exposition with the scheduler's `stats`, None when it did not answer, and what
-        was last heard of the `ring`."""
+    def render(
+        self,
+        stats: Mapping[str, Any] | None,
+        ring: RingEvent | None,
+        programs: Mapping[str, float] | None = None,
+    ) -> bytes:
+        """The text exposition with the scheduler's `stats`, None when it did not answer, what was
+        last heard of the `ring`, and the counts of `programs`."""
         self._scheduler.stats, self._scheduler.ring = stats, ring
+        self._scheduler.programs = programs
         return generate_latest(self._registry)
 
 
@@ -131,6 +151,7 @@ class _SchedulerStats:
     def __init__(self) -> None:
         self.stats: Mapping[str, Any] | None = None
         self.ring: RingEvent | None = None
+        self.programs: Mapping[str, float] | None = None
 
     def collect(self) -> Iterator[Metric]:
         up = 0 if self.stats is None else 1
@@ -145,6 +166,8 @@ class _SchedulerStats:
         yield from _of_replicas(stats.get("replicas", []))
         if self.ring is not None:
             yield from _of_ring(self.ring)
+        if self.programs is not None:
+            yield from _of_programs(self.programs)
 
 
 def _of_replicas(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
@@ -169,3 +192,16 @@ def _of_ring(ring: RingEvent) -> Iterator[Metric]:
     yield losses
     text = "Time in which requests waited for the next scheduler."
     yield CounterMetricFamily("srt_pause_seconds", text, value=ring.pause_s)
+
+
+def _of_programs(counts: Mapping[str, float]) -> Iterator[Metric]:
+    for name, text in PROGRAM_GAUGES.items():
+        yield GaugeMetricFamily(f"srt_programs_{name.replace('.', '_')}", text, value=counts[name])
+    for name, text in PROGRAM_COUNTERS.items():
+        full = f"srt_programs_{name.replace('.', '_')}"
+        yield CounterMetricFamily(full, text, value=counts[name])
+    text = "Calls of programs that have ended, by the state of their last output."
+    calls = CounterMetricFamily("srt_programs_calls", text, labels=("state",))
+    for state in CALL_STATES:
+        calls.add_metric((state,), counts[f"calls.{state}.total"])
+    yield calls

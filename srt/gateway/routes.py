@@ -6,6 +6,7 @@ from srt.gateway.native import routes as native
 from srt.gateway.openai import embeddings
 from srt.gateway.openai import routes as openai
 from srt.gateway.ops import health, operations, pause, profile
+from srt.gateway.programs import parrot
 from srt.gateway.programs import routes as programs
 from srt.gateway.responses import routes as responses
 from srt.gateway.text import parsing, score, tokens
@@ -16,6 +17,7 @@ HANDLERS: list[HTTPRouteHandler] = [
     *openai.ROUTES,
     *responses.ROUTES,
     *programs.ROUTES,
+    *parrot.ROUTES,
     *embeddings.ROUTES,
     *tokens.ROUTES,
     *parsing.ROUTES,

@@ -81,11 +81,13 @@ def _before(output: Output, segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _text_prompt(segments: Sequence[Segment], texts: Mapping[str, str]) -> dict[str, Any]:
-    parts, spans, length = [], [], 0
+    parts, length = [], 0
+    spans: list[tuple[int, int]] = []
     for segment in segments:
         text = _text_of(segment, texts)
-        if segment.literal and text:
-            spans.append((length, length + len(text)))
+        if segment.literal and text:  # one span with the one before: a token may be in both
+            begins = spans.pop()[0] if spans and spans[-1][1] == length else length
+            spans.append((begins, length + len(text)))
         parts.append(text)
         length += len(text)
     return {"text": "".join(parts), "literal_spans": spans}

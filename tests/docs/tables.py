@@ -39,6 +39,7 @@ from srt.gateway.wire.operations import ABORT_KIND, AbortRequest
 from srt.gateway.wire.responses import InputItem, ResponsesRequest
 from srt.gateway.wire.score import LABEL_KIND, SCORE_KIND, LabelBody, ScoreBody
 from srt.gateway.wire.tokens import TOKENIZE, DetokenizeBody, TokenizeBody
+from srt.programs.core import Core
 from srt.wire import messages, program_messages, ring_messages, ring_state
 from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import (
@@ -160,7 +161,8 @@ def errors() -> str:
 def metrics() -> str:
     """Every metric of /metrics."""
     ring = RingEvent(1, True, False, {})
-    text = GatewayMetrics().render(dict.fromkeys([*GAUGES, *COUNTERS], 0), ring).decode()
+    stats = dict.fromkeys([*GAUGES, *COUNTERS], 0)
+    text = GatewayMetrics().render(stats, ring, Core(1, 1).counts()).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     rows = [
         (f"`{name}`", kinds[name], note)

@@ -102,8 +102,16 @@ async def metrics(request: HttpRequest) -> ASGIApp:
     """Prometheus text; `srt_up` is 0 when the scheduler did not answer."""
     gateway = gateway_of(request)
     stats, ring = await stats_or_none(gateway.client), gateway.client.ring
-    text = gateway.metrics.render(stats, ring)
+    text = gateway.metrics.render(stats, ring, await _program_counts(gateway))
     return ASGIResponse(body=text, media_type=METRICS_MEDIA_TYPE)
+
+
+async def _program_counts(gateway: Gateway) -> dict[str, float] | None:
+    """None when the part that runs programs does not answer."""
+    try:
+        return None if gateway.programs is None else await gateway.programs.program_counts()
+    except RequestError:
+        return None
 
 
 ROUTES = [health, ready, health_generate, metrics]

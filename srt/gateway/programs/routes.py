@@ -49,14 +49,14 @@ async def open_session(request: HttpRequest) -> ASGIApp:
 async def read_session(request: HttpRequest) -> ASGIApp:
     """A session of the caller's, with the ids of its variables."""
     programs = programs_of(request)
-    return json_reply(session_json(await programs.read_session(_name(request), tenant())))
+    return json_reply(session_json(await programs.read_session(name_of(request), tenant())))
 
 
 @delete("/v1/sessions/{name:path}", status_code=200, opt=documented(answer=SessionJson))
 async def close_session(request: HttpRequest) -> ASGIApp:
     """End a session, and all that runs in it."""
     programs = programs_of(request)
-    return json_reply(session_json(await programs.close_session(_name(request), tenant())))
+    return json_reply(session_json(await programs.close_session(name_of(request), tenant())))
 
 
 @post("/v1/submit", status_code=200, opt=documented(SubmitBody, PLAIN_KIND, SubmitAnswer))
@@ -98,7 +98,7 @@ async def get_vars(request: HttpRequest) -> ASGIApp:
 async def read_var(request: HttpRequest) -> ASGIApp:
     """A variable as it is now."""
     programs = programs_of(request)
-    return json_reply(var_json(await programs.read_var(_name(request), tenant())))
+    return json_reply(var_json(await programs.read_var(name_of(request), tenant())))
 
 
 @put("/v1/vars/{name:path}", status_code=200, opt=documented(SetBody, PLAIN_KIND, VarJson))
@@ -106,17 +106,18 @@ async def set_var(request: HttpRequest) -> ASGIApp:
     """Set a variable that clients set."""
     body = await read_body(request, SetBody, PLAIN_KIND)
     programs = programs_of(request)
-    return json_reply(var_json(await programs.set_var(_name(request), body.text, tenant())))
+    return json_reply(var_json(await programs.set_var(name_of(request), body.text, tenant())))
 
 
 @delete("/v1/vars/{name:path}", status_code=200, opt=documented(answer=VarJson))
 async def cancel_var(request: HttpRequest) -> ASGIApp:
     """Cancel a variable, what needs it, and what is made for nothing else."""
     programs = programs_of(request)
-    return json_reply(var_json(await programs.cancel_var(_name(request), tenant())))
+    return json_reply(var_json(await programs.cancel_var(name_of(request), tenant())))
 
 
-def _name(request: HttpRequest) -> str:
+def name_of(request: HttpRequest) -> str:
+    """The id in a path."""
     return str(request.path_params["name"]).removeprefix("/")
 
 

@@ -1,0 +1,1 @@
+"""`python -m bench.programs`: programs on the server against calls made one by one."""

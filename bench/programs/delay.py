@@ -1,0 +1,71 @@
+"""A TCP proxy that delays what passes: a round trip through it takes so much longer.
+
+Bytes keep their order; the first ones of a connection wait a whole round trip more, as for its
+handshake.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+CHUNK_BYTES = 64 * 1024
+MAX_CHUNKS = 1024  # on their way, in each direction of a connection
+
+
+@asynccontextmanager
+async def delayed(host: str, port: int, round_trip_s: float) -> AsyncIterator[int]:
+    """The port of a proxy to `host:port`, for a while."""
+    ends: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, port)
+        one_way_s = round_trip_s / 2
+        for way in (
+            _pass(reader, back, one_way_s, first_s=round_trip_s),
+            _pass(there, writer, one_way_s),
+        ):
+            task = asyncio.ensure_future(way)
+            ends.add(task)
+            task.add_done_callback(ends.discard)
+
+    server = await asyncio.start_server(serve, "127.0.0.1")
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in [*ends]:
+            task.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def _pass(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float, first_s: float = 0.0
+) -> None:
+    """Write what is read, each piece `delay_s` after it came."""
+    loop = asyncio.get_running_loop()
+    pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MAX_CHUNKS)
+
+    async def read() -> None:
+        more_s = first_s
+        while data := await reader.read(CHUNK_BYTES):
+            await pieces.put((loop.time() + delay_s + more_s, data))
+            more_s = 0.0
+        await pieces.put((loop.time() + delay_s, b""))
+
+    source = asyncio.ensure_future(read())
+    try:
+        while True:
+            due, data = await pieces.get()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if not data:
+                return
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass  # an end has gone
+    finally:
+        source.cancel()
+        await asyncio.gather(source, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            writer.close()
