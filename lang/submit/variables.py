@@ -8,7 +8,7 @@ itself would have to wait for it.
 import linecache
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn, Protocol, cast
 
 from lang.errors import LangError, TraceError
 from lang.ir import Expr, Slots
@@ -25,11 +25,32 @@ from srt.wire.programs import (
     VarInfo,
 )
 
-if TYPE_CHECKING:
-    from lang.submit.session import Session
-
 Keep = Literal["start", "end"]
 _PACKAGE = __name__.partition(".")[0]
+
+
+class Home(Protocol):
+    """What a variable asks of its session."""
+
+    def id_of(self, var: "ProgramVar") -> str: ...
+
+    def transform(self, op: Op, name: str) -> "ProgramVar": ...
+
+    def get(self, var: "ProgramVar", perf: Objective | None, deadline_s: float | None) -> str: ...
+
+    async def aget(
+        self, var: "ProgramVar", perf: Objective | None, deadline_s: float | None
+    ) -> str: ...
+
+    def stream(self, var: "ProgramVar") -> Iterator[str]: ...
+
+    def astream(self, var: "ProgramVar") -> AsyncIterator[str]: ...
+
+    def read(self, var: "ProgramVar") -> VarInfo: ...
+
+    def set(self, var: "ProgramVar", text: str) -> None: ...
+
+    def cancel(self, var: "ProgramVar") -> None: ...
 
 
 class ProgramVar(Expr):
@@ -37,7 +58,7 @@ class ProgramVar(Expr):
 
     def __init__(
         self,
-        session: "Session",
+        session: Home,
         name: str,
         convert: Callable[[str], Any] | None = None,
     ) -> None:

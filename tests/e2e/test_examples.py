@@ -15,9 +15,12 @@ import pytest
 
 import lang as sgl
 from examples import (
+    chain_summary,
     essay_judge,
     few_shot_qa,
     json_extraction,
+    map_reduce_summary,
+    multi_agent_coding,
     multi_turn_chat,
     parallel_tips,
     rag,
@@ -120,6 +123,22 @@ def test_passages_are_found_and_used(backend: Any) -> None:
     bridge, quarry = rag.main(backend)
     assert "1911" in bridge["passages"][0] and bridge["answer"]
     assert any("lake" in passage for passage in quarry["passages"]) and quarry["answer"]
+
+
+def test_a_chain_of_summaries(backend: Any) -> None:
+    found = chain_summary.main(backend)
+    assert len(found["steps"]) == len(chain_summary.PARTS)
+    assert found["summary"] == found["steps"][-1]
+
+
+def test_a_map_reduce_on_the_server(backend: Any) -> None:
+    found = map_reduce_summary.main(backend)
+    assert len(found["parts"]) == 3 and found["summary"] is not None
+
+
+def test_agents_write_code_in_rounds(backend: Any) -> None:
+    found = multi_agent_coding.main(backend)
+    assert set(found["files"]) == set(multi_agent_coding.FILES) and all(found["files"].values())
 
 
 def test_tips_are_expanded_in_parallel(backend: Any) -> None:

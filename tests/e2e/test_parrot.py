@@ -1,5 +1,6 @@
 """Parrot's routes on a real server, called as its front end calls them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -39,6 +40,13 @@ class Parrot:
         return text
 
 
+@pytest.fixture
+def parrot(server: Server) -> Iterator[Parrot]:
+    made = Parrot(server)
+    yield made
+    made.http.close()
+
+
 def output(name: str) -> dict[str, Any]:
     return {"name": name, "is_output": True, "sampling_config": SHORT}
 
@@ -47,8 +55,7 @@ def given(name: str, **how: str) -> dict[str, Any]:
     return {"name": name, "is_output": False, **how}
 
 
-def test_a_chain_of_semantic_calls(server: Server) -> None:
-    parrot = Parrot(server)
+def test_a_chain_of_semantic_calls(parrot: Parrot) -> None:
     topic = parrot.answer("POST", "/v1/semantic_var", {**parrot.session, "var_name": "topic"})
     first = parrot.call(
         "About {{topic}} in {{style}} style: {{line}} and this is dropped",
@@ -90,9 +97,8 @@ def test_a_chain_of_semantic_calls(server: Server) -> None:
     ],
 )
 def test_what_is_wrong_is_named(
-    server: Server, parameters: list[dict[str, Any]], more: dict[str, Any], param: str
+    parrot: Parrot, parameters: list[dict[str, Any]], more: dict[str, Any], param: str
 ) -> None:
-    parrot = Parrot(server)
     body = {**parrot.session, "template": "{{a}} {{b}}", "parameters": parameters, **more}
     answer = parrot.ask("POST", "/v1/semantic_call", body)
     assert answer.status_code in (400, 403, 404), answer.text
@@ -102,7 +108,6 @@ def test_what_is_wrong_is_named(
     assert refused.json()["error"]["param"] == "parameters[0].sampling_config.n"
 
 
-def test_native_functions_are_refused(server: Server) -> None:
-    parrot = Parrot(server)
+def test_native_functions_are_refused(parrot: Parrot) -> None:
     answer = parrot.ask("POST", "/v1/py_native_call", {**parrot.session, "func_name": "f"})
     assert answer.status_code == 400 and "native" in answer.json()["error"]["message"]

@@ -3,7 +3,7 @@
 import pytest
 
 from lang.backends.base import Image, Prompt
-from lang.backends.runtime import RuntimeEndpoint, _params, _request
+from lang.backends.runtime import RuntimeEndpoint, _request, params_of
 from lang.chat_template import (
     ChatTemplate,
     chat_template_of_model,
@@ -43,14 +43,14 @@ def test_a_template_of_ones_own() -> None:
 
 def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
     sampling = Sampling(max_tokens=3, min_tokens=1, stop=("a",), regex="x", seed=4)
-    params = _params(sampling)
+    params = params_of(sampling)
     assert (params["max_new_tokens"], params["min_new_tokens"]) == (3, 1)
     assert (params["stop"], params["regex"], params["seed"]) == (["a"], "x", 4)
-    biased = _params(Sampling(logit_bias={"7": 2.0}, stop_regex=("x",), repetition_penalty=1.5))
+    biased = params_of(Sampling(logit_bias={"7": 2.0}, stop_regex=("x",), repetition_penalty=1.5))
     assert (biased["logit_bias"], biased["stop_regex"]) == ({7: 2.0}, ["x"])
     assert biased["repetition_penalty"] == 1.5 and "n" not in biased
     with pytest.raises(RequestError, match="logit_bias"):
-        _params(Sampling(logit_bias={"the": 2.0}))
+        params_of(Sampling(logit_bias={"the": 2.0}))
     asked = _request(Sampling(return_logprob=True, top_logprobs_num=2))
     assert asked["top_logprobs"] == 2
 

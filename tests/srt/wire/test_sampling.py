@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 import lang as sgl
-from lang.backends.runtime import _params
+from lang.backends.runtime import params_of
 from lang.sampling import PLAIN
 from srt.client.request_fields import checked_request
 from srt.gateway.wire.native import NativeSampling
@@ -97,7 +97,7 @@ def test_a_common_field_is_known_to_every_api(name: str) -> None:
     assert checked_request({"text": "a", **given}).sampling == want
     gen: Any = sgl.gen("x", **asked)
     sampling = PLAIN.merged(gen.given)
-    assert checked_request({"text": "a", "sampling": _params(sampling)}).sampling == want
+    assert checked_request({"text": "a", "sampling": params_of(sampling)}).sampling == want
 
 
 def test_gen_refuses_what_nobody_knows() -> None:
