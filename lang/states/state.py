@@ -331,17 +331,19 @@ class ProgramStateGroup:
         return iter(self._states)
 
     def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "ProgramStateGroup":
-        if isinstance(other, list | tuple):
-            if len(other) != len(self._states):
-                raise ValueError(f"{len(self._states)} forks cannot be extended by {len(other)}")
-            each: list[Any] = list(other)
-        elif callable(other):
-            each = [other(i) for i in range(len(self._states))]
-        else:
-            each = [other] * len(self._states)
-        for state, part in zip(self._states, each, strict=True):
+        for state, part in zip(self._states, for_each(other, len(self._states)), strict=True):
             state += part
         return self
+
+
+def for_each(other: Part | Sequence[Part] | Callable[[int], Part], count: int) -> list[Any]:
+    """What each of `count` forks is extended by, of what all of them are. ValueError for a list of
+    another length."""
+    if isinstance(other, list | tuple):
+        if len(other) != count:
+            raise ValueError(f"{count} forks cannot be extended by {len(other)}")
+        return list(other)
+    return [other(i) for i in range(count)] if callable(other) else [other] * count
 
 
 def _restored(taken: dict[str, Any]) -> ProgramState:

@@ -19,7 +19,7 @@ from lang.ir import Constant, Expr, ExprList, Part, RoleBegin, RoleEnd
 from lang.run.program import Program
 from lang.run.stream import Stream
 from lang.sampling import Sampling, derived_seed
-from lang.states.state import CONCATE_AND_APPEND, GATHER_VARIABLE
+from lang.states.state import CONCATE_AND_APPEND, GATHER_VARIABLE, for_each
 from lang.states.turns import Turns
 from lang.submit.session import Session
 from lang.submit.variables import ProgramVar, trace_error
@@ -270,13 +270,7 @@ class RecordedGroup:
         return iter(self._states)
 
     def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "RecordedGroup":
-        if isinstance(other, list | tuple):
-            if len(other) != len(self._states):
-                raise ValueError(f"{len(self._states)} forks cannot be extended by {len(other)}")
-            each: list[Any] = list(other)
-        else:
-            each = [other(i) if callable(other) else other for i in range(len(self._states))]
-        for state, part in zip(self._states, each, strict=True):
+        for state, part in zip(self._states, for_each(other, len(self._states)), strict=True):
             state += part
         return self
 
