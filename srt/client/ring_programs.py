@@ -40,6 +40,7 @@ from srt.wire.programs import MAX_PROGRAM_BYTES, Perf, Program, SessionInfo, Var
 from srt.wire.ring_state import RingEvent
 
 PART = "programs"
+START_WAIT_S = 10.0
 MAX_SILENCE_S = 20.0  # of a get that waits: the part says something every few seconds
 _LOST = "the part of the server that runs programs died: its sessions are lost"
 
@@ -52,7 +53,7 @@ class RingPrograms:
         self._link.listeners.append(self._on_event)
         self._socket: RingSocket | None = None
         self._waiting: dict[str, asyncio.Queue[Any]] = {}  # by the ids of what was asked
-        self._was_ready = False
+        self._is_ready = asyncio.Event()
         self._last_id = 0
 
     async def open_session(
@@ -169,12 +170,15 @@ class RingPrograms:
                 send_now(self._socket, EndGet(question.rid))
 
     async def _until_there(self) -> None:
-        """Wait until the ring has been heard, and raise RingError if the part is not ready."""
+        """Wait until the part is ready. Raises RingError if it is not within START_WAIT_S."""
         if self._link.ring is None:
             await self._link.until_usable()
-        ring = self._link.ring
-        if ring is None or ring.parts.get(PART) != "ready":
-            raise RingError("the part of the server that runs programs is starting")
+        if not self._is_ready.is_set():
+            try:
+                await within(START_WAIT_S, self._is_ready.wait())
+            except TimeoutError:
+                reason = "the part of the server that runs programs is starting"
+                raise RingError(reason) from None
         if self._socket is None:
             self._socket = self._link.open_dealer(self._link.places.programs, os.urandom(16))
             self._link.start_reader(self._read(self._socket))
@@ -189,12 +193,13 @@ class RingPrograms:
                 queue.put_nowait(answer)
 
     def _on_event(self, event: RingEvent | None) -> None:
-        is_ready = event is not None and event.parts.get(PART) == "ready"
-        if self._was_ready and not is_ready:
+        if event is not None and event.parts.get(PART) == "ready":
+            self._is_ready.set()
+        elif self._is_ready.is_set():
+            self._is_ready.clear()
             reason = _LOST if event is not None else "the server cannot be reached"
             for queue in self._waiting.values():
                 queue.put_nowait(RingError(reason))
-        self._was_ready = is_ready
 
     def _id(self) -> str:
         """An id that no earlier question of this client had."""

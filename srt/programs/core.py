@@ -16,7 +16,7 @@ import msgspec
 from srt.programs.gets import Gets
 from srt.programs.graph import DEFECT, Graph
 from srt.programs.limits import MAX_GET_VARS, MAX_IDLE_S, MAX_KEY_CHARS
-from srt.programs.parts import OBJECT_BYTES, CallWork, Session, Variable, Work
+from srt.programs.parts import CallWork, Session, Variable, Work
 from srt.programs.shares import Shares
 from srt.programs.submissions import Submission
 from srt.wire.errors import CONFLICT, NOT_FOUND, UNAVAILABLE, RequestError
@@ -192,15 +192,16 @@ class Core:
         session, program, key = self._session(question, now), question.program, question.key
         if len(key) > MAX_KEY_CHARS:
             raise RequestError(f" must have at most {MAX_KEY_CHARS} characters", at="key")
-        digest = hashlib.sha256(_encode(program)).digest() if key else b""
+        encoded = _encode(program)
+        digest = hashlib.sha256(encoded).digest() if key else b""
         if key in session.keys:
             known, ids = session.keys[key]
             if known != digest:
                 raise RequestError(" was used for another program", at="key", code=CONFLICT)
             self.answers.append((client, Submitted(question.rid, ids)))
             return
-        submission = Submission(session, program)
-        size = submission.size + (OBJECT_BYTES if key else 0)
+        submission = Submission(session, program, len(encoded))
+        size = submission.size
         texts = sum(len(text.encode()) for _, text in submission.given)
         self._shares.check("bytes", session.tenant, size + texts)
         self.has_room(session, size)

@@ -5,6 +5,7 @@ Plain data with its links; `srt.programs.graph` moves it from state to state.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from srt.programs.limits import MAX_CAUSES, MAX_CONSUMERS
 from srt.programs.transforms import inputs_of
@@ -67,6 +68,7 @@ class Variable:
 
     def info(self) -> VarInfo:
         """All that is told of it."""
+        consumers = (made.id for work in self.consumers for made in work.outputs)
         return VarInfo(
             id=self.id,
             session=self.session.id,
@@ -76,7 +78,7 @@ class Variable:
             error=self.error,
             causes=self._causes(),
             producer="set" if self.work is None else self.work.label,
-            consumers=[out.id for work in self.consumers for out in work.outputs][:MAX_CONSUMERS],
+            consumers=list(islice(consumers, MAX_CONSUMERS)),
             meta=self.meta,
             perf=self.perf,
         )
@@ -96,15 +98,13 @@ class Work:
 
     It is `active` once an output is needed, `is_asked` once its guard holds, has `started` once its
     inputs are there, and has `ended` when nothing is left to do. One that `is_run` is done outside
-    of the graph. `missing`
-    counts the inputs that have not ended, `size` is its memory.
+    of the graph. `missing` counts the inputs that have not ended.
     """
 
     session: "Session"
     outputs: list[Variable]
     inputs: dict[str, Variable]
     guard: Guard | None
-    size: int
     missing: int = 0
     active: bool = False
     is_asked: bool = False

@@ -47,7 +47,8 @@ class Runner:
 
     def start(self, work: Work) -> None:
         """Run `work` beside the others."""
-        self._by_work[work] = self._tasks.start(self._run(work))
+        task = self._by_work[work] = self._tasks.start(self._run(work))
+        task.add_done_callback(lambda _: self._on_end(work))  # also of one that never began
 
     def stop(self, work: Work) -> None:
         """End its requests, if it runs."""
@@ -68,10 +69,11 @@ class Runner:
             log.exception("a defect in the run of a call")
             for var in work.outputs:
                 self._core.graph.fail(var, DEFECT)
-        finally:
-            del self._by_work[work]
-            self._core.has_run(work)
-            self._on_change()
+
+    def _on_end(self, work: Work) -> None:
+        del self._by_work[work]
+        self._core.has_run(work)
+        self._on_change()
 
     async def _outputs(self, work: CallWork) -> None:
         for index, var in enumerate(work.outputs):

@@ -42,15 +42,19 @@ from srt.wire.programs import (
 )
 from srt.wire.sampling import SamplingParams
 
+MEMORY_FACTOR = 12
 _ANY_VOCAB = 2**31
 _DEFAULT = SamplingParams()
 
 
 class Submission:
-    """A program that has passed all checks against `session`. `size` is its memory; `take` makes
-    it part of the session."""
+    """A program that has passed all checks against `session`; `take` makes it part of that.
 
-    def __init__(self, session: Session, program: Program) -> None:
+    `size` is about its memory, without the texts of variables. `num_bytes` is its length, encoded:
+    what is no text, parameters for instance, takes many times as much in memory.
+    """
+
+    def __init__(self, session: Session, program: Program, num_bytes: int) -> None:
         self._session, self._program = session, program
         _check_counts(session, program)
         _check_patterns(program)
@@ -68,8 +72,11 @@ class Submission:
             self._declare(transform.var, f"transforms[{i}].output")
         self.works = [*self._calls(), *self._transforms()]
         _check_cycles(self.works)
-        names = sum(OBJECT_BYTES + text_bytes(name) for name in self._new)
-        self.size = names + sum(work.size for work in self.works)
+        texts = [text for call in program.calls for text in _texts_of(call)]
+        given = sum(len(text.encode()) for text in program.vars.values() if text)
+        others = num_bytes - given - sum(len(text.encode()) for text in texts)
+        objects = OBJECT_BYTES * (1 + len(self._new) + len(self.works))
+        self.size = objects + MEMORY_FACTOR * others + sum(map(text_bytes, texts))
 
     def take(self) -> dict[str, str]:
         """Add it to the session, for which room has been taken: the variables' ids, by name."""
@@ -109,27 +116,22 @@ class Submission:
             for place, segment in _placed(call, at):
                 if isinstance(segment, Input):
                     self._found(segment.var, f"{place}.input")
-            texts = [each.text for each in segments_of(call) if isinstance(each, Text)]
-            size = OBJECT_BYTES * (1 + len(segments_of(call))) + sum(map(text_bytes, texts))
             work = CallWork(
                 self._session,
                 [self._new[output.var] for output in outputs_of(call)],
                 self._inputs(call, f"{at}.when.input"),
                 call.when,
-                size,
                 call=call,
             )
             yield self._linked(work)
 
     def _transforms(self) -> Iterator[Work]:
         for i, transform in enumerate(self._program.transforms):
-            references = references_of(transform)
             work = TransformWork(
                 self._session,
                 [self._new[transform.var]],
                 self._inputs(transform, f"transforms[{i}].inputs"),
                 transform.when,
-                OBJECT_BYTES * (1 + len(references)) + text_bytes(transform.default or ""),
                 transform=transform,
             )
             yield self._linked(work)
@@ -149,6 +151,18 @@ class Submission:
             reason = f": {shown!r} is neither a name in this program nor the id of a variable"
             raise RequestError(f"{reason} of its session", at=at)
         return var
+
+
+def _texts_of(call: Call) -> Iterator[str]:
+    """Its long texts."""
+    for segment in segments_of(call):
+        if isinstance(segment, Text):
+            yield segment.text
+        elif isinstance(segment, Output):
+            yield from segment.choices
+            constraint = segment.sampling.constraint
+            if constraint is not None:
+                yield constraint.source
 
 
 def _check_counts(session: Session, program: Program) -> None:
