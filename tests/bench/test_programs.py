@@ -1,0 +1,76 @@
+"""The measurement of programs: its proxy, and the work that it compares."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from bench.programs.__main__ import Bench, Caller, Pair, bound, parse_args, row
+from bench.programs.delay import delayed
+from bench.programs.workloads import CHAIN_CALLS, MAPS, Workload, chain, coding, map_reduce, source
+from srt.programs.parts import Session
+from srt.programs.submissions import Submission
+from tests.waiting import SOON_S
+
+ROUND_TRIP_S = 0.2
+
+
+async def test_the_proxy_delays_and_keeps_the_order() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(SOON_S), server, delayed("127.0.0.1", port, ROUND_TRIP_S) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
+        for trips in (2, 1):  # the first one with a handshake
+            sent = b"".join(b"%05d" % i for i in range(2000))
+            began = time.monotonic()
+            for start in range(0, len(sent), 777):
+                writer.write(sent[start : start + 777])
+            assert await reader.readexactly(len(sent)) == sent
+            assert time.monotonic() - began >= trips * ROUND_TRIP_S
+        writer.close()
+        await writer.wait_closed()
+
+
+CHUNK = source(1, 1.3, None)
+WORK = [chain(CHUNK, 5, 2), map_reduce(CHUNK, 5, 2), coding(CHUNK, 4, 2)]
+
+
+@pytest.mark.parametrize("workload", WORK, ids=lambda workload: workload.name)
+async def test_both_ways_do_the_same_work(
+    workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program is taken, and the client makes each of its calls once, with the texts joined."""
+    made = Submission(Session("s", "", "", 600.0, 0.0), workload.program, 0)
+    prompts: list[str] = []
+
+    async def generated(http: object, prompt: str, outputs: int, spans: object = ()) -> str:
+        assert outputs == 2
+        prompts.append(prompt)
+        return f"<{len(prompt)}>"
+
+    monkeypatch.setattr("bench.programs.__main__.generated", generated)
+    texts = await Caller(None).run(workload)  # type: ignore[arg-type]
+    assert [*texts] == workload.sinks and all(texts.values())
+    assert len(prompts) == len(workload.program.calls)
+    calls = {"chain": CHAIN_CALLS, "map_reduce": MAPS + 1, "coding": 1 + 4 + 3 * 8}
+    assert len(prompts) == calls[workload.name] <= len(made.works)
+
+
+def test_rows() -> None:
+    pairs = [Pair(2.0, 1.0), Pair(3.0, 1.0), Pair(2.5, 1.0)]
+    assert row("x", pairs)[3] == "2.50 (2.00 to 3.00)"
+    args = parse_args(["--outputs", "25", "--workloads", "chain"])
+    assert (args.outputs, args.workloads, args.pairs) == ([25], ["chain"], 5)
+
+
+def test_the_bound() -> None:
+    """20 calls that work as long as a round trip: 40 in place of 21."""
+    bench = cast("Bench", SimpleNamespace(round_trip_s=0.25))
+    assert bound(WORK[0], bench, Pair(0.0, 20 * 0.25)) == "1.90"
