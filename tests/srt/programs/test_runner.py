@@ -30,7 +30,9 @@ class Generation:
         self.steps: asyncio.Queue[Step] = asyncio.Queue()
         for step in steps:
             self.steps.put_nowait(step)
-        self.text, self.error, self.finish = "", None, None
+        self.text = ""
+        self.error: RequestError | None = None
+        self.finish: Finish | None = None
         self.is_closed = False
 
     @property
