@@ -99,9 +99,9 @@ class Runner:
                 has_time = time.monotonic() - began < PATIENCE_S
                 may_pass = info.retryable and (has_time if waits else attempts <= work.call.retries)
                 if not may_pass or (var.is_told and var.text) or var.has_ended:
-                    goes_on = self._core.graph.fail(var, info)
+                    self._core.graph.fail(var, info)
                     self._on_change()
-                    return goes_on
+                    return var.state == "ready"  # by its default, now or when it could not grow
             self._core.graph.begin_again(var)
             await asyncio.sleep(max(pause_s, min(info.retry_after_s, MAX_PAUSE_S)))
             pause_s = min(2 * pause_s, MAX_PAUSE_S)

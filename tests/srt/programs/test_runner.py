@@ -10,6 +10,7 @@ import pytest
 from srt.client.generation import GenerateOutput, Request
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
+from srt.programs.limits import MAX_TEXT_BYTES
 from srt.programs.runner import Runner
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError, RingError
 from srt.wire.messages import Finish
@@ -227,3 +228,12 @@ async def test_a_chats_output_is_its_content(template: str, text: str, content: 
         assert (var.state, var.text) == ("ready", content)
         (request,) = bench.client.requests
         assert bool(request.sampling.constraint_after) == bool(template)
+
+
+async def test_a_text_that_cannot_grow_leaves_the_call_to_go_on_with_its_default() -> None:
+    bench = Bench(["x" * (MAX_TEXT_BYTES + 1)], ["text", END])
+    outputs = Output("a", default="default"), Output("b")
+    ids = bench.submit(Call([Text("x"), outputs[0], Text("y"), outputs[1]]))
+    assert (await bench.end_of(ids["b"])).text == "text"
+    assert [request.text for request in bench.client.requests] == ["x", "xdefaulty"]
+    assert bench.client.generations[0].is_closed and bench.core.counts()["calls.pending"] == 0
