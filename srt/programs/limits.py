@@ -2,6 +2,7 @@
 those of a tenant or of the server it may be made again later (429)."""
 
 MAX_TEXT_BYTES = 2**20  # of a variable, in UTF-8
+MAX_PROMPT_CHARS = 4 * 2**20  # of an output; a variable may be in it many times
 MAX_NAME_CHARS = 256
 MAX_KEY_CHARS = 256  # of an idempotency key
 

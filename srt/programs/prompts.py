@@ -11,14 +11,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from srt.client.generation import Request, ScoreRequest, TokenizeRequest
-from srt.programs.parts import CallWork
+from srt.programs.limits import MAX_PROMPT_CHARS
+from srt.programs.parts import CallWork, segments_of
+from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage
 from srt.wire.programs import Input, Output, Segment, Text
 
 
 def request_of(work: CallWork, index: int, after: str = "") -> Request:
     """The request for output `index`. With `after`, its constraint, if it has one and does not
-    say otherwise, holds from the end of that text on."""
+    say otherwise, holds from the end of that text on. RequestError if its prompt is too long; so
+    do the others here."""
     sampling = work.asked[index].sampling
     if after and sampling.constraint is not None and not sampling.constraint_after:
         sampling = replace(sampling, constraint_after=after)
@@ -61,6 +64,7 @@ def _prompt(work: CallWork, index: int) -> dict[str, Any]:
     output, call = work.asked[index], work.call
     texts = {asked.var: var.text for asked, var in zip(work.asked, work.outputs, strict=True)}
     texts |= {name: var.text for name, var in work.inputs.items()}
+    _check_length(work, output, texts)
     if call.segments:
         return _text_prompt(_before(output, call.segments), texts)
     messages: list[ChatMessage] = []
@@ -74,6 +78,14 @@ def _prompt(work: CallWork, index: int) -> dict[str, Any]:
             messages.append(ChatMessage(turn.role, content))
         return {"messages": messages, "chat": replace(call.chat, continue_final=bool(content))}
     raise AssertionError("the output is one of the call's")
+
+
+def _check_length(work: CallWork, output: Output, texts: Mapping[str, str]) -> None:
+    """Raise RequestError for a prompt that is too long to be built."""
+    length = sum(len(_text_of(each, texts)) for each in _before(output, segments_of(work.call)))
+    if length > MAX_PROMPT_CHARS:
+        reason = f"the prompt has {length} characters, above {MAX_PROMPT_CHARS}"
+        raise RequestError(reason, code=CONTEXT_LENGTH)
 
 
 def _before(output: Output, segments: Sequence[Segment]) -> list[Segment]:
