@@ -1,7 +1,13 @@
 """What of a model's text belongs to an output: of a chat's answer all but its reasoning."""
 
 from srt.answers.channels import ChannelReader
-from srt.answers.reasoning import CHANNELS, ReasoningSplitter, has_reasoning, reasoning_tags
+from srt.answers.reasoning import (
+    CHANNELS,
+    ReasoningSplitter,
+    has_reasoning,
+    reasoning_tags,
+    reasons,
+)
 from srt.answers.tool_events import Content
 from srt.answers.tool_format import HARMONY_FINAL
 from srt.client.generation import Generation
@@ -17,19 +23,21 @@ class ChatAnswers:
         self._tags = reasoning_tags(template)
         self._reasons = has_reasoning(parser, template)
 
-    @property
-    def end_of_reasoning(self) -> str:
-        """The text after which a constraint holds; "" without reasoning."""
-        if not self._reasons:
+    def end_of_reasoning(self, begun: str) -> str:
+        """The text after which a constraint holds in an answer that goes on `begun`; "" if there
+        is no reasoning in it."""
+        is_answer = begun.strip() != "" and not reasons(begun, self._tags)
+        if is_answer or not self._reasons:
             return ""
         return HARMONY_FINAL if self._tags == CHANNELS else self._tags.end
 
-    def reader(self, generation: Generation, waits: bool) -> "AnswerReader":
-        """For one answer; `waits`: a constraint of it waits for the end of its reasoning."""
+    def reader(self, generation: Generation, after: str) -> "AnswerReader":
+        """For one answer, whose constraint holds after that text; "" without one."""
         if not self._reasons:
             return AnswerReader()
         if self._tags == CHANNELS:
             return _ChannelAnswer()
+        waits = after == self._tags.end
         opened = generation.opens_reasoning or (waits and not generation.closes_reasoning)
         return _ReasonedAnswer(ReasoningSplitter(opened=opened, tags=self._tags))
 

@@ -53,10 +53,11 @@ def tokenize_of(work: CallWork, index: int) -> TokenizeRequest:
     return TokenizeRequest(tenant=work.session.tenant, **_prompt(work, index))
 
 
-def continues_turn(work: CallWork, index: int) -> bool:
-    """Whether output `index` goes on a message of a chat that has text already."""
+def begun_turn(work: CallWork, index: int) -> str:
+    """What output `index` of a chat goes on: the text that its message has already."""
     prompt = _prompt(work, index)
-    return "chat" in prompt and prompt["chat"].continue_final
+    begun: str = prompt["messages"][-1].content if prompt["chat"].continue_final else ""
+    return begun
 
 
 def _prompt(work: CallWork, index: int) -> dict[str, Any]:

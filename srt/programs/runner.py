@@ -13,7 +13,7 @@ from srt.programs.answers import AnswerReader, ChatAnswers
 from srt.programs.core import Core
 from srt.programs.graph import DEFECT
 from srt.programs.parts import CallWork, TransformWork, Variable, Work
-from srt.programs.prompts import continues_turn, request_of, score_of, tokenize_of
+from srt.programs.prompts import begun_turn, request_of, score_of, tokenize_of
 from srt.tasks import TaskSet
 from srt.wire.errors import CONFLICT, OVERLOADED, RESTARTING, RequestError
 from srt.wire.programs import OutputMeta, Truncate
@@ -117,12 +117,12 @@ class Runner:
         began, after, answers = time.monotonic(), "", None
         if work.call.turns:
             answers = await self._answers()
-            after = "" if continues_turn(work, index) else answers.end_of_reasoning
+            after = answers.end_of_reasoning(begun_turn(work, index))
         request = request_of(work, index, after)
         generation = await self._client.submit(request)
         try:
-            waits = request.sampling.constraint_after == after != ""
-            reader = answers.reader(generation, waits) if answers else AnswerReader()
+            waited = request.sampling.constraint_after
+            reader = answers.reader(generation, waited) if answers else AnswerReader()
             await self._read(generation, reader, var)
             output = await generation.result()
         finally:

@@ -15,7 +15,7 @@ from srt.programs.runner import Runner
 from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError, RingError
 from srt.wire.messages import Finish
 from srt.wire.program_messages import GetVars, OpenSession, ReadVar, SubmitProgram
-from srt.wire.programs import Call, Output, Program, Text, Turn, VarInfo
+from srt.wire.programs import Call, Output, Program, Segment, Text, Turn, VarInfo
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 
@@ -237,3 +237,20 @@ async def test_a_text_that_cannot_grow_leaves_the_call_to_go_on_with_its_default
     assert (await bench.end_of(ids["b"])).text == "text"
     assert [request.text for request in bench.client.requests] == ["x", "xdefaulty"]
     assert bench.client.generations[0].is_closed and bench.core.counts()["calls.pending"] == 0
+
+
+@pytest.mark.parametrize(
+    ("begun", "after"),
+    [("", "</think>"), (" \n", "</think>"), ("<think>\nSo", "</think>"), ("The answer: ", "")],
+)
+async def test_a_constraint_waits_for_reasoning_that_a_message_has_begun(
+    begun: str, after: str
+) -> None:
+    """As it does in /v1/chat/completions."""
+    bench = Bench(["Yes.", END], template="<think>")
+    content: list[Segment] = [Text(begun), Output("a", SamplingParams(regex="Yes."))]
+    turns = [Turn("user", [Text("x")]), Turn("assistant", content)]
+    await bench.end_of(bench.submit(Call(turns=turns))["a"])
+    (request,) = bench.client.requests
+    assert request.sampling.constraint_after == after
+    assert request.chat.continue_final == bool(begun)
