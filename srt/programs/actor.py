@@ -15,6 +15,7 @@ from srt.files.vocab import Vocab, load_vocab
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.runner import Runner
+from srt.programs.tokens import cut_text
 from srt.ring.actor import Actor
 from srt.ring.places import send_now
 from srt.wire.errors import RequestError
@@ -110,12 +111,7 @@ class ProgramsActor(Actor):
         return ChatAnswers(self.args.reasoning_parser, vocab.chat_template)
 
     async def _cut(self, op: Truncate, ids: list[int]) -> str:
-        """The text of the tokens that `op` leaves, without characters that are cut in two."""
-        most = op.tokens or 0
-        kept = ids[:most] if op.keep == "start" else ids[max(0, len(ids) - most) :]
-        vocab = await self._loaded()
-        data = b"".join(vocab.token_bytes[i] for i in kept)
-        return data.decode("utf-8", errors="ignore")
+        return cut_text(op, ids, await self._loaded())
 
     async def _loaded(self) -> Vocab:
         if self._vocab is None:

@@ -3,8 +3,10 @@ a way that may pass and nobody has seen its text."""
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from srt.client.generation import ScoreOutput, TokenizeRequest
 from srt.client.ring_client import RingClient
@@ -16,15 +18,17 @@ from srt.programs.parts import CallWork, TransformWork, Variable, Work
 from srt.programs.prompts import begun_turn, request_of, score_of, tokenize_of
 from srt.tasks import TaskSet
 from srt.wire.errors import CONFLICT, OVERLOADED, RESTARTING, RequestError
-from srt.wire.programs import OutputMeta, Truncate
+from srt.wire.programs import Call, OutputMeta, Truncate
 
 log = logging.getLogger(__name__)
 
 READY_WAIT_S = 60.0  # for a ring that restarts, before a request is given up
 PATIENCE_S = 120.0  # with a ring that is at its limit
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 2.0
+TRUNCATION_RETRIES = Call().retries
 
 Cut = Callable[[Truncate, list[int]], Awaitable[str]]
+Make = Callable[[int], Awaitable[OutputMeta | None]]
 
 
 class Runner:
@@ -82,13 +86,17 @@ class Runner:
 
     async def _output(self, work: CallWork, index: int, var: Variable) -> bool:
         """Make one output; False if there is no text to go on with."""
-        pause_s, attempts, began = FIRST_PAUSE_S, 0, time.monotonic()
+        make = self._choose if work.asked[index].choices else self._generate
+        return await self._made(var, partial(make, work, index, var), work.call.retries)
+
+    async def _made(self, var: Variable, make: Make, retries: int) -> bool:
+        """The same by `make`, which is told how many attempts there have been."""
+        pause_s, attempts, waits_since = FIRST_PAUSE_S, 0, math.inf
         while True:
             attempts += 1
             try:
                 await self._until_ready()
-                make = self._choose if work.asked[index].choices else self._generate
-                meta = await make(work, index, var, OutputMeta(attempts=attempts))
+                meta = await make(attempts)
                 self._core.graph.finish(var, meta)
                 self._on_change()
                 return True
@@ -96,8 +104,9 @@ class Runner:
                 info = error.info
                 waits = info.code in (OVERLOADED, RESTARTING)
                 attempts -= waits
-                has_time = time.monotonic() - began < PATIENCE_S
-                may_pass = info.retryable and (has_time if waits else attempts <= work.call.retries)
+                waits_since = min(waits_since, time.monotonic()) if waits else math.inf
+                has_time = time.monotonic() - waits_since < PATIENCE_S
+                may_pass = info.retryable and (has_time if waits else attempts <= retries)
                 if not may_pass or (var.is_told and var.text) or var.has_ended:
                     self._core.graph.fail(var, info)
                     self._on_change()
@@ -112,7 +121,7 @@ class Runner:
             await self._client.wait_ready(READY_WAIT_S)
 
     async def _generate(
-        self, work: CallWork, index: int, var: Variable, meta: OutputMeta
+        self, work: CallWork, index: int, var: Variable, attempts: int
     ) -> OutputMeta:
         began, after, answers = time.monotonic(), "", None
         if work.call.turns:
@@ -137,7 +146,7 @@ class Runner:
             jump_forward_tokens=output.jump_forward_tokens,
             forward_passes=output.forward_passes,
             latency_s=time.monotonic() - began,
-            attempts=meta.attempts,
+            attempts=attempts,
         )
 
     async def _read(self, generation: RingGeneration, reader: AnswerReader, var: Variable) -> None:
@@ -156,9 +165,7 @@ class Runner:
                 return
             await generation.until_changed()
 
-    async def _choose(
-        self, work: CallWork, index: int, var: Variable, meta: OutputMeta
-    ) -> OutputMeta:
+    async def _choose(self, work: CallWork, index: int, var: Variable, attempts: int) -> OutputMeta:
         """The choice whose tokens are the most likely on average, as `select` of the language."""
         began, ids = time.monotonic(), None
         if work.call.turns:
@@ -170,7 +177,7 @@ class Runner:
             prompt_tokens=output.prompt_tokens,
             cached_tokens=output.cached_tokens,
             latency_s=time.monotonic() - began,
-            attempts=meta.attempts,
+            attempts=attempts,
             probabilities=output.probabilities,
         )
 
@@ -180,14 +187,12 @@ class Runner:
         assert isinstance(op, Truncate)
         if not self._core.graph.runs(var):
             return
-        text = work.inputs[op.input].text
-        try:
-            await self._until_ready()
-            request = TokenizeRequest(
-                text=text, add_special_tokens=False, tenant=work.session.tenant
-            )
-            ids = await self._client.tokenize(request) if text else []
-            if self._core.graph.grow(var, await self._cut(op, ids)):
-                self._core.graph.finish(var, None)
-        except RequestError as error:
-            self._core.graph.fail(var, error.info)
+        request = TokenizeRequest(
+            text=work.inputs[op.input].text, add_special_tokens=False, tenant=work.session.tenant
+        )
+
+        async def make(attempts: int) -> None:
+            ids = await self._client.tokenize(request) if request.text else []
+            self._core.graph.grow(var, await self._cut(op, ids))
+
+        await self._made(var, make, TRUNCATION_RETRIES)

@@ -7,15 +7,25 @@ from typing import Any
 
 import pytest
 
-from srt.client.generation import GenerateOutput, Request
+from srt.client.generation import GenerateOutput, Request, TokenizeRequest
 from srt.programs.answers import ChatAnswers
 from srt.programs.core import Core
 from srt.programs.limits import MAX_TEXT_BYTES
 from srt.programs.runner import Runner
-from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RequestError, RingError
+from srt.wire.errors import BAD_REQUEST, CONFLICT, OVERLOADED, RESTARTING, RequestError, RingError
 from srt.wire.messages import Finish
 from srt.wire.program_messages import GetVars, OpenSession, ReadVar, SubmitProgram
-from srt.wire.programs import Call, Output, Program, Segment, Text, Turn, VarInfo
+from srt.wire.programs import (
+    Call,
+    Output,
+    Program,
+    Segment,
+    Text,
+    Transform,
+    Truncate,
+    Turn,
+    VarInfo,
+)
 from srt.wire.sampling import SamplingParams
 from tests.waiting import SOON_S
 
@@ -77,6 +87,12 @@ class Client:
         self.generations.append(Generation(answer))
         return self.generations[-1]
 
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, RequestError):
+            raise answer
+        return [*(request.text or "").encode()]
+
 
 class Bench:
     """A core and a runner on a fake client, without a process around them."""
@@ -93,8 +109,8 @@ class Bench:
         self._last = 0
         self.session = self.ask(OpenSession).session.id
 
-    async def _cut(self, *_: Any) -> str:
-        raise AssertionError("nothing is cut here")
+    async def _cut(self, op: Truncate, ids: list[int]) -> str:
+        return "".join(map(chr, ids[: op.tokens]))
 
     def ask(self, kind: Callable[..., Any], *args: Any) -> Any:
         self._last += 1
@@ -112,7 +128,9 @@ class Bench:
             self.runner.start(work)
 
     def submit(self, *calls: Call) -> dict[str, str]:
-        program = Program(calls=[*calls], eager=True)
+        return self.submit_all(Program(calls=[*calls], eager=True))
+
+    def submit_all(self, program: Program) -> dict[str, str]:
         ids: dict[str, str] = self.ask(SubmitProgram, self.session, program).vars
         return ids
 
@@ -174,6 +192,35 @@ async def test_a_full_ring_is_asked_again_without_end_of_retries() -> None:
     bench = Bench(full, full, full, full, ["text", END])
     var = await bench.end_of(bench.submit(call(retries=0))["a"])
     assert var.state == "ready" and var.meta is not None and var.meta.attempts == 1
+
+
+async def test_patience_begins_when_the_ring_cannot_take_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request may have run for longer before that."""
+    monkeypatch.setattr("srt.programs.runner.PATIENCE_S", 0.2)
+    bench = Bench([], RingError("starts", RESTARTING), ["text", END])
+    ids = bench.submit(call())
+    await asyncio.sleep(0.3)
+    bench.client.generations[0].steps.put_nowait(LOST)
+    assert (await bench.end_of(ids["a"])).text == "text"
+
+
+async def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srt.programs.runner.PATIENCE_S", 0.1)
+    full = RequestError("full", code=OVERLOADED, retryable=True)
+    bench = Bench(*[full] * 9)
+    var = await bench.end_of(bench.submit(call())["a"])
+    assert var.state == "failed" and var.error == full.info
+
+
+@pytest.mark.parametrize("losses", [2, 3])
+async def test_a_truncation_in_tokens_survives_losses(losses: int) -> None:
+    bench = Bench(*[LOST] * losses, [])
+    cut = Transform("cut", Truncate("v", tokens=2))
+    ids = bench.submit_all(Program(vars={"v": "abc"}, transforms=[cut], eager=True))
+    var = await bench.end_of(ids["cut"])
+    assert (var.state, var.text) == (("ready", "ab") if losses == 2 else ("failed", ""))
 
 
 async def test_an_abort_is_a_failure() -> None:
