@@ -51,13 +51,13 @@ from lang.roles import (
     user_end,
 )
 from lang.states.state import ProgramState, ProgramStateGroup
-from lang.submit.semantic import Input, Output, semantic_function
-from lang.submit.session import Session, session
-from lang.submit.variables import ProgramVar, negated
 
 if TYPE_CHECKING:
     from lang.backends.openai import OpenAI
     from lang.backends.runtime import Runtime, RuntimeEndpoint
+    from lang.submit.semantic import Input, Output, semantic_function
+    from lang.submit.session import Session, session
+    from lang.submit.variables import ProgramVar, negated
     from srt.offline.engine import Engine
 
 __all__ = [
@@ -115,8 +115,15 @@ __all__ = [
     "video",
 ]
 
-_BACKENDS = {
+_LATER = {  # what needs more than the language alone
     "Engine": "srt.offline.engine",
+    "Input": "lang.submit.semantic",
+    "Output": "lang.submit.semantic",
+    "ProgramVar": "lang.submit.variables",
+    "Session": "lang.submit.session",
+    "negated": "lang.submit.variables",
+    "semantic_function": "lang.submit.semantic",
+    "session": "lang.submit.session",
     "OpenAI": "lang.backends.openai",
     "Runtime": "lang.backends.runtime",
     "RuntimeEndpoint": "lang.backends.runtime",
@@ -141,8 +148,8 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _BACKENDS:
+    if name not in _LATER:
         raise AttributeError(f"module 'lang' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_BACKENDS[name]), name)
+    return getattr(import_module(_LATER[name]), name)

@@ -5,7 +5,7 @@ call may be cancelled at any await, and must then end what it has begun on the s
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
 
@@ -14,7 +14,9 @@ from lang.backends.scores import Scores
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
-from srt.client.programs import ProgramSession
+
+if TYPE_CHECKING:
+    from srt.client.programs import ProgramSession
 
 
 class Image(Struct, frozen=True):
@@ -112,7 +114,7 @@ class Backend(Protocol):
         """The model's choice, for back ends without `score`: `text` is one of `choices`."""
         ...
 
-    async def open_session(self, idle_s: float, cache_salt: str) -> ProgramSession:
+    async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
         """A session for programs that run on the server."""
         ...
 
@@ -145,7 +147,7 @@ class BackendDefaults:
     ) -> Completion:
         raise UnsupportedError("select", f"{type(self).__name__} cannot choose among texts")
 
-    async def open_session(self, idle_s: float, cache_salt: str) -> ProgramSession:
+    async def open_session(self, idle_s: float, cache_salt: str) -> "ProgramSession":
         raise UnsupportedError("session", f"{type(self).__name__} runs no programs")
 
     async def prefetch(self, prefix: str) -> None:

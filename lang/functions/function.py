@@ -6,7 +6,7 @@ caller's loop if it is an `async def`); either way its states work on the backgr
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lang import loop, marks
 from lang.config import backend_of
@@ -17,9 +17,10 @@ from lang.functions.tracer import constant_prefix, text_of
 from lang.run.program import Program, current
 from lang.sampling import PLAIN, Sampling
 from lang.states.state import ProgramState
-from lang.submit.recorder import Recording, record
-from lang.submit.session import Session, session_of
-from srt.wire.programs import Guard
+
+if TYPE_CHECKING:
+    from lang.submit.session import Session
+    from srt.wire.programs import Guard
 
 # Arguments of a run that are defaults of all gens, and their names here. A parameter of the
 # function with the same name takes precedence.
@@ -143,8 +144,8 @@ class SglFunction:
     def submit(
         self,
         *args: Any,
-        session: Session | None = None,
-        when: Guard | None = None,
+        session: "Session | None" = None,
+        when: "Guard | None" = None,
         retries: int = 2,
         **kwargs: Any,
     ) -> dict[str, Any]:
@@ -156,6 +157,10 @@ class SglFunction:
         `when` is a condition without which all of its calls are skipped; a call that fails in a way
         that may pass is made up to `retries` times again.
         """
+        # Late: what travels to a server needs numpy, and the language alone does not.
+        from lang.submit.recorder import Recording, record
+        from lang.submit.session import session_of
+
         if inspect.iscoroutinefunction(self.func):
             raise TypeError(f"{self.__name__} is an async def: submit takes plain functions")
         defaults, rest = self.split_arguments(kwargs)

@@ -180,7 +180,7 @@ def test_a_killed_launcher_takes_everything_with_it(tmp_path: Path) -> None:
     server = Server(tmp_path)
     server.wait_ready()
     pids = list(server.pids().values())
-    assert len(pids) == 5
+    assert len(pids) == 6
     server.process.kill()
     killed_at = time.monotonic()
     server.process.wait()

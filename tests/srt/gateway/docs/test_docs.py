@@ -16,7 +16,13 @@ from srt.wire.sampling import rules_of
 from tests.fakes import FakeClient
 from tests.srt.gateway.setup import in_process
 
-WITHOUT_BODY = {"/flush_cache", "/start_profile", "/stop_profile", "/v1/embeddings"}
+WITHOUT_BODY = {
+    "/flush_cache",
+    "/start_profile",
+    "/stop_profile",
+    "/v1/embeddings",
+    "/v1/py_native_call",
+}
 REF = "#/components/schemas/"
 
 
