@@ -48,9 +48,10 @@ async def _pass(
 
     async def read() -> None:
         more_s = first_s
-        while data := await reader.read(CHUNK_BYTES):
-            await pieces.put((loop.time() + delay_s + more_s, data))
-            more_s = 0.0
+        with contextlib.suppress(OSError):  # the end was reset
+            while data := await reader.read(CHUNK_BYTES):
+                await pieces.put((loop.time() + delay_s + more_s, data))
+                more_s = 0.0
         await pieces.put((loop.time() + delay_s, b""))
 
     source = asyncio.ensure_future(read())

@@ -76,9 +76,8 @@ def coding(chunk: Chunk, agents: int, outputs: int) -> Workload:
             before += [Text(f"\nReview of file {i}:"), Input(f"review{r}.{i}")]
             calls.append(_call([*before, Text("\nNew file:")], f"code{r + 1}.{i}", outputs))
     sinks = [f"code{REVIEW_ROUNDS}.{i}" for i in range(agents)]
-    return Workload(
-        "coding", Program(calls=calls, transforms=transforms), sinks, 2 + 2 * REVIEW_ROUNDS
-    )
+    program = Program(calls=calls, transforms=transforms, eager=True)
+    return Workload("coding", program, sinks, 2 + 2 * REVIEW_ROUNDS)
 
 
 def _call(segments: Sequence[Segment], name: str, outputs: int) -> Call:

@@ -1,6 +1,8 @@
 """The measurement of programs: its proxy, and the work that it compares."""
 
 import asyncio
+import socket
+import struct
 import time
 from types import SimpleNamespace
 from typing import cast
@@ -38,6 +40,23 @@ async def test_the_proxy_delays_and_keeps_the_order() -> None:
         await writer.wait_closed()
 
 
+async def test_the_proxy_passes_on_that_an_end_was_reset() -> None:
+    async def reset(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1)
+        no_linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_linger)
+        writer.close()
+
+    server = await asyncio.start_server(reset, "127.0.0.1")
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(SOON_S), server, delayed("127.0.0.1", port, 0.0) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy)
+        writer.write(b"x")
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+
+
 CHUNK = source(1, 1.3, None)
 WORK = [chain(CHUNK, 5, 2), map_reduce(CHUNK, 5, 2), coding(CHUNK, 4, 2)]
 
@@ -61,6 +80,7 @@ async def test_both_ways_do_the_same_work(
     assert len(prompts) == len(workload.program.calls)
     calls = {"chain": CHAIN_CALLS, "map_reduce": MAPS + 1, "coding": 1 + 4 + 3 * 8}
     assert len(prompts) == calls[workload.name] <= len(made.works)
+    assert workload.program.eager  # it runs while the client asks for its variables
 
 
 def test_rows() -> None:
