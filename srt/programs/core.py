@@ -46,7 +46,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Core:
-    """All sessions. `max_running` calls run at once, and of one tenant `max_of_tenant`."""
+    """All sessions. Calls that run have `max_running` requests at once, and those of one tenant
+    `max_of_tenant`."""
 
     def __init__(self, max_running: int, max_of_tenant: int) -> None:
         self.graph = Graph(self)
@@ -60,7 +61,8 @@ class Core:
         self._gets = Gets(self.graph, self.answers, self._shares)
         # Calls that may start, by tenant; the tenant at the front is next.
         self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
-        self._running: dict[str, int] = {}  # by tenant
+        self._running: dict[str, int] = {}  # requests, by tenant
+        self._num_running = 0
         self._totals = dict.fromkeys(_TOTALS, 0)
         self._handlers: dict[type, Callable[[bytes, Any, float], None]] = {
             OpenSession: self._open,
@@ -115,26 +117,36 @@ class Core:
 
     def next_start(self) -> Work | None:
         """A call, or a transform that needs tokens, that is to begin now. Tenants take turns."""
-        if sum(self._running.values()) >= self._max_running:
-            return None
+        left = self._max_running - sum(self._running.values())
         for tenant in list(self._waiting):
             works = self._waiting[tenant]
             while works and works[0].ended:
                 works.popleft()
             if not works:
                 del self._waiting[tenant]
-            elif self._running.get(tenant, 0) < self._max_of_tenant:
-                self._waiting.move_to_end(tenant)
-                self._running[tenant] = self._running.get(tenant, 0) + 1
-                return works.popleft()
+                continue
+            cost, taken = self._cost(works[0]), self._running.get(tenant, 0)
+            if taken + cost > self._max_of_tenant:
+                continue
+            if cost > left:  # it is this one's turn, also if others would fit
+                return None
+            self._waiting.move_to_end(tenant)
+            self._running[tenant] = taken + cost
+            self._num_running += 1
+            return works.popleft()
         return None
 
     def has_run(self, work: Work) -> None:
         """Work that `next_start` gave has come to its end."""
         tenant = work.session.tenant
-        self._running[tenant] -= 1
+        self._num_running -= 1
+        self._running[tenant] -= self._cost(work)
         if not self._running[tenant]:
             del self._running[tenant]
+
+    def _cost(self, work: Work) -> int:
+        """One above a bound is taken alone."""
+        return min(work.weight, self._max_of_tenant, self._max_running)
 
     # ---- for the graph -------------------------------------------------------------------------
 
@@ -246,7 +258,7 @@ class Core:
 
     def counts(self) -> dict[str, float]:
         """Gauges, and totals since the start, by name."""
-        running = sum(self._running.values())
+        running = self._num_running
         started = sum(session.running for session in self._sessions.values())
         gauges = {
             "sessions": len(self._sessions),

@@ -98,13 +98,15 @@ class Work:
 
     It is `active` once an output is needed, `is_asked` once its guard holds, has `started` once its
     inputs are there, and has `ended` when nothing is left to do. One that `is_run` is done outside
-    of the graph. `missing` counts the inputs that have not ended.
+    of the graph. `missing` counts the inputs that have not ended. It has up to `weight` requests at
+    once.
     """
 
     session: "Session"
     outputs: list[Variable]
     inputs: dict[str, Variable]
     guard: Guard | None
+    weight: int = 1
     missing: int = 0
     active: bool = False
     is_asked: bool = False

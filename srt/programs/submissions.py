@@ -121,6 +121,7 @@ class Submission:
                 [self._new[output.var] for output in outputs_of(call)],
                 self._inputs(call, f"{at}.when.input"),
                 call.when,
+                max(1, *(len(output.choices) for output in outputs_of(call))),
                 call=call,
             )
             yield self._linked(work)

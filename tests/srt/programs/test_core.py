@@ -209,6 +209,56 @@ def test_calls_of_tenants_take_turns() -> None:
     assert order == ["a", "b"] * 3
 
 
+def test_a_choice_counts_as_the_requests_that_it_makes() -> None:
+    """One for each text, of all that the ring takes."""
+    driver = Driver(max_running=8, max_of_tenant=4)
+    core = driver.core
+    choice = Call([Text("x"), Output("o", choices=["a", "b", "c"])])
+    huge = Call([Text("x"), Output("o", choices=["a"] * 100)])
+    one = Call([Text("x"), Output("o")])
+    for tenant, call in [("a", choice), ("a", choice), ("b", one), ("c", huge), ("b", one)]:
+        program = Program(calls=[call], eager=True)
+        driver.submit(driver.open(tenant), program, tenant=tenant)
+    while core.has_work:
+        core.step()
+    running = [core.next_start(), core.next_start(), core.next_start()]
+    assert [work and work.session.tenant for work in running] == ["a", "b", "c"]
+    assert core.next_start() is None  # 8 requests
+    assert core.counts()["calls.running"] == 3 and core.counts()["calls.pending"] == 2
+    for work in running:
+        assert work is not None
+        core.has_run(work)
+    assert core.counts()["calls.running"] == 0
+    more = [core.next_start(), core.next_start(), core.next_start()]
+    assert [work and work.session.tenant for work in more] == ["a", "b", None]
+
+
+def test_a_large_choice_has_its_turn() -> None:
+    """Small calls of others do not take all that becomes free."""
+    driver = Driver(max_running=4, max_of_tenant=4)
+    core = driver.core
+    fan = Program(calls=[Call([Text("x"), Output(f"o{i}")]) for i in range(6)], eager=True)
+    choice = Program(calls=[Call([Text("x"), Output("o", choices=["a"] * 3)])], eager=True)
+    driver.submit(driver.open("a"), fan, tenant="a")
+    driver.submit(driver.open("b"), choice, tenant="b")
+    while core.has_work:
+        core.step()
+    first = core.next_start()
+    second = core.next_start()
+    assert first is not None and second is not None
+    assert (first.session.tenant, second.session.tenant) == ("a", "b")
+    core.has_run(second)
+    driver.submit(driver.open("b"), choice, tenant="b")
+    while core.has_work:
+        core.step()
+    third = core.next_start()
+    assert third is not None and third.session.tenant == "a"
+    assert core.next_start() is None  # b's: 3 of the 2 that are left
+    core.has_run(third)
+    fourth = core.next_start()
+    assert fourth is not None and fourth.session.tenant == "b"
+
+
 def test_bytes_are_given_back() -> None:
     driver = Driver()
     session = driver.open()
