@@ -5,6 +5,7 @@ It is not one of the ring's parts: its death costs its sessions and nothing else
 
 import asyncio
 import time
+from itertools import islice
 from typing import Any
 
 import zmq
@@ -25,6 +26,7 @@ from srt.wire.programs import Truncate
 
 TICK_S = 0.1
 PIECE_S = 0.005  # for what has followed from events, before others get a turn
+MAX_STARTS = 16  # of calls, before that: each makes its prompt, some ms if it is long
 # Of the requests that the ring takes, so many may be those of programs, and of one tenant's.
 RUNNING_SHARE, TENANT_RUNNING_SHARE = 0.5, 0.25
 
@@ -85,12 +87,13 @@ class ProgramsActor(Actor):
             self._core.step()
         while self._core.stops:
             self._runner.stop(self._core.stops.popleft())
-        while (work := self._core.next_start()) is not None:
+        starts = list(islice(iter(self._core.next_start, None), MAX_STARTS))
+        for work in starts:
             self._runner.start(work)
         self._core.tell(now)
         while self._core.answers:
             self._send(*self._core.answers.popleft())
-        if self._core.has_work:
+        if self._core.has_work or len(starts) == MAX_STARTS:
             self._changed()
 
     def _send(self, client: bytes, answer: Any) -> None:
