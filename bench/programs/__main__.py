@@ -25,6 +25,7 @@ import httpx
 
 from bench.peers.catalogue import Srt
 from bench.peers.process import running
+from bench.programs import cost
 from bench.programs.delay import delayed
 from bench.programs.workloads import (
     CHAIN_CALLS,
@@ -285,6 +286,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--delay-ms", type=float, default=250.0)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--outputs", default="25,50,100", help="of the chain's calls")
+    parser.add_argument("--cost", action="store_true", help="measure a call's cost in the graph")
     parser.add_argument("--agents", default="4,8,16")
     args = parser.parse_args(argv)
     args.workloads = args.workloads.split(",")
@@ -298,6 +300,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
+    if args.cost:
+        cost.report()
+        return
     asyncio.run(run(args, args.url) if args.url else run_own(args))
 
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from bench.programs import cost
 from bench.programs.__main__ import Bench, Caller, Pair, bound, parse_args, row
 from bench.programs.delay import delayed
 from bench.programs.workloads import CHAIN_CALLS, MAPS, Workload, chain, coding, map_reduce, source
@@ -94,3 +95,9 @@ def test_the_bound() -> None:
     """20 calls that work as long as a round trip: 40 in place of 21."""
     bench = cast("Bench", SimpleNamespace(round_trip_s=0.25))
     assert bound(WORK[0], bench, Pair(0.0, 20 * 0.25)) == "1.90"
+
+
+def test_the_cost_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    cost.report()
+    chain_line, fan_line = capsys.readouterr().out.splitlines()
+    assert chain_line.startswith("chain of 1000: ") and fan_line.startswith("fan of 1000: ")
