@@ -48,6 +48,7 @@ class ProgramsActor(Actor):
         self._runner = Runner(self._core, self._client, self._answers, self._cut, self._changed)
         self._vocab: asyncio.Task[Vocab] | None = None
         self._is_due = False
+        self._is_used = asyncio.Event()
         self._socket = self.bind(zmq.ROUTER, self.ring.programs)
         self.receive_from_clients(self._socket, ProgramsQuestion, self._on_question)
         self.background(self._tick())
@@ -64,13 +65,17 @@ class ProgramsActor(Actor):
 
     def _on_question(self, client: bytes, question: Any) -> None:
         self._core.handle(client, question, time.monotonic())
+        self._is_used.set()
         self._changed()
 
     async def _tick(self) -> None:
         while True:
+            await self._is_used.wait()  # without sessions there is nothing to wake up for
             await asyncio.sleep(TICK_S)
             self._core.tick(time.monotonic())
             self._changed()
+            if not self._core.has_sessions:
+                self._is_used.clear()
 
     # ---- what the core asks for ----------------------------------------------------------------
 

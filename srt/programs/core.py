@@ -90,6 +90,11 @@ class Core:
             self.answers.append((client, ProgramsRefused(question.rid, DEFECT)))
 
     @property
+    def has_sessions(self) -> bool:
+        """Whether `tick` has something to look at."""
+        return bool(self._sessions)
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
         return self.graph.has_work
