@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from scheduler_proc.attention.base import AttentionBackend
+from scheduler_proc.attention.base import AttentionBackend, RaggedRows
 from scheduler_proc.attention.reference import ReferenceAttention
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
 from scheduler_proc.logprobs import DetailRows, token_logprobs
@@ -77,7 +77,9 @@ class TorchExecutor:
         layout = TokenLayout(
             positions=self._index(batch.positions),
             out_slots=self._index(batch.out_slots),
-            attention=self._attention.plan(batch.qo_indptr, batch.kv_indptr, batch.kv_indices),
+            attention=self._attention.plan(
+                RaggedRows(batch.qo_indptr, batch.kv_indptr, batch.kv_indices)
+            ),
         )
         return self.model.forward(self._index(batch.input_ids), layout, self._pool)
 

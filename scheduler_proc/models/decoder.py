@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from scheduler_proc.attention.base import AttentionPlan
+from scheduler_proc.attention.base import AttentionPlan, LayerKind, LayerTensors
 from scheduler_proc.models.config import DecoderConfig
 
 
@@ -117,6 +117,7 @@ class Decoder:
         # Rounded as the weights are: Gemma was trained with sqrt(hidden) in bfloat16.
         scale = torch.tensor(config.embed_scale, dtype=weights.embed.dtype)
         self._embed_scale = float(scale)
+        self.layer_kinds = [_kind(config, index) for index in range(config.layers)]
 
     @property
     def vocab_size(self) -> int:
@@ -151,14 +152,8 @@ class Decoder:
             q, k, v = self._qkv(layer, self._norm(x, layer.input_norm), *angles[layer.rope])
             pool.k[index].index_copy_(0, layout.out_slots, k)
             pool.v[index].index_copy_(0, layout.out_slots, v)
-            attended = layout.attention.run(
-                q,
-                pool.k[index],
-                pool.v[index],
-                scale=self.config.attn_scale,
-                window=self.config.layer_window(index),
-                softcap=self.config.attn_softcap,
-            )
+            tensors = LayerTensors(pool.k[index], pool.v[index])
+            attended = layout.attention.run(self.layer_kinds[index], q, tensors)
             x = x + self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm)
             mlp = self._mlp(layer, self._norm(x, layer.mlp_norm))
             x = x + self._norm(mlp, layer.mlp_out_norm)
@@ -195,6 +190,19 @@ class Decoder:
         if self.config.activation == "gelu_tanh":
             return layer.down(F.gelu(gate, approximate="tanh") * up)
         return layer.down(F.silu(gate) * up)
+
+
+def _kind(config: DecoderConfig, index: int) -> LayerKind:
+    """The attention of layer `index`."""
+    return LayerKind(
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        value_dim=config.head_dim,
+        scale=config.attn_scale,
+        window=config.layer_window(index),
+        softcap=config.attn_softcap,
+    )
 
 
 def rope_angles(table: RopeTable, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

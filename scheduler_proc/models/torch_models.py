@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from scheduler_proc.attention.base import LayerKind
 from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.decoder import Decoder, TokenLayout
 from scheduler_proc.models.json_config import config_from_json
@@ -36,6 +37,11 @@ class TorchModel(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """The element type of weights and KV."""
+        ...
+
+    @property
+    def layer_kinds(self) -> list[LayerKind]:
+        """The attention of each layer."""
         ...
 
     @property

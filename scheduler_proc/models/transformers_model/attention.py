@@ -3,18 +3,20 @@
 Registered with transformers under NAME when this module is imported. A layer hands over q, k and v
 of all tokens of a ragged batch, which it takes for one sequence; what becomes of them depends on
 the `Forward` that is current: `Trace` records the layers once, at load, `PoolForward` runs them.
-What a layer wants beyond causal attention with a scale, a window and a soft cap is a ConfigError.
+What a layer wants beyond causal attention with a scale, a window, a soft cap and sinks is a
+ConfigError.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from scheduler_proc.attention.base import LayerKind, LayerTensors
 from scheduler_proc.models.decoder import TokenLayout
 from srt.wire.errors import ConfigError
 
@@ -28,18 +30,6 @@ _HARMLESS = frozenset(
         *("output_attentions", "output_hidden_states", "output_router_logits"),
     )
 )
-
-
-class AttentionSpec(NamedTuple):
-    """What one attention call of a forward pass needs. `window` counts the token itself."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    scale: float
-    window: int | None
-    softcap: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +52,15 @@ class Forward(Protocol):
     checks_masks: bool
 
     def attend(
-        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self,
+        kind: LayerKind,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
-        """q [T, heads, head_dim], k [T, kv_heads, head_dim], v [T, kv_heads, value_dim] ->
-        [T, heads, value_dim]."""
+        """q [T, heads, head_dim], k [T, kv_heads, head_dim], v [T, kv_heads, value_dim], sinks
+        [heads] if the layer has them -> [T, heads, value_dim]."""
         ...
 
 
@@ -87,16 +82,21 @@ class Trace:
 
     def __init__(self, *, checks_masks: bool) -> None:
         self.checks_masks = checks_masks
-        self.specs: list[AttentionSpec] = []
+        self.kinds: list[LayerKind] = []
         self.results: list[torch.Tensor] = []  # q, k, v of the first call, of the second, ...
 
     def attend(
-        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self,
+        kind: LayerKind,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """See Forward.attend."""
-        self.specs.append(spec)
+        self.kinds.append(kind)
         self.results += [q, k, v]
-        return v.repeat_interleave(spec.heads // spec.kv_heads, dim=1)
+        return v.repeat_interleave(kind.heads // kind.kv_heads, dim=1)
 
 
 class LayerPools:
@@ -106,13 +106,13 @@ class LayerPools:
     """
 
     def __init__(
-        self, specs: list[AttentionSpec], num_slots: int, dtype: torch.dtype, device: torch.device
+        self, kinds: list[LayerKind], num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty(num_slots, *shape, dtype=dtype, device=device)
 
-        self.k = [empty(spec.kv_heads, spec.head_dim) for spec in specs]
-        self.v = [empty(spec.kv_heads, spec.value_dim) for spec in specs]
+        self.k = [empty(kind.kv_heads, kind.head_dim) for kind in kinds]
+        self.v = [empty(kind.kv_heads, kind.value_dim) for kind in kinds]
 
     @property
     def num_bytes(self) -> int:
@@ -124,36 +124,36 @@ class PoolForward:
 
     checks_masks = False
 
-    def __init__(self, specs: list[AttentionSpec], layout: TokenLayout, pools: LayerPools) -> None:
-        self._specs = specs
+    def __init__(self, kinds: list[LayerKind], layout: TokenLayout, pools: LayerPools) -> None:
+        self._kinds = kinds
         self._layout = layout
         self._pools = pools
         self._num_calls = 0
 
     def attend(
-        self, spec: AttentionSpec, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        self,
+        kind: LayerKind,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """See Forward.attend. Raises RuntimeError if the model calls otherwise than at load."""
         call, self._num_calls = self._num_calls, self._num_calls + 1
-        if call >= len(self._specs) or spec != self._specs[call]:
+        if call >= len(self._kinds) or kind != self._kinds[call]:
             raise RuntimeError(f"attention call {call} is not the one that the model had at load")
         k_pool, v_pool = self._pools.k[call], self._pools.v[call]
         k_pool.index_copy_(0, self._layout.out_slots, k.to(k_pool.dtype))
         v_pool.index_copy_(0, self._layout.out_slots, v.to(v_pool.dtype))
         attended = self._layout.attention.run(
-            q.to(k_pool.dtype).contiguous(),
-            k_pool,
-            v_pool,
-            scale=spec.scale,
-            window=spec.window,
-            softcap=spec.softcap,
+            kind, q.to(k_pool.dtype).contiguous(), LayerTensors(k_pool, v_pool, sinks)
         )
         return attended.to(q.dtype)
 
     def check_finished(self) -> None:
         """Raise RuntimeError unless every attention call of the model came."""
-        if self._num_calls != len(self._specs):
-            raise RuntimeError(f"{self._num_calls} attention calls instead of {len(self._specs)}")
+        if self._num_calls != len(self._kinds):
+            raise RuntimeError(f"{self._num_calls} attention calls instead of {len(self._kinds)}")
 
 
 def _attention(
@@ -166,9 +166,11 @@ def _attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """An attention function of transformers: [1, heads, T, dim] in, [1, T, heads, dim] out."""
+    """An attention function of transformers: [1, heads, T, dim] in, [1, T, heads, dim] out.
+    `s_aux` are a layer's sinks."""
     name = type(module).__name__
     mask = _checked_mask(name, attention_mask, sliding_window, is_causal)
     for key_name, given in others.items():
@@ -177,7 +179,7 @@ def _attention(
     q, k, v = (t.squeeze(0).transpose(0, 1) for t in (query, key, value))
     if q.ndim != 3 or len(q) != len(k) or q.shape[1] % k.shape[1]:
         raise ConfigError(f"{name} attends with q {list(query.shape)} and k {list(key.shape)}")
-    spec = AttentionSpec(
+    kind = LayerKind(
         heads=q.shape[1],
         kv_heads=k.shape[1],
         head_dim=k.shape[2],
@@ -185,8 +187,11 @@ def _attention(
         scale=k.shape[2] ** -0.5 if scaling is None else float(scaling),
         window=mask.window,
         softcap=None if softcap is None else float(softcap),
+        sinks=s_aux is not None,
     )
-    return _current.get().attend(spec, q, k, v)[None], None
+    if s_aux is not None and s_aux.shape != (kind.heads,):
+        raise ConfigError(f"{name} attends with {kind.heads} heads and sinks {list(s_aux.shape)}")
+    return _current.get().attend(kind, q, k, v, s_aux)[None], None
 
 
 def _checked_mask(

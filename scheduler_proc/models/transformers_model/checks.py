@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from scheduler_proc.models.transformers_model.attention import AttentionSpec, Trace, running
+from scheduler_proc.attention.base import LayerKind
+from scheduler_proc.models.transformers_model.attention import Trace, running
 from scheduler_proc.models.transformers_model.split import SplitModel
 from srt.wire.errors import ConfigError
 
@@ -33,13 +34,13 @@ class _Tokens(NamedTuple):
 class _Run(NamedTuple):
     """The results of a batch: `results` are q, k, v of each attention call, and hidden states."""
 
-    specs: list[AttentionSpec]
+    kinds: list[LayerKind]
     results: list[torch.Tensor]  # each [T, ...]
 
 
 def check_and_split(
     causal: Any, vocab_size: int, context_len: int
-) -> tuple[SplitModel, list[AttentionSpec]]:
+) -> tuple[SplitModel, list[LayerKind]]:
     """`causal` with its decoder taken out, and the attention calls of a forward pass.
 
     Raises ConfigError saying why the model cannot run on ragged batches.
@@ -58,7 +59,7 @@ def check_and_split(
     moved = _elsewhere(others, context_len)
     if not _agree(run, tokens.at, _run(split, moved), moved.at):
         raise ConfigError("it computes a token by the positions of others, or by its place")
-    return split, run.specs
+    return split, run.kinds
 
 
 def _sequence(vocab_size: int, context_len: int, device: torch.device) -> _Tokens:
@@ -95,7 +96,7 @@ def _run_whole(causal: Any, tokens: _Tokens) -> tuple[nn.Module, torch.Tensor]:
             input_ids=tokens.ids[None], position_ids=tokens.positions[None], use_cache=False
         ).logits[0]
     hook.remove()
-    if not trace.specs:
+    if not trace.kinds:
         raise ConfigError("it has no attention that could be replaced by ours")
     # The heads of some classes (OPT) call what is within the base model.
     return base if called else base.get_decoder(), logits.float()
@@ -104,13 +105,13 @@ def _run_whole(causal: Any, tokens: _Tokens) -> tuple[nn.Module, torch.Tensor]:
 def _run(split: SplitModel, tokens: _Tokens, *, checks_masks: bool = False) -> _Run:
     trace = Trace(checks_masks=checks_masks)
     hidden = split.hidden(tokens.ids, tokens.positions, trace)
-    return _Run(trace.specs, [*trace.results, hidden])
+    return _Run(trace.kinds, [*trace.results, hidden])
 
 
 def _agree(run: _Run, at: int, other: _Run, other_at: int) -> bool:
     """Whether token `at` of one run has the results of token `other_at` of the other."""
     pairs = zip(run.results, other.results, strict=True)
-    return run.specs == other.specs and all(_are_close(a[at], b[other_at]) for a, b in pairs)
+    return run.kinds == other.kinds and all(_are_close(a[at], b[other_at]) for a, b in pairs)
 
 
 def _are_close(a: torch.Tensor, b: torch.Tensor) -> bool:

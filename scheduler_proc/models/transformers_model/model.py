@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from scheduler_proc.attention.base import LayerKind
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.transformers_model.attention import (
-    AttentionSpec,
     CausalMask,
     LayerPools,
     PoolForward,
@@ -33,7 +33,7 @@ class TransformersModel:
 
     name: str
     split: SplitModel
-    specs: list[AttentionSpec]
+    layer_kinds: list[LayerKind]
     vocab_size: int
     context_len: int
     dtype: torch.dtype
@@ -46,13 +46,13 @@ class TransformersModel:
 
     def new_pool(self, num_slots: int) -> LayerPools:
         """K and V of `num_slots` tokens."""
-        return LayerPools(self.specs, num_slots, self.dtype, self.device)
+        return LayerPools(self.layer_kinds, num_slots, self.dtype, self.device)
 
     def forward(
         self, input_ids: torch.Tensor, layout: TokenLayout, pool: LayerPools
     ) -> torch.Tensor:
         """input_ids [T] int64 -> last hidden states [T, hidden]; writes the pool."""
-        step = PoolForward(self.specs, layout, pool)
+        step = PoolForward(self.layer_kinds, layout, pool)
         hidden = self.split.hidden(input_ids, layout.positions, step)
         step.check_finished()
         return hidden
@@ -77,12 +77,12 @@ def load_transformers_model(
     name = type(causal).__name__
     try:
         with torch.inference_mode():
-            split, specs = check_and_split(causal, vocab_size, length or MAX_TOKENS)
+            split, kinds = check_and_split(causal, vocab_size, length or MAX_TOKENS)
     except Exception as error:  # a class may fail in any way on attention that is not its own
         raise ConfigError(refusal(name, _reason(error))) from error
     if length is None:
         raise ConfigError(f"{path / 'config.json'}: max_position_embeddings is missing")
-    return TransformersModel(name, split, specs, vocab_size, length, dtype, device)
+    return TransformersModel(name, split, kinds, vocab_size, length, dtype, device)
 
 
 def _reason(error: Exception) -> str:

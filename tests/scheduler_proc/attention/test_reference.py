@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from scheduler_proc.attention import reference
+from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
 from scheduler_proc.attention.reference import ReferenceAttention
 from tests.scheduler_proc.ragged import indptr, int32
 
@@ -24,6 +25,8 @@ def naive(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: np.ndarray | None = None,
+    until: np.ndarray | None = None,
 ) -> np.ndarray:
     """One query, one head at a time, in float64."""
     out = np.zeros((*q.shape[:2], v.shape[2]))
@@ -33,13 +36,17 @@ def naive(
         slots = idx[kv[r] : kv[r + 1]]
         extend_len = qo[r + 1] - qo[r]
         for i in range(extend_len):
-            seen = slots[: len(slots) - extend_len + i + 1][-(window or len(slots)) :]
+            at = len(slots) - extend_len + i
+            end = at + 1 if until is None else max(at + 1, until[qo[r] + i])
+            seen = slots[max(0, at + 1 - (window or len(slots))) : end]
             for h in range(q.shape[1]):
                 scores = k[seen, h // group] @ q[qo[r] + i, h] * scale
                 if softcap is not None:
                     scores = softcap * np.tanh(scores / softcap)
-                weights = np.exp(scores - scores.max())
-                out[qo[r] + i, h] = weights / weights.sum() @ v[seen, h // group]
+                top = max(scores.max(), -np.inf if sinks is None else sinks[h])
+                weights = np.exp(scores - top)
+                total = weights.sum() + (0 if sinks is None else np.exp(sinks[h] - top))
+                out[qo[r] + i, h] = weights / total @ v[seen, h // group]
     return out
 
 
@@ -56,10 +63,31 @@ def random_batch(
     return q, pools[0], pools[1], qo, kv, idx
 
 
-def run(batch: tuple[np.ndarray, ...], **options: Any) -> np.ndarray:
+def run(
+    batch: tuple[np.ndarray, ...],
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: np.ndarray | None = None,
+    until: np.ndarray | None = None,
+) -> np.ndarray:
     q, k, v, qo, kv, idx = batch
-    plan = ReferenceAttention().plan(qo, kv, idx)
-    return plan.run(*(torch.from_numpy(x) for x in (q, k, v)), **options).numpy()
+    kind = LayerKind(
+        heads=q.shape[1],
+        kv_heads=k.shape[1],
+        head_dim=k.shape[2],
+        value_dim=v.shape[2],
+        scale=q.shape[2] ** -0.5 if scale is None else scale,
+        window=window,
+        softcap=softcap,
+        sinks=sinks is not None,
+    )
+    plan = ReferenceAttention().plan(RaggedRows(qo, kv, idx, until))
+    pools = LayerTensors(
+        torch.from_numpy(k), torch.from_numpy(v), None if sinks is None else torch.from_numpy(sinks)
+    )
+    return plan.run(kind, torch.from_numpy(q), pools).numpy()
 
 
 @pytest.mark.parametrize("group", range(1, 9))
@@ -99,6 +127,28 @@ def test_scale_window_and_soft_cap(options: dict[str, Any]) -> None:
     np.testing.assert_allclose(run(batch, **options), expected, atol=2e-6)
     if options != {"window": 1000}:
         assert np.abs(expected - naive(*batch)).max() > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 20}, {"softcap": 2.0}])
+def test_sinks_take_weight(options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(7)
+    batch = random_batch(rng, 2, 2, [(1, 40), (5, 5), (300, 310), (1, 1)])
+    sinks = rng.standard_normal(4).astype(np.float32) + 2
+    expected = naive(*batch, sinks=sinks, **options)
+    np.testing.assert_allclose(run(batch, sinks=sinks, **options), expected, atol=2e-6)
+    assert np.abs(expected - naive(*batch, **options)).max() > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 20}, {"softcap": 2.0}])
+def test_tokens_that_see_each_other_both_ways(options: dict[str, Any]) -> None:
+    """Spans across query blocks, and one that is the whole of a row."""
+    batch = random_batch(np.random.default_rng(8), 2, 2, [(1, 40), (300, 310), (6, 6)])
+    until = np.zeros(307, np.int32)
+    until[1 + 100 : 1 + 180] = 190  # positions 110 to 189 of the second row
+    until[301:] = 6
+    expected = naive(*batch, until=until, **options)
+    np.testing.assert_allclose(run(batch, until=until, **options), expected, atol=2e-6)
+    assert np.abs(expected - naive(*batch, **options)).max() > 0.1
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])

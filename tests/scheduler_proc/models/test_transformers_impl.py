@@ -176,7 +176,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mpt": ({"d_model": 48, "n_layers": 2, "n_heads": 6}, "computes with its attention mask"),
     "bert": ({}, "mask is neither causal nor a sliding window"),
     "llama": ({"is_causal": False}, "mask is neither causal nor a sliding window"),
-    "gpt_oss": ({"num_local_experts": 4, "head_dim": 8}, "uses s_aux"),
     "gptj": ({**FAMILIES["gpt2"], "rotary_dim": 4}, "it has no attention but its own"),
     "falcon": ({}, "it has no attention but its own"),
     "lfm2": ({"layer_types": ["conv", "conv", "full_attention"]}, "by other ways than attention"),
@@ -368,10 +367,10 @@ def test_a_model_that_attends_otherwise_than_at_load_fails_its_step(llama: Model
     executor = load(llama)
     assert isinstance(executor.model, TransformersModel)
     batch = make_batch([Row([5, 6], [0, 1])])
-    spec = executor.model.specs.pop()
+    spec = executor.model.layer_kinds.pop()
     with pytest.raises(RuntimeError, match="attention call 2 is not the one"):
         executor.run(batch)
-    executor.model.specs[:] = [*executor.model.specs, spec, spec]
+    executor.model.layer_kinds[:] = [*executor.model.layer_kinds, spec, spec]
     with pytest.raises(RuntimeError, match="3 attention calls instead of 4"):
         executor.run(batch)
 

@@ -59,6 +59,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **{"vocab_size_per_layer_input": VOCAB, "num_global_key_value_heads": 1},
     },
     "mixtral": _MOE,
+    "gpt_oss": {  # sinks
+        **{"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8},
+        **{"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
+        **{"num_hidden_layers": 4},
+    },
     "qwen2_moe": {**_MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
     "deepseek_v2": _DEEPSEEK,  # values shorter than keys
     "deepseek_v3": {**_DEEPSEEK, "q_lora_rank": 16},
