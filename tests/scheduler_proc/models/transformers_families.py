@@ -62,7 +62,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {  # sinks
         **{"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8},
         **{"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
-        **{"num_hidden_layers": 4},
+        **{"num_hidden_layers": 4, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
     },
     "qwen2_moe": {**_MOE, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32},
     "deepseek_v2": _DEEPSEEK,  # values shorter than keys
