@@ -87,3 +87,25 @@ class AttentionBackend(Protocol):
     def plan(self, rows: RaggedRows) -> AttentionPlan:
         """Lay out a ragged batch, for every kind."""
         ...
+
+
+class GraphPlan(AttentionPlan, Protocol):
+    """A plan of `size` rows of one token each, whose rows can be replaced between two replays of a
+    graph in which `run` was recorded."""
+
+    size: int
+
+    def update(self, rows: RaggedRows) -> None:
+        """Lay out these `size` rows; at most `max_indices` slots in all. Copies to the device are
+        queued on the current stream: what they read on the host stays unchanged until they have
+        run, as long as the plan is not updated again before that."""
+        ...
+
+
+class GraphBackend(AttentionBackend, Protocol):
+    """A backend whose decodes can be recorded in graphs."""
+
+    def graph_plan(self, size: int, max_indices: int) -> GraphPlan:
+        """A plan of its own, with buffers that keep their addresses, for `size` rows over at most
+        `max_indices` slots in all."""
+        ...
