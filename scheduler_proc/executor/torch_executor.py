@@ -12,6 +12,7 @@ import torch
 from scheduler_proc.attention.base import AttentionBackend, RaggedRows
 from scheduler_proc.attention.reference import ReferenceAttention
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
+from scheduler_proc.executor.device_batch import DeviceBatch
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
@@ -74,14 +75,17 @@ class TorchExecutor:
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """The last hidden states [T, hidden] of the batch; writes K/V to the out slots."""
+        return self.forward_on_device(DeviceBatch.of(batch, self._device))
+
+    def forward_on_device(self, batch: DeviceBatch) -> torch.Tensor:
+        """The same of a batch that is on the device already."""
+        rows = RaggedRows(batch.host.qo_indptr, batch.host.kv_indptr, batch.host.kv_indices)
         layout = TokenLayout(
-            positions=self._index(batch.positions),
-            out_slots=self._index(batch.out_slots),
-            attention=self._attention.plan(
-                RaggedRows(batch.qo_indptr, batch.kv_indptr, batch.kv_indices)
-            ),
+            positions=batch.positions,
+            out_slots=batch.out_slots,
+            attention=self._attention.plan(rows),
         )
-        return self.model.forward(self._index(batch.input_ids), layout, self._pool)
+        return self.model.forward(batch.input_ids, layout, self._pool)
 
     def _samples(
         self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
