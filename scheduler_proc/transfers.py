@@ -114,8 +114,7 @@ def _aligned(num_bytes: int) -> int:
 
 
 _TORCH_DTYPES = {
-    np.dtype(np.int32): torch.int32,
-    np.dtype(np.uint32): torch.int32,  # the same bits: torch shifts no unsigned integers
+    np.dtype(np.uint8): torch.uint8,
     np.dtype(np.float32): torch.float32,
     np.dtype(np.float64): torch.float64,
 }
