@@ -1,5 +1,5 @@
 """TritonAttention: our own kernels, for eager steps and for graphs. See `work.py` for how a step is
-cut and `kernels.py` for how it is computed."""
+cut into items and `kernels.py` for how these are computed."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,10 +9,12 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
+from scheduler_proc.attention.cascade import CascadeCosts, find_cascade, takes_part
 from scheduler_proc.attention.triton import launch
+from scheduler_proc.attention.triton.lists import Lists, cascade_lists, flat_lists
 from scheduler_proc.attention.triton.staging import Staging, padded
 from scheduler_proc.attention.triton.tiles import Tiles, check, tiles_of
-from scheduler_proc.attention.triton.work import Cut, Level, Work, cut
+from scheduler_proc.attention.triton.work import Cut, Work, cut
 from srt.wire.errors import ConfigError
 
 # An H100's, for the interpreter.
@@ -21,7 +23,7 @@ _SHARED_BYTES = 227 * 1024
 
 
 class _Form(NamedTuple):
-    """How a kind of layer is computed. Kinds of the same `how` have the same work."""
+    """How a kind of layer is computed. Kinds that are cut alike have the same work."""
 
     tiles: Tiles
     how: Cut
@@ -33,7 +35,7 @@ class TritonAttention:
     With `deterministic` a row's bits do not depend on the batch that it is in: how its slots are
     split follows from its own numbers of tokens and slots, and shared prefixes are not made use of.
     The price: few short rows leave a part of the GPU idle (one row of 1,000 slots gets 4 splits
-    instead of up to 8), many long ones are split without need, and a prefix is read once per row.
+    instead of 8), many long ones are split without need, and a prefix is read once per row.
 
     Everything is queued on the current stream, which must be the same for all plans of a backend:
     they share the memory for outputs in parts. Raises ConfigError for what it cannot run.
@@ -67,65 +69,72 @@ class TritonAttention:
             )
             self._forms[kind] = _Form(tiles, how)
         self._hows = list(dict.fromkeys(form.how for form in self._forms.values()))
+        shares = [] if deterministic else [kind for kind in kinds if takes_part(kind)]
+        costs = [CascadeCosts.of(kind, dtype.itemsize, kv_dtype.itemsize) for kind in shares]
+        # Kinds without a window share one cascade, made for the one that gains most.
+        self._costs = max(costs, key=lambda cost: cost.slot_s, default=None)
         self._device = device
         self._staging = Staging(device)
         self._parts = launch.Parts(*(torch.empty(0, device=device) for _ in range(2)))
 
     def plan(self, rows: RaggedRows) -> "TritonPlan":
         """Lay out a ragged batch, for every kind: one copy to the device."""
-        num_tokens = int(rows.qo_indptr[-1])
-        own, until = _own_level(rows), rows.visible_until
-        works = [cut([own], how, num_tokens, visible_until=until) for how in self._hows]
-        arrays = [array for work in works for array in _arrays(work)]
-        if until is not None:
-            arrays.append(until)
-        arrays.append(rows.kv_indices)
-        views = _views(self._staging.send(arrays), [array.size for array in arrays])
-        on_device = [
-            _device_work(views[4 * i : 4 * i + 4], work.num_parts) for i, work in enumerate(works)
-        ]
-        shared = launch.Shared(views[-1], None if until is None else views[-2])
-        return self._plan_of(on_device, shared)
+        flat = flat_lists(rows)
+        cascade = None if self._costs is None else find_cascade(rows, self._costs)
+        shared = flat if cascade is None else cascade_lists(cascade)
+        lists = [shared if how.window is None else flat for how in self._hows]
+        works = [cut(*pair) for pair in zip(lists, self._hows, strict=True)]
+        pack = _Pack()
+        different = {id(each): each for each in lists}
+        places = {key: _pack_lists(pack, each) for key, each in different.items()}
+        tables = [[pack.add(table) for table in _tables(work)] for work in works]
+        views = pack.send(self._staging)
+        on_device = {
+            key: launch.DeviceLists(*(None if at is None else views[at] for at in place))
+            for key, place in places.items()
+        }
+        return self._plan_of(
+            [
+                _device_work([views[at] for at in table], work.num_parts, on_device[id(each)])
+                for table, work, each in zip(tables, works, lists, strict=True)
+            ]
+        )
 
     def graph_plan(self, size: int, max_indices: int) -> "TritonGraphPlan":
-        """A plan whose `run` can be recorded: grids and addresses stay as they are, and programs
-        without an item end at once."""
+        """A plan whose `run` can be recorded: grids and addresses stay the same, and programs
+        without an item end at once. Without shared prefixes."""
         sizes: list[int] = []
         for how in self._hows:
-            most = how.max_items(size)
-            sizes += [8 * most, 0, size, 4 * size]
+            sizes += [8 * how.max_items(size), 0, size, 4 * size]
         sizes.append(max_indices)
         with torch.inference_mode(False):
             room = sum(map(padded, sizes))
             buffer = torch.zeros(room, dtype=torch.int32, device=self._device)
-        views = _views(buffer, sizes)
+        *tables, kv_indices = _views(buffer, sizes)
+        lists = launch.DeviceLists(kv_indices)
         works = [
-            _device_work(views[4 * i : 4 * i + 4], how.max_items(size))
+            _device_work(tables[4 * i : 4 * i + 4], how.max_items(size), lists)
             for i, how in enumerate(self._hows)
         ]
-        plan = self._plan_of(works, launch.Shared(views[-1], None))
+        plan = self._plan_of(works)
         return TritonGraphPlan(size, max_indices, self._hows, plan, buffer, self._staging)
 
-    def _plan_of(
-        self, works: Sequence[launch.DeviceWork], shared: launch.Shared
-    ) -> "TritonPlan":
+    def _plan_of(self, works: Sequence[launch.DeviceWork]) -> "TritonPlan":
         by_how = dict(zip(self._hows, works, strict=True))
         calls = {kind: (form.tiles, by_how[form.how]) for kind, form in self._forms.items()}
-        return TritonPlan(calls, shared, self._room_for(calls))
+        lse = [work.num_parts * kind.heads for kind, (_, work) in calls.items()]
+        values = [n * kind.value_dim for n, kind in zip(lse, calls, strict=True)]
+        return TritonPlan(calls, self._room_for(max(lse), max(values)))
 
-    def _room_for(
-        self, calls: dict[LayerKind, tuple[Tiles, launch.DeviceWork]]
-    ) -> launch.Parts:
-        """Room for the parts of any of the kinds; what is too small stays with its plans."""
-        lse = max(work.num_parts * kind.heads for kind, (_, work) in calls.items())
-        values = max(
-            work.num_parts * kind.heads * kind.value_dim for kind, (_, work) in calls.items()
-        )
+    def _room_for(self, lse: int, values: int) -> launch.Parts:
+        """Room for so many numbers of parts. What was too small stays with the plans that use it:
+        addresses in graphs remain valid."""
         if len(self._parts.lse) < lse or len(self._parts.values) < values:
-            self._parts = launch.Parts(
-                torch.empty(max(values, len(self._parts.values)), device=self._device),
-                torch.empty(max(lse, len(self._parts.lse)), device=self._device),
-            )
+            with torch.inference_mode(False):
+                self._parts = launch.Parts(
+                    torch.empty(max(values, len(self._parts.values)), device=self._device),
+                    torch.empty(max(lse, len(self._parts.lse)), device=self._device),
+                )
         return self._parts
 
 
@@ -133,13 +142,9 @@ class TritonPlan:
     """AttentionPlan: the items of every kind, on the device."""
 
     def __init__(
-        self,
-        calls: dict[LayerKind, tuple[Tiles, launch.DeviceWork]],
-        shared: launch.Shared,
-        parts: launch.Parts,
+        self, calls: dict[LayerKind, tuple[Tiles, launch.DeviceWork]], parts: launch.Parts
     ) -> None:
         self._calls = calls
-        self._shared = shared
         self._parts = parts
 
     def run(
@@ -152,7 +157,7 @@ class TritonPlan:
         """See AttentionPlan.run. Writes to `lse` [T, heads] float32, if it is given, the base-2
         logarithm of the sum of the exponentials of each head's scores, its sink among them."""
         tiles, work = self._calls[kind]
-        return launch.attend(kind, tiles, work, self._shared, self._parts, q, layer, lse)
+        return launch.attend(kind, tiles, work, self._parts, q, layer, lse)
 
 
 class TritonGraphPlan:
@@ -176,20 +181,21 @@ class TritonGraphPlan:
 
     def update(self, rows: RaggedRows) -> None:
         """See GraphPlan.update. Raises ValueError for rows that do not fit."""
-        if rows.num_rows != self.size or rows.qo_indptr[-1] != self.size:
-            raise ValueError(f"a graph of {self.size} rows of one token got {rows.extend_lens}")
+        if rows.num_rows != self.size or (rows.extend_lens != 1).any():
+            raise ValueError(f"a graph of {self.size} rows of one token, not of {rows.extend_lens}")
         if len(rows.kv_indices) > self._max_indices:
-            raise ValueError(f"{len(rows.kv_indices)} slots, in a graph for {self._max_indices}")
-        own, arrays = _own_level(rows), []
+            raise ValueError(f"{len(rows.kv_indices)} slots in a graph for {self._max_indices}")
+        # One token sees all of its row anyway, so `visible_until` changes nothing.
+        lists = flat_lists(rows._replace(visible_until=None))
+        pack = _Pack()
         for how in self._hows:
-            work = cut([own], how, self.size)
-            small, merges = np.zeros((how.max_items(self.size), 8), np.int32), np.zeros(
-                (self.size, 4), np.int32
-            )
-            small[: len(work.small)] = work.small
-            merges[: len(work.merges)] = work.merges
-            arrays += [small, work.large, work.part_starts, merges]
-        self._staging.send([*arrays, rows.kv_indices], self._buffer)
+            small, large, part_starts, merges = _tables(cut(lists, how))
+            pack.add(_with_empty_rows(small, how.max_items(self.size)))
+            pack.add(large)
+            pack.add(part_starts)
+            pack.add(_with_empty_rows(merges, self.size))
+        pack.add(rows.kv_indices)
+        pack.send(self._staging, self._buffer)
 
     def run(
         self,
@@ -200,6 +206,58 @@ class TritonGraphPlan:
     ) -> torch.Tensor:
         """See TritonPlan.run."""
         return self._plan.run(kind, q, layer, lse)
+
+
+class _Pack:
+    """Arrays that go to the device together."""
+
+    def __init__(self) -> None:
+        self._arrays: list[np.ndarray] = []
+
+    def add(self, array: np.ndarray) -> int:
+        """The number of its view."""
+        self._arrays.append(array)
+        return len(self._arrays) - 1
+
+    def send(self, staging: Staging, to: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """A view of each, flat."""
+        buffer = staging.send(self._arrays, to)
+        return _views(buffer, [array.size for array in self._arrays])
+
+
+def _pack_lists(pack: _Pack, lists: Lists) -> tuple[int | None, ...]:
+    """Where the fields of DeviceLists will be."""
+    fields = (lists.kv_indices, lists.order, lists.visible_until_of_tokens)
+    return tuple(None if field is None else pack.add(field) for field in fields)
+
+
+def _tables(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    return work.small, work.large, work.part_starts, work.merges
+
+
+def _with_empty_rows(table: np.ndarray, count: int) -> np.ndarray:
+    """The table with `count` rows, the later ones of zeros."""
+    filled = np.zeros((count, table.shape[1]), table.dtype)
+    filled[: len(table)] = table
+    return filled
+
+
+def _views(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+    """The arrays of these sizes in the buffer, as Staging.send puts them there."""
+    views, at = [], 0
+    for size in sizes:
+        views.append(buffer[at : at + size])
+        at += padded(size)
+    return views
+
+
+def _device_work(
+    views: Sequence[torch.Tensor], num_parts: int, lists: launch.DeviceLists
+) -> launch.DeviceWork:
+    """From the views of `_tables`."""
+    small, large, part_starts, merges = views
+    tables = (small.view(-1, 8), large.view(-1, 8), part_starts, merges.view(-1, 4))
+    return launch.DeviceWork(*tables, num_parts, lists)
 
 
 def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, int]:
@@ -227,29 +285,3 @@ def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, i
             f"{least[0]}.{least[1]}, and {properties.name} has {capability[0]}.{capability[1]}"
         )
     return properties.multi_processor_count, properties.shared_memory_per_block_optin
-
-
-def _own_level(rows: RaggedRows) -> Level:
-    """Each row over all its slots."""
-    lens, seq_lens = rows.extend_lens, rows.seq_lens
-    return Level(rows.qo_indptr[:-1], lens, rows.kv_indptr[:-1], seq_lens, seq_lens - lens)
-
-
-def _arrays(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    return work.small, work.large, work.part_starts, work.merges
-
-
-def _views(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """The arrays of these sizes in the buffer, as Staging.send puts them there."""
-    views, at = [], 0
-    for size in sizes:
-        views.append(buffer[at : at + size])
-        at += padded(size)
-    return views
-
-
-def _device_work(views: Sequence[torch.Tensor], num_parts: int) -> launch.DeviceWork:
-    """From the views of `_arrays`."""
-    small, large, part_starts, merges = views
-    items = [launch.Items(table.view(-1, 8)) for table in (small, large)]
-    return launch.DeviceWork(*items, None, part_starts, merges.view(-1, 4), num_parts)

@@ -89,10 +89,8 @@ def _attend_range(  # type: ignore[no-untyped-def]
                 visible &= keys[None, :] >= lowers[:, None]
             scores = tl.where(visible, scores, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, 1) * factor)
-        if MASKED:  # nothing seen so far: any finite value will do
-            finite_top = tl.where(new_top == -float("inf"), 0.0, new_top)
-        else:
-            finite_top = new_top
+        # Where nothing has been seen so far any finite value will do.
+        finite_top = tl.where(new_top == -float("inf"), 0.0, new_top) if MASKED else new_top
         weights = tl.exp2(scores * factor - finite_top[:, None])
         shrink = tl.exp2(top - finite_top)
         total = total * shrink + tl.sum(weights, 1)
@@ -144,9 +142,7 @@ def attend(  # type: ignore[no-untyped-def]
     head = kv_head * GROUP + rows % GROUP
     at = token.to(tl.int64) * (KV_HEADS * GROUP) + head
     dims_a = tl.arange(0, K_A)
-    q_a = _loaded(
-        q + (at * HEAD_DIM)[:, None], used, dims_a, K_A if K_B > 0 else HEAD_DIM, K_A
-    )
+    q_a = _loaded(q + (at * HEAD_DIM)[:, None], used, dims_a, K_A if K_B > 0 else HEAD_DIM, K_A)
     q_b = q_a
     if K_B > 0:
         q_at = q + (at * HEAD_DIM + K_A)[:, None]

@@ -15,29 +15,23 @@ _BLOCK_PARTS = 16
 _LOG2_E = math.log2(math.e)
 
 
-class Items(NamedTuple):
-    """Items of one tile, on the device."""
+class DeviceLists(NamedTuple):
+    """What items refer to, as in `lists.Lists`, on the device: int32."""
 
-    table: torch.Tensor  # [n, ITEM_FIELDS] int32; a graph's has empty ones
-    has_order: bool = False
+    kv_indices: torch.Tensor
+    order: torch.Tensor | None = None
+    visible_until: torch.Tensor | None = None  # in the batch's order
 
 
 class DeviceWork(NamedTuple):
-    """The work of one layout, as `work.Work`, on the device."""
+    """The work of one layout, as `work.Work`, on the device; a graph's tables have empty rows."""
 
-    small: Items
-    large: Items
-    order: torch.Tensor | None
+    small: torch.Tensor
+    large: torch.Tensor
     part_starts: torch.Tensor
     merges: torch.Tensor
     num_parts: int
-
-
-class Shared(NamedTuple):
-    """What all layouts of a step share, on the device: int32."""
-
-    kv_indices: torch.Tensor
-    visible_until: torch.Tensor | None
+    lists: DeviceLists
 
 
 class Parts(NamedTuple):
@@ -58,7 +52,6 @@ def attend(
     kind: LayerKind,
     tiles: Tiles,
     work: DeviceWork,
-    shared: Shared,
     parts: Parts,
     q: torch.Tensor,
     layer: LayerTensors,
@@ -76,21 +69,22 @@ def attend(
     scale = kind.scale * layer.k_scale * _LOG2_E
     if kind.softcap is not None:
         scale *= 2 / kind.softcap
+    lists = work.lists
     for items, tile in ((work.small, tiles.small), (work.large, tiles.large)):
-        if not len(items.table):
+        if not len(items):
             continue
         arguments = (
             *(q, k_pool, v_pool, out, lse, parts.values, parts.lse, layer.sinks),
-            *(items.table, work.order if items.has_order else None, work.part_starts),
-            *(shared.kv_indices, shared.visible_until, scale, layer.v_scale),
+            *(items, lists.order, work.part_starts, lists.kv_indices, lists.visible_until),
+            *(scale, layer.v_scale),
         )
         launch(
             kernels.attend,
-            len(items.table) * kind.kv_heads,
+            len(items) * kind.kv_heads,
             arguments,
             tile.num_warps,
-            HAS_ORDER=items.has_order,
-            HAS_UNTIL=shared.visible_until is not None,
+            HAS_ORDER=lists.order is not None,
+            HAS_UNTIL=lists.visible_until is not None,
             K_STRIDE=k_pool.stride(0),
             K_HEAD_STRIDE=k_pool.stride(1),
             V_STRIDE=v_pool.stride(0),

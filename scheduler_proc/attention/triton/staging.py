@@ -1,5 +1,4 @@
-"""How a step's arrays reach the device: one copy, from memory that stays unchanged until it has run.
-"""
+"""How a step's arrays reach the device: one copy, from memory that stays unchanged until then."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How the kernels are cut for a kind of layer: tile sizes, warps and stages, and what they cannot do.
+"""How the kernels are cut for a kind of layer: tile sizes, warps, stages; what they cannot do.
 
 The figures were chosen by reasoning about an H100 (132 SMs with 227 KiB of shared memory), not by
 measuring. A small tile has 16 rows, the least that the matrix units take: memory bounds decodes, so

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scheduler_proc.attention.triton.lists import Level, Lists
+
 # How finely work is cut: estimates, not measured. A small item streams K and V; three fit on an SM
 # at a time, and two rounds of them even out their lengths. Shorter ranges than the least would
 # spend their time on starting and on parts.
@@ -22,20 +24,6 @@ _LEAST_LARGE = 512
 # Deterministic cuts: ranges of at least this many slots, at most this many for each block.
 _FIXED_LEAST = 256
 _FIXED_MOST = 16
-
-
-class Level(NamedTuple):
-    """Runs of query tokens, each over one list of slots. int32 or int64 arrays of one length.
-
-    A token is a number of the batch's order (see Work.order). The run's token i sees the entries of
-    its list up to and with positions + i, as far as there are any.
-    """
-
-    first_tokens: np.ndarray
-    num_tokens: np.ndarray
-    list_starts: np.ndarray  # in kv_indices
-    list_lens: np.ndarray
-    positions: np.ndarray
 
 
 class Cut(NamedTuple):
@@ -83,17 +71,11 @@ class _Blocks(NamedTuple):
     small: np.ndarray  # bool
 
 
-def cut(
-    levels: Sequence[Level],
-    how: Cut,
-    num_tokens: int,
-    order: np.ndarray | None = None,
-    visible_until: np.ndarray | None = None,
-) -> Work:
-    """The work of a batch of `num_tokens` tokens. Levels other than the last are shared prefixes,
-    longest lists of runs first; the last one has every token. `order` maps the tokens that the
-    levels name to those of the batch. `visible_until` counts in the lists of the only level."""
-    blocks = [_blocks(level, how, visible_until) for level in levels]
+def cut(lists: Lists, how: Cut) -> Work:
+    """The work of a batch for the kinds of layers that are cut like this."""
+    order = lists.order
+    untils = [None] * (len(lists.levels) - 1) + [lists.visible_until]
+    blocks = [_blocks(*pair, how) for pair in zip(lists.levels, untils, strict=True)]
     joined = _Blocks(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
     lens = joined.ends - joined.begins
     splits = np.where(
@@ -101,11 +83,12 @@ def cut(
         _num_splits(lens, joined.small, joined.runs, how, large=False),
         _num_splits(lens, ~joined.small, joined.runs, how, large=True),
     )
-    steps = -(-(-(-lens // splits)) // how.block_n) * how.block_n
+    lengths = -(-lens // splits)
+    steps = -(-lengths // how.block_n) * how.block_n
     splits = -(-lens // steps)
-    before, counts = _parts(blocks, splits, num_tokens, order)
+    before, counts = _parts(blocks, splits, lists)
     in_parts = np.flatnonzero(counts > 1)
-    starts = np.zeros(num_tokens, np.int32)
+    starts = np.zeros(lists.num_tokens, np.int32)
     starts[in_parts] = np.cumsum(counts[in_parts]) - counts[in_parts]
     first = joined.first_tokens if order is None else order[joined.first_tokens]
     whole = counts[first] == 1
@@ -118,7 +101,7 @@ def cut(
     return Work(small, large, starts, merges, int(counts[in_parts].sum()))
 
 
-def _blocks(level: Level, how: Cut, visible_until: np.ndarray | None) -> _Blocks:
+def _blocks(level: Level, visible_until: np.ndarray | None, how: Cut) -> _Blocks:
     small = level.num_tokens * how.group <= how.small_rows
     per_block = np.where(small, how.small_rows // how.group, how.large_rows // how.group)
     per_run = -(-level.num_tokens // per_block)
@@ -135,9 +118,8 @@ def _blocks(level: Level, how: Cut, visible_until: np.ndarray | None) -> _Blocks
     begins = np.zeros_like(ends)
     if how.window is not None:
         begins = np.maximum(positions - how.window + 1, 0)
-    return _Blocks(
-        runs, first_tokens, num_tokens, level.list_starts[runs], begins, ends, positions, small[runs]
-    )
+    starts = level.list_starts[runs]
+    return _Blocks(runs, first_tokens, num_tokens, starts, begins, ends, positions, small[runs])
 
 
 def _num_splits(
@@ -159,13 +141,13 @@ def _num_splits(
 
 
 def _parts(
-    blocks: Sequence[_Blocks], splits: np.ndarray, num_tokens: int, order: np.ndarray | None
+    blocks: Sequence[_Blocks], splits: np.ndarray, lists: Lists
 ) -> tuple[np.ndarray, np.ndarray]:
     """The number of each block's first part, and how many parts each token of the batch has."""
     if len(blocks) == 1:
         return np.zeros_like(splits), np.repeat(splits, blocks[0].num_tokens)
     before = np.zeros_like(splits)
-    counts = np.zeros(num_tokens, splits.dtype)
+    counts = np.zeros(lists.num_tokens, splits.dtype)
     at = 0
     for level in blocks:
         here = slice(at, at + len(level.runs))
@@ -173,8 +155,10 @@ def _parts(
         sizes = level.num_tokens
         tokens = np.repeat(level.first_tokens - (np.cumsum(sizes) - sizes), sizes)
         tokens += np.arange(len(tokens))
-        if order is not None:
-            tokens = order[tokens]
+        if lists.order is not None:
+            tokens = lists.order[tokens]
+        # All blocks of a run are split alike where its tokens go on to another level, so those of
+        # the runs within it have the same number of parts before.
         before[here] = counts[tokens[np.cumsum(sizes) - sizes]]
         counts[tokens] += np.repeat(splits[here], sizes)
     return before, counts
