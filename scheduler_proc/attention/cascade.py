@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scheduler_proc.attention.base import LayerKind, RaggedRows
-from scheduler_proc.ragged import entries_of, indptr_of
+from scheduler_proc.ragged import entries_of, indptr_of, slices_of
 
 _FIRST_COMPARED = 64  # slots: most rows that part at all do so early, after a common first token
 _MAX_DEPTH = 16  # of runs inside runs that are looked for: bounds the search
@@ -256,7 +256,7 @@ def _laid_out(rows: RaggedRows, groups: list[_Group], saved_s: float) -> Cascade
         laid_out.append(
             RaggedRows(
                 np.append(qo_indptr[heads], qo_indptr[-1]),
-                *_sliced(rows.kv_indices, first[one] + begin[one], first[one] + end[one]),
+                *slices_of(rows.kv_indices, first[one] + begin[one], first[one] + end[one]),
             )
         )
     own = ends.max(axis=0)  # where what a row reads alone begins
@@ -266,15 +266,7 @@ def _laid_out(rows: RaggedRows, groups: list[_Group], saved_s: float) -> Cascade
     if until is not None:  # positions are counted from `own` on
         until = np.maximum(until - np.repeat(own, tokens), 0).astype(np.int32)
         until = until if token_order is None else until[token_order]
-    rest = _sliced(rows.kv_indices, (first + own)[order], rows.kv_indptr[1:][order])
+    rest = slices_of(rows.kv_indices, (first + own)[order], rows.kv_indptr[1:][order])
     return Cascade(
         order, token_order, tuple(laid_out), RaggedRows(qo_indptr, *rest, until), saved_s
     )
-
-
-def _sliced(
-    values: np.ndarray, begins: np.ndarray, ends: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The indptr and the values of these slices, one after the other."""
-    slices = [values[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-    return indptr_of(ends - begins), np.concatenate(slices)
