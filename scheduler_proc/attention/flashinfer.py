@@ -9,7 +9,6 @@ of heads per KV head, and splits that `deterministic` can turn off, which the pa
 decodes on CUDA cores ignores.
 """
 
-import importlib
 from collections.abc import Sequence
 from functools import partial
 from types import ModuleType
@@ -20,13 +19,13 @@ import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
 from scheduler_proc.attention.cascade import Cascade, CascadeCosts, find_cascade, takes_part
+from scheduler_proc.attention.flashinfer_package import check, load_package
+from scheduler_proc.attention.parts import Layout, Order, Part, in_window, lay_out, taken
 from scheduler_proc.attention.staging import Event, Staging
-from scheduler_proc.ragged import indptr_of, slices_of
 from srt.wire.errors import ConfigError
 
 _WORKSPACE_BYTES = 128 << 20  # for split KV, as the package recommends; zeroed, as it demands
 _GRAPH_PLAN_BYTES = 1 << 20  # of one graph's work items: 4,096 rows take less than a tenth
-_HEAD_DIMS = (64, 128, 256)
 _MERGE_THREADS = 1024  # of the kernel that merges levels, which takes all heads of a token at once
 # What launching a layer without a graph costs, in seconds, and a cascade has to save before it is
 # worth that: an estimate (some 20 launches of 5 us), to be replaced by the report's figure.
@@ -35,78 +34,12 @@ EAGER_LAYER_S = 100e-6
 _TILE_LIMITS = np.array([16, 64])
 
 
-def check(kinds: Sequence[LayerKind], dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
-    """Raise ConfigError, naming what does not fit, if FlashInfer cannot run these layers."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        raise ConfigError(f"FlashInfer computes in float16 and bfloat16, not in {dtype}")
-    if kv_dtype not in (dtype, torch.float8_e4m3fn):
-        raise ConfigError(f"FlashInfer reads pools of {dtype} or float8_e4m3fn, not of {kv_dtype}")
-    for kind in kinds:
-        if kind.head_dim not in _HEAD_DIMS:
-            raise ConfigError(
-                f"FlashInfer has kernels for head sizes {_HEAD_DIMS}, not for {kind.head_dim}"
-            )
-        if kind.value_dim != kind.head_dim:
-            raise ConfigError(
-                f"FlashInfer needs values of the keys' head size, and a layer has keys of "
-                f"{kind.head_dim} and values of {kind.value_dim}"
-            )
-        if kind.heads % kind.kv_heads:
-            raise ConfigError(
-                f"FlashInfer needs heads in groups of one size, and a layer has {kind.heads} for "
-                f"{kind.kv_heads} KV heads"
-            )
-        if kind.sinks:
-            raise ConfigError("FlashInfer's fa2 kernels have no attention sinks")
+class _LayoutKey(NamedTuple):
+    """Kinds with the same key share a layout. The group, the heads per KV head, counts only where
+    rows of each query tile go apart."""
 
-
-def load_package(device: torch.device) -> ModuleType:
-    """The package, if it is installed and the device can run its kernels; else ConfigError."""
-    # It imports without CUDA too, and fails only when a wrapper allocates pinned memory.
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise ConfigError(f"FlashInfer needs a CUDA device, not {device}")
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (8, 0):
-        name = torch.cuda.get_device_name(device)
-        raise ConfigError(
-            f"FlashInfer needs compute capability 8.0, and {name} has {capability[0]}."
-            f"{capability[1]}"
-        )
-    try:
-        return importlib.import_module("flashinfer")
-    except ImportError as error:
-        raise ConfigError(
-            f"FlashInfer cannot be imported ({error}): install what docs/cuda.md names, without "
-            "dependencies, which would replace torch"
-        ) from error
-
-
-class _Part(NamedTuple):
-    """Rows that one wrapper runs, and their slots on the device."""
-
-    rows: RaggedRows
-    slots: torch.Tensor  # [sum of the rows' lengths] int32
-
-    @property
-    def is_decode(self) -> bool:
-        return int(self.rows.qo_indptr[-1]) == self.rows.num_rows
-
-
-class _Order(NamedTuple):
-    """A permutation of tokens, [T] int32 each: tensor[there], and back with [back]."""
-
-    there: torch.Tensor
-    back: torch.Tensor
-
-
-class _Layout(NamedTuple):
-    """A step as the layers of one window run it: the rows of `parts`, one after the other, are
-    those of the step in `rest_order` of `order`; each level's are those in `order`."""
-
-    order: _Order | None
-    levels: list[_Part]
-    rest_order: _Order | None
-    parts: list[_Part]
+    window: int | None
+    group: int | None
 
 
 class _Run(NamedTuple):
@@ -118,7 +51,7 @@ class _Run(NamedTuple):
 
 
 class _KindRuns(NamedTuple):
-    layout: _Layout
+    layout: Layout
     levels: list[Any]  # wrappers of all tokens
     rest: list[_Run]
 
@@ -135,7 +68,7 @@ class FlashInferAttention:
     wrappers in turn: a plan is valid until the second one after it, and what its copies read on the
     host is not overwritten before they have run. With `deterministic` no row's keys are split, no
     prefix is shared, and rows are grouped by their own query tile, so a row's bits do not depend on
-    the others. The price: a row of a decode keeps only kv_heads blocks of the GPU busy.
+    the others. The price: a decode keeps only kv_heads blocks of the GPU busy per row.
 
     `use_cascade` says whether prefixes are shared; it may be changed between steps.
     """
@@ -156,12 +89,16 @@ class FlashInferAttention:
         self._kinds = list(dict.fromkeys(kinds))
         self._device, self._dtype, self._kv_dtype = device, dtype, kv_dtype
         self._deterministic = deterministic
-        self.use_cascade = not deterministic and all(map(_can_merge, self._kinds))
+        self.use_cascade = True
         shared = [kind for kind in self._kinds if takes_part(kind)]
         costs = [CascadeCosts.of(kind, dtype.itemsize, kv_dtype.itemsize) for kind in shared]
+        # Kinds without a window share one cascade, made for the one that gains most.
         self._costs = max(costs, key=lambda cost: cost.slot_s, default=None)
+        if deterministic or not all(map(_can_merge, shared)):
+            self._costs = None
         self._found: tuple[np.ndarray, Cascade | None] | None = None
-        self._staging = Staging(device)
+        num_layouts = len({self._layout_key(kind) for kind in self._kinds})
+        self._staging = Staging(device, 2 * num_layouts)
         self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._sets = [_Wrappers(self._new_wrapper) for _ in range(2)]
         self._turn = 0
@@ -176,23 +113,15 @@ class FlashInferAttention:
         self._turn = (self._turn + 1) % len(self._sets)
         wrappers = self._sets[self._turn]
         wrappers.begin()
-        layouts: dict[int | None, _Layout] = {}
+        layouts: dict[_LayoutKey, Layout] = {}
         runs = {}
         for kind in self._kinds:
-            if kind.window not in layouts:
+            key = self._layout_key(kind)
+            if key not in layouts:
                 cascade = self._cascade(rows) if takes_part(kind) else None
-                layouts[kind.window] = self._layout(_in_window(rows, kind.window), cascade, kind)
-            layout, at, rest = layouts[kind.window], 0, []
-            for part in layout.parts:
-                wrapper = wrappers.next(kind, part.is_decode)
-                self._plan_wrapper(wrapper, kind, part)
-                stop = at + int(part.rows.qo_indptr[-1])
-                rest.append(_Run(wrapper, at, stop))
-                at = stop
-            levels = [wrappers.next(kind, False) for _ in layout.levels]
-            for wrapper, level in zip(levels, layout.levels, strict=True):
-                self._plan_wrapper(wrapper, kind, level, causal=False)
-            runs[kind] = _KindRuns(layout, levels, rest)
+                seen = in_window(rows, kind.window)
+                layouts[key] = lay_out(seen, cascade, partial(_classes, key.group), self._staging)
+            runs[kind] = self._planned(kind, layouts[key], wrappers)
         wrappers.copied = self._staging.mark()
         return FlashInferPlan(runs, self._package)
 
@@ -228,35 +157,21 @@ class FlashInferAttention:
             self._found = (rows.kv_indices, find_cascade(rows, self._costs))
         return self._found[1]
 
-    def _layout(self, rows: RaggedRows, cascade: Cascade | None, kind: LayerKind) -> _Layout:
-        """Cut the rows into parts, and send their slots and orders to the device."""
-        levels: Sequence[RaggedRows] = () if cascade is None else cascade.levels
-        rest = rows if cascade is None else cascade.rest
-        parts, rest_tokens = _cut(rest, self._classes(rest.extend_lens, kind))
-        orders = [None if cascade is None else cascade.tokens, rest_tokens]
-        arrays = [part.kv_indices for part in (*levels, *parts)]
-        for tokens in orders:
-            if tokens is not None:
-                arrays += [tokens, tokens.argsort()]
-        sent = self._staging.send(arrays)
-        slots = [
-            _Part(*pair)
-            for pair in zip((*levels, *parts), sent[: len(levels) + len(parts)], strict=True)
-        ]
-        pairs = iter(sent[len(slots) :])
-        order, rest_order = (
-            None if t is None else _Order(next(pairs), next(pairs)) for t in orders
-        )
-        return _Layout(order, slots[: len(levels)], rest_order, slots[len(levels) :])
+    def _layout_key(self, kind: LayerKind) -> "_LayoutKey":
+        group = kind.heads // kind.kv_heads if self._deterministic else None
+        return _LayoutKey(kind.window, group)
 
-    def _classes(self, extend_lens: np.ndarray, kind: LayerKind) -> np.ndarray:
-        """Rows of different classes go to different wrappers: decodes to one of their own, and with
-        `deterministic` all rows that would have another query tile alone."""
-        longer = (extend_lens > 1).astype(np.int64)
-        if self._deterministic:
-            packed = extend_lens * (kind.heads // kind.kv_heads)
-            longer *= 1 + np.searchsorted(_TILE_LIMITS, packed)
-        return longer
+    def _planned(self, kind: LayerKind, layout: Layout, wrappers: "_Wrappers") -> "_KindRuns":
+        rest, at = [], 0
+        for part in layout.parts:
+            wrapper = wrappers.next(kind, part.is_decode)
+            self._plan_wrapper(wrapper, kind, part)
+            rest.append(_Run(wrapper, at, at + part.num_tokens))
+            at += part.num_tokens
+        levels = [wrappers.next(kind, False) for _ in layout.levels]
+        for wrapper, level in zip(levels, layout.levels, strict=True):
+            self._plan_wrapper(wrapper, kind, level, causal=False)
+        return _KindRuns(layout, levels, rest)
 
     def _new_wrapper(self, is_decode: bool) -> Any:
         package = self._package
@@ -279,9 +194,7 @@ class FlashInferAttention:
             backend="fa2",
         )
 
-    def _plan_wrapper(
-        self, wrapper: Any, kind: LayerKind, part: _Part, causal: bool = True
-    ) -> None:
+    def _plan_wrapper(self, wrapper: Any, kind: LayerKind, part: Part, causal: bool = True) -> None:
         """Host arrays go as they are: not being pinned, they are read before `plan` returns."""
         rows = part.rows
         qo_indptr, kv_indptr = map(torch.from_numpy, (rows.qo_indptr, rows.kv_indptr))
@@ -308,7 +221,7 @@ class FlashInferAttention:
         rows = RaggedRows(*(np.array(a, np.int32) for a in ([0, 1, 3], [0, 1, 3], [0, 0, 0])))
         try:
             self.plan(rows)
-            if self.use_cascade:
+            if self._costs is not None:
                 kind = self._kinds[0]
                 v = torch.zeros((1, kind.heads, kind.head_dim), dtype=self._dtype)
                 v, s = v.to(self._device), torch.zeros((1, kind.heads), device=self._device)
@@ -330,13 +243,13 @@ class FlashInferPlan:
     def run(self, kind: LayerKind, q: torch.Tensor, layer: LayerTensors) -> torch.Tensor:
         """See AttentionPlan.run."""
         layout, levels, rest = self._runs[kind]
-        q = _taken(q, layout.order, 0)
+        q = taken(q, layout.order, 0)
         out, lse = _run_rest(rest, layout.rest_order, q, layer, with_lse=bool(levels))
         for wrapper in levels:
             pools, scales = _arguments(layer)
-            part = wrapper.run(q, pools, return_lse=True, **scales)
-            self._package.merge_state_in_place(out, lse, *part)
-        return _taken(out, layout.order, 1)
+            level = wrapper.run(q, pools, out=torch.empty_like(q), return_lse=True, **scales)
+            self._package.merge_state_in_place(out, lse, *level)
+        return taken(out, layout.order, 1)
 
 
 class FlashInferGraphPlan:
@@ -365,9 +278,9 @@ class FlashInferGraphPlan:
         # One token sees all of its row anyway, so `visible_until` changes nothing.
         parts = {}
         for window, slots in self._slots.items():
-            part = _in_window(rows, window)
+            part = in_window(rows, window)
             # The wrapper copies the slots to where they already are, which does nothing.
-            parts[window] = _Part(part, *self._staging.send([part.kv_indices], slots))
+            parts[window] = Part(part, *self._staging.send([part.kv_indices], slots))
         for kind, wrapper in self._wrappers.items():
             self._plan_wrapper(wrapper, kind, parts[kind.window])
 
@@ -405,36 +318,17 @@ class _Wrappers:
         return made[at]
 
 
+def _classes(group: int | None, extend_lens: np.ndarray) -> np.ndarray:
+    """Decodes go to a wrapper of their own; given a group, so do rows that the package would give
+    another query tile if they were alone."""
+    longer = extend_lens > 1
+    if group is None:
+        return longer
+    return np.where(longer, 1 + np.searchsorted(_TILE_LIMITS, extend_lens * group), 0)
+
+
 def _can_merge(kind: LayerKind) -> bool:
     return kind.heads * kind.head_dim // 8 <= _MERGE_THREADS  # 8 numbers per thread
-
-
-def _in_window(rows: RaggedRows, window: int | None) -> RaggedRows:
-    """The rows without the slots that none of their tokens sees."""
-    if window is None:
-        return rows
-    ends = rows.kv_indptr[1:]
-    begins = np.maximum(rows.kv_indptr[:-1], ends - rows.extend_lens - window + 1)
-    return RaggedRows(rows.qo_indptr, *slices_of(rows.kv_indices, begins, ends))
-
-
-def _cut(rows: RaggedRows, classes: np.ndarray) -> tuple[list[RaggedRows], np.ndarray | None]:
-    """The rows of each class, and the order of their tokens if it is not the rows'."""
-    order = classes.argsort(kind="stable")
-    parts = []
-    for numbers in np.split(order, np.flatnonzero(np.diff(classes[order])) + 1):
-        begins, ends = rows.kv_indptr[:-1][numbers], rows.kv_indptr[1:][numbers]
-        qo_indptr = indptr_of(rows.extend_lens[numbers])
-        parts.append(RaggedRows(qo_indptr, *slices_of(rows.kv_indices, begins, ends)))
-    if (np.diff(order) > 0).all():
-        return parts, None
-    begins, ends = rows.qo_indptr[:-1][order], rows.qo_indptr[1:][order]
-    return parts, slices_of(np.arange(rows.qo_indptr[-1], dtype=np.int32), begins, ends)[1]
-
-
-def _taken(tensor: torch.Tensor, order: _Order | None, way: int) -> torch.Tensor:
-    """In the order (way 0), or back (way 1)."""
-    return tensor if order is None else tensor.index_select(0, order[way])
 
 
 def _arguments(layer: LayerTensors) -> tuple[tuple[torch.Tensor, torch.Tensor], dict[str, float]]:
@@ -446,7 +340,7 @@ def _arguments(layer: LayerTensors) -> tuple[tuple[torch.Tensor, torch.Tensor], 
 
 def _run_rest(
     rest: Sequence[_Run],
-    order: _Order | None,
+    order: Order | None,
     q: torch.Tensor,
     layer: LayerTensors,
     with_lse: bool,
@@ -454,11 +348,11 @@ def _run_rest(
     """The rows of the parts, in q's order: [T, heads, head_dim], and base-2 log-sum-exps
     [T, heads] float32 if they are asked for."""
     pools, scales = _arguments(layer)
-    q = _taken(q, order, 0)
+    q = taken(q, order, 0)
     out = torch.empty_like(q)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32) if with_lse else None
     for run in rest:
         part = slice(run.start, run.stop)
         given = {"out": out[part]} if lse is None else {"out": out[part], "lse": lse[part]}
         run.wrapper.run(q[part], pools, return_lse=with_lse, **given, **scales)
-    return _taken(out, order, 1), None if lse is None else _taken(lse, order, 1)
+    return taken(out, order, 1), None if lse is None else taken(lse, order, 1)

@@ -21,16 +21,17 @@ class Event(Protocol):
 class Staging:
     """Sends int32 arrays to the device, one after another in one buffer.
 
-    On CUDA they go through pinned memory and the copy is only queued on the current stream. Two
-    host buffers take turns, and each is written again only once the event after its last copy has
-    come: planning a step cannot overwrite what a queued one has not read.
+    On CUDA they go through pinned memory and the copy is only queued on the current stream. Host
+    buffers take turns, and each is written again only once the event after its last copy has come:
+    planning a step cannot overwrite what a queued one has not read. It does not wait either, if
+    there are two buffers for each `send` of a step.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, num_buffers: int = 2) -> None:
         self._device = device
         self._turn = 0
-        self._buffers = [torch.empty(0, dtype=torch.int32) for _ in range(2)]
-        self._copied: list[Event | None] = [None, None]
+        self._buffers = [torch.empty(0, dtype=torch.int32) for _ in range(num_buffers)]
+        self._copied: list[Event | None] = [None] * num_buffers
 
     def send(
         self, arrays: Sequence[np.ndarray], to: torch.Tensor | None = None
@@ -61,8 +62,8 @@ class Staging:
         return event
 
     def _free_buffer(self, size: int) -> torch.Tensor:
-        """The other buffer than last time, of at least `size`, once nothing reads it any more."""
-        self._turn = 1 - self._turn
+        """The next buffer, of at least `size`, once nothing reads it any more."""
+        self._turn = (self._turn + 1) % len(self._buffers)
         copied = self._copied[self._turn]
         if copied is not None:
             copied.synchronize()
