@@ -153,14 +153,23 @@ class TorchExecutor:
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """The last hidden states [T, hidden] of the batch; writes K/V to the out slots."""
         rows = RaggedRows(batch.qo_indptr, batch.kv_indptr, batch.kv_indices)
-        ids, positions = self._index(batch.input_ids), self._index(batch.positions)
-        out_slots = self._index(batch.out_slots)
+        columns = (batch.input_ids, batch.positions, batch.out_slots)
+        return self._hidden(rows, *(self._index(column) for column in columns))
+
+    def _hidden(
+        self,
+        rows: RaggedRows,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        out_slots: torch.Tensor,
+    ) -> torch.Tensor:
+        """The same of tokens that are on the device: replayed, or by kernels of its own."""
         if self._graphs is not None:
-            replayed = self._graphs.run(rows, ids, positions, out_slots)
+            replayed = self._graphs.run(rows, input_ids, positions, out_slots)
             if replayed is not None:
                 return replayed
         layout = TokenLayout(positions, out_slots, self._attention.plan(rows))
-        return self.model.forward(ids, layout, self._pool)
+        return self.model.forward(input_ids, layout, self._pool)
 
     def _samples(
         self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
