@@ -33,6 +33,7 @@ from scheduler_proc.construction import (
 from scheduler_proc.controls import Controls
 from scheduler_proc.cpus import take_share
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import GrammarStore
@@ -318,19 +319,21 @@ class SchedulerActor(Actor):
         """Wait for the step and take over its result. False if it raised: by then its parts have
         been run instead, and the step queued after it has ended without running."""
         result = await self._result(launched)
-        if result is not None:
+        if isinstance(result, StepResult):
             self._core.commit(launched.step, result)
         else:
-            await self._recover(launched.step)
+            await self._recover(launched.step, result)
         self._compute.settled(launched.step)
         if self.args.check_invariants:
             check_invariants(self._core)
-        return result is not None
+        return isinstance(result, StepResult)
 
-    async def _recover(self, step: Step) -> None:
+    async def _recover(self, step: Step, error: Exception) -> None:
         """Run a step that raised by parts. If several requests have failed, this process ends, and
         they go on at the next one."""
-        parts = parts_of_failed(self._core, step)
+        if is_out_of_memory(error):
+            release_memory(error)
+        parts = parts_of_failed(self._core, step, error)
         try:
             with contextlib.suppress(StopIteration):
                 part = next(parts)
@@ -340,14 +343,18 @@ class SchedulerActor(Actor):
             self._blame.accuse(failure.names)
             raise
 
-    async def _result(self, launched: Launched) -> StepResult | None:
-        """The step's result, or None if it raised."""
+    async def _result(self, launched: Launched) -> StepResult | Exception:
+        """The step's result, or what it raised. If that means that the device is lost, it is raised
+        here and ends this process; the step's requests go on at the next one, as suspects."""
         await launched.ended
         try:
             return launched.result.result()
-        except Exception:
+        except Exception as error:
             log.exception("a step of %d rows failed", len(launched.step.rows))
-            return None
+            if is_device_lost(error):
+                self._blame.accuse([row.req.key for row in launched.step.rows])
+                raise
+            return error
 
     async def _take_back(self, plan: Plan, launched: Launched | None) -> None:
         """Cancel a plan that builds on a failed step: its step, if it was launched, ended without

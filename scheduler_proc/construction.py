@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 def load_executor(args: ServerArgs, threads: int | None) -> Executor:
     """The executor, with the model, warmed up; None: as many threads as there are cores."""
     options = ExecutorOptions(
-        max_total_tokens=args.max_total_tokens,
+        max_total_tokens=args.pool_tokens,
         device=args.device,
         model_impl=args.model_impl,
         dtype=args.dtype,
@@ -33,6 +33,12 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
         exact=args.exact,
         activations=args.activations,
         num_threads=threads,
+        attention_backend=args.attention_backend,
+        deterministic=args.deterministic,
+        disable_cuda_graph=args.disable_cuda_graph,
+        mem_fraction_static=args.mem_fraction_static,
+        max_running_requests=args.max_running_requests,
+        chunked_prefill_size=args.chunked_prefill_size,
     )
     executor = make_executor(args.executor, resolve_model(args.model), options)
     if args.step_timeout > 0:  # cold files and pages must not count
@@ -71,6 +77,7 @@ def facts_of(executor: Executor) -> dict[str, Any]:
         "executor": executor.name,
         "dtype": str(executor.dtype).removeprefix("torch."),
         "weight_bytes": executor.weight_bytes,
+        "max_total_tokens": executor.max_total_tokens,
         "pool_bytes": executor.pool_bytes,
     }
 
@@ -79,7 +86,7 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
     """The core's limits for these arguments and this model."""
     seed = args.random_seed
     return SchedulerConfig(
-        max_total_tokens=args.max_total_tokens,
+        max_total_tokens=executor.max_total_tokens,
         context_len=executor.context_len,
         vocab_size=executor.vocab_size,
         max_running_requests=args.max_running_requests,

@@ -27,6 +27,9 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 MAX_COMPILE_TIMEOUT_S = 12.0
 MAX_KEY_FILE_BYTES = 1024 * 1024
 MAX_REPLICAS = 64
+# Of the KV pool, where neither --max-total-tokens nor the device's memory says how large it is.
+DEFAULT_POOL_TOKENS = 32768
+DEFAULT_MEM_FRACTION = 0.88
 MAX_TOPIC_CHARS = 256
 
 
@@ -58,6 +61,9 @@ class ServerArgs(Struct, frozen=True):
     exact: bool = False
     activations: str = "auto"
     executor: str = "auto"
+    attention_backend: str = "auto"
+    disable_cuda_graph: bool = False
+    deterministic: bool = False
     threads: int = 0
     dp: int = 1
     router_policy: str = "cache-aware"
@@ -65,7 +71,8 @@ class ServerArgs(Struct, frozen=True):
     schedule_max_wait: float = 30.0
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
-    max_total_tokens: int = 32768
+    max_total_tokens: int = 0
+    mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     max_queued_requests: int = 1024
     max_queued_tokens: int = 1048576
@@ -102,6 +109,17 @@ class ServerArgs(Struct, frozen=True):
         names = (name.strip() for name in self.served_model_name.split(","))
         return tuple(dict.fromkeys(name for name in names if name))
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the model runs on a CUDA device."""
+        return self.device.partition(":")[0] == "cuda"
+
+    @property
+    def pool_tokens(self) -> int:
+        """What the KV pool has at most, in tokens; 0: what the device has memory for. It then has
+        room for at least one request of the model's whole context, or the scheduler ends."""
+        return self.max_total_tokens or (0 if self.is_cuda else DEFAULT_POOL_TOKENS)
+
     def api_keys(self) -> tuple[str, ...]:
         """The keys of both options. Each opens the HTTP routes; with none, and no admin's,
         they are open.
@@ -120,10 +138,11 @@ class ServerArgs(Struct, frozen=True):
 
     def check(self) -> None:
         """Raise ConfigError naming the first argument that cannot work."""
-        for name in ("max_total_tokens", "max_running_requests", "max_queued_requests"):
+        for name in ("max_running_requests", "max_queued_requests"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in ("max_connections", "stream_interval"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
+        self._check_memory()
         self.api_keys()
         self.admin_keys()
         for origin in self.cors_origins():
@@ -159,6 +178,17 @@ class ServerArgs(Struct, frozen=True):
         rule = f"must have at most {MAX_TOPIC_CHARS} characters, all printable"
         _require(is_short, "kv_events_topic", rule)
         resolve_model(self.model)
+
+    def _check_memory(self) -> None:
+        _require(self.max_total_tokens >= 0, "max_total_tokens", "must be 0 (auto) or more")
+        fraction = self.mem_fraction_static
+        _require(0 < fraction < 1, "mem_fraction_static", "must be above 0 and below 1")
+        has_effect = self.is_cuda or fraction == DEFAULT_MEM_FRACTION
+        rule = f"is for CUDA devices; on {self.device} --max-total-tokens sizes the pool"
+        _require(has_effect, "mem_fraction_static", rule)
+        is_sized = self.dp == 1 or self.pool_tokens > 0
+        rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
+        _require(is_sized, "dp", rule)
 
     def public(self) -> dict[str, Any]:
         """The arguments without secrets, for /server_info."""
@@ -270,14 +300,21 @@ def _add_compute(group: Any) -> None:
     text = "srt, or on torch transformers; auto: transformers for models that srt does not know"
     _option(group, "--model-impl", text, choices=["auto", "srt", "transformers"])
     _option(group, "--dtype", "torch: weights and KV; auto: float32 on a CPU", choices=choices)
-    choices = ["auto", "float16", "float32"]
-    _option(group, "--kv-cache-dtype", "native: KV cache; auto: float16", choices=choices)
+    choices = ["auto", "float16", "float32", "fp8_e4m3"]
+    text = "KV cache; native: float16 (auto) or float32; torch: as --dtype (auto) or fp8_e4m3"
+    _option(group, "--kv-cache-dtype", text, choices=choices)
     choices = ["none", "q8", "q4"]
     text = "native: how to quantise weights that the file does not"
     _option(group, "--quantization", text, choices=choices)
     _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
     text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
     _option(group, "--activations", text, choices=["auto", "8", "16"])
+    choices = ["auto", "flashinfer", "triton", "reference"]
+    text = "torch: attention; auto: on CUDA flashinfer, else triton, and on a CPU reference"
+    _option(group, "--attention-backend", text, choices=choices)
+    _option(group, "--disable-cuda-graph", "CUDA: launch each kernel of a decode by itself")
+    text = "CUDA: attention that does not depend on the batch: a fixed split, no cascade; slower"
+    _option(group, "--deterministic", text)
     _option(group, "--threads", "compute threads of each replica; 0: its share of all cores")
     _option(group, "--dp", "replicas: schedulers with a copy of the model and a KV pool each")
 
@@ -290,7 +327,10 @@ def _add_scheduling(group: Any) -> None:
     _option(group, "--schedule-max-wait", "seconds by which a later request may overtake")
     _option(group, "--disable-radix-cache", "reuse nothing between requests")
     _option(group, "--disable-overlap-schedule", "plan each step after the previous one (lag 0)")
-    _option(group, "--max-total-tokens", "size of the KV pool, in tokens")
+    text = "size of the KV pool, in tokens; 0: 32768, on CUDA what memory allows"
+    _option(group, "--max-total-tokens", text)
+    text = "CUDA: part of the free memory for weights and KV pool"
+    _option(group, "--mem-fraction-static", text)
     _option(group, "--max-running-requests", "requests in the batch at once")
     _option(group, "--max-queued-requests", "requests in flight before 429")
     _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")

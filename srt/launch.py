@@ -52,7 +52,7 @@ def _announce(args: ServerArgs, supervisor: Supervisor, elapsed_s: float) -> Non
     )
     log.info(
         "pool    %d tokens, at most %.0f MiB",
-        args.max_total_tokens,
+        scheduler["max_total_tokens"],
         scheduler["pool_bytes"] / 2**20,
     )
     log.info("ring    ipc://%s", supervisor.ring.directory)

@@ -88,7 +88,7 @@ class TokenizerActor(Actor):
             load_template(vocab),
             vocab,
             dispatch,
-            max_total_tokens=self.args.max_total_tokens,
+            max_total_tokens=self.args.pool_tokens or vocab.context_len,
             max_compile_wait_s=limit_s * COMPILE_WAIT_FACTOR + COMPILE_GRACE_S,
             max_silence_s=MAX_SILENCE_S,
             find=self._find,

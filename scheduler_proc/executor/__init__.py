@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 
 from scheduler_proc.executor.base import Executor
+from srt.args import DEFAULT_MEM_FRACTION
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -18,7 +19,8 @@ EXECUTORS = ("auto", "native", "torch")
 
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
-    """What can be chosen about an executor; the command line's options of the same names."""
+    """What can be chosen about an executor; the command line's options of the same names. With
+    `max_total_tokens` 0 a CUDA device's memory says how large the pool is."""
 
     max_total_tokens: int
     device: str = "cpu"
@@ -29,6 +31,12 @@ class ExecutorOptions:
     exact: bool = False
     activations: str = "auto"
     num_threads: int | None = None
+    attention_backend: str = "auto"
+    deterministic: bool = False
+    disable_cuda_graph: bool = False
+    mem_fraction_static: float = DEFAULT_MEM_FRACTION
+    max_running_requests: int = 64
+    chunked_prefill_size: int = 512
 
 
 def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Executor:
@@ -40,7 +48,7 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
     """
     if kind not in EXECUTORS:
         raise ConfigError(f"executor {kind!r} is not one of {', '.join(EXECUTORS)}")
-    if options.max_total_tokens < 1:
+    if options.max_total_tokens < (0 if options.device.startswith("cuda") else 1):
         raise ConfigError(f"the token pool needs at least one slot, not {options.max_total_tokens}")
     if kind == "torch" or (kind == "auto" and _wants_torch(options)):
         return _make_torch(files, options)
@@ -57,7 +65,9 @@ def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Exe
 
 def _wants_torch(options: ExecutorOptions) -> bool:
     asked = options.device != "cpu" or options.dtype != "auto"
-    return asked or options.model_impl == "transformers"
+    is_cached_in_8_bits = options.kv_cache_dtype == "fp8_e4m3"
+    has_attention = options.attention_backend != "auto"
+    return asked or is_cached_in_8_bits or has_attention or options.model_impl == "transformers"
 
 
 def _needs_native(options: ExecutorOptions) -> bool:
@@ -76,6 +86,9 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         raise ConfigError(f"--dtype {options.dtype}: the native executor keeps the file's weights")
     if options.model_impl == "transformers":
         raise ConfigError("--model-impl transformers: the native executor runs our own code")
+    if options.attention_backend != "auto":
+        name = options.attention_backend
+        raise ConfigError(f"--attention-backend {name}: the native executor has its own attention")
     return NativeExecutor(
         files,
         max_total_tokens=options.max_total_tokens,
@@ -88,13 +101,13 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
 
 
 def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
+    from scheduler_proc.executor.start import Bounds
     from scheduler_proc.executor.torch_executor import TorchExecutor
 
     for name, is_default in (
         ("--quantization", options.quantization == "none"),
         ("--exact", not options.exact),
         ("--activations", options.activations == "auto"),
-        ("--kv-cache-dtype", options.kv_cache_dtype == "auto"),
     ):
         if not is_default:
             raise ConfigError(f"{name}: the torch executor does not have this")
@@ -105,4 +118,13 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
         dtype=options.dtype,
         model_impl=options.model_impl,
         num_threads=options.num_threads,
+        kv_dtype=options.kv_cache_dtype,
+        attention_backend=options.attention_backend,
+        deterministic=options.deterministic,
+        disable_cuda_graph=options.disable_cuda_graph,
+        bounds=Bounds(
+            options.mem_fraction_static,
+            options.max_running_requests,
+            options.chunked_prefill_size,
+        ),
     )

@@ -5,16 +5,27 @@ KV pool; keeps nothing else between steps, so a step's result depends on the pla
 one that is launched, the samples of the step before.
 """
 
+import logging
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from scheduler_proc.attention.base import AttentionBackend, RaggedRows
-from scheduler_proc.attention.reference import ReferenceAttention
+from scheduler_proc.attention.base import RaggedRows
+from scheduler_proc.attention.choice import make_attention
+from scheduler_proc.attention.kv_store import FP8
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
 from scheduler_proc.executor.base import Pending
+from scheduler_proc.executor.cuda_graphs import (
+    CudaRecorder,
+    DecodeGraphs,
+    Recorder,
+    as_graph_backend,
+)
 from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
+from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
+from scheduler_proc.executor.start import Bounds, measured_tokens
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
@@ -24,6 +35,8 @@ from scheduler_proc.transfers import Download, Upload
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 # Rows of logits held at once for prompt log-probabilities (50 MB at a 49k vocabulary).
 _LOGPROB_ROWS = 256
 
@@ -31,7 +44,11 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class TorchExecutor:
-    """An AsyncExecutor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type."""
+    """An AsyncExecutor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type.
+
+    `max_total_tokens` 0 is as many as `memory` has room for, which needs a CUDA device; see
+    `start.measured_tokens`. `memory` and `recorder` are the device's if it is one, else nothing.
+    """
 
     name = "torch"
 
@@ -44,20 +61,47 @@ class TorchExecutor:
         dtype: str = "auto",
         model_impl: str = "auto",
         num_threads: int | None = None,
+        kv_dtype: str = "auto",
+        attention_backend: str = "auto",
+        deterministic: bool = False,
+        disable_cuda_graph: bool = False,
+        bounds: Bounds = Bounds(),
+        memory: DeviceMemory | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self._device = _torch_device(device)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+            memory = memory or CudaMemory(self._device)
+            recorder = recorder or CudaRecorder(self._device)
+        available = 0 if memory is None else memory.free()
         choose_dtype = partial(_torch_dtype, dtype, self._device)
         self.model = load_model(files, model_impl, self._device, choose_dtype)
-        self.dtype: object = self.model.dtype
+        self._kv_dtype = _torch_kv_dtype(kv_dtype, self.model.dtype)
+        self.dtype: object = self._kv_dtype
         self.vocab_size = self.model.vocab_size
         self.context_len = self.model.context_len
-        self.max_total_tokens = max_total_tokens
-        self._pool = self.model.new_pool(max_total_tokens)
         # Whether values are read on the host while a step is computed: shorter, but it waits.
         self.may_look = self._device.type == "cpu"
-        self._attention: AttentionBackend = ReferenceAttention(self._device)
+        self._attention = make_attention(
+            attention_backend,
+            list(dict.fromkeys(self.model.layer_kinds)),
+            device=self._device,
+            dtype=self.model.dtype,
+            kv_dtype=self._kv_dtype,
+            deterministic=deterministic,
+        )
+        can_record = as_graph_backend(self._attention) is not None and not disable_cuda_graph
+        self._recorder = recorder if can_record else None
+        self._max_rows = bounds.max_running_requests
+        if memory is not None:
+            max_total_tokens = measured_tokens(self, memory, available, bounds, max_total_tokens)
+        self.use_pool(max_total_tokens)
+        self._graphs = self.new_graphs()
+        if self._graphs is not None:
+            self._graphs.record_all(memory)
 
     @property
     def weight_bytes(self) -> int:
@@ -73,6 +117,40 @@ class TorchExecutor:
     def runs_ahead(self) -> bool:
         """Whether steps are to be launched: not where torch computes on the host's own cores."""
         return self._device.type == "cuda"
+
+    def use_pool(self, num_tokens: int) -> None:
+        """Have a KV pool of this size in place of any other; 0 is none. No step is replayed then."""
+        self._graphs: DecodeGraphs | None = None
+        self._pool: Any = None
+        self.max_total_tokens = num_tokens
+        if num_tokens:
+            self._pool = self.model.new_pool(self.num_slots, self._kv_dtype)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots that the pool's tensors have: one more, for padding, if there are to be graphs."""
+        return self.max_total_tokens + (0 if self._recorder is None else 1)
+
+    def forgo_graphs(self, why: str) -> None:
+        """Steps run without graphs from now on, which is logged."""
+        self._graphs = self._recorder = None
+        log.warning("decodes run without graphs, each kernel launched by itself: %s", why)
+
+    def new_graphs(self) -> DecodeGraphs | None:
+        """Graphs over the pool, none recorded yet; None if steps run without."""
+        backend = as_graph_backend(self._attention)
+        if self._recorder is None or backend is None:
+            return None
+        return DecodeGraphs(
+            self.model,
+            self._pool,
+            backend,
+            self._recorder,
+            device=self._device,
+            max_rows=self._max_rows,
+            padding_slot=self.max_total_tokens,
+            pool_tokens=self.max_total_tokens,
+        )
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
@@ -111,13 +189,14 @@ class TorchExecutor:
         return self.forward_on_device(DeviceBatch.of(batch, self._device))
 
     def forward_on_device(self, batch: DeviceBatch) -> torch.Tensor:
-        """The same of a batch that is on the device already."""
+        """The same of a batch that is on the device: replayed, or by kernels of its own."""
         rows = RaggedRows(batch.host.qo_indptr, batch.host.kv_indptr, batch.host.kv_indices)
-        layout = TokenLayout(
-            positions=batch.positions,
-            out_slots=batch.out_slots,
-            attention=self._attention.plan(rows),
-        )
+        if self._graphs is not None:
+            inputs = (batch.input_ids, batch.positions, batch.out_slots)
+            replayed = self._graphs.run(rows, *inputs)
+            if replayed is not None:
+                return replayed
+        layout = TokenLayout(batch.positions, batch.out_slots, self._attention.plan(rows))
         return self.model.forward(batch.input_ids, layout, self._pool)
 
     def _samples(
@@ -191,6 +270,18 @@ def _torch_dtype(dtype: str, device: torch.device, checkpoint: str | None) -> to
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype {dtype!r} is not one of auto, {', '.join(_DTYPES)}")
     return _DTYPES[dtype]
+
+
+def _torch_kv_dtype(name: str, dtype: torch.dtype) -> torch.dtype:
+    """The element type of the KV pool: the weights', or eight bits."""
+    if name == "fp8_e4m3":
+        return FP8
+    if name not in ("auto", str(dtype).removeprefix("torch.")):
+        raise ConfigError(
+            f"--kv-cache-dtype {name}: the torch executor's KV pool has the type of the weights "
+            f"({str(dtype).removeprefix('torch.')}, see --dtype) or fp8_e4m3"
+        )
+    return dtype
 
 
 def _half_dtype(checkpoint: str | None) -> str:

@@ -80,6 +80,10 @@ class Checkpoint(Protocol):
         """Rows [start, stop) of the tensor's first dimension, on the CPU."""
         ...
 
+    def read_scalar(self, name: str) -> float:
+        """The only element of the tensor."""
+        ...
+
     def rope_divisors(self) -> np.ndarray | None:
         """What to divide the frequencies of `config.rope` by, if anything: [rotated dims / 2]
         float32."""
@@ -123,6 +127,9 @@ class GGUFCheckpoint:
         data = tensor.data[start * row_bytes : stop * row_bytes]
         values = dequantise(data, tensor.ggml_type)
         return torch.from_numpy(values).reshape(stop - start, *tensor.shape[1:])
+
+    def read_scalar(self, name: str) -> float:
+        return self.raw(name).float32().item()
 
     def rope_divisors(self) -> np.ndarray | None:
         tensor = self._rope_divisors
@@ -195,6 +202,9 @@ class SafetensorsCheckpoint:
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         rows: torch.Tensor = self._files[name].get_slice(name)[start:stop]
         return rows
+
+    def read_scalar(self, name: str) -> float:
+        return float(self._files[name].get_tensor(name))
 
     def rope_divisors(self) -> np.ndarray | None:
         return None

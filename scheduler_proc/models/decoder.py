@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from scheduler_proc.attention.base import AttentionPlan, LayerKind, LayerTensors
+from scheduler_proc.attention.kv_store import FP8, store
 from scheduler_proc.models.config import DecoderConfig
 
 
@@ -46,6 +47,8 @@ class DecoderLayer(NamedTuple):
     k_norm: torch.Tensor | None = None  # [head_dim]
     attn_out_norm: torch.Tensor | None = None  # [hidden]
     mlp_out_norm: torch.Tensor | None = None  # [hidden]
+    k_scale: float = 1.0  # of an eight-bit KV pool (kv_store.store)
+    v_scale: float = 1.0
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -93,6 +96,12 @@ class KVPool:
         shape = (num_slots, config.kv_heads, config.head_dim)
         self.k = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
         self.v = [torch.empty(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+        self._is_scaled = dtype == FP8
+
+    def layer(self, index: int, k_scale: float, v_scale: float) -> LayerTensors:
+        """What layer `index` attends with; the scales count if the pool has eight bits."""
+        k, v = self.k[index], self.v[index]
+        return LayerTensors(k, v, None, k_scale, v_scale) if self._is_scaled else LayerTensors(k, v)
 
     @property
     def num_bytes(self) -> int:
@@ -129,7 +138,7 @@ class Decoder:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type of weights and KV."""
+        """The element type of the weights."""
         return self.weights.embed.dtype
 
     @property
@@ -137,10 +146,10 @@ class Decoder:
         """Memory that the weights take."""
         return self.weights.num_bytes
 
-    def new_pool(self, num_slots: int) -> KVPool:
-        """A KV pool for `forward`."""
+    def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> KVPool:
+        """A KV pool for `forward`, of the weights' type if no other is given."""
         embed = self.weights.embed
-        return KVPool(self.config, num_slots, embed.dtype, embed.device)
+        return KVPool(self.config, num_slots, kv_dtype or embed.dtype, embed.device)
 
     def forward(self, input_ids: torch.Tensor, layout: TokenLayout, pool: KVPool) -> torch.Tensor:
         """input_ids [T] int64 -> normalised last hidden states [T, hidden]; writes the pool."""
@@ -150,9 +159,9 @@ class Decoder:
             x = x * self._embed_scale
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._qkv(layer, self._norm(x, layer.input_norm), *angles[layer.rope])
-            pool.k[index].index_copy_(0, layout.out_slots, k)
-            pool.v[index].index_copy_(0, layout.out_slots, v)
-            tensors = LayerTensors(pool.k[index], pool.v[index])
+            tensors = pool.layer(index, layer.k_scale, layer.v_scale)
+            store(tensors.k_pool, layout.out_slots, k, tensors.k_scale)
+            store(tensors.v_pool, layout.out_slots, v, tensors.v_scale)
             attended = layout.attention.run(self.layer_kinds[index], q, tensors)
             x = x + self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm)
             mlp = self._mlp(layer, self._norm(x, layer.mlp_norm))

@@ -17,7 +17,14 @@ from scheduler_proc.models.checkpoint import EMBED, HEAD, Checkpoint
 from scheduler_proc.models.config import DecoderConfig, Rope
 from scheduler_proc.models.decoder import DecoderLayer, DecoderWeights, Linear, RopeTable
 from scheduler_proc.models.rope import rope_frequencies
-from scheduler_proc.models.tensors import NORM, LinearSpec, check_tensors, layer_spec
+from scheduler_proc.models.tensors import (
+    NORM,
+    LinearSpec,
+    check_tensors,
+    kv_scale_names,
+    layer_spec,
+)
+from srt.wire.errors import ConfigError
 
 # Elements that one job reads: small enough to spread over threads and to bound scratch memory.
 _JOB_ELEMENTS = 1 << 21
@@ -56,7 +63,7 @@ def load_weights(
 ) -> DecoderWeights:
     """Read, dequantise and fuse all weights of `checkpoint`. Raises ConfigError."""
     check_tensors(checkpoint)
-    plan = _WeightPlan(checkpoint.config, torch.device(device), dtype)
+    plan = _WeightPlan(checkpoint, torch.device(device), dtype)
     weights = plan.model(checkpoint.rope_divisors())
     with ThreadPoolExecutor(num_threads or min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(partial(_fill, checkpoint), _jobs(checkpoint, plan.parts)):
@@ -67,9 +74,11 @@ def load_weights(
 class _WeightPlan:
     """Allocates the model's tensors and lists which checkpoint tensor fills which part."""
 
-    def __init__(self, config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         self.parts: list[_Part] = []
-        self._config = config
+        self._config: DecoderConfig = checkpoint.config
+        scales = kv_scale_names(checkpoint.config).intersection(checkpoint.names())
+        self._scales = {name: _scale(checkpoint, name) for name in scales}
         self._device = device
         self._dtype = dtype
 
@@ -97,7 +106,12 @@ class _WeightPlan:
             k_norm=self._optional_norm(spec.k_norm, c.head_dim),
             attn_out_norm=self._optional_norm(spec.attn_out_norm, c.hidden),
             mlp_out_norm=self._optional_norm(spec.mlp_out_norm, c.hidden),
+            k_scale=self._first_scale(spec.k_scales),
+            v_scale=self._first_scale(spec.v_scales),
         )
+
+    def _first_scale(self, names: tuple[str, ...]) -> float:
+        return next((self._scales[name] for name in names if name in self._scales), 1.0)
 
     def _rope(self, rope: Rope, divisors: np.ndarray | None) -> RopeTable:
         frequencies = rope_frequencies(rope, self._config.rope_dims(rope))
@@ -139,6 +153,14 @@ class _WeightPlan:
 
     def _empty(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
+
+
+def _scale(checkpoint: Checkpoint, name: str) -> float:
+    """A scale of an eight-bit KV cache: what the numbers in the cache are multiplied by."""
+    value = checkpoint.read_scalar(name)
+    if not 0 < value < float("inf"):
+        raise ConfigError(f"{checkpoint.path}: tensor {name} is {value}, which is no scale")
+    return value
 
 
 def _jobs(checkpoint: Checkpoint, parts: list[_Part]) -> Iterator[_Job]:

@@ -48,6 +48,8 @@ class LayerSpec(NamedTuple):
     k_norm: str | None
     attn_out_norm: str | None
     mlp_out_norm: str | None
+    k_scales: tuple[str, str]  # what checkpoints call the scale of the layer's keys, if they have it
+    v_scales: tuple[str, str]
 
     @property
     def linears(self) -> tuple[LinearSpec, ...]:
@@ -79,6 +81,8 @@ def layer_spec(config: DecoderConfig, index: int) -> LayerSpec:
         k_norm=f"{attention}.k_norm.weight" if c.head_norms else None,
         attn_out_norm=f"{prefix}.post_attention_layernorm.weight" if sandwich else None,
         mlp_out_norm=f"{prefix}.post_feedforward_layernorm.weight" if sandwich else None,
+        k_scales=(f"{attention}.k_scale", f"{attention}.k_proj.k_scale"),
+        v_scales=(f"{attention}.v_scale", f"{attention}.v_proj.v_scale"),
     )
 
 
@@ -109,7 +113,11 @@ def check_tensors(checkpoint: Checkpoint) -> None:
         raise ConfigError(f"{checkpoint.path}: tensor {name} is missing")
     if checkpoint.config.tie_embeddings:
         present.discard(HEAD)
-    for name in sorted(present - wanted.keys()):
+    scales = kv_scale_names(checkpoint.config) & present
+    for name in scales:
+        if checkpoint.shape(name) not in ((), (1,)):
+            _check_shape(checkpoint, name, checkpoint.shape(name), (1,))
+    for name in sorted(present - wanted.keys() - scales):
         if not _DERIVED.fullmatch(name):
             raise ConfigError(f"{checkpoint.path}: tensor {name} does not belong to this model")
     for name, shape in wanted.items():
@@ -118,6 +126,12 @@ def check_tensors(checkpoint: Checkpoint) -> None:
     if divisors is not None:
         expected = (checkpoint.config.rope_dims(checkpoint.config.rope) // 2,)
         _check_shape(checkpoint, "of rope divisors", divisors.shape, expected)
+
+
+def kv_scale_names(config: DecoderConfig) -> set[str]:
+    """All names that scales of an eight-bit KV cache may have. None of them must be there."""
+    layers = [layer_spec(config, index) for index in range(config.layers)]
+    return {name for layer in layers for name in (*layer.k_scales, *layer.v_scales)}
 
 
 def _shapes(config: DecoderConfig) -> Iterator[tuple[str, tuple[int, ...]]]:

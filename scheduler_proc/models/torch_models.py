@@ -36,7 +36,7 @@ class TorchModel(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The element type of weights and KV."""
+        """The element type of the weights."""
         ...
 
     @property
@@ -49,8 +49,9 @@ class TorchModel(Protocol):
         """Memory that the weights take."""
         ...
 
-    def new_pool(self, num_slots: int) -> Any:
-        """K and V of `num_slots` tokens; it has `num_bytes`, and `k` and `v` by layer."""
+    def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> Any:
+        """K and V of `num_slots` tokens, of the weights' type if no other is given; it has
+        `num_bytes`, and `k` and `v` by layer."""
         ...
 
     def forward(self, input_ids: torch.Tensor, layout: TokenLayout, pool: Any) -> torch.Tensor:

@@ -59,7 +59,7 @@ class GatewayActor(Actor):
             model_path=str(files.path),
             fingerprint=fingerprint_of(files),
             context_len=vocab.context_len,
-            max_total_tokens=self.args.max_total_tokens,
+            max_total_tokens=self.args.pool_tokens or vocab.context_len,
             version=_version(),
             reasoning=has_reasoning(self.args.reasoning_parser, vocab.chat_template),
             stream_interval=self.args.stream_interval,

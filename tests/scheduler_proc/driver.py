@@ -67,6 +67,7 @@ class Driver:
         self.fails: Callable[[], bool] = lambda: False  # whether the step being run fails
         self.unclear: Callable[[UnclearFailure], None] = _raise  # what ends the process
         self._running: tuple[Step, StepResult | None] | None = None
+        self._error: Exception = RuntimeError("made to fail")
         self._asked: dict[str, tuple[TokenizedReq, float, Grammar | None]] = {}  # when, with what
         self._forced: set[str] = set()  # whose last tokens were
         self._aborted: set[str] = set()
@@ -214,10 +215,11 @@ class Driver:
                     assert list(counted.get(token, (1.0, 0.0))) == change, token
 
     def _result(self, step: Step) -> StepResult | None:
-        """The step's result; None if the step fails."""
+        """The step's result; None if the step fails, with `_error`."""
         try:
             return None if self.fails() else self.executor.run(step.batch)
-        except RuntimeError:
+        except RuntimeError as error:
+            self._error = error
             return None
 
     def _settle(self, launched: tuple[Step, StepResult | None]) -> bool:
@@ -226,13 +228,13 @@ class Driver:
         if result is not None:
             self.core.commit(step, result)
             return True
-        parts = parts_of_failed(self.core, step)
+        parts = parts_of_failed(self.core, step, self._error)
         try:
             with contextlib.suppress(StopIteration):
                 part = next(parts)
                 while True:
                     self.between()
-                    part = parts.send(self._result(part))
+                    part = parts.send(self._result(part) or self._error)
         except UnclearFailure as failure:
             self.unclear(failure)
         return False

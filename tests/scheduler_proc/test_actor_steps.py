@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+import scheduler_proc.actor
 from scheduler_proc.actor import SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import Blame
@@ -28,14 +30,15 @@ from tests.waiting import SOON_S
 
 
 class FailingExecutor(FakeExecutor):
-    """Fails at the steps listed in `fails_at`."""
+    """Fails at the steps listed in `fails_at`, by raising `error`."""
 
     fails_at: tuple[int, ...] = ()
+    error: Exception = RuntimeError("made to fail")
 
     def run(self, batch: ForwardBatch) -> StepResult:
         if self.steps + 1 in self.fails_at:
             self.steps += 1
-            raise RuntimeError("made to fail")
+            raise self.error
         return super().run(batch)
 
 
@@ -125,6 +128,41 @@ async def test_a_failed_step_ends_its_reqs_and_nothing_else(
     driver.add("b", range(10), 12)
     await LoopOnly(driver, overlap).serve()
     assert driver.outputs["b"] == reference_output(list(range(10)), 12)
+    check_invariants(driver.core)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_lost_device_ends_the_process_and_no_request(overlap: bool) -> None:
+    """Without another run, which would fail too; the requests of the step are left as suspects."""
+    driver = make(fails_at=(3,))
+    assert isinstance(driver.executor, FailingExecutor)
+    driver.executor.error = torch.AcceleratorError("CUDA error: an illegal memory access", 700)
+    for i in range(3):
+        driver.add(f"r{i}", [i, 1, 2], 9)
+    actor = LoopOnly(driver, overlap)
+    with pytest.raises(torch.AcceleratorError):
+        await asyncio.wait_for(actor._serve(), SOON_S)
+    actor._compute.close()
+    assert driver.executor.steps == 3 and driver.finishes == {}
+    assert actor._blame._file.read().running == [(b"c", f"r{i}") for i in range(3)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_a_step_without_memory_is_run_again_with_all_that_was_cached(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for the step, not for its parts. The parts succeed: nobody has ended."""
+    released: list[BaseException] = []
+    monkeypatch.setattr(scheduler_proc.actor, "release_memory", released.append)
+    driver = make(fails_at=(3, 4))
+    assert isinstance(driver.executor, FailingExecutor)
+    driver.executor.error = error = torch.OutOfMemoryError("CUDA out of memory")
+    prompts = {f"r{i}": [i + 1, 1, 2] for i in range(4)}
+    for rid, prompt in prompts.items():
+        driver.add(rid, prompt, 9)
+    await LoopOnly(driver, overlap).serve()
+    assert released == [error]
+    assert driver.outputs == {rid: reference_output(p, 9) for rid, p in prompts.items()}
     check_invariants(driver.core)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.executor.native_executor import NativeExecutor
@@ -21,11 +22,14 @@ BAD = 999
 
 
 class Counting(FakeExecutor):
-    """Notes how many rows each run had; if `is_lost`, every run fails."""
+    """Notes how many rows each run had; if `is_lost`, every run fails. Poison raises `error`."""
 
-    def __init__(self, poison: frozenset[int] = frozenset([BAD])) -> None:
+    def __init__(
+        self, poison: frozenset[int] = frozenset([BAD]), error: Exception = PoisonedStep()
+    ) -> None:
         super().__init__(4000, 4096)
         self.poison = poison
+        self.error = error
         self.is_lost = False
         self.rows: list[int] = []
 
@@ -33,7 +37,10 @@ class Counting(FakeExecutor):
         self.rows.append(batch.num_rows)
         if self.is_lost:
             raise PoisonedStep
-        return super().run(batch)
+        try:
+            return super().run(batch)
+        except PoisonedStep as error:
+            raise self.error from error
 
 
 def driver_of(executor: Counting, lag: int = 0) -> Driver:
@@ -98,6 +105,19 @@ def test_a_lost_device_costs_a_bounded_number_of_runs_and_no_request() -> None:
         driver.run()
     assert len(failure.value.names) == 64 and driver.finishes == {}
     assert len(executor.rows) <= 1 + 2 * MAX_SPLITS
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_several_that_lack_memory_end_and_nothing_else_does(lag: int) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    bad = (3, 9, 10)
+    driver = driver_of(Counting(error=error), lag)
+    good = fill(driver, 16, bad)
+    driver.run()
+    errors = {rid: finish.error for rid, finish in driver.finishes.items() if finish.error}
+    assert errors.keys() == {f"r{i}" for i in bad}
+    assert all("too little memory" in found.message for found in errors.values())
+    assert driver.outputs == {rid: reference_output(p, 4) for rid, p in good.items()}
 
 
 def test_of_two_that_fail_one_may_end_meanwhile() -> None:

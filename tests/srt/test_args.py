@@ -18,6 +18,10 @@ from srt.wire.errors import ConfigError
         ("--grammar-compile-memory", "15"),
         ("--max-connections", "0"),
         ("--stream-interval", "0"),
+        ("--max-total-tokens", "-1"),
+        ("--mem-fraction-static", "0"),
+        ("--mem-fraction-static", "1"),
+        ("--mem-fraction-static", "0.7"),  # on a CPU
         ("--api-key", ","),
         ("--api-key", "two words"),
         ("--api-key", "schlüssel"),
@@ -36,6 +40,17 @@ def test_defaults() -> None:
     args = parse_args(["--grammar-compile-timeout", "12", "--grammar-cache-dir", ""])
     assert (args.grammar_backend, args.grammar_compile_memory) == ("fsm", 1024)
     assert (args.grammar_compile_timeout, args.grammar_cache_dir) == (12.0, "")
+
+
+def test_the_pool_is_sized_by_option_device_or_default() -> None:
+    assert parse_args([]).pool_tokens == 32768
+    assert parse_args(["--device", "mps"]).pool_tokens == 32768
+    assert parse_args(["--max-total-tokens", "100"]).pool_tokens == 100
+    on_device = parse_args(["--device", "cuda:1", "--mem-fraction-static", "0.7"])
+    assert (on_device.pool_tokens, on_device.mem_fraction_static) == (0, 0.7)
+    assert parse_args(["--device", "cuda", "--max-total-tokens", "100"]).pool_tokens == 100
+    with pytest.raises(ConfigError, match="--dp needs --max-total-tokens on a CUDA device"):
+        parse_args(["--device", "cuda", "--dp", "2"])
 
 
 def test_an_unknown_back_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,13 +46,21 @@ class JsonKeys(Struct, kw_only=True):
         return self.head_dim or self.hidden_size // max(self.num_attention_heads, 1)
 
 
+def quantises_weights(config: dict[str, Any] | None) -> bool:
+    """Whether a quantization_config says so of weights, and not of the KV cache alone, whose scales
+    a file may have (compressed-tensors)."""
+    return config is not None and (
+        not isinstance(config.get("kv_cache_scheme"), dict) or config.get("config_groups") != {}
+    )
+
+
 def decoder_config(keys: JsonKeys, path: Path, **own: Any) -> DecoderConfig:
     """The configuration that `keys` describe, with the fields that are the family's `own`.
 
     `path` is the file, for messages. Raises ConfigError naming the key that is not supported.
     """
     require(
-        keys.quantization_config is None,
+        not quantises_weights(keys.quantization_config),
         f"{path}: quantised safetensors are not supported (use GGUF)",
     )
     if "activation" not in own:

@@ -17,6 +17,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors
+from scheduler_proc.attention.kv_store import store
 from scheduler_proc.models.decoder import TokenLayout
 from srt.wire.errors import ConfigError
 
@@ -120,12 +121,16 @@ class LayerPools:
 
 
 class PoolForward:
-    """One step: writes each call's K and V to the out slots, attends by the step's plan."""
+    """One step: writes each call's K and V to the out slots, attends by the step's plan, in
+    `dtype`."""
 
     checks_masks = False
 
-    def __init__(self, kinds: list[LayerKind], layout: TokenLayout, pools: LayerPools) -> None:
+    def __init__(
+        self, kinds: list[LayerKind], layout: TokenLayout, pools: LayerPools, dtype: torch.dtype
+    ) -> None:
         self._kinds = kinds
+        self._dtype = dtype
         self._layout = layout
         self._pools = pools
         self._num_calls = 0
@@ -143,10 +148,10 @@ class PoolForward:
         if call >= len(self._kinds) or kind != self._kinds[call]:
             raise RuntimeError(f"attention call {call} is not the one that the model had at load")
         k_pool, v_pool = self._pools.k[call], self._pools.v[call]
-        k_pool.index_copy_(0, self._layout.out_slots, k.to(k_pool.dtype))
-        v_pool.index_copy_(0, self._layout.out_slots, v.to(v_pool.dtype))
+        store(k_pool, self._layout.out_slots, k, 1.0)
+        store(v_pool, self._layout.out_slots, v, 1.0)
         attended = self._layout.attention.run(
-            kind, q.to(k_pool.dtype).contiguous(), LayerTensors(k_pool, v_pool, sinks)
+            kind, q.to(self._dtype).contiguous(), LayerTensors(k_pool, v_pool, sinks)
         )
         return attended.to(q.dtype)
 

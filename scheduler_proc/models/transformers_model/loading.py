@@ -74,9 +74,14 @@ def context_len(path: Path, config: Any) -> int | None:
     return hf_context_len(json.loads((path / "config.json").read_text(encoding="utf-8")), length)
 
 
-def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
-    """The model with its weights, on the CPU; it calls our attention. Raises ConfigError."""
+def load_causal(path: Path, config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """The model with its weights on `device`; it calls our attention. Raises ConfigError.
+
+    transformers reads tensors straight to a device only with accelerate; without it, the whole
+    model goes through the host's memory.
+    """
     library: Any = transformers
+    is_direct = device.type != "cpu" and library.utils.is_accelerate_available()
     library.utils.logging.disable_progress_bar()
     try:
         causal, info = library.AutoModelForCausalLM.from_pretrained(
@@ -88,6 +93,7 @@ def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            **({"device_map": {"": device}} if is_direct else {}),
         )
     except KeyError as error:
         if error.args != (NAME,):
@@ -102,7 +108,7 @@ def load_causal(path: Path, config: Any, dtype: torch.dtype) -> Any:
     surplus = [key for key in info["unexpected_keys"] if not key.endswith(_DERIVED)]
     if surplus:
         raise ConfigError(f"{path}: tensor {min(surplus)} does not belong to this model")
-    return causal.eval()
+    return causal.eval().to(device)
 
 
 def _in_short(error: Exception) -> str:

@@ -44,15 +44,15 @@ class TransformersModel:
         """Memory that the weights take."""
         return self.split.num_bytes
 
-    def new_pool(self, num_slots: int) -> LayerPools:
-        """K and V of `num_slots` tokens."""
-        return LayerPools(self.layer_kinds, num_slots, self.dtype, self.device)
+    def new_pool(self, num_slots: int, kv_dtype: torch.dtype | None = None) -> LayerPools:
+        """K and V of `num_slots` tokens, of the weights' type if no other is given."""
+        return LayerPools(self.layer_kinds, num_slots, kv_dtype or self.dtype, self.device)
 
     def forward(
         self, input_ids: torch.Tensor, layout: TokenLayout, pool: LayerPools
     ) -> torch.Tensor:
         """input_ids [T] int64 -> last hidden states [T, hidden]; writes the pool."""
-        step = PoolForward(self.layer_kinds, layout, pool)
+        step = PoolForward(self.layer_kinds, layout, pool, self.dtype)
         hidden = self.split.hidden(input_ids, layout.positions, step)
         step.check_finished()
         return hidden
@@ -72,7 +72,7 @@ def load_transformers_model(
     config = read_config(path)
     stored = None if config.dtype is None else str(config.dtype).removeprefix("torch.")
     dtype = choose_dtype(stored)
-    causal = load_causal(path, config, dtype).to(device)
+    causal = load_causal(path, config, dtype, device)
     vocab_size, length = int(config.vocab_size), context_len(path, config)
     name = type(causal).__name__
     try:

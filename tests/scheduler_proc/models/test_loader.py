@@ -1,6 +1,8 @@
 """Configurations and checkpoints: what is read, and what is refused by name."""
 
 import json
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
 from scheduler_proc.models import checkpoint, loader
-from scheduler_proc.models.checkpoint import open_checkpoint
+from scheduler_proc.models.checkpoint import SafetensorsCheckpoint, open_checkpoint
 from scheduler_proc.models.config import Llama3Rope
 from scheduler_proc.models.gguf_config import config_from_gguf
 from scheduler_proc.models.json_config import config_from_json
@@ -72,6 +74,10 @@ def test_defaults_of_config_json(tmp_path: Path) -> None:
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised safetensors"),
+        (
+            {"quantization_config": {"kv_cache_scheme": {}, "config_groups": {"group_0": {}}}},
+            "quantised safetensors",
+        ),
         ({"num_key_value_heads": 4}, "6 attention heads cannot share 4"),
         ({"head_dim": 7}, "head dimension 7 is odd"),
         ({"num_hidden_layers": 0}, "layers must be positive"),
@@ -86,6 +92,12 @@ def test_unsupported_config_json(tmp_path: Path, change: dict[str, Any], message
     file = write_config(tmp_path, {**LEGACY, **change})
     with pytest.raises(ConfigError, match=message):
         config_from_json(file)
+
+
+def test_a_kv_cache_alone_may_be_quantised(tmp_path: Path) -> None:
+    scheme = {"kv_cache_scheme": {"num_bits": 8, "type": "float"}, "config_groups": {}}
+    scaled = config_from_json(write_config(tmp_path, {**LEGACY, "quantization_config": scheme}))
+    assert scaled == config_from_json(write_config(tmp_path, LEGACY))
 
 
 def test_config_json_without_a_required_key_or_without_json(tmp_path: Path) -> None:
@@ -218,3 +230,33 @@ def test_quantised_gguf_loads_as_the_gguf_package_dequantises(
     np.testing.assert_array_equal(v.numpy(), dequantize(blocks["blk.1.attn_v.weight"], quant))
     original = model.model.layers[1].self_attn.k_proj.weight.detach()
     assert float((k - original).abs().max()) < 0.2
+
+
+def test_weights_pass_through_little_of_the_hosts_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a device (here one without memory): no more of them is on the host at once than one job of
+    each thread reads."""
+    monkeypatch.setattr(loader, "_JOB_ELEMENTS", 1 << 10)
+    files = save_directory(random_llama(), tmp_path)
+    lock, live, most, total = threading.Lock(), 0, 0, 0
+
+    def count(elements: int) -> None:
+        nonlocal live, most, total
+        with lock:
+            live += elements
+            most, total = max(most, live), total + max(0, elements)
+
+    read = SafetensorsCheckpoint.read_rows
+
+    def counted(*args: Any) -> torch.Tensor:
+        rows = read(*args)
+        count(rows.numel())
+        weakref.finalize(rows, count, -rows.numel())
+        return rows
+
+    monkeypatch.setattr(SafetensorsCheckpoint, "read_rows", counted)
+    weights = load_weights(open_checkpoint(files), device="meta", num_threads=3)
+    assert weights.embed.device.type == "meta"
+    assert total == sum(parameter.numel() for parameter in random_llama().parameters())
+    assert most <= 3 * (1 << 10) < total / 10
