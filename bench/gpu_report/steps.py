@@ -180,9 +180,9 @@ def chain(
 
 def _follow(executor: TorchExecutor, steps: Sequence[Step]) -> list[float]:
     """When each step's result was there; a step is queued while the one before runs."""
-    times, before = [], _launch(executor, Step(steps[0].batch, [], NO_LATE_TOKENS), None)
+    times, before = [], launch(executor, Step(steps[0].batch, [], NO_LATE_TOKENS), None)
     for step in steps[1:]:
-        after = _launch(executor, step, before)
+        after = launch(executor, step, before)
         before.result()
         times.append(time.perf_counter())
         before = after
@@ -200,7 +200,7 @@ class _Run(NamedTuple):
         return self.value
 
 
-def _launch(executor: Any, step: Step, before: Any) -> Any:
+def launch(executor: Any, step: Step, before: Any) -> Any:
     """Queue the step after the step `before`."""
     if hasattr(executor, "launch"):
         return executor.launch(step, before)
@@ -212,6 +212,6 @@ def _device_span(executor: TorchExecutor, context: Context, batch: ForwardBatch)
     """Seconds of a step's work on the device."""
     held: list[Any] = []
     step = Step(batch, [], NO_LATE_TOKENS)
-    seconds = context.clock().device_span(lambda: held.append(_launch(executor, step, None)))
+    seconds = context.clock().device_span(lambda: held.append(launch(executor, step, None)))
     held[0].result()
     return seconds
