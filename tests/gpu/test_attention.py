@@ -94,7 +94,7 @@ def test_pools_of_eight_bits(engine: Engine) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_token_that_sees_later_ones(engine: Engine) -> None:
-    """Spans that see both ways, as the tokens of an image do: right, or refused by name."""
+    """Spans that see both ways, as the tokens of an image do: right, or refused."""
     kind = COMMON["llama"]
     rows = rows_of("mixed")
     until = np.zeros(rows.qo_indptr[-1], np.int32)
@@ -102,7 +102,12 @@ def test_a_token_that_sees_later_ones(engine: Engine) -> None:
     until[first + 20 : first + 60] = 513 - 200 + 60
     spanned = rows._replace(visible_until=until)
     batch = random_batch(kind, spanned, device=engine.device)
-    found = backend_of(engine, [kind]).plan(spanned).run(kind, batch.q, batch.layer)
+    backend = backend_of(engine, [kind])
+    if engine.backend == "flashinfer":
+        with pytest.raises(ValueError, match="both ways"):
+            backend.plan(spanned)
+        return
+    found = backend.plan(spanned).run(kind, batch.q, batch.layer)
     assert_near(found, expected(kind, batch), BF16_BOUND)
 
 

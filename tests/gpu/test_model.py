@@ -25,9 +25,9 @@ from tests.scheduler_proc.ragged import Row, chunked_logprobs, make_batch
 POOL, VOCAB = 1200, 131
 SHAPE = {
     "hidden_size": 256,
-    "num_attention_heads": 8,
+    "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 64,
+    "head_dim": 128,
     "max_position_embeddings": 1024,
     "initializer_range": 0.05,
 }
