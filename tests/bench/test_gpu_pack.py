@@ -26,7 +26,8 @@ case "$*" in
     mkdir -p "$full/data/csrc/nested" "$full/data/include" "$full/data/cccl" "$full/data/spdlog"
     mkdir -p "$full/data/cutlass/include" "$full/data/cutlass/tools/util/include" "$full/moe_ep"
     mkdir -p "$work/full/flashinfer_python-1.dist-info"
-    for name in __init__.py moe_ep/m.py data/include/h.h data/csrc/batch_prefill.cu data/csrc/batch_decode.cu \\
+    for name in __init__.py moe_ep/m.py data/include/h.h data/csrc/batch_prefill.cu \\
+        data/csrc/batch_decode.cu \\
         data/csrc/norm.cu data/csrc/nested/large.cu; do : > "$full/$name"; done
     : > "$work/full/flashinfer_python-1.dist-info/METADATA" ;;
 *gpu_modules*)
