@@ -93,14 +93,21 @@ class Blame:
 
     # ---- in the compute thread -----------------------------------------------------------------
 
-    def begin(self, step: Step) -> None:
-        """A step begins. Writes nothing while the same requests run."""
-        handles, suspects = [row.req.handle for row in step.rows], self._trials.suspects
-        at = self._trials.at
+    def on_trial(self, *steps: Step) -> bool:
+        """Whether one of the steps is a suspect's, which are to have the process to themselves."""
+        suspects = self._trials.suspects
+        return bool(suspects) and any(_is_trial(step, suspects) for step in steps)
+
+    def begin(self, step: Step, running: Step | None = None) -> None:
+        """A step begins, or is queued on a device after the one that is `running` there. Writes
+        nothing while the same requests run."""
+        reqs = {row.req.handle: row.req for s in (running, step) if s is not None for row in s.rows}
+        handles, suspects, at = list(reqs), self._trials.suspects, self._trials.at
         with self._lock:
             if self._noted != (handles, suspects, at):
-                names = [row.req.key for row in step.rows]
-                self._trial = step if len(names) == 1 and names[0] in suspects else None
+                names = [req.key for req in reqs.values()]
+                is_alone = running is None and _is_trial(step, suspects)
+                self._trial = step if is_alone else None
                 self._write(names, on_trial=None if self._trial is step else at)
                 self._noted = (handles, suspects, at)
 
@@ -111,3 +118,7 @@ class Blame:
         cleared, loop = self._trials.cleared, 0 if on_trial is None else self._loop
         self._file.write(Record(running, is_trial, is_between, cleared, on_trial, loop))
         self._noted = None
+
+
+def _is_trial(step: Step, suspects: frozenset[Name]) -> bool:
+    return len(step.rows) == 1 and step.rows[0].req.key in suspects

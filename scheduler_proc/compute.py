@@ -4,6 +4,9 @@ The scheduler's actor owns one. A step is queued while the previous one runs, an
 tokens here; or a function of the actor's makes it here from what the previous one has sampled. The
 loop learns of a step's end after the next one has started: waking the loop takes time, and then
 both threads want the interpreter.
+
+If the executor is asynchronous, the step is launched while the previous one runs on the device,
+and gets its tokens there. Another thread then waits for the ends (`ResultThread`).
 """
 
 import asyncio
@@ -16,7 +19,8 @@ from typing import Any, NamedTuple
 
 from scheduler_proc.batch import StepResult
 from scheduler_proc.blame import Blame
-from scheduler_proc.executor.base import Executor
+from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous
+from scheduler_proc.in_flight import InFlight, ResultThread
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
 
@@ -34,25 +38,38 @@ class Launched(NamedTuple):
 
 class ComputeThread:
     """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take, and in
-    `blame`, if there is one, whose they are. Others may look at the `job` that it is at, if any,
-    and the `step` that it has begun last."""
+    `blame`, if there is one, whose they are."""
 
     executor: Executor
     blame: Blame | None = None
-    job: Callable[[], None] | None = None
-    step: Step | None = None
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
+        self._job: Callable[[], None] | None = None
+        self._step: Step | None = None
+        self._results = ResultThread(clock, _pass_on_end)
+        self._flight: InFlight | None = None  # the step that was launched last
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._news: list[tuple[asyncio.Future[Any], Any]] = []  # not passed on to the loop yet
         self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self.thread.start()
 
+    @property
+    def job(self) -> object | None:
+        """What it is at, if anything: the same object as long as that is one step. Any thread may
+        look."""
+        return self._results.at or self._job
+
+    @property
+    def step(self) -> Step | None:
+        """The step that has begun last. Any thread may look."""
+        at = self._results.at
+        return self._step if at is None else at.step
+
     async def load(self, make: Callable[[], Executor]) -> Executor:
         """Make the executor in the thread that will run it."""
         made: Future[Executor] = Future()
-        await self._submit(made, make)
+        await self._submit(made, lambda ended: make())
         self.executor = made.result()
         return self.executor
 
@@ -72,7 +89,9 @@ class ComputeThread:
         is_idle = before is not None and before.result.done()
         result: Future[StepResult] = Future()
         previous = None if before is None else before.result
-        ended = self._submit(result, lambda: self._run(step, previous, started.set))
+        ended = self._submit(
+            result, lambda ended: self._begin(step, previous, started.set, result, ended)
+        )
         if is_idle:
             started.wait(MAX_START_S)
         return Launched(step, result, ended)
@@ -88,20 +107,29 @@ class ComputeThread:
         made: asyncio.Future[Step | None] = asyncio.get_running_loop().create_future()
         result: Future[StepResult] = Future()
         previous = before.result
-        ended = self._submit(result, lambda: self._run_made(make, previous, made))
+        ended = self._submit(
+            result, lambda ended: self._begin_made(make, previous, made, result, ended)
+        )
         step = await made
         if step is None:
             result.result()  # raises what `make` has raised
             return None
         return Launched(step, result, ended)
 
-    def _submit(self, result: "Future[Any]", call: Callable[[], Any]) -> "asyncio.Future[None]":
-        """Have the thread call `call` and store its result; returns a future for the loop."""
+    def _submit(
+        self, result: "Future[Any]", call: "Callable[[asyncio.Future[None]], Any]"
+    ) -> "asyncio.Future[None]":
+        """Have the thread call `call` and store its result; returns a future for the loop, with
+        which it is called. If it returns an InFlight, both come later."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def job() -> None:
             try:
-                result.set_result(call())
+                value = call(ended)
+                if isinstance(value, InFlight):
+                    self._results.add(value)
+                    return
+                result.set_result(value)
             except BaseException as error:
                 result.set_exception(error)
             self._news.append((ended, None))
@@ -113,31 +141,52 @@ class ComputeThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self.job = job
+            self._job = job
             job()
-            self.job = None
+            self._job = None
             if self._jobs.empty():
                 self._tell()
+        self._results.close()
 
-    def _run_made(
+    def _begin_made(
         self,
         make: Callable[[StepResult], Step | None],
         previous: "Future[StepResult]",
         made: "asyncio.Future[Step | None]",
-    ) -> StepResult | None:
+        result: "Future[StepResult]",
+        ended: "asyncio.Future[None]",
+    ) -> StepResult | InFlight | None:
         step = None
         try:
             if previous.exception() is None:
                 step = make(previous.result())
         finally:
             self._news.append((made, step))
-        return None if step is None else self._run(step, previous, lambda: None)
+        return None if step is None else self._begin(step, previous, lambda: None, result, ended)
+
+    def _begin(
+        self,
+        step: Step,
+        previous: "Future[StepResult] | None",
+        started: Callable[[], None],
+        result: "Future[StepResult]",
+        ended: "asyncio.Future[None]",
+    ) -> StepResult | InFlight:
+        """Run the step, or launch it; `started` is called when the loop may go on."""
+        if (executor := asynchronous(self.executor)) is None:
+            return self._run(step, previous, started)
+        try:
+            flight = self._flight = self._launch(executor, step, previous, result, ended)
+            return flight
+        finally:
+            self._tell()
+            started()
 
     def _run(
         self, step: Step, previous: "Future[StepResult] | None", started: Callable[[], None]
     ) -> StepResult:
         step.finalize(None if previous is None else previous.result())
-        self.step = step
+        self._step = step
         if self.blame is not None:
             self.blame.begin(step)
         started()
@@ -151,11 +200,45 @@ class ComputeThread:
         finally:
             self._clock.end(time.perf_counter(), tokens, decodes)
 
+    def _launch(
+        self,
+        executor: AsyncExecutor,
+        step: Step,
+        previous: "Future[StepResult] | None",
+        result: "Future[StepResult]",
+        ended: "asyncio.Future[None]",
+    ) -> InFlight:
+        before = None
+        if previous is not None and not previous.done():
+            before = self._flight
+            assert before is not None and before.result is previous
+            if self.blame is not None and self.blame.on_trial(step, before.step):
+                previous.exception()  # waits: nothing else may be on the device
+        if previous is not None and previous.done():
+            step.finalize(previous.result())
+            previous = before = None
+        self._step = step
+        if self.blame is not None:
+            self.blame.begin(step, None if before is None else before.step)
+        flight = InFlight(step, result, ended, previous, time.perf_counter())
+        if before is None or before.pending is not None:
+            try:
+                flight.pending = executor.launch(step, None if before is None else before.pending)
+            except Exception as error:
+                flight.error = error
+        return flight
+
     def _tell(self) -> None:
         """The loop of what has happened, if there still is one."""
         news, self._news = self._news, []
         if news and not (loop := news[0][0].get_loop()).is_closed():
             loop.call_soon_threadsafe(_pass_on, news)
+
+
+def _pass_on_end(flight: InFlight) -> None:
+    """Pass on to the loop, if there still is one, that the step has ended."""
+    if not (loop := flight.ended.get_loop()).is_closed():
+        loop.call_soon_threadsafe(_pass_on, [(flight.ended, None)])
 
 
 def _pass_on(news: "list[tuple[asyncio.Future[Any], Any]]") -> None:

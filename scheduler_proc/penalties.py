@@ -49,8 +49,10 @@ class LogitChanges:
         self._repeat = np.ones(self._size, np.float32)
         self._repeat[: self._prompt_size] = self._repetition
         self._add = np.zeros(self._size, np.float32)
-        for token, bias in self._bias.items():
-            self._add[self._index[token]] = bias
+        # Of the tokens with a bias: the places of their entries, and the bias.
+        self._biased = np.array([self._index[token] for token in self._bias], np.int64)
+        self._biases = np.array(list(self._bias.values()), np.float64)
+        self._add[self._biased] = self._biases
 
     def __len__(self) -> int:
         return self._size
@@ -80,6 +82,14 @@ class LogitChanges:
         is_known = count > 0 or at < self._prompt_size
         penalty = self._frequency * count + self._presence * (count > 0)
         return self._repetition if is_known else 1.0, self._bias.get(token, 0.0) - penalty
+
+    def effects(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`effect` of the first entries, [n] float32 each, whose tokens have come `counts` times,
+        [n], at least once."""
+        add = np.zeros(len(counts), np.float64)
+        add[self._biased] = self._biases
+        add -= self._frequency * counts + self._presence
+        return np.full(len(counts), self._repetition, np.float32), add.astype(np.float32)
 
     def entries_with_room(self) -> Entries:
         """Copies, with one more that changes nothing yet if some token has no entry."""
@@ -128,6 +138,12 @@ class LateChange(NamedTuple):
         repeat, add = self.changes.effect(token, number, int(self.counts[number]) + 1)
         at = self.start + number
         adjust.ids[at], adjust.repeat[at], adjust.add[at] = token, repeat, add
+
+    @property
+    def effects(self) -> tuple[np.ndarray, np.ndarray]:
+        """What divides and what is added, [n] float32 each, for each of its entries if the token
+        is that entry's."""
+        return self.changes.effects(self.counts + 1)
 
 
 def with_entries(adjust: Adjust, lists: Sequence[Entries | None]) -> Adjust:

@@ -1,18 +1,26 @@
-"""Turns logits into token ids: penalties and masks, top-n-sigma, temperature, top-k, top-p, min-p,
-the draw.
+"""Turns logits into token ids: restrictions, top-n-sigma, temperature, top-k, top-p, min-p, the
+draw.
 
 Called by the torch executor on the rows that sample. A row's token is a function of that row's
 logits, parameters and uniform draw alone: tokens are ranked by (probability, then lowest id) and
 probabilities are summed in float64 in a fixed order, whatever else is in the batch.
+
+What can be known from the parameters is decided on the host, before the logits are there. A
+`Sampler` that may look at them, as on a CPU, takes shorter ways where they allow it; one that may
+not never makes the host wait for the device. Both draw the same.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from scheduler_proc.batch import Adjust, ForwardBatch, Samples
-from scheduler_proc.logprobs import ranked, token_logprobs
+from scheduler_proc.batch import ForwardBatch, Samples
+from scheduler_proc.logprobs import ranked, ranked_by_keys, token_logprobs
+from scheduler_proc.penalties import LateChange
+from scheduler_proc.restrictions import Restrictions
+from scheduler_proc.transfers import Sent, Upload
 from srt.wire.sampling import GREEDY_TEMPERATURE
 
 # Ranks that are tried before a full sort: top-p almost always ends within them.
@@ -33,57 +41,53 @@ class _Filters(NamedTuple):
         return _Filters(*(column[rows] for column in self))
 
 
-def sample(logits: torch.Tensor, batch: ForwardBatch) -> tuple[np.ndarray, np.ndarray]:
-    """logits [S, V] float32 -> (ids [S] int32, log-probabilities [S] float32).
+class Sampler:
+    """Draws the samples of one batch, of a model with `vocab` ids. A part of an upload."""
 
-    Log-probabilities are those of the unmodified softmax, NaN where not wanted. A row whose
-    logits are not finite is sampled greedily from what is finite; it cannot disturb others.
-    """
-    masked = restricted(logits, batch)
-    row_max, ids = masked.max(dim=-1)  # of ties, the lowest id
-    finite = row_max.isfinite()
-    if not bool(finite.all()):
-        ids = torch.where(finite, ids, _finite_argmax(masked))
-    draws = ~_on(batch.samples.temperature <= GREEDY_TEMPERATURE, logits) & finite
-    if bool(draws.any()):
-        rows = draws.nonzero()[:, 0]
-        ids = ids.index_copy(0, rows, _draw(masked, row_max, rows, batch.samples))
-    logprobs = _chosen_logprobs(logits, ids, batch.samples.want_logprob)
-    return ids.cpu().numpy().astype(np.int32), logprobs
+    def __init__(
+        self,
+        batch: ForwardBatch,
+        vocab: int,
+        upload: Upload,
+        *,
+        may_look: bool,
+        late: Sequence[LateChange] = (),
+    ) -> None:
+        """`late` are changes of logits by tokens that the step before is still sampling."""
+        samples = batch.samples
+        self._may_look = may_look
+        self._restrictions = Restrictions(batch, late, upload)
+        draws = np.flatnonzero(~(samples.temperature <= GREEDY_TEMPERATURE)).astype(np.int32)
+        self._draws = upload.indices(draws)
+        self._draw = _Draw(samples.take(draws), vocab, upload, may_look) if len(draws) else None
+        self._wanted = upload.indices(np.flatnonzero(samples.want_logprob).astype(np.int32))
 
+    def sample(
+        self, logits: torch.Tensor, previous_ids: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """logits [S, V] float32 -> (ids [S] int64, log-probabilities [W] float32 of the samples
+        that want one, in order), once the upload is sent.
 
-def restricted(logits: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-    """The logits [S, V] with the batch's changes, and -inf at what its rows may not produce; the
-    same tensor if the batch has neither."""
-    if batch.adjust is None and not batch.suppressed and batch.masks is None:
-        return logits
-    result = logits.clone()
-    if batch.adjust is not None:
-        _adjust(result, batch.adjust)
-    for entry in batch.suppressed:
-        result[entry.row, _on(entry.ids, logits, torch.int64)] = -torch.inf
-    if batch.masks is not None:
-        rows = np.flatnonzero(batch.masks.rows >= 0)
-        words = batch.masks.words[batch.masks.rows[rows]].view(np.uint8)
-        allowed = np.unpackbits(words, axis=1, count=logits.shape[1], bitorder="little")
-        result[_on(rows, logits)] = result[_on(rows, logits)].masked_fill(
-            ~_on(allowed, logits, torch.bool), -torch.inf
-        )
-    return result
+        Log-probabilities are those of the unmodified softmax. A row whose logits are not finite is
+        sampled greedily from what is finite; it cannot disturb others. `previous_ids` int64 [S of
+        the step before] are what that samples, if any change is late.
+        """
+        masked = self._restrictions.applied(logits, previous_ids)
+        row_max, ids = self._greedy(masked)
+        if self._draw is not None:
+            rows = self._draws.tensor
+            top = row_max[rows]
+            drawn = self._draw.ids(masked[rows], top[:, None])
+            ids = ids.index_copy(0, rows, torch.where(top.isfinite(), drawn, ids[rows]))
+        wanted = self._wanted.tensor
+        return ids, token_logprobs(logits[wanted], ids[wanted])
 
-
-def _adjust(logits: torch.Tensor, adjust: Adjust) -> None:
-    """Change single tokens' logits in place: what repeats, then what is added."""
-    counts = np.diff(adjust.indptr)
-    rows = _on(np.repeat(np.arange(len(counts)), counts), logits)
-    ids = _on(adjust.ids, logits, torch.int64)
-    repeat, add = _on(adjust.repeat, logits), _on(adjust.add, logits)
-    values = logits[rows, ids]
-    logits[rows, ids] = torch.where(values > 0, values / repeat, values * repeat) + add
-
-
-def _on(column: np.ndarray, logits: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(column)).to(logits.device, dtype)
+    def _greedy(self, masked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The largest logit of each row and its id; of ties, the lowest id."""
+        if not self._may_look:
+            return masked.amax(dim=-1), _finite_argmax(masked)
+        row_max, ids = masked.max(dim=-1)
+        return row_max, ids if bool(row_max.isfinite().all()) else _finite_argmax(masked)
 
 
 def _finite_argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -92,40 +96,76 @@ def _finite_argmax(logits: torch.Tensor) -> torch.Tensor:
     return logits.nan_to_num(nan=lowest, neginf=-torch.inf).argmax(dim=-1)
 
 
-def _chosen_logprobs(logits: torch.Tensor, ids: torch.Tensor, wanted: np.ndarray) -> np.ndarray:
-    result = np.full(len(wanted), np.nan, dtype=np.float32)
-    if wanted.any():
-        rows = _on(np.flatnonzero(wanted), logits)
-        result[wanted] = token_logprobs(logits[rows], ids[rows]).cpu().numpy()
-    return result
+class _Group(NamedTuple):
+    """Rows that filter, and how many ranks are looked at first, or at all."""
+
+    rows: Sent  # numbers of drawn rows
+    count: int
 
 
-def _draw(
-    masked: torch.Tensor, row_max: torch.Tensor, rows: torch.Tensor, samples: Samples
-) -> torch.Tensor:
-    """Ids [n] for the non-greedy `rows` [n]."""
-    temperature = _on(samples.temperature, masked)[rows, None]
-    logits, top = masked[rows], row_max[rows, None]
-    if (samples.top_n_sigma > 0).any():
-        sigmas = _on(samples.top_n_sigma, masked, torch.float64)[rows, None]
-        logits = _within_sigmas(logits, top, sigmas)
-    weights = ((logits - top) / temperature).exp_()  # largest is 1
-    vocab = masked.shape[1]
-    top_k = _on(samples.top_k, masked, torch.int64)[rows, None]
-    filters = _Filters(
-        top_k=torch.where(top_k > 0, top_k, vocab).clamp(max=vocab),
-        top_p=_on(samples.top_p, masked, torch.float64)[rows, None],
-        min_p=_on(samples.min_p, masked, torch.float64)[rows, None],
-        uniform=_on(samples.uniform, masked, torch.float64)[rows, None],
-    )
-    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
-    ids = _invert(cumulative, filters.uniform)
-    filtered = (filters.top_k < vocab) | (filters.top_p < 1.0) | (filters.min_p > 0.0)
-    chosen = filtered[:, 0].nonzero()[:, 0]
-    if len(chosen):
-        picked = _draw_filtered(weights[chosen], cumulative[chosen, -1:], filters.pick(chosen))
-        ids = ids.index_copy(0, chosen, picked)
-    return ids
+class _Draw:
+    """How the rows are drawn that are not greedy: n of them."""
+
+    def __init__(self, samples: Samples, vocab: int, upload: Upload, may_look: bool) -> None:
+        self._vocab, self._may_look = vocab, may_look
+        top_k = np.where(samples.top_k > 0, samples.top_k, vocab).clip(max=vocab).astype(np.int32)
+        self._has_sigmas = bool((samples.top_n_sigma > 0).any())
+        self._temperature, self._top_k = upload.values(samples.temperature), upload.indices(top_k)
+        columns = (samples.top_p, samples.min_p, samples.uniform, samples.top_n_sigma)
+        self._columns = upload.values(np.stack([c.astype(np.float64) for c in columns]))
+        filters = (top_k < vocab) | (samples.top_p < 1.0) | (samples.min_p > 0.0)
+        is_narrow = top_k <= _TOP_CANDIDATES  # the rows that need no sort, whatever the logits are
+        chosen = [filters] if may_look else [filters & is_narrow, filters & ~is_narrow]
+        self._groups = [
+            _Group(upload.indices(np.flatnonzero(rows).astype(np.int32)), self._count(top_k[rows]))
+            for rows in chosen
+            if rows.any()
+        ]
+
+    def _count(self, top_k: np.ndarray) -> int:
+        if self._may_look:
+            return _candidate_count(top_k, self._vocab)
+        widest = int(top_k.max())
+        return widest if widest <= _TOP_CANDIDATES else self._vocab
+
+    def ids(self, logits: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+        """logits [n, V] and their largest [n, 1] -> ids [n]; of rows that are not finite, any."""
+        top_p, min_p, uniform, sigmas = self._columns.tensor[:, :, None]
+        if self._has_sigmas:
+            logits = _within_sigmas(logits, top, sigmas)
+        weights = ((logits - top) / self._temperature.tensor[:, None]).exp_()  # largest is 1
+        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+        ids = _invert(cumulative, uniform)
+        filters = _Filters(self._top_k.tensor[:, None], top_p, min_p, uniform)
+        for group in self._groups:
+            rows = group.rows.tensor
+            drawn = self._filtered(
+                weights[rows], cumulative[rows, -1:], filters.pick(rows), group.count
+            )
+            ids = ids.index_copy(0, rows, drawn)
+        return ids
+
+    def _filtered(
+        self, weights: torch.Tensor, total: torch.Tensor, filters: _Filters, count: int
+    ) -> torch.Tensor:
+        """Ids [F] drawn from weights [F, V] (summing to `total` [F, 1]) under the filters, by
+        `count` ranks."""
+        vocab = self._vocab
+        if not self._may_look:
+            return _draw_ranked(*ranked_by_keys(weights, count), total, filters, vocab)[0]
+        ids, settled = _draw_ranked(*ranked(weights, count), total, filters, vocab)
+        rest = (~settled).nonzero()[:, 0]
+        if len(rest):
+            everything = ranked(weights[rest], vocab)
+            again, _ = _draw_ranked(*everything, total[rest], filters.pick(rest), vocab)
+            ids = ids.index_copy(0, rest, again)
+        return ids
+
+
+def _candidate_count(top_k: np.ndarray, vocab: int) -> int:
+    """How many ranks are enough for all rows, unless top-p or min-p keep more."""
+    widest = int(np.where(top_k < vocab, top_k + _TIE_MARGIN, _TOP_CANDIDATES).max())
+    return min(widest, vocab)
 
 
 def _within_sigmas(logits: torch.Tensor, top: torch.Tensor, sigmas: torch.Tensor) -> torch.Tensor:
@@ -148,32 +188,14 @@ def _sum(values: torch.Tensor) -> torch.Tensor:
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """First index whose cumulative weight exceeds uniform * total: [n, m], [n, 1] -> [n]."""
+    """First index whose cumulative weight exceeds uniform * total: [n, m], [n, 1] -> [n]. Some
+    index if the weights are not finite."""
     total = cumulative[:, -1:]
     # Rounding may lift the product to the total itself, which no index exceeds.
     below_total = torch.nextafter(total, torch.zeros_like(total))
     target = torch.minimum(uniform * total, below_total)
-    return torch.searchsorted(cumulative, target, right=True)[:, 0]
-
-
-def _draw_filtered(weights: torch.Tensor, total: torch.Tensor, filters: _Filters) -> torch.Tensor:
-    """Ids [n] drawn from weights [n, V] (summing to `total` [n, 1]) under the filters."""
-    vocab = weights.shape[1]
-    count = min(vocab, _candidate_count(filters, vocab))
-    ids, settled = _draw_ranked(*ranked(weights, count), total, filters, vocab)
-    rest = (~settled).nonzero()[:, 0]
-    if len(rest):
-        everything = ranked(weights[rest], vocab)
-        again, _ = _draw_ranked(*everything, total[rest], filters.pick(rest), vocab)
-        ids = ids.index_copy(0, rest, again)
-    return ids
-
-
-def _candidate_count(filters: _Filters, vocab: int) -> int:
-    """How many ranks are enough for all rows, unless top-p or min-p keep more."""
-    limited = filters.top_k < vocab
-    widest = int(torch.where(limited, filters.top_k + _TIE_MARGIN, _TOP_CANDIDATES).max())
-    return min(widest, vocab)
+    found = torch.searchsorted(cumulative, target, right=True)[:, 0]
+    return found.clamp(max=cumulative.shape[1] - 1)
 
 
 def _draw_ranked(

@@ -1,8 +1,9 @@
 """The interface between the scheduler core and what computes its steps."""
 
-from typing import Protocol
+from typing import Protocol, cast
 
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.step import Step
 
 
 class Executor(Protocol):
@@ -31,3 +32,44 @@ class Executor(Protocol):
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return. Called from one thread."""
         ...
+
+
+class Pending(Protocol):
+    """A step that is queued on a device, or runs there."""
+
+    def result(self) -> StepResult:
+        """Wait until the step has ended, and return what it computed. Called once, from a thread
+        other than the one that launches.
+
+        Raises what the step failed with. Steps that were launched between its launch and this have
+        had no effect on the KV pool then, and raise too.
+        """
+        ...
+
+
+class AsyncExecutor(Executor, Protocol):
+    """An executor whose device computes while the host prepares the next step."""
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether steps are to be launched; otherwise they are run."""
+        ...
+
+    def launch(self, step: Step, previous: Pending | None) -> Pending:
+        """Queue a step after those launched before, and return while it runs. Called from the
+        thread that calls `run`.
+
+        `previous` is the step launched before, whose samples the late tokens of `step` are: they
+        are taken on the device. None: the step's tokens are all known. The step's arrays may change
+        as soon as this returns.
+
+        Raises if the step cannot be queued: it may have written to some of its out slots then.
+        """
+        ...
+
+
+def asynchronous(executor: Executor) -> AsyncExecutor | None:
+    """The executor, if its steps are to be launched."""
+    if not getattr(executor, "runs_ahead", False):
+        return None
+    return cast(AsyncExecutor, executor)

@@ -1,7 +1,8 @@
 """Runs plans with torch, on any device: the reference for every other executor.
 
 Made once by the scheduler process and called from its one model thread. Owns the weights and the
-KV pool; keeps nothing else between steps, so a step's result depends on the plan and the pool.
+KV pool; keeps nothing else between steps, so a step's result depends on the plan, the pool and, for
+one that is launched, the samples of the step before.
 """
 
 from functools import partial
@@ -12,10 +13,14 @@ import torch
 from scheduler_proc.attention.base import AttentionBackend, RaggedRows
 from scheduler_proc.attention.reference import ReferenceAttention
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
+from scheduler_proc.executor.base import Pending
+from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
-from scheduler_proc.sampling import sample
+from scheduler_proc.sampling import Sampler
+from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Step
+from scheduler_proc.transfers import Download, Upload
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -26,7 +31,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 class TorchExecutor:
-    """An Executor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type."""
+    """An AsyncExecutor. dtype "auto" is float32 on the CPU, else the checkpoint's 16-bit type."""
 
     name = "torch"
 
@@ -50,6 +55,8 @@ class TorchExecutor:
         self.context_len = self.model.context_len
         self.max_total_tokens = max_total_tokens
         self._pool = self.model.new_pool(max_total_tokens)
+        # Whether values are read on the host while a step is computed: shorter, but it waits.
+        self.may_look = self._device.type == "cpu"
         self._attention: AttentionBackend = ReferenceAttention(self._device)
 
     @property
@@ -62,52 +69,109 @@ class TorchExecutor:
         """Memory that the KV pool takes once every slot has been used."""
         return int(self._pool.num_bytes)
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether steps are to be launched: not where torch computes on the host's own cores."""
+        return self._device.type == "cuda"
+
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
+        return self._started(batch, NO_LATE_TOKENS, None).result()
+
+    def launch(self, step: Step, previous: Pending | None) -> Pending:
+        """See AsyncExecutor. Nothing here waits for the device, except for memory that it lacks."""
+        if previous is None:
+            return self._started(step.batch, NO_LATE_TOKENS, None)
+        assert isinstance(previous, _PendingStep)
+        return self._started(step.batch, step.late_tokens, previous.next_ids)
+
+    def _started(
+        self, batch: ForwardBatch, late: LateTokens, previous_ids: torch.Tensor | None
+    ) -> "_PendingStep":
+        """Queue all that a step computes. `previous_ids` are the samples of the step before, on
+        the device, for the tokens that are late."""
         with torch.inference_mode():
-            hidden = self.forward(batch)
-            details = DetailRows(batch.details or NO_DETAILS)
-            next_ids, logprobs = self._samples(hidden, batch, details)
-            prompt_logprobs = self._prompt_logprobs(hidden, batch, details)
-            found = None if batch.details is None else details.result()
-            return StepResult(next_ids, logprobs, prompt_logprobs, found)
+            upload = Upload(self._device)
+            sending = SendingBatch(batch, late, upload)
+            sampler = Sampler(
+                batch, self.vocab_size, upload, may_look=self.may_look, late=late.changes
+            )
+            details = DetailRows(batch.details or NO_DETAILS, upload, self.may_look)
+            upload.send()
+            on_device = sending.arrived(previous_ids)
+            hidden = self.forward_on_device(on_device)
+            ids, logprobs = self._samples(hidden, on_device, sampler, details, previous_ids)
+            prompt_logprobs = self._prompt_logprobs(hidden, on_device, details)
+            results = [ids.int(), logprobs, prompt_logprobs, *details.found]
+            download = Download(results, self._device)
+        return _PendingStep(batch, ids, details, download, upload)
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         """The last hidden states [T, hidden] of the batch; writes K/V to the out slots."""
+        return self.forward_on_device(DeviceBatch.of(batch, self._device))
+
+    def forward_on_device(self, batch: DeviceBatch) -> torch.Tensor:
+        """The same of a batch that is on the device already."""
+        rows = RaggedRows(batch.host.qo_indptr, batch.host.kv_indptr, batch.host.kv_indices)
         layout = TokenLayout(
-            positions=self._index(batch.positions),
-            out_slots=self._index(batch.out_slots),
-            attention=self._attention.plan(
-                RaggedRows(batch.qo_indptr, batch.kv_indptr, batch.kv_indices)
-            ),
+            positions=batch.positions,
+            out_slots=batch.out_slots,
+            attention=self._attention.plan(rows),
         )
-        return self.model.forward(self._index(batch.input_ids), layout, self._pool)
+        return self.model.forward(batch.input_ids, layout, self._pool)
 
     def _samples(
-        self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The sampled ids [S] int32, and their log-probabilities [S] float32."""
+        self,
+        hidden: torch.Tensor,
+        batch: DeviceBatch,
+        sampler: Sampler,
+        details: DetailRows,
+        previous_ids: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See Sampler.sample."""
         if not len(batch.sample_tokens):
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        logits = self.model.logits(hidden[self._index(batch.sample_tokens)])
+            return batch.sample_tokens, hidden.new_empty(0, dtype=torch.float32)
+        logits = self.model.logits(hidden[batch.sample_tokens])
         details.add(logits, first=0)
-        return sample(logits, batch)
+        return sampler.sample(logits, previous_ids)
 
     def _prompt_logprobs(
-        self, hidden: torch.Tensor, batch: ForwardBatch, details: DetailRows
-    ) -> np.ndarray:
+        self, hidden: torch.Tensor, batch: DeviceBatch, details: DetailRows
+    ) -> torch.Tensor:
         """The log-probabilities of the targets, [L] float32."""
-        result = np.empty(len(batch.logprob_tokens), np.float32)
-        for start in range(0, len(result), _LOGPROB_ROWS):
+        parts = [hidden.new_empty(0, dtype=torch.float32)]
+        for start in range(0, len(batch.logprob_tokens), _LOGPROB_ROWS):
             part = slice(start, start + _LOGPROB_ROWS)
-            logits = self.model.logits(hidden[self._index(batch.logprob_tokens[part])])
-            targets = self._index(batch.logprob_targets[part])
-            result[part] = token_logprobs(logits, targets).cpu().numpy()
-            details.add(logits, first=batch.num_samples + start)
-        return result
+            logits = self.model.logits(hidden[batch.logprob_tokens[part]])
+            parts.append(token_logprobs(logits, batch.logprob_targets[part]))
+            details.add(logits, first=batch.host.num_samples + start)
+        return torch.cat(parts)
 
-    def _index(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self._device)
+
+class _PendingStep:
+    """A step that is queued on the device. Holds what its copies read and write on the host."""
+
+    def __init__(
+        self,
+        batch: ForwardBatch,
+        next_ids: torch.Tensor,
+        details: DetailRows,
+        download: Download,
+        upload: Upload,
+    ) -> None:
+        self.next_ids = next_ids  # [S] int64, on the device
+        self._wanted = batch.samples.want_logprob
+        self._details = None if batch.details is None else details
+        self._download = download
+        self._upload = upload
+
+    def result(self) -> StepResult:
+        """See Pending."""
+        next_ids, chosen, prompt_logprobs, *found = self._download.wait()
+        logprobs = np.full(len(self._wanted), np.nan, np.float32)
+        logprobs[self._wanted] = chosen
+        details = None if self._details is None else self._details.result(found)
+        return StepResult(next_ids, logprobs, prompt_logprobs, details)
 
 
 def _torch_device(device: str) -> torch.device:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_proc.batch import NO_DETAILS
-from scheduler_proc.logprobs import DetailRows, most_likely
+from scheduler_proc.logprobs import most_likely
 from tests.scheduler_proc.ragged import details_of
+from tests.scheduler_proc.samplers import details_in_parts
 
 
 def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
@@ -20,23 +21,28 @@ def by_a_sort(logits: np.ndarray, count: int) -> np.ndarray:
 
 @given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 5))
 def test_of_equals_the_lowest_id(seed: int, count: int, levels: int) -> None:
-    logits = np.random.default_rng(seed).integers(0, levels, (6, 40)).astype(np.float32)
-    got = most_likely(torch.from_numpy(logits), count)
-    np.testing.assert_array_equal(got.numpy(), by_a_sort(logits, count))
+    rng = np.random.default_rng(seed)
+    logits = rng.integers(-levels, levels, (6, 40)).astype(np.float32)
+    logits *= rng.choice([1.0, -1e-30, np.inf], (6, 1))  # -0.0 and 0.0 are equals
+    logits[np.isnan(logits)] = -np.inf
+    for may_look in (True, False):
+        got = most_likely(torch.from_numpy(logits), count, may_look)
+        np.testing.assert_array_equal(got.numpy(), by_a_sort(logits, count))
 
 
+@pytest.mark.parametrize("may_look", [True, False])
 @pytest.mark.parametrize("part", [1, 4, 100])
-def test_detail_rows_in_parts(part: int) -> None:
+def test_detail_rows_in_parts(part: int, may_look: bool) -> None:
     """Some of 3 samples and 9 prompt positions ask for details."""
     rng = np.random.default_rng(8)
     logits = (rng.standard_normal((12, 30)) * 3).round().astype(np.float32)  # with ties
     rows: list[tuple[int, int, list[int]]]
     rows = [(0, 30, [29, 0, 0]), (2, 0, [4]), (3, 1, []), (8, 5, [7, 8]), (11, 0, [])]
-    details = DetailRows(details_of(*zip(*rows, strict=True)))
-    details.add(torch.from_numpy(logits[:3]), first=0)
-    for start in range(3, 12, part):
-        details.add(torch.from_numpy(logits[start : start + part]), first=start)
-    top_ids, top_logprobs, id_logprobs = details.result()
+    starts = [0, *range(3, 12, part)]
+    stops = [*starts[1:], 12]
+    parts = [(torch.from_numpy(logits[a:b]), a) for a, b in zip(starts, stops, strict=True)]
+    details = details_of(*zip(*rows, strict=True))
+    top_ids, top_logprobs, id_logprobs = details_in_parts(details, parts, may_look)
     every = torch.from_numpy(logits).double().log_softmax(-1).numpy()
     want: dict[str, list[Any]] = {"top": [], "top_logprobs": [], "id_logprobs": []}
     for row, num_top, ids in rows:
@@ -52,6 +58,5 @@ def test_detail_rows_in_parts(part: int) -> None:
 
 
 def test_nobody_asks() -> None:
-    details = DetailRows(NO_DETAILS)
-    details.add(torch.zeros(2, 5), first=0)
-    assert [len(column) for column in details.result()] == [0, 0, 0]
+    found = details_in_parts(NO_DETAILS, [(torch.zeros(2, 5), 0)], may_look=True)
+    assert [len(column) for column in found] == [0, 0, 0]

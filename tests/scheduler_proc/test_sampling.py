@@ -14,9 +14,9 @@ from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, Masks, SuppressedIds
 from scheduler_proc.logprobs import ranked
 from scheduler_proc.penalties import LogitChanges
-from scheduler_proc.sampling import restricted, sample
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.ragged import adjust_of, int32, sampling_batch
+from tests.scheduler_proc.samplers import restricted, sample
 
 
 def sample_batch(
