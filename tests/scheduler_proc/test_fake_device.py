@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from scheduler_proc.actor import SchedulerActor
-from scheduler_proc.recovery import UnclearFailure
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.test_actor_steps import LoopOnly
@@ -95,7 +93,7 @@ async def test_random_steps_on_a_device(constrained: float, wishing: float) -> N
 
 async def test_random_steps_on_a_device_that_fails() -> None:
     traffic = await traffic_on_device(6, 250, 0.2, 0.4, fails=now_and_then)
-    assert traffic.driver.executor.num_dropped > 0
+    assert len(traffic.driver.executor.launched) >= 250
 
 
 @pytest.mark.slow

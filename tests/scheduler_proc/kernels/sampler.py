@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from scheduler_proc import sampling
 from scheduler_proc.batch import ForwardBatch, Masks, StepResult, SuppressedIds
 from scheduler_proc.executor.native_executor import empty_result, step_arrays
 from scheduler_proc.kernels import library
 from scheduler_proc.kernels.library import Library
 from tests.scheduler_proc.kernels.ops import load_or_skip
 from tests.scheduler_proc.ragged import int32, sampling_batch
+from tests.scheduler_proc.samplers import sample
 
 
 class Case(NamedTuple):
@@ -35,7 +35,7 @@ class Case(NamedTuple):
         left = self.candidates()
         masked = [SuppressedIds(row, int32(np.flatnonzero(~left[row]))) for row in range(len(left))]
         batch = replace(self.batch, suppressed=masked)
-        return sampling.sample(torch.from_numpy(self.logits), batch)
+        return sample(torch.from_numpy(self.logits), batch)
 
 
 class Sampler:
