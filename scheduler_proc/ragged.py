@@ -26,3 +26,11 @@ def entries_of(indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The indices of the values in the lists with these numbers, one list after the other."""
     ranges = [np.arange(indptr[i], indptr[i + 1]) for i in numbers.tolist()]
     return np.concatenate([np.empty(0, np.int64), *ranges]).astype(np.int64)
+
+
+def slices_of(
+    values: np.ndarray, begins: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The slices values[begins[i] : ends[i]], one list after the other: their indptr and values."""
+    slices = [values[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+    return indptr_of(ends - begins), np.concatenate([values[:0], *slices])
