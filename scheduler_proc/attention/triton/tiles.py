@@ -16,7 +16,7 @@ import torch
 from scheduler_proc.attention.base import LayerKind
 from srt.wire.errors import ConfigError
 
-MAX_HEAD_DIM = 256
+_MAX_DIM = 256
 _MAX_GROUP = 128
 _SMALL_ROWS = 16
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -88,23 +88,22 @@ def _fitted(tile: Tile, k: Dims, v: Dims, dtype: torch.dtype, shared_bytes: int)
 def check(kinds: Sequence[LayerKind], dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
     """Raise ConfigError, which names what is in the way, unless the kernels can run these."""
     if dtype not in _DTYPES:
-        raise ConfigError(f"attention backend triton does not compute in {dtype}")
+        raise ConfigError(f"the Triton kernels do not compute in {dtype}")
     if kv_dtype not in _POOL_DTYPES:
-        raise ConfigError(f"attention backend triton cannot read a KV pool of {kv_dtype}")
+        raise ConfigError(f"the Triton kernels do not read KV pools of {kv_dtype}")
     for kind in kinds:
         for name, size in (("head size", kind.head_dim), ("value size", kind.value_dim)):
-            if size % 2 or not 0 < size <= MAX_HEAD_DIM:
+            if size % 2 or not 0 < size <= _MAX_DIM:
                 raise ConfigError(
-                    f"attention backend triton: {name} {size} is not an even number up to "
-                    f"{MAX_HEAD_DIM}"
+                    f"the Triton kernels take even sizes up to {_MAX_DIM}, not {name} {size}"
                 )
-        if kind.heads // kind.kv_heads > _MAX_GROUP:
+        if kind.heads % kind.kv_heads or kind.heads // kind.kv_heads > _MAX_GROUP:
             raise ConfigError(
-                f"attention backend triton: {kind.heads} heads share {kind.kv_heads} of keys; at "
-                f"most {_MAX_GROUP} may share one"
+                f"the Triton kernels take up to {_MAX_GROUP} heads for each KV head, the same "
+                f"number for all, not {kind.heads} for {kind.kv_heads}"
             )
         if kind.scale <= 0 or (kind.softcap is not None and kind.softcap <= 0):
             raise ConfigError(
-                f"attention backend triton: scale {kind.scale} and soft cap {kind.softcap} are not "
-                "both above 0"
+                f"the Triton kernels take scales and soft caps above 0, not {kind.scale} and "
+                f"{kind.softcap}"
             )
