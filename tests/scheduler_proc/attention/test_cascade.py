@@ -42,7 +42,8 @@ def random_rows(draw: st.DrawFn, most: int = 10) -> RaggedRows:
     rows: list[tuple[list[int], int]] = []
     for _ in range(draw(st.integers(1, most))):
         slots = draw(st.lists(st.integers(0, 2), max_size=6))
-        if rows and draw(st.booleans()):
+        shares: bool = draw(st.booleans())
+        if rows and shares:
             other = draw(st.sampled_from(rows))[0]
             slots = other[: draw(st.integers(0, len(other)))] + slots
         added = draw(st.lists(st.integers(0, 2), min_size=1, max_size=4))
@@ -51,7 +52,7 @@ def random_rows(draw: st.DrawFn, most: int = 10) -> RaggedRows:
 
 
 def slots_of(rows: RaggedRows, row: int) -> list[int]:
-    return rows.kv_indices[rows.kv_indptr[row] : rows.kv_indptr[row + 1]].tolist()
+    return list(rows.kv_indices[rows.kv_indptr[row] : rows.kv_indptr[row + 1]].tolist())
 
 
 def groups_of(rows: RaggedRows, cascade: Cascade, level: int) -> list[tuple[list[int], list[int]]]:
