@@ -45,8 +45,8 @@ class RingEvent(RingMessage, frozen=True):
     but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
-    requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler has
-    reported; 0: none has.
+    requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
+    has reported; 0: none has.
     """
 
     epoch: int
