@@ -24,6 +24,9 @@ class Bounds(NamedTuple):
     chunked_prefill_size: int = 512
 
 
+NO_OPTIONS = Bounds()
+
+
 class Measured(Protocol):
     """An executor that can be tried on pools of several sizes."""
 

@@ -25,7 +25,7 @@ from scheduler_proc.executor.cuda_graphs import (
 )
 from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
 from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
-from scheduler_proc.executor.start import Bounds, measured_tokens
+from scheduler_proc.executor.start import NO_OPTIONS, Bounds, measured_tokens
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import TokenLayout
 from scheduler_proc.models.torch_models import load_model
@@ -65,7 +65,7 @@ class TorchExecutor:
         attention_backend: str = "auto",
         deterministic: bool = False,
         disable_cuda_graph: bool = False,
-        bounds: Bounds = Bounds(),
+        bounds: Bounds = NO_OPTIONS,
         memory: DeviceMemory | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ class TorchExecutor:
         return self._device.type == "cuda"
 
     def use_pool(self, num_tokens: int) -> None:
-        """Have a KV pool of this size in place of any other; 0 is none. No step is replayed then."""
+        """Have a KV pool of this size in place of any other; 0 is none. No step is replayed."""
         self._graphs: DecodeGraphs | None = None
         self._pool: Any = None
         self.max_total_tokens = num_tokens

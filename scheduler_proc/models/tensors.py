@@ -48,7 +48,9 @@ class LayerSpec(NamedTuple):
     k_norm: str | None
     attn_out_norm: str | None
     mlp_out_norm: str | None
-    k_scales: tuple[str, str]  # what checkpoints call the scale of the layer's keys, if they have it
+    k_scales: tuple[
+        str, str
+    ]  # what checkpoints call the scale of the layer's keys, if they have it
     v_scales: tuple[str, str]
 
     @property

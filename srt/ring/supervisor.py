@@ -298,6 +298,7 @@ class Supervisor:
         parts = {child.part: self._state(child) for child in self._children.values()}
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
+        pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
             self.ready,
@@ -308,6 +309,7 @@ class Supervisor:
             self._incarnations,
             self._losses.counts,
             self._losses.pause_s,
+            min(pools, default=0),
         )
 
     def _state(self, child: Child) -> str:

@@ -45,7 +45,8 @@ class RingEvent(RingMessage, frozen=True):
     but their requests.
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
-    requests had no scheduler.
+    requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
+    has reported; 0: none has.
     """
 
     epoch: int
@@ -57,6 +58,7 @@ class RingEvent(RingMessage, frozen=True):
     incarnations: list[int] = field(default_factory=lambda: [0])
     losses: list[tuple[str, str, int]] = []
     pause_s: float = 0.0
+    pool_tokens: int = 0
 
     @property
     def incarnation(self) -> int:

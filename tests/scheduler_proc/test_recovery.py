@@ -25,11 +25,11 @@ class Counting(FakeExecutor):
     """Notes how many rows each run had; if `is_lost`, every run fails. Poison raises `error`."""
 
     def __init__(
-        self, poison: frozenset[int] = frozenset([BAD]), error: Exception = PoisonedStep()
+        self, poison: frozenset[int] = frozenset([BAD]), error: Exception | None = None
     ) -> None:
         super().__init__(4000, 4096)
         self.poison = poison
-        self.error = error
+        self.error = error or PoisonedStep()
         self.is_lost = False
         self.rows: list[int] = []
 

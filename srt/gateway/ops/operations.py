@@ -95,7 +95,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
             tokenizer_path=info.model_path,
             served_model_name=info.model_name,
             context_length=info.context_len,
-            max_total_tokens=info.max_total_tokens,
+            max_total_tokens=_pool_tokens(gateway),
             bos_token_id=gateway.vocab.bos_id,
             fingerprint=info.fingerprint,
         )
@@ -134,11 +134,17 @@ async def _server_info(gateway: Gateway) -> dict[str, Any]:
         "model_path": info.model_path,
         "served_model_name": info.model_name,
         "context_length": info.context_len,
-        "max_total_tokens": info.max_total_tokens,
+        "max_total_tokens": _pool_tokens(gateway),
         "version": info.version,
         "ring": ring_state(gateway.client.ring),
         **_states(stats),
     }
+
+
+def _pool_tokens(gateway: Gateway) -> int:
+    """The size of the KV pool: as a scheduler has measured it, or as it was asked for."""
+    ring = gateway.client.ring
+    return (0 if ring is None else ring.pool_tokens) or gateway.info.max_total_tokens
 
 
 def _states(stats: dict[str, Any] | None) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Graphs on a CPU: work that is queued and runs later, calls that are recorded and replayed into the
-tensors that they filled, and an attention backend whose plans can be replayed."""
+"""Graphs on a CPU: work that is queued and runs later, calls that are recorded and replayed into
+the tensors that they filled, and an attention backend whose plans can be replayed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -123,9 +123,9 @@ class CpuRecorder:
 
 
 class ReplayableAttention:
-    """A GraphBackend over a queue: every row of a plan looks at all slots of the batch, and sees its
-    own. Other steps are planned by the reference. `eager_above` is what it prefers itself, in rows.
-    """
+    """A GraphBackend over a queue: every row of a plan looks at all slots of the batch, and sees
+    its own. Other steps are planned by the reference, as are those that it prefers so: of more rows
+    than `eager_above`."""
 
     name = "replayable"
 

@@ -1,5 +1,5 @@
-"""A KV pool of eight bits, end to end: near the wide pool's log-probabilities, with the checkpoint's
-scales where it has some."""
+"""A KV pool of eight bits, end to end: near the wide pool's log-probabilities, with the
+checkpoint's scales where it has some."""
 
 from pathlib import Path
 from typing import Any

@@ -129,7 +129,10 @@ def test_graphs_are_counted_and_recorded_over_the_pool(
     assert executor.max_total_tokens == left // BYTES - 1  # and the slot of padding
     assert len(executor._pool.k[0]) == executor.max_total_tokens + 1
     bounded = TorchExecutor(
-        *(small,), max_total_tokens=300, memory=Memory(*seen), bounds=bounds,
+        *(small,),
+        max_total_tokens=300,
+        memory=Memory(*seen),
+        bounds=bounds,
         recorder=CpuRecorder(queue),
     )
     assert bounded.max_total_tokens == 300
@@ -168,7 +171,7 @@ def test_the_largest_step_is_as_large_as_can_be(small: ModelFiles) -> None:
 
 def test_too_little_memory_ends_the_start(small: ModelFiles) -> None:
     memory = Memory(1 << 20, 100_000)
-    with pytest.raises(ConfigError, match="too little memory: the device has 0.02 GiB"):
+    with pytest.raises(ConfigError, match=r"too little memory: the device has 0\.02 GiB"):
         TorchExecutor(small, max_total_tokens=0, memory=memory)
 
 

@@ -106,6 +106,15 @@ def test_a_part_that_is_behind_the_epoch_is_not_ready(bench: Bench) -> None:
     assert supervisor._event().parts["scheduler"] == "ready"
 
 
+def test_the_smallest_pool_is_published(two: Bench) -> None:
+    first, second = two.supervisor._schedulers
+    assert two.supervisor._event().pool_tokens == 0
+    first.info = {"max_total_tokens": 500}
+    assert two.supervisor._event().pool_tokens == 500
+    second.info = {"max_total_tokens": 400}
+    assert two.supervisor._event().pool_tokens == 400
+
+
 async def test_only_news_are_published(bench: Bench) -> None:
     """Most beats bring no news: they must not wake every process of the ring."""
     supervisor = bench.supervisor

@@ -12,7 +12,7 @@ from srt.gateway.native.answers import NativeAnswers
 from srt.wire.errors import CONTEXT_LENGTH, OVERLOADED, ErrorInfo, RequestError, RingError
 from srt.wire.messages import JUMP_WINDOW_TOKENS, Finish
 from srt.wire.sampling import SamplingParams, Scoring
-from tests.fakes import FakeClient
+from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import error_of, in_process, sse_payloads
 
 
@@ -574,6 +574,16 @@ async def test_model_info(path: str) -> None:
     assert body["served_model_name"] == "tiny"
     assert body["is_generation"] is True
     assert body["context_length"] == 2048
+
+
+async def test_the_pool_is_as_large_as_a_scheduler_says() -> None:
+    fake = FakeClient()
+    async with in_process(fake) as http:
+        for path in ("/model_info", "/server_info"):
+            assert (await http.get(path)).json()["max_total_tokens"] == 4096
+        fake.ring = msgspec.structs.replace(READY, pool_tokens=7777)
+        for path in ("/model_info", "/server_info"):
+            assert (await http.get(path)).json()["max_total_tokens"] == 7777
 
 
 @pytest.mark.parametrize("path", ["/get_server_info", "/server_info"])
