@@ -45,10 +45,9 @@ TOY = DecoderConfig(
 )
 
 
-def random_decoder(config: DecoderConfig, device: torch.device) -> Decoder:
+def random_decoder(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> Decoder:
     """The model of a shape, with untied embeddings: weights such that states neither grow nor
-    vanish; bf16 on CUDA, float32 on a CPU."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    vanish."""
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
         weight = torch.empty((rows, columns), dtype=dtype, device=device)

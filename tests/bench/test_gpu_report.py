@@ -58,7 +58,8 @@ def test_every_section_runs_at_toy_scale(tmp_path: Path) -> None:
         assert model["decode 1"]["share_of_copy"] > 0
         assert model["decode 3"]["wall_s"] > 0
         assert model["prefill 40"]["share_of_matmul"] > 0
-        assert "cascade" in model
+        assert model["cascade"]["speedup"] > 0 or backend == "triton"
+        assert "layer_s" in model["without graphs"]
     assert sections["tests"]["counts"] == {"passed": 1, "failed": 1, "skipped": 2}
     tests = sections["tests"]["test_toy.py"]["tests"]
     assert "assert 1 == 2" in tests["test_bad"]["reason"]
@@ -141,7 +142,7 @@ def test_the_full_shape_is_that_of_the_real_model() -> None:
     embeddings = 2 * config.vocab_size * config.hidden
     norms = (2 * config.layers + 1) * config.hidden
     assert linear_parameters(config) + embeddings + norms == 8_030_261_248
-    model = random_decoder(TOY, torch.device("cpu"))
+    model = random_decoder(TOY, torch.device("cpu"), torch.float32)
     counted = sum(t.numel() for layer in model.weights.layers for t in layer.tensors if t.dim() > 1)
     assert counted == linear_parameters(TOY)
 
