@@ -94,7 +94,7 @@ def _fill(pool: torch.Tensor) -> None:
     if pool.dtype.itemsize > 1:
         pool.normal_()
         return
-    for part in pool.split(1 << 14):
+    for part in torch.split(pool, 1 << 14):
         part.copy_(torch.randn(part.shape, dtype=torch.bfloat16, device=pool.device))
 
 

@@ -160,8 +160,10 @@ def test_fused_kernels_are_compared_with_the_same_work_of_ours() -> None:
     )
     pairs = fused(torch.device("cpu"), package, TOY, 5)
     assert set(pairs) == set(vars(package))
-    for name, (theirs, ours) in pairs.items():
-        assert torch.equal(theirs(), ours()), name
+    for name, pair in pairs.items():
+        theirs, ours = pair.theirs(), pair.ours()
+        assert isinstance(theirs, torch.Tensor) and isinstance(ours, torch.Tensor)
+        assert torch.equal(theirs, ours), name
         del package.__dict__[name]
         assert name not in fused(torch.device("cpu"), package, TOY, 2)
 

@@ -197,5 +197,3 @@ def _garbage(batch: ForwardBatch) -> StepResult:
     for column in result.columns:
         column[:] = GARBAGE
     return result
-
-

@@ -73,7 +73,9 @@ def test_what_a_backend_lacks_is_logged_once(
 
 def test_a_forced_one_that_cannot_is_an_error(made: dict[str, type[Fast]]) -> None:
     made["triton"].lacks = "triton has no heads of size 80"
-    with pytest.raises(ConfigError, match="^--attention-backend triton: triton has no heads of .*80"):
+    with pytest.raises(
+        ConfigError, match="^--attention-backend triton: triton has no heads of .*80"
+    ):
         make("triton")
     assert make("flashinfer", CPU).name == "flashinfer"  # it knows itself what it runs on
     with pytest.raises(ConfigError, match="'cudnn' is not one of auto, flashinfer, triton, ref"):

@@ -84,7 +84,7 @@ def decodes(rng: np.random.Generator, count: int, vocab: int = 131) -> ForwardBa
     for slot in own:
         length = int(rng.integers(0, 60))
         shared = prefix[: length // 2].tolist()
-        rows.append(Row([int(rng.integers(vocab))], [*shared, *prefix[40:40 + length], slot]))
+        rows.append(Row([int(rng.integers(vocab))], [*shared, *prefix[40 : 40 + length], slot]))
     return make_batch(rows)
 
 

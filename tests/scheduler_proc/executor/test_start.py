@@ -129,7 +129,10 @@ def test_graphs_are_counted_and_recorded_over_the_pool(
     assert executor.max_total_tokens == left // BYTES - 1  # and the slot of padding
     assert len(executor._pool.k[0]) == executor.max_total_tokens + 1
     bounded = TorchExecutor(
-        *(small,), max_total_tokens=300, memory=Memory(*seen), bounds=bounds,
+        *(small,),
+        max_total_tokens=300,
+        memory=Memory(*seen),
+        bounds=bounds,
         recorder=CpuRecorder(queue),
     )
     assert bounded.max_total_tokens == 300
