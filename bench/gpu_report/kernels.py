@@ -32,7 +32,8 @@ def run(context: Context) -> None:
         return
     config = LLAMA_3_8B if context.is_full else TOY
     context.sink.put("page size", page_sizes(context, flashinfer, config))
-    found = {}
+    found: dict[str, Any] = {}
+    context.sink.put("fused", found)
     for tokens in (1, 64, 2048) if context.is_full else (2,):
         for name, pair in fused(context.device, flashinfer, config, tokens).items():
             found[f"{name}, {tokens} tokens"] = compared(context, *pair)
@@ -109,11 +110,8 @@ def fused(
     def random(*shape: int) -> torch.Tensor:
         return torch.randn(shape, dtype=dtype, device=device)
 
-    x, residual, gate_up = (
-        random(tokens, config.hidden),
-        random(tokens, config.hidden),
-        random(tokens, 2 * config.intermediate),
-    )
+    x, added, residual = (random(tokens, config.hidden) for _ in range(3))
+    gate_up = random(tokens, 2 * config.intermediate)
     weight, eps = random(config.hidden), config.rms_eps
     heads = config.heads + config.kv_heads
     qk = random(tokens, heads, config.head_dim)
@@ -135,8 +133,8 @@ def fused(
             lambda: F.rms_norm(x, weight.shape, weight, eps),
         ),
         "fused_add_rmsnorm": Pair(
-            lambda: flashinfer.fused_add_rmsnorm(x.clone(), residual.clone(), weight, eps),
-            lambda: F.rms_norm(x.clone() + residual.clone(), weight.shape, weight, eps),
+            lambda: flashinfer.fused_add_rmsnorm(added, residual, weight, eps),
+            lambda: F.rms_norm(added + residual, weight.shape, weight, eps),
         ),
         "apply_rope_with_cos_sin_cache_inplace": Pair(
             lambda: flashinfer.apply_rope_with_cos_sin_cache_inplace(

@@ -45,10 +45,9 @@ TOY = DecoderConfig(
 )
 
 
-def random_decoder(config: DecoderConfig, device: torch.device) -> Decoder:
+def random_decoder(config: DecoderConfig, device: torch.device, dtype: torch.dtype) -> Decoder:
     """The model of a shape, with untied embeddings: weights such that states neither grow nor
-    vanish; bf16 on CUDA, float32 on a CPU."""
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    vanish."""
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
         weight = torch.empty((rows, columns), dtype=dtype, device=device)
@@ -95,7 +94,7 @@ def _fill(pool: torch.Tensor) -> None:
     if pool.dtype.itemsize > 1:
         pool.normal_()
         return
-    for part in pool.split(1 << 14):
+    for part in torch.split(pool, 1 << 14):
         part.copy_(torch.randn(part.shape, dtype=torch.bfloat16, device=pool.device))
 
 

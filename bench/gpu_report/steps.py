@@ -7,10 +7,11 @@ nothing waits for the host, and `exposed` the share of the first that is not the
 
 import time
 from collections.abc import Sequence
-from functools import partial
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bench.gpu_report.sections import Context
 from bench.gpu_report.shape import (
@@ -21,6 +22,7 @@ from bench.gpu_report.shape import (
     random_decoder,
     step_bytes,
 )
+from bench.gpu_report.stand_ins import on_cpu
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.executor.torch_executor import TorchExecutor
 from scheduler_proc.models.config import DecoderConfig
@@ -49,6 +51,7 @@ class Sizes(NamedTuple):
     prefills: tuple[int, ...]
     cascade: Decode
     chain: int  # steps of a chain
+    spans: int  # of them whose time on the device is measured
 
     @property
     def slots(self) -> int:
@@ -63,36 +66,33 @@ FULL = Sizes(
     (512, 8192),
     Decode(64, 128, 8192),
     40,
+    5,
 )
 SMALL = Sizes(
-    TOY, {f"decode {rows}": Decode(rows, 20) for rows in (1, 3)}, (8, 40), Decode(4, 5, 32), 4
+    TOY, {f"decode {rows}": Decode(rows, 8) for rows in (1, 3)}, (8, 20), Decode(3, 3, 16), 3, 1
 )
 
 
 def run(context: Context, backend: str) -> None:
     """The section of an attention backend."""
+    options = {"attention_backend": backend, "max_running_requests": 256}
+    with nullcontext(options) if context.device.type == "cuda" else on_cpu(backend) as options:
+        _run(context, options)
+
+
+def _run(context: Context, options: dict[str, Any]) -> None:
     sizes = FULL if context.is_full else SMALL
-    model = random_decoder(sizes.config, context.device)
     context.sink.put("shape", sizes.config)
-    options: dict[str, Any] = {}
-    if context.device.type == "cuda":
-        options = {"attention_backend": backend, "max_running_requests": 256}
+    dtype = torch.float32 if options.get("dtype") == "float32" else torch.bfloat16
+    model = random_decoder(sizes.config, context.device, dtype)
     executor = executor_of(model, context.device, sizes.slots, **options)
     cases = _Cases(context, sizes, model, executor)
     for name, decode in sizes.decodes.items():
         context.sink.put(name, cases.decode(decode))
     for tokens in sizes.prefills:
         context.sink.put(f"prefill {tokens}", cases.prefill(tokens))
-    context.sink.put("cascade", cases.cascade(partial(set_cascade, executor)))
-
-
-def set_cascade(executor: TorchExecutor, on: bool) -> bool:
-    """Whether the executor's attention looks for shared prefixes. Returns whether it can."""
-    attention = executor._attention
-    if not hasattr(attention, "use_cascade"):
-        return False
-    attention.use_cascade = on
-    return True
+    context.sink.put("cascade", cases.cascade())
+    context.sink.put("without graphs", cases.without_graphs())
 
 
 class _Cases:
@@ -127,16 +127,32 @@ class _Cases:
         share = self._context.share(rate, "matmul_flop_s")
         return {"wall_s": timing.median_s, "flop_s": rate, "share_of_matmul": share}
 
-    def cascade(self, switch: Any) -> dict[str, Any]:
+    def cascade(self) -> dict[str, Any]:
         """A step with the shared prefix read once, and with graphs that know of no prefix."""
+        attention: Any = self._executor._attention
+        if not hasattr(attention, "use_cascade"):
+            return {"not measured": "this attention knows no shared prefixes"}
         found: dict[str, Any] = {}
-        for name, on in (("on", True), ("off", False)):
-            if not switch(on):
-                return {"not measured": "this attention knows no shared prefixes"}
+        for name, on in (("off", False), ("on", True)):
+            attention.use_cascade = on
             found[name] = chain(self._executor, self._context, self._batches(self._sizes.cascade))
-        switch(True)
         found["speedup"] = found["off"]["wall_s"] / found["on"]["wall_s"]
         return found
+
+    def without_graphs(self) -> dict[str, Any]:
+        """A decode whose kernels are launched one by one, and what that costs in a layer."""
+        name, case = list(self._sizes.decodes.items())[1]
+        graphs, self._executor._graphs = self._executor._graphs, None
+        try:
+            found = chain(self._executor, self._context, self._batches(case))
+        finally:
+            self._executor._graphs = graphs
+        recorded = self._context.sink.figures[name]["wall_s"]
+        return {
+            "case": name,
+            **found,
+            "layer_s": (found["wall_s"] - recorded) / self._config.layers,
+        }
 
     def _slots(self) -> np.ndarray:
         """All slots, scattered as in a pool that has been used for long."""
@@ -169,11 +185,11 @@ def chain(
     rows = batches[0].num_rows
     late = LateTokens(np.arange(rows), np.arange(rows))
     steps = [Step(batch, [], late) for batch in batches]
-    for _ in range(2):  # graphs are recorded, kernels compiled
-        _follow(executor, steps[:4])
+    _follow(executor, steps[:4])  # kernels are compiled
     times = _follow(executor, steps)
     wall = float(np.median(np.diff(times)))
-    spans = [_device_span(executor, context, batch) for batch in batches[-5:]]
+    num_spans = (FULL if context.is_full else SMALL).spans
+    spans = [_device_span(executor, context, batch) for batch in batches[-num_spans:]]
     device = float(np.median(spans))
     return {"wall_s": wall, "device_s": device, "exposed": 1 - device / wall, "steps": len(times)}
 

@@ -3,11 +3,12 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 Call = Callable[[], object]
+_cuda: Any = torch.cuda  # parts of it have no annotations
 
 
 class Timing(NamedTuple):
@@ -58,7 +59,7 @@ class Clock:
         for the host: a kernel that does nothing for a while runs while the work is queued."""
         self.synchronize()
         if self.device.type == "cuda":
-            torch.cuda._sleep(_SLEEP_CYCLES)
+            _cuda._sleep(_SLEEP_CYCLES)
         read = self._one(call)
         self.synchronize()
         return read()
@@ -70,7 +71,7 @@ class Clock:
             call()
             seconds = time.perf_counter() - start
             return lambda: seconds
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (_cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
         end.record()

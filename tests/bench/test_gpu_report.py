@@ -3,17 +3,20 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from bench.gpu_report import __main__ as report
 from bench.gpu_report.bars import BARS, judged
+from bench.gpu_report.kernels import compared, fused
 from bench.gpu_report.outcomes import run_file
-from bench.gpu_report.sections import Sink
+from bench.gpu_report.sections import Context, Sink
 from bench.gpu_report.shape import LLAMA_3_8B, TOY, linear_parameters, random_decoder
 from bench.gpu_report.steps import FULL
 from bench.gpu_report.timing import Clock
@@ -57,8 +60,9 @@ def test_every_section_runs_at_toy_scale(tmp_path: Path) -> None:
         model = sections[f"model, {backend}"]
         assert model["decode 1"]["share_of_copy"] > 0
         assert model["decode 3"]["wall_s"] > 0
-        assert model["prefill 40"]["share_of_matmul"] > 0
-        assert "cascade" in model
+        assert model["prefill 20"]["share_of_matmul"] > 0
+        assert model["cascade"].keys() >= {"speedup"} or backend == "triton"
+        assert "layer_s" in model["without graphs"]
     assert sections["tests"]["counts"] == {"passed": 1, "failed": 1, "skipped": 2}
     tests = sections["tests"]["test_toy.py"]["tests"]
     assert "assert 1 == 2" in tests["test_bad"]["reason"]
@@ -71,7 +75,7 @@ def test_every_section_runs_at_toy_scale(tmp_path: Path) -> None:
 def test_a_section_that_hangs_or_fails_costs_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has measured stays; its output says why; the next one runs."""
+    """What it has measured stays, and the report is written."""
     hang = "import time; print('begun', flush=True); time.sleep(600)"
     part = tmp_path / "part.json"
     Sink(part).put("first", 1)
@@ -81,9 +85,9 @@ def test_a_section_that_hangs_or_fails_costs_no_other(
     assert msgspec.json.decode(part.read_bytes()) == {"first": 1}
     failing = report.SECTIONS["ceilings"]._replace(limit_s=0.0)
     monkeypatch.setitem(report.SECTIONS, "ceilings", failing)
-    found = run(tmp_path, "ceilings", "kernels", status=1)
-    assert found["sections"]["ceilings"]["status"] == "no time left"
-    assert found["sections"]["kernels"]["status"] == "done"
+    found = run(tmp_path, "ceilings", status=1)
+    assert found["sections"]["ceilings"] == {"status": "no time left", "seconds": 0, "figures": {}}
+    assert found["bars"]["triton: decode 1"]["passed"] is None
 
 
 def test_a_failed_section_has_its_output(tmp_path: Path) -> None:
@@ -135,13 +139,51 @@ def test_outcomes_are_kept_of_a_file_that_ends_early(tmp_path: Path) -> None:
     assert "exit status 7" in end
 
 
+def test_fused_kernels_are_compared_with_the_same_work_of_ours() -> None:
+    """By what FlashInfer's documents say that its functions do."""
+
+    def fused_add_rmsnorm(x: Any, residual: Any, weight: Any, eps: float) -> Any:
+        return F.rms_norm(residual + x, weight.shape, weight, eps)
+
+    def rotate(positions: Any, q: Any, k: Any, head_size: int, cache: Any) -> Any:
+        heads = torch.cat((q, k), dim=1).view(len(q), -1, head_size).float()
+        first, second = heads.chunk(2, dim=-1)
+        cos, sin = cache[positions][:, None].chunk(2, dim=-1)
+        turned = (first * cos - second * sin, second * cos + first * sin)
+        return torch.cat(turned, dim=-1).to(q.dtype)
+
+    package: Any = SimpleNamespace(
+        rmsnorm=lambda x, weight, eps: F.rms_norm(x, weight.shape, weight, eps),
+        fused_add_rmsnorm=fused_add_rmsnorm,
+        apply_rope_with_cos_sin_cache_inplace=rotate,
+        silu_and_mul=lambda x: F.silu(x[:, : x.shape[1] // 2]) * x[:, x.shape[1] // 2 :],
+    )
+    pairs = fused(torch.device("cpu"), package, TOY, 5)
+    assert set(pairs) == set(vars(package))
+    for name, pair in pairs.items():
+        theirs, ours = pair.theirs(), pair.ours()
+        assert isinstance(theirs, torch.Tensor) and isinstance(ours, torch.Tensor)
+        assert torch.equal(theirs, ours), name
+        del package.__dict__[name]
+        assert name not in fused(torch.device("cpu"), package, TOY, 2)
+
+
+def test_a_kernel_that_does_not_run_is_said_to(tmp_path: Path) -> None:
+    def broken() -> None:
+        raise RuntimeError("no module")
+
+    context = Context(torch.device("cpu"), False, {}, Sink(tmp_path / "x"), tmp_path)
+    assert compared(context, broken, dict) == {"not measured": "RuntimeError: no module"}
+    assert compared(context, dict, dict)["faster"] in ("flashinfer", "ours")
+
+
 def test_the_full_shape_is_that_of_the_real_model() -> None:
     """8.03 billion parameters, 1.05 of them in the embedding and as many in the head."""
     config = LLAMA_3_8B
     embeddings = 2 * config.vocab_size * config.hidden
     norms = (2 * config.layers + 1) * config.hidden
     assert linear_parameters(config) + embeddings + norms == 8_030_261_248
-    model = random_decoder(TOY, torch.device("cpu"))
+    model = random_decoder(TOY, torch.device("cpu"), torch.float32)
     counted = sum(t.numel() for layer in model.weights.layers for t in layer.tensors if t.dim() > 1)
     assert counted == linear_parameters(TOY)
 

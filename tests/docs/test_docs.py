@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu_report.__main__ import parse_args as parse_gpu_report_args
 from bench.hit_rate.__main__ import parse_args as parse_hit_rate_args
 from bench.lang_graph.__main__ import parse_args as parse_lang_graph_args
 from bench.programs.__main__ import parse_args as parse_programs_args
@@ -30,6 +31,7 @@ from tests.e2e.server import Server
 from tests.scheduler_proc.driver import Driver
 
 OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
+    "bench.gpu_report": parse_gpu_report_args,
     "bench.hit_rate": parse_hit_rate_args,
     "bench.lang_graph": parse_lang_graph_args,
     "bench.programs": parse_programs_args,
@@ -39,6 +41,7 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
 TIMEOUT_S = 240
+_GPU_REPORT = "bench/gpu_report/__main__.py"
 
 BLOCKS = [block for document in documents() for block in blocks_of(document)]
 PYTHON = [block for block in BLOCKS if block.tag == "python"]
@@ -159,7 +162,7 @@ def known_options() -> set[str]:
     launcher = {option for action in _parser()._actions for option in action.option_strings}
     others = {
         option
-        for path in ("bench/serving.py", "bench/overload.py", "srt/chat.py")
+        for path in ("bench/serving.py", "bench/overload.py", "srt/chat.py", _GPU_REPORT)
         for option in re.findall(r"--[a-z-]+", (ROOT / path).read_text())
     }
     return launcher | set(_LATER) | others | {"--no-deps"}

@@ -107,7 +107,8 @@ def random_batch(
     q = torch.randn((int(rows.qo_indptr[-1]), kind.heads, kind.head_dim), generator=random)
     sinks = torch.randn(kind.heads, generator=random).to(dtype).to(device) if kind.sinks else None
     scales = (1.0, 1.0) if kv_dtype == dtype else (0.5, 1.5)
-    return Batch(rows, q.to(dtype).to(device), LayerTensors(*pools, sinks, *scales))
+    layer = LayerTensors(pools[0], pools[1], sinks, *scales)
+    return Batch(rows, q.to(dtype).to(device), layer)
 
 
 def expected(kind: LayerKind, batch: Batch) -> torch.Tensor:

@@ -67,7 +67,8 @@ def hf_logprobs(model: Any, ids: np.ndarray) -> np.ndarray:
     with torch.inference_mode():
         logits = model(torch.from_numpy(ids)[None].to(model.device)).logits[0, :-1]
     logprobs = logits.float().log_softmax(-1).cpu()
-    return logprobs.gather(1, torch.from_numpy(ids)[1:, None])[:, 0].numpy()
+    found: np.ndarray = logprobs.gather(1, torch.from_numpy(ids)[1:, None])[:, 0].numpy()
+    return found
 
 
 def assert_as_near_as_transformers(
