@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import sys
-import threading
 import time
 from functools import cache
 from itertools import pairwise, product
@@ -26,6 +25,7 @@ from bench.scheduler import VOCAB, Loop, null_result
 from scheduler_proc.actor import SWITCH_INTERVAL_S, SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.compute import ComputeThread
+from scheduler_proc.core_lock import CoreLock
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
@@ -107,7 +107,7 @@ class LoopAlone(SchedulerActor):
     def __init__(self, core: Scheduler, step_s: float) -> None:
         self.args = SimpleNamespace(check_invariants=False)  # type: ignore[assignment]
         self._core = core
-        self._core_lock = threading.RLock()
+        self._core_lock = CoreLock()
         self._overlap = True
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)

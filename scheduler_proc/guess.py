@@ -4,11 +4,16 @@ What such a row may sample depends on a token that is still being sampled, but i
 row of that one token, in a slot that is set aside. So it is laid out as that, with room for a mask
 if it will have one; the plan fills in the rest when the token is known. If a row turns out
 otherwise, as after a jump, the guess is discarded.
+
+Where the grammars have the masks at hand, the tokens alone decide that the rows are as expected,
+and what they may sample. Then the step can be filled in and started before anything is committed.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from scheduler_proc.batch import ForwardBatch, SuppressedIds
+from scheduler_proc.batch import ForwardBatch, StepResult, SuppressedIds
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS
@@ -19,6 +24,18 @@ from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
+class Expected(NamedTuple):
+    """What has to be known of a row before the step in which its newest token is sampled ends:
+    `running`, the row of that step; its number in the batch, for the token and for the mask; and the
+    tokens and the grammar that decide."""
+
+    running: Row
+    at: int
+    mask_row: int
+    stop_ids: frozenset[int]
+    grammar: Grammar
+
+
 class Guess:
     """A step whose last `rows`, of one token each, all sample. `changes` are for those of these
     rows whose newest token changes what they may sample."""
@@ -27,6 +44,8 @@ class Guess:
         self._step = step
         self._rows = rows
         self._changes = changes
+        self._expected: list[Expected] | None = None
+        self._is_started = False  # filled in before its rows were planned
 
     @classmethod
     def of(
@@ -50,24 +69,74 @@ class Guess:
         step.late_tokens = late  # the others will be known
         return cls(step, rows, changes)
 
+    def expect(self, running: list[Row]) -> None:
+        """Prepare for `started`; `running` are the rows of the step that runs in which the newest
+        tokens are sampled."""
+        sampling = {id(row.req): row for row in running if row.samples and row.is_current}
+        expected, batch = [], self._step.batch
+        for row in self._rows:
+            req, before = row.req, sampling.get(id(row.req))
+            is_last = req.tokens.known_len + 1 >= req.tokens.max_len
+            if before is None or req.grammar is None or batch.masks is None or is_last:
+                return
+            if req.rules.is_any or req.pending is not None:
+                return
+            at, mask_row = batch.sample_tokens[row.sample], batch.masks.rows[row.sample]
+            expected.append(
+                Expected(before, int(at), int(mask_row), req.wish.stop_ids, req.grammar)
+            )
+        self._expected = expected
+
+    def started(self, result: StepResult) -> Step | None:
+        """The step, filled in from the tokens alone; it is certain then that `completed` would give
+        it. None if they do not decide it."""
+        if self._expected is None:
+            return None
+        tokens, masks = [], []
+        for expected in self._expected:
+            row, token = expected.running, int(result.next_ids[expected.running.sample])
+            if row.residency is not row.req.residency or token in expected.stop_ids:
+                return None
+            mask = expected.grammar.mask_after(token)
+            if mask is None:
+                return None
+            tokens.append(token)
+            masks.append(mask)
+        batch = self._step.batch
+        assert batch.masks is not None
+        for expected, token, mask in zip(self._expected, tokens, masks, strict=True):
+            batch.input_ids[expected.at] = token
+            batch.masks.words[expected.mask_row] = mask
+        if self._changes:
+            reqs = [row.req for row in self._rows]
+            self._change({id(r.tokens.logit_changes): t for r, t in zip(reqs, tokens, strict=True)})
+        self._is_started = True
+        return self._step
+
+    def _change(self, newest: dict[int, int]) -> None:
+        """Count the newest tokens, which are by the id of the changes that they belong to."""
+        for change in self._changes:
+            assert self._step.batch.adjust is not None
+            change.fill_in(self._step.batch.adjust, newest[id(change.changes)])
+
     def completed(self, rows: list[Row]) -> Step | None:
         """The step, now that these `rows` of the reqs are planned; their `sample` is filled in.
         None if they are not as expected. The row of a req that has ended is run all the same."""
         live = [row for row in self._rows if row.req.finish is None]
         if [_place(row) for row in live] != [_place(row) for row in rows]:
             return None
+        assert not self._is_started or len(live) == len(self._rows)
         for row in self._rows:
             row.limits = NO_LIMITS
         for row, planned in zip(live, rows, strict=True):
             row.limits = planned.limits
             planned.sample = row.sample
-        batch = self._step.batch
+        if self._is_started:  # it is being read
+            return self._step
         for row in self._rows:
-            _fill_in(batch, row)
-        newest = {id(row.req.tokens.logit_changes): row.req.tokens.known[-1] for row in self._rows}
-        for change in self._changes:
-            assert batch.adjust is not None
-            change.fill_in(batch.adjust, int(newest[id(change.changes)]))
+            _fill_in(self._step.batch, row)
+        reqs = [row.req for row in self._rows]
+        self._change({id(req.tokens.logit_changes): int(req.tokens.known[-1]) for req in reqs})
         return self._step
 
 

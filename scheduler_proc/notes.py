@@ -47,6 +47,9 @@ class NotedGrammar:
     def is_free(self) -> bool:
         return self._noted(self._grammar.is_free)
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return self._noted(self._grammar.mask_after, token)
+
     def fork(self) -> "NotedGrammar":
         forked = self._noted(self._grammar.fork)
         return NotedGrammar(forked, self._notes, self._note)

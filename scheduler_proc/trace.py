@@ -175,6 +175,9 @@ class _WrappedGrammar:
     def is_free(self) -> bool:
         return self._grammar.is_free()
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return self._grammar.mask_after(token)
+
     def fork(self) -> Grammar:
         """A copy, whose calls are not wrapped."""
         return self._grammar.fork()

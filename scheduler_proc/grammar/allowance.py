@@ -29,11 +29,13 @@ class MeteredGrammar:
     one if those before it took more than `START_S`, and `TOKEN_S` for each accepted token, and in
     the place of any other error."""
 
-    __slots__ = ("_grammar", "_left_s")
+    __slots__ = ("_foreseen", "_grammar", "_is_foreseen", "_left_s")
 
     def __init__(self, grammar: Grammar, left_s: float = START_S) -> None:
         self._grammar = grammar
         self._left_s = left_s
+        self._foreseen = -1  # the token whose mask has been handed out before it was accepted
+        self._is_foreseen = False  # whether that is the newest one: what is at hand costs nothing
 
     def fill(self, row: np.ndarray) -> None:
         self._check()
@@ -42,6 +44,8 @@ class MeteredGrammar:
     def accept(self, tokens: Sequence[int]) -> None:
         self._metered(self._grammar.accept, tokens)
         self._left_s += TOKEN_S * len(tokens)
+        self._is_foreseen = len(tokens) == 1 and tokens[0] == self._foreseen
+        self._foreseen = -1
 
     def rollback(self, num_tokens: int) -> None:
         self._metered(self._grammar.rollback, num_tokens)
@@ -72,11 +76,16 @@ class MeteredGrammar:
     def is_free(self) -> bool:
         return self._grammar.is_free()
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        mask = self._grammar.mask_after(token) if self._left_s >= 0 else None
+        self._foreseen = -1 if mask is None else token
+        return mask
+
     def fork(self) -> "MeteredGrammar":
         return MeteredGrammar(self._grammar.fork(), self._left_s)
 
     def _check(self) -> None:
-        if self._left_s < 0:
+        if self._left_s < 0 and not self._is_foreseen:
             raise GrammarError(
                 f"it takes too long to follow: more than {1000 * START_S:.0f} ms and"
                 f" {1000 * TOKEN_S:g} ms for each token"

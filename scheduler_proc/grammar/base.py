@@ -49,6 +49,12 @@ class Grammar(Protocol):
         needed. False if that is not known."""
         ...
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        """What `fill` would write after `token`, read-only, if it is at hand and nothing but a token
+        of it can follow there: the output is not over, nor are its next bytes or its end forced,
+        and the grammar is still needed. Else None. The grammar stays where it is."""
+        ...
+
     def fork(self) -> "Grammar":
         """An independent copy."""
         ...

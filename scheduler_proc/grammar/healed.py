@@ -68,6 +68,10 @@ class HealedGrammar:
     def is_free(self) -> bool:
         return self._inner.is_free()
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        written = self._lengths[-1] + len(self._vocabulary.token_bytes[token])
+        return self._inner.mask_after(token) if written >= len(self._text) else None
+
     def fork(self) -> "HealedGrammar":
         copy = HealedGrammar(self._inner.fork(), self._given, self._vocabulary)
         copy._lengths = self._lengths.copy()

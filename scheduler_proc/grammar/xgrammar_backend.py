@@ -144,6 +144,9 @@ class XgrammarMatcher:
     def is_free(self) -> bool:
         return False  # xgrammar cannot say
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return None  # no mask is kept
+
     def fork(self) -> "XgrammarMatcher":
         return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)
 

@@ -59,6 +59,19 @@ class FakeGrammar:
     def is_free(self) -> bool:
         return False
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        after = self.fork()
+        try:
+            after.accept([token])
+        except GrammarError:
+            return None
+        allowed = after.allowed()
+        if after.is_terminated() or not allowed - {EOS}:
+            return None
+        mask = np.empty((VOCAB + 31) // 32, np.uint32)
+        after.fill(mask)
+        return mask
+
     def fork(self) -> "FakeGrammar":
         copy = FakeGrammar(self.length, self.breaks_at)
         copy.tokens = list(self.tokens)

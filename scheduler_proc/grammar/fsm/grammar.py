@@ -25,6 +25,7 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 _MAX_PRECOMPUTED_BYTES = 4 << 20
 _BYTES_PER_CHAIN_STATE = 200  # its entries in the tables of `Chains`, about
 _ENDED = -1  # the state after EOS
+_UNKNOWN, _PLAIN, _OTHER = range(3)  # kinds of states, see `plain_mask`
 
 
 class FsmGrammar:
@@ -56,6 +57,8 @@ class FsmGrammar:
         self._pieces = vocabulary.token_bytes
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._free = _free_states(trimmed, vocabulary)
+        self._not_eos = ~vocabulary.pack(vocabulary.eos_ids)
+        self._kinds = bytearray(dfa.num_states)
 
     @classmethod
     def build(
@@ -80,6 +83,7 @@ class FsmGrammar:
             sum(array.nbytes for array in arrays)
             + (0 if trimmed.token_ends is None else trimmed.token_ends.nbytes)
             + len(self.chains.singular) * _BYTES_PER_CHAIN_STATE
+            + len(self._kinds)
             + self._cache.owned_bytes(self._owner)
         )
 
@@ -130,6 +134,22 @@ class FsmGrammar:
         if not mask.any():
             raise GrammarError("the output is complete: no token can follow")
         self._cache.put(self._owner, state, mask)
+        return mask
+
+    def plain_mask(self, state: int) -> np.ndarray | None:
+        """The mask of a state, if it is at hand and the state is plain: one that was reached without
+        EOS, is not free, forces no bytes, and lets more follow than EOS. Else None."""
+        kind = self._kinds[state] if state != _ENDED else _OTHER
+        if kind == _OTHER:
+            return None
+        mask = self._stored_masks.get(state)
+        if mask is None:
+            mask = self._cache.get(self._owner, state)
+        if kind == _UNKNOWN and mask is not None:
+            is_forced = state in self._free or self.chains.forced(state) != b""
+            is_plain = not is_forced and (mask & self._not_eos).any()
+            self._kinds[state] = _PLAIN if is_plain else _OTHER
+            return mask if is_plain else None
         return mask
 
     def next_state(self, state: int, token: int) -> int:
@@ -242,6 +262,13 @@ class FsmPosition:
 
     def is_free(self) -> bool:
         return self._grammar.is_free(self._states[-1])
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        try:
+            state = self._grammar.next_state(self._states[-1], token)
+        except GrammarError:
+            return None
+        return self._grammar.plain_mask(state)
 
     def fork(self) -> "FsmPosition":
         return FsmPosition(self._grammar, self._states.copy())

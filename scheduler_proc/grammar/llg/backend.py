@@ -224,6 +224,9 @@ class LlguidanceMatcher:
     def is_free(self) -> bool:
         return False  # llguidance cannot say
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return None  # no mask is kept
+
     def fork(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary, self._ended)
 
