@@ -16,7 +16,7 @@ class CoreLock:
         self._owed: Callable[[], object] | None = None
 
     def owe(self, call: Callable[[], object]) -> None:
-        """Leave `call` to the next one who enters. Only for who holds the lock, and owes nothing."""
+        """Leave `call` to the next one who enters. The caller holds the lock, and owes nothing."""
         assert self._owed is None
         self._owed = call
 

@@ -25,9 +25,9 @@ from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
 class Expected(NamedTuple):
-    """What has to be known of a row before the step in which its newest token is sampled ends:
-    `running`, the row of that step; its number in the batch, for the token and for the mask; and the
-    tokens and the grammar that decide."""
+    """What decides a row when the step ends in which its newest token is sampled: `running` is the
+    req's row of that step. The token goes to `at` of the batch's input_ids, the mask to `mask_row`
+    of its masks, unless the token is a stop or the `grammar` has no mask at hand."""
 
     running: Row
     at: int

@@ -78,8 +78,8 @@ class Plan:
             self.guess.expect(self.awaited)
 
     def started(self, result: StepResult) -> Step | None:
-        """The step, if the tokens of the `running` step's result decide all of it; it may run before
-        these are committed."""
+        """The step, if the tokens that the `running` step has sampled decide all of it; it may run
+        before these are committed."""
         return None if self.guess is None else self.guess.started(result)
 
     def seal(self) -> Step:

@@ -50,9 +50,9 @@ class Grammar(Protocol):
         ...
 
     def mask_after(self, token: int) -> np.ndarray | None:
-        """What `fill` would write after `token`, read-only, if it is at hand and nothing but a token
-        of it can follow there: the output is not over, nor are its next bytes or its end forced,
-        and the grammar is still needed. Else None. The grammar stays where it is."""
+        """What `fill` would write after `token`, read-only, if it is at hand and a token has to be
+        sampled there: the output is not over, neither its next bytes nor its end are forced, and
+        the grammar is still needed. Else None. The grammar stays where it is."""
         ...
 
     def fork(self) -> "Grammar":

@@ -137,8 +137,8 @@ class FsmGrammar:
         return mask
 
     def plain_mask(self, state: int) -> np.ndarray | None:
-        """The mask of a state, if it is at hand and the state is plain: one that was reached without
-        EOS, is not free, forces no bytes, and lets more follow than EOS. Else None."""
+        """The mask of a state, if it is at hand and the state is plain: the output is not over, no
+        bytes are forced, more than EOS may follow, but not everything. Else None."""
         kind = self._kinds[state] if state != _ENDED else _OTHER
         if kind == _OTHER:
             return None
