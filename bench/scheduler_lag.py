@@ -32,6 +32,7 @@ from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.reports import Reports
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
@@ -101,6 +102,13 @@ class NotedClock(StepClock):
         self.totals.append(self.exposed_s)
 
 
+class NoPace(Reports):
+    """Leaves the budget of a step as it is, whatever steps take."""
+
+    def tell_pace(self, *, at_once: bool = False) -> None:
+        pass
+
+
 class LoopAlone(SchedulerActor):
     """The loop over one core; what it sends goes nowhere."""
 
@@ -113,6 +121,7 @@ class LoopAlone(SchedulerActor):
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
         self._stats_log = StatsLog(core)
+        self._reports = NoPace(core, self._clock, lambda message: None, has_router=False)
         self._wake = asyncio.Event()
 
     async def _sleep(self) -> None:
@@ -120,9 +129,6 @@ class LoopAlone(SchedulerActor):
 
     def _tell(self) -> None:
         self._core.take_output(time.monotonic())
-
-    def _tell_pace(self, *, at_once: bool = False) -> None:
-        pass
 
     async def waits(self) -> list[float]:
         """Seconds before each step, until all is done."""
