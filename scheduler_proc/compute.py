@@ -32,6 +32,15 @@ class Launched(NamedTuple):
     ended: "asyncio.Future[None]"
 
 
+class _News(NamedTuple):
+    """What the loop gets: a future's value, and the job that has ended, to let go of. A job may hold
+    the last reference to a step, whose rows take long to free."""
+
+    future: "asyncio.Future[Any]"
+    value: Any
+    job: Callable[[], None] | None = None
+
+
 class ComputeThread:
     """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take, and in
     `blame`, if there is one, whose they are. Others may look at the `job` that it is at, if any,
@@ -45,7 +54,7 @@ class ComputeThread:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._news: list[tuple[asyncio.Future[Any], Any]] = []  # not passed on to the loop yet
+        self._news: list[_News] = []  # not passed on to the loop yet
         self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self.thread.start()
 
@@ -72,7 +81,11 @@ class ComputeThread:
         is_idle = before is not None and before.result.done()
         result: Future[StepResult] = Future()
         previous = None if before is None else before.result
-        ended = self._submit(result, lambda: self._run(step, previous, started.set))
+
+        def run() -> StepResult:
+            return self._run(step, None if previous is None else previous.result(), started.set)
+
+        ended = self._submit(result, run)
         if is_idle:
             started.wait(MAX_START_S)
         return Launched(step, result, ended)
@@ -104,7 +117,7 @@ class ComputeThread:
                 result.set_result(call())
             except BaseException as error:
                 result.set_exception(error)
-            self._news.append((ended, None))
+            self._news.append(_News(ended, None, job))
 
         self._jobs.put(job)
         return ended
@@ -127,20 +140,25 @@ class ComputeThread:
     ) -> StepResult | None:
         step = None
         try:
-            if previous.exception() is None:
-                step = make(previous.result())
+            before = previous.result()
+        except BaseException:
+            self._news.append(_News(made, None))
+            return None
+        try:
+            step = make(before)
         finally:
-            self._news.append((made, step))
-        return None if step is None else self._run(step, previous, lambda: None)
+            self._news.append(_News(made, step))
+        return None if step is None else self._run(step, before, None)
 
     def _run(
-        self, step: Step, previous: "Future[StepResult] | None", started: Callable[[], None]
+        self, step: Step, before: StepResult | None, started: Callable[[], None] | None
     ) -> StepResult:
-        step.finalize(None if previous is None else previous.result())
+        step.finalize(before)
         self.step = step
         if self.blame is not None:
             self.blame.begin(step)
-        started()
+        if started is not None:
+            started()
         self._clock.begin(time.perf_counter())
         self._tell()
         tokens = decodes = 0  # a step that raises says nothing of how long others take
@@ -154,11 +172,11 @@ class ComputeThread:
     def _tell(self) -> None:
         """The loop of what has happened, if there still is one."""
         news, self._news = self._news, []
-        if news and not (loop := news[0][0].get_loop()).is_closed():
+        if news and not (loop := news[0].future.get_loop()).is_closed():
             loop.call_soon_threadsafe(_pass_on, news)
 
 
-def _pass_on(news: "list[tuple[asyncio.Future[Any], Any]]") -> None:
-    for future, value in news:
+def _pass_on(news: list[_News]) -> None:
+    for future, value, _ in news:
         if not future.done():  # else whoever waited has been cancelled
             future.set_result(value)

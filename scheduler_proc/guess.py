@@ -12,27 +12,33 @@ and what they may sample. Then the step can be filled in and started before anyt
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from scheduler_proc.batch import ForwardBatch, StepResult, SuppressedIds
-from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.base import Grammar, SeenMasks
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.limits import NO_LIMITS
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.penalties import LateChange
-from scheduler_proc.req import Req
+from scheduler_proc.req import Req, Residency
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
 
 class Expected(NamedTuple):
-    """What decides a row when the step ends in which its newest token is sampled: `running` is the
-    req's row of that step. The token goes to `at` of the batch's input_ids, the mask to `mask_row`
-    of its masks, unless the token is a stop or the `grammar` has no mask at hand."""
+    """What decides a row when the step ends in which its newest token is sampled, its `sample`. The
+    token goes to `at` of the batch's input_ids, and what may follow it into `words`, a row of
+    the masks, unless the token is a stop or the `grammar` has no mask at hand. It must still hold
+    the memory of then."""
 
-    running: Row
+    req: Req
+    residency: Residency
+    sample: int
     at: int
-    mask_row: int
+    words: np.ndarray
     stop_ids: frozenset[int]
+    seen: SeenMasks
     grammar: Grammar
 
 
@@ -81,9 +87,17 @@ class Guess:
                 return
             if req.rules.is_any or req.pending is not None:
                 return
-            at, mask_row = batch.sample_tokens[row.sample], batch.masks.rows[row.sample]
             expected.append(
-                Expected(before, int(at), int(mask_row), req.wish.stop_ids, req.grammar)
+                Expected(
+                    req=req,
+                    residency=row.residency,
+                    sample=before.sample,
+                    at=int(batch.sample_tokens[row.sample]),
+                    words=batch.masks.words[batch.masks.rows[row.sample]],
+                    stop_ids=req.wish.stop_ids,
+                    seen=req.grammar.seen_after(),
+                    grammar=req.grammar,
+                )
             )
         self._expected = expected
 
@@ -92,24 +106,23 @@ class Guess:
         it. None if they do not decide it."""
         if self._expected is None:
             return None
-        tokens, masks = [], []
-        for expected in self._expected:
-            row, token = expected.running, int(result.next_ids[expected.running.sample])
-            if row.residency is not row.req.residency or token in expected.stop_ids:
-                return None
-            mask = expected.grammar.mask_after(token)
+        next_ids, found = result.next_ids, []
+        for req, residency, sample, at, words, stop_ids, seen, grammar in self._expected:
+            token = int(next_ids[sample])
+            mask_of = seen.get(token)
+            mask = None if mask_of is None else mask_of()
             if mask is None:
+                mask = grammar.mask_after(token)
+            if mask is None or token in stop_ids or req.residency is not residency:
                 return None
-            tokens.append(token)
-            masks.append(mask)
-        batch = self._step.batch
-        assert batch.masks is not None
-        for expected, token, mask in zip(self._expected, tokens, masks, strict=True):
-            batch.input_ids[expected.at] = token
-            batch.masks.words[expected.mask_row] = mask
+            found.append((token, at, words, mask))
+        input_ids = self._step.batch.input_ids
+        for token, at, words, mask in found:
+            input_ids[at] = token
+            words[:] = mask
         if self._changes:
-            reqs = [row.req for row in self._rows]
-            self._change({id(r.tokens.logit_changes): t for r, t in zip(reqs, tokens, strict=True)})
+            newest = zip(self._rows, found, strict=True)
+            self._change({id(row.req.tokens.logit_changes): one[0] for row, one in newest})
         self._is_started = True
         return self._step
 
