@@ -33,7 +33,7 @@ class Launched(NamedTuple):
 
 
 class _News(NamedTuple):
-    """What the loop gets: a future's value, and the job that has ended, to let go of. A job may hold
+    """What the loop gets: a future's value, and the job that has ended, to let go of: it may hold
     the last reference to a step, whose rows take long to free."""
 
     future: "asyncio.Future[Any]"
