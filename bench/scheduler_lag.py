@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import sys
-import threading
 import time
 from functools import cache
 from itertools import pairwise, product
@@ -26,12 +25,14 @@ from bench.scheduler import VOCAB, Loop, null_result
 from scheduler_proc.actor import SWITCH_INTERVAL_S, SchedulerActor
 from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.compute import ComputeThread
+from scheduler_proc.core_lock import CoreLock
 from scheduler_proc.grammar.allowance import MeteredGrammar
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.fsm.grammar import FsmGrammar
 from scheduler_proc.grammar.regex import compile_regex
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
+from scheduler_proc.reports import Reports
 from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
@@ -101,18 +102,26 @@ class NotedClock(StepClock):
         self.totals.append(self.exposed_s)
 
 
+class NoPace(Reports):
+    """Leaves the budget of a step as it is, whatever steps take."""
+
+    def tell_pace(self, *, at_once: bool = False) -> None:
+        pass
+
+
 class LoopAlone(SchedulerActor):
     """The loop over one core; what it sends goes nowhere."""
 
     def __init__(self, core: Scheduler, step_s: float) -> None:
         self.args = SimpleNamespace(check_invariants=False)  # type: ignore[assignment]
         self._core = core
-        self._core_lock = threading.RLock()
+        self._core_lock = CoreLock()
         self._overlap = True
         self._clock = NotedClock()
         self._compute = ComputeThread(self._clock)
         self._compute.executor = SleepingExecutor(step_s)  # type: ignore[assignment]
         self._stats_log = StatsLog(core)
+        self._reports = NoPace(core, self._clock, lambda message: None, has_router=False)
         self._wake = asyncio.Event()
 
     async def _sleep(self) -> None:
@@ -120,9 +129,6 @@ class LoopAlone(SchedulerActor):
 
     def _tell(self) -> None:
         self._core.take_output(time.monotonic())
-
-    def _tell_pace(self, *, at_once: bool = False) -> None:
-        pass
 
     async def waits(self) -> list[float]:
         """Seconds before each step, until all is done."""

@@ -5,7 +5,8 @@ while one runs and queues it: the compute thread goes from one to the other with
 for the loop. Messages are taken at any time, because the loop itself never computes.
 
 A plan that waits for the step that runs is sealed in the compute thread. Only then is the core used
-outside the loop: handlers that use it hold `_core_lock`, and `_serve` waits.
+outside the loop: handlers that use it hold `_core_lock`, and `_serve` waits. If the newest tokens
+alone decide the step, it starts at once, and the loop seals the plan while it runs.
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from scheduler_proc.construction import (
     shared_by_grammars,
 )
 from scheduler_proc.controls import Controls
+from scheduler_proc.core_lock import CoreLock
 from scheduler_proc.cpus import take_share
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
@@ -97,7 +99,7 @@ class SchedulerActor(Actor):
         self._clock = StepClock()
         self._compute = ComputeThread(self._clock)
         self._executor = await self._compute.load(partial(self._load, threads))
-        self._core_lock = threading.RLock()
+        self._core_lock = CoreLock()
         self._core = make_core(self.args, self._replica, self.incarnation, self._executor)
         has_had_losses = self.incarnation >= 2 * self.args.dp
         self._blame = self._compute.blame = Blame(
@@ -304,7 +306,9 @@ class SchedulerActor(Actor):
         if plan.deferred and before is not None:
             self._core.seal_ahead(plan, before.step)
             make = partial(self._seal_deferred, plan, before.step)
-            return await self._compute.launch_made(make, before)
+            launched = await self._compute.launch_made(make, before)
+            with self._core_lock:  # does what is owed
+                return launched
         step = self._core.seal(plan)
         return None if step is None else self._compute.launch(step, before)
 
@@ -312,8 +316,15 @@ class SchedulerActor(Actor):
         """Take over what the plan needs of the finished step's result. Called in the compute thread
         while the loop is in `_launch`, where only its handlers may use the core."""
         with self._core_lock:
-            self._core.commit_deferred(plan, step, result)
-            return self._core.seal(plan)
+            early = self._core.start_early(plan, result)
+            if early is None:
+                return self._seal_after(plan, step, result)
+            self._core_lock.owe(partial(self._seal_after, plan, step, result))
+            return early
+
+    def _seal_after(self, plan: Plan, step: Step, result: StepResult) -> Step | None:
+        self._core.commit_deferred(plan, step, result)
+        return self._core.seal(plan)
 
     async def _settle(self, launched: Launched) -> bool:
         """Wait for the step and take over its result. False if it raised: by then its parts have

@@ -36,6 +36,15 @@ class Launched(NamedTuple):
     ended: "asyncio.Future[None]"
 
 
+class _News(NamedTuple):
+    """What the loop gets: a future's value, and the job that has ended, to let go of: it may hold
+    the last reference to a step, whose rows take long to free."""
+
+    future: "asyncio.Future[Any]"
+    value: Any
+    job: Callable[[], None] | None = None
+
+
 class ComputeThread:
     """Runs steps on `executor`, which `load` makes, and notes in `clock` what they take, and in
     `blame`, if there is one, whose they are."""
@@ -50,7 +59,7 @@ class ComputeThread:
         self._results = ResultThread(clock, _pass_on_end)
         self._flight: InFlight | None = None  # the step that was launched last
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._news: list[tuple[asyncio.Future[Any], Any]] = []  # not passed on to the loop yet
+        self._news: list[_News] = []  # not passed on to the loop yet
         self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self.thread.start()
 
@@ -132,7 +141,7 @@ class ComputeThread:
                 result.set_result(value)
             except BaseException as error:
                 result.set_exception(error)
-            self._news.append((ended, None))
+            self._news.append(_News(ended, None, job))
 
         self._jobs.put(job)
         return ended
@@ -158,10 +167,14 @@ class ComputeThread:
     ) -> StepResult | InFlight | None:
         step = None
         try:
-            if previous.exception() is None:
-                step = make(previous.result())
+            before = previous.result()
+        except BaseException:
+            self._news.append(_News(made, None))
+            return None
+        try:
+            step = make(before)
         finally:
-            self._news.append((made, step))
+            self._news.append(_News(made, step))
         return None if step is None else self._begin(step, previous, lambda: None, result, ended)
 
     def _begin(
@@ -174,7 +187,7 @@ class ComputeThread:
     ) -> StepResult | InFlight:
         """Run the step, or launch it; `started` is called when the loop may go on."""
         if (executor := asynchronous(self.executor)) is None:
-            return self._run(step, previous, started)
+            return self._run(step, None if previous is None else previous.result(), started)
         try:
             flight = self._flight = self._launch(executor, step, previous, result, ended)
             return flight
@@ -183,9 +196,9 @@ class ComputeThread:
             started()
 
     def _run(
-        self, step: Step, previous: "Future[StepResult] | None", started: Callable[[], None]
+        self, step: Step, before: StepResult | None, started: Callable[[], None]
     ) -> StepResult:
-        step.finalize(None if previous is None else previous.result())
+        step.finalize(before)
         self._step = step
         if self.blame is not None:
             self.blame.begin(step)
@@ -231,17 +244,17 @@ class ComputeThread:
     def _tell(self) -> None:
         """The loop of what has happened, if there still is one."""
         news, self._news = self._news, []
-        if news and not (loop := news[0][0].get_loop()).is_closed():
+        if news and not (loop := news[0].future.get_loop()).is_closed():
             loop.call_soon_threadsafe(_pass_on, news)
 
 
 def _pass_on_end(flight: InFlight) -> None:
     """Pass on to the loop, if there still is one, that the step has ended."""
     if not (loop := flight.ended.get_loop()).is_closed():
-        loop.call_soon_threadsafe(_pass_on, [(flight.ended, None)])
+        loop.call_soon_threadsafe(_pass_on, [_News(flight.ended, None)])
 
 
-def _pass_on(news: "list[tuple[asyncio.Future[Any], Any]]") -> None:
-    for future, value in news:
+def _pass_on(news: list[_News]) -> None:
+    for future, value, _ in news:
         if not future.done():  # else whoever waited has been cancelled
             future.set_result(value)

@@ -7,7 +7,7 @@ from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
-from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.base import Grammar, SeenMasks
 from srt.ring.blame_file import Notes
 
 Arguments = TypeVarTuple("Arguments")
@@ -46,6 +46,12 @@ class NotedGrammar:
 
     def is_free(self) -> bool:
         return self._noted(self._grammar.is_free)
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return self._noted(self._grammar.mask_after, token)
+
+    def seen_after(self) -> SeenMasks:
+        return self._noted(self._grammar.seen_after)
 
     def fork(self) -> "NotedGrammar":
         forked = self._noted(self._grammar.fork)

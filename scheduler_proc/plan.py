@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from scheduler_proc.batch import StepResult
 from scheduler_proc.guess import Guess
 from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
@@ -73,6 +74,13 @@ class Plan:
             _mark_pending(self.rows)
             self.rows = []
         self.guess = Guess.of(self.ahead, self.deferred, self.table, self.sampling)
+        if self.guess is not None:
+            self.guess.expect(self.awaited)
+
+    def started(self, result: StepResult) -> Step | None:
+        """The step, if the tokens that the `running` step has sampled decide all of it; it may run
+        before these are committed."""
+        return None if self.guess is None else self.guess.started(result)
 
     def seal(self) -> Step:
         """Lay out the batch and mark the sampled tokens as pending. At least one row is needed."""

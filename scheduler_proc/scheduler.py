@@ -15,7 +15,8 @@ A req with a grammar or bad words of several tokens has lag 0: what it may sampl
 newest token. (Penalties count that token when the step is finalized.) While it is still being
 sampled the req's row is deferred, and all others are laid out: seal_ahead(plan). When the running
 step ends, commit_deferred(plan, step, result) takes over what the deferred rows need, and with
-these the plan is sealed; the rest of the running step is committed while the next one runs.
+these the plan is sealed; the rest of the running step is committed while the next one runs. Where
+the tokens alone decide what these rows may sample, start_early(plan, result) gives the step before.
 
 Memory follows one path: match → lock → allocate (evict if short) → run → insert. Prompts are
 inserted chunk by chunk as soon as they are computed, so that siblings hit at once, and a waiting
@@ -162,6 +163,13 @@ class Scheduler:
         laid out takes part in the step even if its req ends meanwhile."""
         plan.drop_ended()
         plan.seal_ahead(running)
+
+    def start_early(self, plan: Plan, result: StepResult) -> Step | None:
+        """The step of a plan with deferred reqs, given the result of the step that ran when it was
+        prepared, if its tokens alone decide all of it. It may be started at once; nothing is taken
+        over yet: `commit_deferred` and `seal`, which returns the same step, come before any other
+        call. None: they have to come first."""
+        return plan.started(result)
 
     def seal(self, plan: Plan) -> Step | None:
         """The plan's step; None if it turns out that nothing is left to run.

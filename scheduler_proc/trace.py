@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
-from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.grammar.base import Grammar, GrammarError, SeenMasks
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
 from scheduler_proc.resume import reading, reported_ids
@@ -174,6 +174,12 @@ class _WrappedGrammar:
 
     def is_free(self) -> bool:
         return self._grammar.is_free()
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return self._grammar.mask_after(token)
+
+    def seen_after(self) -> SeenMasks:
+        return self._grammar.seen_after()
 
     def fork(self) -> Grammar:
         """A copy, whose calls are not wrapped."""

@@ -12,7 +12,7 @@ from typing import TypeVar, TypeVarTuple
 
 import numpy as np
 
-from scheduler_proc.grammar.base import Grammar, GrammarError
+from scheduler_proc.grammar.base import NONE_SEEN, Grammar, GrammarError, SeenMasks
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +29,14 @@ class MeteredGrammar:
     one if those before it took more than `START_S`, and `TOKEN_S` for each accepted token, and in
     the place of any other error."""
 
-    __slots__ = ("_grammar", "_left_s")
+    __slots__ = ("_grammar", "_has_handed_out", "_is_unchecked", "_left_s")
 
     def __init__(self, grammar: Grammar, left_s: float = START_S) -> None:
         self._grammar = grammar
         self._left_s = left_s
+        # A step may run with a mask of the next token's by the time that token is accepted, so
+        # nothing that is asked then is refused.
+        self._has_handed_out = self._is_unchecked = False
 
     def fill(self, row: np.ndarray) -> None:
         self._check()
@@ -42,6 +45,7 @@ class MeteredGrammar:
     def accept(self, tokens: Sequence[int]) -> None:
         self._metered(self._grammar.accept, tokens)
         self._left_s += TOKEN_S * len(tokens)
+        self._is_unchecked, self._has_handed_out = self._has_handed_out, False
 
     def rollback(self, num_tokens: int) -> None:
         self._metered(self._grammar.rollback, num_tokens)
@@ -72,11 +76,21 @@ class MeteredGrammar:
     def is_free(self) -> bool:
         return self._grammar.is_free()
 
+    def mask_after(self, token: int) -> np.ndarray | None:
+        mask = self._grammar.mask_after(token) if self._left_s >= 0 else None
+        self._has_handed_out |= mask is not None
+        return mask
+
+    def seen_after(self) -> SeenMasks:
+        seen = self._grammar.seen_after() if self._left_s >= 0 else NONE_SEEN
+        self._has_handed_out |= len(seen) > 0
+        return seen
+
     def fork(self) -> "MeteredGrammar":
         return MeteredGrammar(self._grammar.fork(), self._left_s)
 
     def _check(self) -> None:
-        if self._left_s < 0:
+        if self._left_s < 0 and not self._is_unchecked:
             raise GrammarError(
                 f"it takes too long to follow: more than {1000 * START_S:.0f} ms and"
                 f" {1000 * TOKEN_S:g} ms for each token"

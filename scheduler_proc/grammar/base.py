@@ -5,12 +5,15 @@ request's place in it. A grammar lives on the *bytes* of the output: which token
 makes no difference to what may follow.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from srt.wire.constraint import GrammarError as GrammarError  # patterns raise it too
+
+SeenMasks = Mapping[int, Callable[[], np.ndarray | None]]
+NONE_SEEN: SeenMasks = {}
 
 
 class Grammar(Protocol):
@@ -47,6 +50,17 @@ class Grammar(Protocol):
     def is_free(self) -> bool:
         """Whether any text at all may follow from here on, so that the grammar is no longer
         needed. False if that is not known."""
+        ...
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        """What `fill` would write after `token`, read-only, if it is at hand and a token has to be
+        sampled there: the output is not over, neither its next bytes nor its end are forced, and
+        the grammar is still needed. Else None. The grammar stays where it is."""
+        ...
+
+    def seen_after(self) -> "SeenMasks":
+        """Some tokens that may follow here, and what gives `mask_after` for each: None if the mask
+        is not at hand any more. Holds until the grammar goes on."""
         ...
 
     def fork(self) -> "Grammar":

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.grammar.base import NONE_SEEN, Grammar, SeenMasks
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 
 
@@ -67,6 +67,14 @@ class HealedGrammar:
 
     def is_free(self) -> bool:
         return self._inner.is_free()
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        written = self._lengths[-1] + len(self._vocabulary.token_bytes[token])
+        return self._inner.mask_after(token) if written >= len(self._text) else None
+
+    def seen_after(self) -> SeenMasks:
+        is_written = self._lengths[-1] >= len(self._text)
+        return self._inner.seen_after() if is_written else NONE_SEEN
 
     def fork(self) -> "HealedGrammar":
         copy = HealedGrammar(self._inner.fork(), self._given, self._vocabulary)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
 from scheduler_proc.grammar.schema import prepare
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
 from srt.wire.constraint import Constraint
@@ -143,6 +143,12 @@ class XgrammarMatcher:
 
     def is_free(self) -> bool:
         return False  # xgrammar cannot say
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return None  # no mask is kept
+
+    def seen_after(self) -> SeenMasks:
+        return NONE_SEEN
 
     def fork(self) -> "XgrammarMatcher":
         return XgrammarMatcher(self._matcher.fork(), self._vocabulary, self._ended)

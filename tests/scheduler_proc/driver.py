@@ -72,6 +72,8 @@ class Driver:
         self._forced: set[str] = set()  # whose last tokens were
         self._aborted: set[str] = set()
         self.num_resumed = 0
+        self.num_early = 0  # steps that were known before their rows' tokens were committed
+        self._early: Step | None = None
 
     def _new_core(self, trace: Path | None, incarnation: int) -> Scheduler:
         if trace is None:
@@ -175,6 +177,9 @@ class Driver:
         else:
             self.between()
         step = None if plan is None else self.core.seal(plan)
+        assert self._early is None or self._early is step
+        self.num_early += self._early is not None
+        self._early = None
         if step is not None and (previous is None or previous[1] is not None):
             step.finalize(None if previous is None else previous[1])
             self._running = (step, self._result(step))
@@ -195,6 +200,7 @@ class Driver:
         self.core.seal_ahead(plan, step)
         self.between()
         if result is not None:
+            self._early = self.core.start_early(plan, result)
             self.core.commit_deferred(plan, step, result)
             return plan
         self._settle(running)

@@ -1,10 +1,11 @@
 """A grammar without a language: what may follow is a hash of everything accepted so far."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.base import GrammarError, SeenMasks
 from tests.scheduler_proc.fake_executor import VOCAB, next_hash
 
 EOS = VOCAB - 1
@@ -58,6 +59,24 @@ class FakeGrammar:
 
     def is_free(self) -> bool:
         return False
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        after = self.fork()
+        try:
+            after.accept([token])
+        except GrammarError:
+            return None
+        allowed = after.allowed()
+        if after.is_terminated() or not allowed - {EOS}:
+            return None
+        mask = np.empty((VOCAB + 31) // 32, np.uint32)
+        after.fill(mask)
+        return mask
+
+    def seen_after(self) -> SeenMasks:
+        """Of every other token that may follow."""
+        tokens = sorted(self.allowed())[::2]
+        return {token: partial(self.mask_after, token) for token in tokens}
 
     def fork(self) -> "FakeGrammar":
         copy = FakeGrammar(self.length, self.breaks_at)

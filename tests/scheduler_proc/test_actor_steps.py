@@ -16,6 +16,7 @@ from scheduler_proc.batch import ForwardBatch, StepResult
 from scheduler_proc.blame import Blame
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.controls import Controls
+from scheduler_proc.core_lock import CoreLock
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.reports import Reports
 from scheduler_proc.stats import StatsLog
@@ -57,7 +58,7 @@ class LoopOnly(SchedulerActor):
         self._replica, self.incarnations = 0, [0]
         self.driver = driver
         self._core = driver.core
-        self._core_lock = threading.RLock()
+        self._core_lock = CoreLock()
         self._overlap = overlap
         self._clock = StepClock()
         self._reports = NoReports(driver.core, self._clock, lambda message: None, has_router=False)

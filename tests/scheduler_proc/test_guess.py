@@ -11,6 +11,7 @@ from scheduler_proc.joining import joined
 from scheduler_proc.layout import lay_out
 from scheduler_proc.plan import Plan
 from scheduler_proc.step import Row, Step
+from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.byte_language import grammar_of, retokeniser
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import reference_output
@@ -69,6 +70,40 @@ def test_a_guess_that_comes_true_is_the_step(seed: int, monkeypatch: pytest.Monk
         driver.add(str(i), prompt, 8, eos=[EOS], min_new=i % 3, grammar=grammar, **wishes._asdict())
     driver.run()
     assert guesses.true > 4
+
+
+def test_a_step_may_start_before_its_tokens_are_committed() -> None:
+    """Also where penalties count them."""
+    penalised = SamplingParams(frequency_penalty=0.5)
+    outputs, early = [], []
+    for lag in (0, 1):
+        driver = Driver(lag=lag, max_total_tokens=2000)
+        for i in range(6):
+            sampling = penalised if i % 2 else SamplingParams()
+            driver.add(str(i), [i, 1], 12, eos=[EOS], grammar=FakeGrammar(9), sampling=sampling)
+        driver.add("free", [7, 7], 20)
+        driver.run()
+        outputs.append(driver.outputs)
+        early.append(driver.num_early)
+    assert outputs[0] == outputs[1]
+    assert early[0] == 0 < early[1]
+
+
+@pytest.mark.parametrize("kept", ["bad", "logprobs", "min_new"])
+def test_other_wishes_wait_for_the_commit(kept: str) -> None:
+    driver = Driver(lag=1, max_total_tokens=2000)
+    driver.add(
+        "r",
+        [1, 2],
+        12,
+        eos=[EOS],
+        grammar=FakeGrammar(9),
+        bad_ids=[[997, 998]] if kept == "bad" else [],
+        logprob_start=-1 if kept == "logprobs" else None,
+        min_new=8 if kept == "min_new" else 0,
+    )
+    driver.run()
+    assert driver.num_early == 0 and len(driver.outputs["r"]) > 2
 
 
 def test_a_row_that_ended_with_the_token_is_run_all_the_same(

@@ -3,6 +3,7 @@ is then as free as any other, whatever else happens to it."""
 
 import random
 
+import numpy as np
 import pytest
 
 from scheduler_proc.grammar.base import Grammar
@@ -43,6 +44,19 @@ def grammar_for(before: bytes, pattern: str | None = None) -> Grammar:
         dfa = compile_regex(pattern, before=before)
         inner = FsmGrammar.build(dfa, vocabulary, precompute_s=0).start()
     return HealedGrammar(inner, list(before), vocabulary)
+
+
+def test_a_mask_is_handed_out_before_only_beyond_the_bytes() -> None:
+    """Until then it is narrowed down."""
+    grammar, row = grammar_for(b"ab", "[abn]{3,9}"), np.empty(token_vocabulary().mask_width, "<u4")
+    inner = grammar.fork()
+    for token in b"abn":
+        inner.accept([token])
+        inner.fill(row)
+    assert grammar.mask_after(ord("a")) is None
+    grammar.accept(b"ab")
+    mask = grammar.mask_after(ord("n"))
+    assert mask is not None and mask.tolist() == row.tolist()
 
 
 @pytest.mark.parametrize("lag", [0, 1])

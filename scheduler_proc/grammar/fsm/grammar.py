@@ -7,13 +7,14 @@ token, so taking tokens back is cheap. Masks come from the artefact, else from t
 """
 
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
 from scheduler_proc.grammar.fsm.arrays import MaskRows, checked_masks, checked_tables
 from scheduler_proc.grammar.fsm.chains import Chains
 from scheduler_proc.grammar.fsm.mask_order import mask_order
@@ -25,6 +26,9 @@ from scheduler_proc.grammar.vocabulary import TokenVocabulary
 _MAX_PRECOMPUTED_BYTES = 4 << 20
 _BYTES_PER_CHAIN_STATE = 200  # its entries in the tables of `Chains`, about
 _ENDED = -1  # the state after EOS
+_MOST_SEEN = 4096  # entries of a grammar for tokens that have been seen after a state
+_BYTES_PER_SEEN = 200  # about
+_UNKNOWN, _PLAIN, _OTHER = range(3)  # kinds of states, see `plain_mask`
 
 
 class FsmGrammar:
@@ -56,6 +60,10 @@ class FsmGrammar:
         self._pieces = vocabulary.token_bytes
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._free = _free_states(trimmed, vocabulary)
+        self._not_eos = ~vocabulary.pack(vocabulary.eos_ids)
+        self._kinds = bytearray(dfa.num_states)
+        self._seen: defaultdict[int, dict[int, weakref.ref[np.ndarray]]] = defaultdict(dict)
+        self._num_seen = 0
 
     @classmethod
     def build(
@@ -80,6 +88,8 @@ class FsmGrammar:
             sum(array.nbytes for array in arrays)
             + (0 if trimmed.token_ends is None else trimmed.token_ends.nbytes)
             + len(self.chains.singular) * _BYTES_PER_CHAIN_STATE
+            + len(self._kinds)
+            + self._num_seen * _BYTES_PER_SEEN
             + self._cache.owned_bytes(self._owner)
         )
 
@@ -131,6 +141,38 @@ class FsmGrammar:
             raise GrammarError("the output is complete: no token can follow")
         self._cache.put(self._owner, state, mask)
         return mask
+
+    def plain_mask(self, state: int) -> np.ndarray | None:
+        """The mask of a state, if it is at hand and the state is plain: the output is not over, no
+        bytes are forced, more than EOS may follow, but not everything. Else None."""
+        kind = self._kinds[state] if state != _ENDED else _OTHER
+        if kind == _OTHER:
+            return None
+        mask = self._stored_masks.get(state)
+        if mask is None:
+            mask = self._cache.get(self._owner, state)
+        if kind == _UNKNOWN and mask is not None:
+            is_forced = state in self._free or self.chains.forced(state) != b""
+            is_plain = not is_forced and (mask & self._not_eos).any()
+            self._kinds[state] = _PLAIN if is_plain else _OTHER
+            return mask if is_plain else None
+        return mask
+
+    def mask_after(self, state: int, token: int) -> np.ndarray | None:
+        """`plain_mask` of the state after `token`; None if that cannot follow `state`."""
+        try:
+            mask = self.plain_mask(self.next_state(state, token))
+        except GrammarError:
+            return None
+        if mask is not None and self._num_seen < _MOST_SEEN:
+            seen = self._seen[state]
+            self._num_seen += token not in seen
+            seen[token] = weakref.ref(mask)
+        return mask
+
+    def seen_after(self, state: int) -> SeenMasks:
+        """What `mask_after` has given for tokens after `state`, as long as the masks are kept."""
+        return self._seen.get(state, NONE_SEEN)
 
     def next_state(self, state: int, token: int) -> int:
         """The state after `token`. Raises GrammarError if it cannot follow `state`."""
@@ -242,6 +284,12 @@ class FsmPosition:
 
     def is_free(self) -> bool:
         return self._grammar.is_free(self._states[-1])
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return self._grammar.mask_after(self._states[-1], token)
+
+    def seen_after(self) -> SeenMasks:
+        return self._grammar.seen_after(self._states[-1])
 
     def fork(self) -> "FsmPosition":
         return FsmPosition(self._grammar, self._states.copy())

@@ -16,7 +16,7 @@ import llguidance
 import msgspec
 import numpy as np
 
-from scheduler_proc.grammar.base import GrammarError
+from scheduler_proc.grammar.base import NONE_SEEN, GrammarError, SeenMasks
 from scheduler_proc.grammar.ll_grammar import LLGrammar, free_until, text_first
 from scheduler_proc.grammar.llg.ebnf import lark_of
 from scheduler_proc.grammar.llg.structural_tags import tags_grammar
@@ -223,6 +223,12 @@ class LlguidanceMatcher:
 
     def is_free(self) -> bool:
         return False  # llguidance cannot say
+
+    def mask_after(self, token: int) -> np.ndarray | None:
+        return None  # no mask is kept
+
+    def seen_after(self) -> SeenMasks:
+        return NONE_SEEN
 
     def fork(self) -> "LlguidanceMatcher":
         return LlguidanceMatcher(self._matcher.deep_copy(), self._vocabulary, self._ended)

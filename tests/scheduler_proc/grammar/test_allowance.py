@@ -85,6 +85,25 @@ def test_tokens_that_are_taken_back_earn_nothing(clock: Clock) -> None:
         grammar.fill(row)
 
 
+def test_what_was_handed_out_before_is_not_refused_after(clock: Clock) -> None:
+    """A step may run by then."""
+    clock.step = 0.06
+    grammar, row = MeteredGrammar(FakeGrammar(1000)), np.empty((VOCAB + 31) // 32, np.uint32)
+    grammar.fill(row)
+    token = first_of(row)
+    mask = grammar.mask_after(token)
+    assert mask is not None
+    grammar.accept([token])
+    assert grammar.forced_bytes() == b""
+    grammar.fill(row)
+    assert row.tolist() == mask.tolist()
+    token = first_of(row)
+    assert grammar.mask_after(token) is None
+    grammar.accept([token])
+    with pytest.raises(GrammarError, match="too long"):
+        grammar.fill(row)
+
+
 def test_a_metered_grammar_is_otherwise_the_one_it_holds() -> None:
     held = FakeGrammar(3)
     metered = MeteredGrammar(held)

@@ -256,6 +256,52 @@ def finish(grammar: Grammar, vocabulary: TokenVocabulary) -> None:
         assert len(paths) < 10_000
 
 
+class TestMaskAfter:
+    @given(dfas(), st.sampled_from([BYTES, ODD, ODD_WITHOUT_EOS]))
+    @settings(max_examples=60, deadline=None)
+    def test_it_is_the_next_mask_where_a_token_is_sampled(
+        self, dfa: ByteDFA, vocabulary: TokenVocabulary
+    ) -> None:
+        try:
+            grammar = built(dfa, vocabulary).start()
+        except GrammarError:
+            return  # nothing can be written
+        for _ in range(4):
+            ids = [] if grammar.is_terminated() else allowed(grammar, vocabulary)
+            for token in ids:
+                mask = grammar.mask_after(token)
+                grammar.accept([token])
+                assert (mask is not None) == self._is_sampled(grammar, vocabulary)
+                assert mask is None or mask_ids(mask) == allowed(grammar, vocabulary)
+                grammar.rollback(1)
+            if not ids:
+                return
+            grammar.accept(ids[:1])
+
+    @staticmethod
+    def _is_sampled(grammar: Grammar, vocabulary: TokenVocabulary) -> bool:
+        if grammar.is_terminated() or grammar.is_free() or grammar.forced_bytes():
+            return False
+        return not {*allowed(grammar, vocabulary)} <= {*vocabulary.eos_ids}
+
+    def test_none_after_what_cannot_follow(self) -> None:
+        grammar = built(words_dfa([b"abc", b"abd"])).start()
+        assert grammar.mask_after(ord("x")) is grammar.mask_after(-1) is None
+        assert grammar.mask_after(EOS) is None
+        assert allowed(grammar) == [ord("a"), 256, 257]
+
+    def test_none_before_the_mask_was_needed(self) -> None:
+        """It would take too long to compute it."""
+        vocabulary = replace(BYTES, mask_cache=MaskCache())
+        compiled = built(words_dfa([b"a1", b"a2"]), vocabulary, precompute_s=0)
+        grammar = compiled.start()
+        assert grammar.mask_after(ord("a")) is None
+        grammar.accept(b"a")
+        allowed(grammar)
+        mask = compiled.start().mask_after(ord("a"))
+        assert mask is not None and mask_ids(mask) == [ord("1"), ord("2")]
+
+
 class TestForks:
     def test_they_are_independent(self) -> None:
         grammar = built(words_dfa([b"abc", b"abd", b"xyz"])).start()
