@@ -239,7 +239,7 @@ async def kill_scheduler(server: Server, steps: int, starting_s: list[float]) ->
         await client._transport.wait_ready()
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_killed_in_the_middle(server: Server, undisturbed: Any, seed: int) -> None:
     await kills(server, undisturbed, random.Random(seed), rounds=1)
 
