@@ -11,6 +11,7 @@ Nothing uses TLS, so httpx finds no root certificates: each new client would tak
 to load them.
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -47,6 +48,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "reference" if uses_reference else file
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What exists now lives to the end: each full garbage collection would take most of a second
+    to look at all modules and tests again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import gguf
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -23,8 +24,14 @@ def reference_model() -> Any:
     path = resolve_model(DEFAULT_MODEL).path
     make_model: Any = AutoModelForCausalLM.from_config
     read_gguf: Any = load_gguf_checkpoint
-    # transformers reads the file for its configuration and again for the weights, 7 s each time.
-    with mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)):
+    # transformers reads the file for its configuration and again for the weights, makes the same
+    # map of all names for each module of the model, and cuts a million pieces out of a memmap,
+    # which takes several times as long as out of an array: 14 s in all instead of 6.
+    with (
+        mock.patch.object(np, "memmap", lambda path, **_: np.fromfile(path, np.uint8)),
+        mock.patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)),
+        mock.patch.object(gguf, "get_tensor_name_map", cache(gguf.get_tensor_name_map)),
+    ):
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         model = make_model(config, dtype=torch.float32).eval()
         loaded = read_gguf(str(path), return_tensors=True, model_to_load=model)

@@ -18,13 +18,18 @@ START_TIMEOUT_S = 120.0
 
 
 class Server:
-    """A launched server. `url` is its HTTP address, `ring` its ipc:// one."""
+    """A launched server. `url` is its HTTP address, `ring` its ipc:// one.
+
+    It computes with one thread unless `args` say otherwise: the results are the same bits, and
+    threads of several servers that spin on the same cores take each other's time."""
 
     def __init__(self, tmp: Path, *args: str, launcher: str = "srt.launch") -> None:
         self.directory = tmp / "ring"
         self._log = tmp / "log"
         command = [sys.executable, "-m", launcher, "--ring-dir", str(self.directory)]
         command += ["--grammar-cache-dir", str(tmp / "grammars")]
+        if "--threads" not in args:
+            command += ["--threads", "1"]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", "0", *args], stderr=log, start_new_session=True

@@ -15,7 +15,7 @@ from tests.waiting import SOON_S
 
 PROMPT = "Once upon a time"
 LONG = {"max_new_tokens": 8000, "temperature": 0.0, "ignore_eos": True}
-TIMEOUT_MS = 8000
+TIMEOUTS_MS = (2000, 10_000, 50_000)  # a busy machine may have nothing after the first
 # No machine has computed it within a millisecond.
 LONG_PROMPT = "Once upon a time. " * 600
 
@@ -37,18 +37,22 @@ async def outcome(
 async def completion(
     server: Server, timeout_ms: int, prompt: str = PROMPT, outputs: int = 8000
 ) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=2 * SOON_S) as http:
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": outputs, "ignore_eos": True}
         body["timeout_ms"] = timeout_ms
         return await http.post("/v1/completions", json=body)
 
 
 async def test_requests_end_with_what_they_have(server: Server) -> None:
-    ring, http, answer = await asyncio.gather(
-        outcome(server.ring, TIMEOUT_MS),
-        outcome(server.url, TIMEOUT_MS),
-        completion(server, TIMEOUT_MS),
-    )
+    for timeout_ms in TIMEOUTS_MS:
+        ring, http, answer = await asyncio.gather(
+            outcome(server.ring, timeout_ms),
+            outcome(server.url, timeout_ms),
+            completion(server, timeout_ms),
+        )
+        if not isinstance(ring, RequestError) and not isinstance(http, RequestError):
+            if answer.status_code == 200:
+                break
     for output in (ring, http):
         assert isinstance(output, GenerateOutput), output
         assert output.finish is not None

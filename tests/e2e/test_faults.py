@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.ring.places import RING_LOST_S, send_now
+from srt.ring.places import send_now
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import Goodbye
 from tests.e2e.server import Server, gone, running_server
@@ -91,7 +91,8 @@ async def test_a_killed_part_fails_its_streams_at_once_and_comes_back(
         assert all(stream.error is not None for stream in hit)
         worst = max([stream.ended_at for stream in hit], default=killed_at) - killed_at
         print(f"{part}: every stream ended within {1000 * worst:.0f} ms")
-        assert worst < RING_LOST_S  # not by the ring's silence, which all would notice
+        # Not by the ring's silence, which all would notice after RING_LOST_S.
+        assert not any("cannot be reached" in str(stream.error) for stream in hit)
         if part == "scheduler":  # nothing has ended that would show that all have heard of it
             await asyncio.to_thread(wait_ready_again, fragile, incarnation + 1)
         assert all(stream.error is None for stream in http + ring if stream not in hit)
@@ -199,29 +200,29 @@ def test_a_signal_drains_and_leaves_nothing(tmp_path: Path, number: signal.Signa
 
     async def scenario(server: Server) -> None:
         async with AsyncClient(server.ring) as client:
-            sampling = {"max_new_tokens": 24, "ignore_eos": True}
+            sampling = {"max_new_tokens": 300, "ignore_eos": True}
             generation = await client.submit(text="Hello", sampling=sampling)
+            deadline = time.monotonic() + SOON_S
             if number == signal.SIGINT:
                 os.killpg(server.process.pid, number)
             else:
                 server.process.send_signal(number)
             refused = None
-            for _ in range(100):
+            while refused is None and time.monotonic() < deadline:
                 await asyncio.sleep(0.02)
                 try:
                     await (await client.submit(text="too late", sampling=sampling)).aclose()
                 except RequestError as error:
                     refused = error
-                    break
             assert refused is not None and refused.info.http_status == 503
-            assert (await generation.result()).completion_tokens == 24
+            assert (await generation.result()).completion_tokens == 300
 
     server = Server(tmp_path, "--drain-timeout", "60")
     server.wait_ready()
     pids = list(server.pids().values())
     asyncio.run(scenario(server))
     assert server.process.wait(60) == 0
-    assert gone(pids, 10.0) and not server.directory.exists()
+    assert gone(pids, SOON_S) and not server.directory.exists()
 
 
 def test_a_missing_model_is_one_line() -> None:

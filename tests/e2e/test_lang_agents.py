@@ -43,7 +43,8 @@ def town(s: Any, tools: Tools, kind: Any, **options: Any) -> None:
     both = [tools.look_up, tools.multiply]
     s += sgl.system(sgl.describe(both))
     s += sgl.user("How high is the tower?")
-    s += sgl.agent("answer", both, type=kind, max_tokens=100, **options)
+    # A thought of 400 characters is never cut, whatever the model writes on this machine.
+    s += sgl.agent("answer", both, type=kind, max_tokens=500, **options)
     s += sgl.user("Thank you.") + sgl.assistant(sgl.gen("end", max_tokens=4))
 
 

@@ -47,9 +47,15 @@ async def run_all(session: ProgramSession, number: int) -> Got | RequestError:
         return error
 
 
-async def expected(server: Server, count: int) -> list[str]:
-    async with AsyncClient(server.ring) as client, await client.session() as session:
-        ends = await asyncio.gather(*(run_all(session, i) for i in range(count)))
+@pytest.fixture(scope="module")
+def texts(server: Server) -> list[str]:
+    """The ends of programs that nothing disturbs."""
+
+    async def alone() -> list[Got | RequestError]:
+        async with AsyncClient(server.ring) as client, await client.session() as session:
+            return await asyncio.gather(*(run_all(session, i) for i in range(4)))
+
+    ends = asyncio.run(alone())
     return [end.vars[0].text for end in ends if isinstance(end, Got)]
 
 
@@ -108,17 +114,15 @@ async def check_idle(server: Server) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_part_is_killed(server: Server, part: str) -> None:
-    texts = await expected(server, 3)
-    await check_round(server, part, texts, 0.1)
+async def test_a_part_is_killed(server: Server, texts: list[str], part: str) -> None:
+    await check_round(server, part, texts[:3], 0.1)
     await check_idle(server)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-async def test_30_rounds(server: Server) -> None:
+async def test_30_rounds(server: Server, texts: list[str]) -> None:
     rng = random.Random(30)
-    texts = await expected(server, 4)
     for i in range(30):
         await check_round(server, PARTS[i % len(PARTS)], texts, rng.random() * 0.6)
     await check_idle(server)

@@ -17,7 +17,6 @@ from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.kv_addresses import address_of
 from srt.llm import LLM
-from srt.offline.engine import Engine
 from srt.wire.errors import RequestError
 from tests.e2e.server import Server, running_server
 from tests.e2e.test_resume import GREEDY, LONG, nothing, round_of
@@ -48,7 +47,8 @@ async def test_a_prefix_stays_where_it_is_and_others_go_elsewhere(server: Server
             where.append(output.routed_replica)
             assert turn == 0 or output.cached_tokens >= 192
         assert len(set(where)) == 1
-        many = [client.generate(f"{i} things are " * 40, sampling=LONG) for i in range(8)]
+        some = LONG | {"max_new_tokens": 100}
+        many = [client.generate(f"{i} things are " * 40, sampling=some) for i in range(8)]
         outputs = await asyncio.gather(*many)
     replicas = [output.routed_replica for output in outputs]
     assert sorted(replicas) == [0] * 4 + [1] * 4
@@ -147,7 +147,8 @@ async def until_both_are_ready(client: AsyncClient) -> None:
 async def test_a_lost_ones_requests_go_on_at_the_other_at_once(server: Server) -> None:
     """Before there is another scheduler in its place."""
     async with AsyncClient(server.ring) as client:
-        expected = [await client.generate(f"Number {i}", sampling=LONG) for i in range(4)]
+        alone = [client.generate(f"Number {i}", sampling=LONG) for i in range(4)]
+        expected = await asyncio.gather(*alone)
         calls = [client.submit(text=f"Number {i}", sampling=LONG, stream=True) for i in range(4)]
         streams = [aiter(call) for call in await asyncio.gather(*calls)]
         first = await asyncio.gather(*map(anext, streams))
@@ -224,48 +225,29 @@ def test_each_replica_has_cpus_of_its_own(server: Server) -> None:
         assert "they slow each other down" in server.log()
 
 
-def test_an_engine_of_replicas_records_a_trace_of_each(tmp_path: Path) -> None:
+def test_llm_uses_all_replicas_and_records_a_trace_of_each(tmp_path: Path) -> None:
+    """So does its engine."""
     trace = tmp_path / "trace"
-    with Engine(dp=2, threads=1, record_trace=str(trace), max_total_tokens=4096) as engine:
-        outputs = engine.generate([f"{i} is" for i in range(6)], SHORT)
-    assert {output.routed_replica for output in outputs} == {0, 1}
-    for replica in range(2):
-        core = replay(Path(f"{trace}.{replica}"))
-        assert core.counters.requests == 3
-
-
-def test_llm_uses_all_replicas() -> None:
-    with LLM(dp=2, threads=1, max_total_tokens=4096) as llm:
-        outputs = llm.generate([f"{i} is" for i in range(6)], use_tqdm=False)
+    with LLM(dp=2, threads=1, record_trace=str(trace), max_total_tokens=4096) as llm:
+        completions = llm.generate([f"{i} is" for i in range(6)], use_tqdm=False)
         stats = llm.engine.call(llm.engine.client.stats())
-    assert len(outputs) == 6
+        outputs = llm.engine.generate([f"Now {i} is" for i in range(6)], SHORT)
+    assert len(completions) == 6
     assert [part["num_requests_total"] for part in stats["replicas"]] == [3, 3]
-
-
-def test_more_threads_than_cpus_are_said(tmp_path: Path) -> None:
-    options = ("--dp", "2", "--threads", str(os.cpu_count()), "--max-total-tokens", "2048")
-    with running_server(tmp_path, *options) as server:
-        assert "they slow each other down" in server.log()
-        answer = httpx.post(server.url + "/generate", json={"text": "a"}, timeout=SOON_S)
-        assert answer.status_code == 200
+    assert {output.routed_replica for output in outputs} == {0, 1}
+    cores = [replay(Path(f"{trace}.{replica}")) for replica in range(2)]
+    assert [core.counters.requests for core in cores] == [6, 6]
 
 
 async def test_each_replica_publishes_its_blocks(tmp_path: Path) -> None:
     """A subscriber with vLLM's structs knows what each tree holds, over a flush too, and hears of
-    nothing salted."""
+    nothing salted. More threads than CPUs work too, and are said."""
     events, replay_at = (f"ipc://{tmp_path}/{name}" for name in ("events", "replay"))
-    options = (
-        "--dp",
-        "2",
-        "--threads",
-        "1",
-        "--kv-events",
-        events,
-        "--kv-events-replay",
-        replay_at,
-    )
+    options = ["--dp", "2", "--threads", str(os.cpu_count())]
+    options += ["--kv-events", events, "--kv-events-replay", replay_at]
     peers = Peers()
     with running_server(tmp_path, *options) as server:
+        assert "they slow each other down" in server.log()
         subscribers = [
             Subscriber(peers, address_of(events, replica), address_of(replay_at, replica))
             for replica in range(2)

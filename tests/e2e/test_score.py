@@ -64,7 +64,7 @@ def random_sets(count: int) -> list[tuple[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def exact_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    limit = ("--max-queued-requests", str(MAX_REQUESTS), "--max-queue-wait", "0")
+    limit = ("--max-queued-requests", str(MAX_REQUESTS), "--max-queue-wait", "0", "--threads", "0")
     with running_server(
         tmp_path_factory.mktemp("exact"), "--check-invariants", "--exact", *limit
     ) as server:

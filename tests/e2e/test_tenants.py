@@ -17,7 +17,6 @@ from tests.e2e.server import Server, running_server
 from tests.waiting import SOON_S
 
 VICTIM, ATTACKER, ADMIN = "victims-key", "attackers-key", "admins-key"
-ATTEMPTS = 300
 SECRET = "The password of the vault in the old tower by the sea is swordfish seven times over."
 STREAM = {"max_new_tokens": 4000, "temperature": 0, "ignore_eos": True}
 ONE = {"max_new_tokens": 1, "temperature": 0}
@@ -114,19 +113,20 @@ def secret(number: int) -> str:
     return f"{random.Random(number).getrandbits(64):x} opens the vault in the tower by the sea"
 
 
-async def test_300_attempts_learn_nothing(keyed: Server) -> None:
+@pytest.mark.parametrize("count", [120, pytest.param(300, marks=pytest.mark.slow)])
+async def test_attempts_learn_nothing(keyed: Server, count: int) -> None:
     rng = random.Random(3)
     async with (
         client_of(keyed, VICTIM) as victim,
         client_of(keyed, ATTACKER) as attacker,
         streams(victim, "letter", "draft") as begun,
     ):
-        for number in range(3, ATTEMPTS, 8):
+        for number in range(3, count, 8):
             await generate(victim, secret(number))
         for rid in ("letter", "draft"):
             body = {"input": SECRET, "rid": rid + "-kept", "max_output_tokens": 1}
             assert (await victim.post("/v1/responses", json=body)).status_code == 200
-        for number in range(ATTEMPTS):
+        for number in range(count):
             assert await attempt(attacker, number, rng) == "", number
         again = (await generate(victim, secret(3))).json()["meta_info"]
         assert again["cached_tokens"] > 10  # there was something to be learned

@@ -257,14 +257,14 @@ def drive(
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_random_traffic_keeps_the_books_and_the_outputs(lag: int, policy: str) -> None:
-    """700 steps each, 5,600 in all, in a pool so small that evictions and retractions occur."""
-    core = drive(seed=7 + lag, steps=700, lag=lag, policy=policy, pool=220).driver.core
+    """400 steps each, 3,200 in all, in a pool so small that evictions and retractions occur."""
+    core = drive(seed=7 + lag, steps=400, lag=lag, policy=policy, pool=220).driver.core
     assert core.counters.retracted > 0 and core.cache.evicted_total > 0
 
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_random_traffic_without_the_radix_cache(lag: int) -> None:
-    traffic = drive(seed=3, steps=600, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
+    traffic = drive(seed=3, steps=300, lag=lag, policy="lpm", pool=400, disable_radix_cache=True)
     assert traffic.driver.core.counters.cached_tokens == 0
 
 

@@ -144,7 +144,9 @@ class Raising(FakeExecutor):
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))]
+)
 def test_random_traffic(tmp_path: Path, lag: int, policy: str, seed: int) -> None:
     """Small pools, so that suspects wait for memory and are retracted; grammars, chunks, aborts,
     scores, failed steps. All get what they would have got, and a trace of it replays."""

@@ -112,8 +112,8 @@ class Sequences(NamedTuple):
         q = q * np.float32(np.float32(self.shape.head_dim**-0.5) * _LOG2E)
         if in_bfloat16:
             q, k, v = (rounded_to_bfloat16(x) for x in (q, k, v))
-        q, k, v = (x.astype(np.float64) for x in (q, k, v))
-        scores = np.einsum("thd,lhd->htl", q, k)
+        q, k, v = (x.astype(np.float64).transpose(1, 0, 2) for x in (q, k, v))
+        scores = q @ k.transpose(0, 2, 1)  # [heads, tokens, keys]
         token, key = np.ogrid[piece.start : piece.end, : piece.end]
         hidden = key > token
         if self.shape.window:
@@ -121,7 +121,7 @@ class Sequences(NamedTuple):
         scores = np.where(hidden, -np.inf, scores)
         weights = np.exp2(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        out: np.ndarray = np.einsum("htl,lhd->thd", weights, v)
+        out: np.ndarray = (weights @ v).transpose(1, 0, 2)
         return out
 
 
