@@ -144,8 +144,9 @@ def described(parameters: Any) -> Any:
 
 def defaults_of(stream: Stream) -> Sampling:
     """The run's defaults, with a seed of this call's own if the run has one."""
+    defaults = stream.program.defaults
     seed = stream.seed_of("call", stream.at)
-    return msgspec.structs.replace(stream.program.defaults, seed=seed)
+    return defaults if seed == defaults.seed else msgspec.structs.replace(defaults, seed=seed)
 
 
 def meta_of(completion: Completion) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from srt.wire.sampling import SamplingParams
 
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = Mapping[str, Any]
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1  # of a message
 # Texts of JSON objects, which may be given as objects.
 _JSON_FIELDS = ("json_schema", "structural_tag", "template_args", "parameters")
 _SCORING_TYPES = get_type_hints(scoring_of)
@@ -57,7 +58,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
     """`given`, which `path` names, with every field of its type."""
     if kind is ToolSpec and isinstance(given, Mapping) and given.get("type") == "function":
         given = given.get("function", given)  # OpenAI's JSON of a function
-    fields = msgspec.structs.asdict(given) if isinstance(given, kind) else given
+    fields = _set_fields(given) if isinstance(given, kind) else given
     if not isinstance(fields, Mapping):
         raise RequestError(f" must be a {kind.__name__} or a dict", at=path)
     prefix = f"{path}." if path and kind is not SamplingParams else ""
@@ -75,6 +76,30 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
         raise RequestError(f"{path}: {error}", param=path or None) from None
 
 
+def _set_fields(given: msgspec.Struct) -> Fields:
+    """The fields that have another value than their default, which needs no check."""
+    return {
+        name: value
+        for name, value, default in zip(
+            given.__struct_fields__,
+            msgspec.structs.astuple(given),
+            _defaults(type(given)),
+            strict=True,
+        )
+        if type(value) is not type(default) or value != default
+    }
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
+    """The default of each field; NODEFAULT where there is none."""
+    fields = msgspec.structs.fields(kind)
+    return tuple(
+        each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory()
+        for each in fields
+    )
+
+
 @cache
 def _parts(kind: Any) -> tuple[tuple[Any, ...], Any, Any]:
     """The kinds in an annotation, the one of them that is not plain text, and its items' kind."""
@@ -88,6 +113,8 @@ def _value(path: str, kind: Any, value: Any) -> Any:
     kinds, kind, item = _parts(kind)
     if value is None and NoneType in kinds:
         return None
+    if type(value) in kinds and _is_plain(value):
+        return value
     if isinstance(value, str) and str in kinds:
         return _leaf(path, str, value)
     if _is_struct(kind):
@@ -99,6 +126,16 @@ def _value(path: str, kind: Any, value: Any) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise RequestError(" must be a list", at=path)
     return [_value(f"{path}[{i}]", item, each) for i, each in enumerate(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number or a text that can be sent as it is; `_leaf` looks at the others."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is float:
+        return math.isfinite(value)
+    return kind is bool or (kind is int and _MIN_INT <= value <= _MAX_INT)
 
 
 def _is_struct(kind: Any) -> bool:
