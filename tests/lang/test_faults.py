@@ -337,7 +337,7 @@ def test_random_programs_end(steps: list[str], asynchronous: bool) -> None:
     names: list[tuple[sgl.ProgramState, str]] = []
 
     def perform(s: Any) -> None:
-        groups: list[sgl.ProgramStateGroup] = []
+        groups: list[sgl.ProgramStateGroup[Any]] = []
         for i, step in enumerate(steps):
             if step == "text":
                 s += "word"
