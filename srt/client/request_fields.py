@@ -22,6 +22,7 @@ from srt.wire.sampling import SamplingParams
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = Mapping[str, Any]
 _MIN_INT, _MAX_INT = -(2**63), 2**64 - 1  # of a message
+_MISSING = object()
 # Texts of JSON objects, which may be given as objects.
 _JSON_FIELDS = ("json_schema", "structural_tag", "template_args", "parameters")
 _SCORING_TYPES = get_type_hints(scoring_of)
@@ -58,7 +59,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
     """`given`, which `path` names, with every field of its type."""
     if kind is ToolSpec and isinstance(given, Mapping) and given.get("type") == "function":
         given = given.get("function", given)  # OpenAI's JSON of a function
-    fields = _set_fields(given) if isinstance(given, kind) else given
+    fields = _set_fields(kind, given) if isinstance(given, kind) else given
     if not isinstance(fields, Mapping):
         raise RequestError(f" must be a {kind.__name__} or a dict", at=path)
     prefix = f"{path}." if path and kind is not SamplingParams else ""
@@ -76,28 +77,22 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
         raise RequestError(f"{path}: {error}", param=path or None) from None
 
 
-def _set_fields(given: msgspec.Struct) -> Fields:
-    """The fields that have another value than their default, which needs no check."""
+def _set_fields(kind: type[msgspec.Struct], given: msgspec.Struct) -> Fields:
+    """The fields but those that have the default, which needs no check."""
+    defaults = _defaults(kind)
     return {
         name: value
-        for name, value, default in zip(
-            given.__struct_fields__,
-            msgspec.structs.astuple(given),
-            _defaults(type(given)),
-            strict=True,
-        )
-        if type(value) is not type(default) or value != default
+        for name, value in msgspec.structs.asdict(given).items()
+        if type(value) is not type(default := defaults.get(name, _MISSING)) or value != default
     }
 
 
 @cache
-def _defaults(kind: type[msgspec.Struct]) -> tuple[Any, ...]:
-    """The default of each field; NODEFAULT where there is none."""
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
     fields = msgspec.structs.fields(kind)
-    return tuple(
-        each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory()
-        for each in fields
-    )
+    made = {each.name: each.default_factory() for each in fields if callable(each.default_factory)}
+    plain = {each.name: each.default for each in fields if each.default is not msgspec.NODEFAULT}
+    return made | plain
 
 
 @cache
