@@ -162,7 +162,10 @@ def measure(name: str, url: str, ring: str, args: argparse.Namespace) -> list[li
             "ipc": lambda prompts: by_programs(name, prompts, ipc),
             "openai again": lambda prompts: by_hand(name, prompts, url),
         }
+        began = time.monotonic()
         for number in range(-1, args.rounds):
+            if number > 0 and time.monotonic() - began > args.seconds:
+                break
             prompts = [source.text(args.tokens) for _ in range(args.at_once)]
             order = [*ways][number % len(ways) :] + [*ways][: number % len(ways)]
             made: dict[str, Turn] = {}
@@ -182,7 +185,8 @@ def _row(name: str, way: str, turns: dict[str, list[Turn]]) -> list[str]:
     wall, half = interval([a.wall_s / b.wall_s for a, b in pairs])
     cpu = statistics.median(a.cpu_s / b.cpu_s for a, b in pairs)
     seconds = statistics.median(a.wall_s for a, _ in pairs)
-    return [name, way, f"{seconds:.3f}", f"{wall:.3f}", f"{half:.3f}", f"{cpu:.2f}"]
+    ratios = [f"{wall:.3f}", f"{half:.3f}", f"{cpu:.2f}"]
+    return [name, way, str(len(pairs)), f"{seconds:.3f}", *ratios]
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -193,8 +197,8 @@ async def run(args: argparse.Namespace) -> None:
             rows: list[list[str]] = []
             for name in args.programs:
                 rows += await asyncio.to_thread(measure, name, url, ring, args)
-    print(f"{machine()}, {args.rounds} rounds of {args.at_once} at once, {args.tokens} tokens each")
-    print(markdown(("programs", "way", "wall, s", "ratio", "+-", "CPU"), rows))
+    print(f"{machine()}, {args.at_once} at once, {args.tokens} tokens each")
+    print(markdown(("programs", "way", "rounds", "wall, s", "ratio", "+-", "CPU"), rows))
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -202,6 +206,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="a directory of *.jsonl files with text")
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no round after them")
     parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=300, help="of an essay or a question")
     parser.add_argument("--seed", type=int, default=0)

@@ -68,7 +68,8 @@ from lang.roles import (
     user_end,
 )
 from lang.states.certificates import Certificate
-from lang.states.state import ProgramState, ProgramStateGroup
+from lang.states.forks import ProgramStateGroup
+from lang.states.state import ProgramState
 from lang.values import grammar as g
 
 if TYPE_CHECKING:

@@ -67,8 +67,12 @@ def wait(future: "Future[Any]", timeout_s: float | None = None) -> None:
         return
     if on_loop_thread():
         raise _would_deadlock()
-    if not concurrent.futures.wait([future], timeout_s).done:
-        raise TimeoutError(f"not there after {timeout_s} s")
+    try:
+        future.exception(timeout_s)
+    except concurrent.futures.CancelledError:
+        pass
+    except TimeoutError:
+        raise TimeoutError(f"not there after {timeout_s} s") from None
 
 
 async def arrival(future: "Future[Any]") -> None:

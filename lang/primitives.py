@@ -33,6 +33,7 @@ _OPENED_REASONING = {"deepseek-r1": True, "qwen3-thinking": True}
 _TAGGED_REASONING = {"deepseek-v3": False, "glm45": False, "qwen3": False, "think": False}
 _CONSTRAINTS = ("regex", "json_schema", "ebnf")
 _COMBINED = ({"where", "type"}, {"where", "regex"})
+_SAMPLING = frozenset(Sampling.__struct_fields__)
 REASONING = _OPENED_REASONING | _TAGGED_REASONING
 
 
@@ -89,9 +90,9 @@ def gen(
     given = {
         key: value
         for key, value in (locals() | others).items()
-        if key in Sampling.__struct_fields__ and value is not None
+        if value is not None and key in _SAMPLING
     }
-    if unknown := sorted(others.keys() - Sampling.__struct_fields__):
+    if unknown := sorted(others.keys() - _SAMPLING):
         raise TypeError(f"gen() has no argument {unknown[0]!r}")
     marks.refuse(name=name, schema=schema, **given)
     own = _given(dtype=dtype, schema=schema, type=type, where=where, grammar=grammar)

@@ -122,10 +122,13 @@ async def limited(
     call: Call, timeout_s: float | None, works: Iterable[Coroutine[Any, Any, T]]
 ) -> list[T]:
     """The back end's results, fetched side by side. However this ends, all requests have ended."""
+    calls = [*works]
+    if timeout_s is None and len(calls) == 1:  # in the worker's own task, which is cancelled once
+        return [await calls[0]]
     limit = asyncio.timeout(timeout_s)
     try:
         async with limit:
-            return await all_of(works)
+            return await all_of(calls)
     except TimeoutError:
         if not limit.expired():
             raise
@@ -144,8 +147,9 @@ def described(parameters: Any) -> Any:
 
 def defaults_of(stream: Stream) -> Sampling:
     """The run's defaults, with a seed of this call's own if the run has one."""
+    defaults = stream.program.defaults
     seed = stream.seed_of("call", stream.at)
-    return msgspec.structs.replace(stream.program.defaults, seed=seed)
+    return defaults if seed == defaults.seed else msgspec.structs.replace(defaults, seed=seed)
 
 
 def meta_of(completion: Completion) -> dict[str, Any]:

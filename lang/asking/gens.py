@@ -168,6 +168,9 @@ def _scored(sampling: Sampling, count: int) -> Sampling:
 
 def _samples(sampling: Sampling) -> Iterator[Sampling]:
     """The sampling of each sample of a call."""
+    if sampling.n == 1:
+        yield sampling
+        return
     for i in range(sampling.n):
         seed = None if sampling.seed is None else sub_seed(sampling.seed, i)
         yield msgspec.structs.replace(sampling, n=1, seed=seed)

@@ -36,8 +36,13 @@ CLOSE_TIMEOUT_S = 2.0
 # The language's names of SamplingParams' fields, where they differ.
 _RENAMED = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
 # What goes into the request besides them, or is done here.
-_NOT_SENT = {"n", "timeout_s", "return_logprob", "logprob_start_len", "top_logprobs_num"}
-_NOT_SENT |= {"return_text_in_logprobs"}
+_SCORED = ("return_logprob", "logprob_start_len", "top_logprobs_num")
+_NOT_SENT = {"n", "timeout_s", "return_text_in_logprobs", *_SCORED}
+_REFUSED = {
+    name
+    for name in {*Sampling.__struct_fields__} - _NOT_SENT
+    if _RENAMED.get(name, name) not in SamplingParams.__struct_fields__
+}
 _TIMES = ("queued_s", "ttft_s", "decode_s")  # the server's, of a request that has ended
 _open: "weakref.WeakSet[RuntimeEndpoint]" = weakref.WeakSet()
 
@@ -96,8 +101,10 @@ class RuntimeEndpoint(BackendDefaults):
     async def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
         """The prompt, which must have a token to continue from; else raises RequestError."""
         _refuse_images(prompt)
-        if prompt.text:
+        if prompt.literal_spans:
             return {"text": prompt.text, "literal_spans": prompt.literal_spans}
+        if prompt.text:
+            return {"text": prompt.text}
         bos_id = await self._model.bos_id()
         if bos_id is None:
             reason = "there is none before this call, and the model has no BOS token"
@@ -245,12 +252,12 @@ def endpoint_of(
 
 
 def _request(sampling: Sampling) -> dict[str, Any]:
-    return {
-        "sampling": params_of(sampling),
+    scored = {
         "return_logprob": sampling.return_logprob,
         "logprob_start_len": sampling.logprob_start_len,
         "top_logprobs": sampling.top_logprobs_num,
     }
+    return {"sampling": params_of(sampling), **(scored if sampling.sets_any(_SCORED) else {})}
 
 
 def _refuse_images(prompt: Prompt) -> None:
@@ -259,14 +266,13 @@ def _refuse_images(prompt: Prompt) -> None:
 
 
 def params_of(sampling: Sampling) -> dict[str, Any]:
-    """SamplingParams' fields; other parameters are refused unless they have the default value."""
-    fields = {name: _RENAMED.get(name, name) for name in Sampling.__struct_fields__}
-    known = set(SamplingParams.__struct_fields__)
-    unknown = {name for name, theirs in fields.items() if theirs not in known}
-    sampling.refuse(unknown - _NOT_SENT, "the runtime")
-    sent = [name for name in fields if name not in unknown | _NOT_SENT]
-    values = {fields[name]: getattr(sampling, name) for name in sent}
-    values["logit_bias"] = _token_biases(sampling.logit_bias)
+    """SamplingParams' fields, those that are set; other parameters are refused."""
+    given = sampling.set_fields()
+    if not given.isdisjoint(_REFUSED):
+        sampling.refuse(_REFUSED, "the runtime")
+    values = {_RENAMED.get(name, name): getattr(sampling, name) for name in given - _NOT_SENT}
+    if "logit_bias" in values:
+        values["logit_bias"] = _token_biases(sampling.logit_bias)
     return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 

@@ -6,8 +6,7 @@ text, recording ends.
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lang import marks
@@ -17,8 +16,7 @@ from lang.ir import Expr, ExprList, Part
 from lang.refs.refs import Placeholder
 from lang.refs.unread import on_trace_error, trace_error
 from lang.source import place_of_caller
-from lang.states.state import CONCATE_AND_APPEND, GATHER_VARIABLE, for_each
-from lang.states.turns import Turns
+from lang.states.forks import GATHER_VARIABLE, Forking
 
 ADVICE = "only a run knows it"
 ROOT = 0  # the state of the function itself
@@ -83,7 +81,7 @@ class Recorder:
         return state
 
 
-class GraphState(Turns):
+class GraphState(Forking):
     """Stands for a state while its function is recorded."""
 
     ret_value: Any
@@ -142,11 +140,11 @@ class GraphState(Turns):
         self.new_names[name] = None
         self._values.pop(name, None)
 
-    def gives(self, name: str) -> Any:
+    def _gives(self, name: str) -> Any:
         """What a join gathers of the variable; None if there is none."""
         return self[name] if name in self._names else None
 
-    def gathered(self, name: str, values: list[Any]) -> None:
+    def _gathered(self, name: str, values: list[Any]) -> None:
         """A join has made the variable a list, as long as there are forks."""
         self._wrote(name)
         self._values[name] = values
@@ -185,64 +183,19 @@ class GraphState(Turns):
 
     # ---- forks ---------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: Sequence[int] | None = None) -> "GraphGroup":
-        """`size` states that continue from here."""
-        if size < 1:
-            raise ValueError(f"size must be at least 1, not {size}")
-        if position_ids_offset is not None:
-            raise ValueError("position_ids_offset is not supported: positions follow the text")
+    def _forked(self, size: int) -> list["GraphState"]:
         children = [self._recorder.state() for _ in range(size)]
         for child in children:
             child._names, child._values = set(self._names), dict(self._values)
-        numbers = tuple(child.number for child in children)
-        self._recorder.add(Fork(self.number, numbers))
-        return GraphGroup(children, self)
+        self._recorder.add(Fork(self.number, tuple(child.number for child in children)))
+        return children
 
-    @contextmanager
-    def copy(self, position_ids_offset: Sequence[int] | None = None) -> Iterator["GraphState"]:
-        """`with s.copy() as t: ...`: a fork of one, joined at the end of the block."""
-        group = self.fork(1, position_ids_offset)
-        yield group[0]
-        group.join()
-
-
-class GraphGroup:
-    """The states of a fork."""
-
-    def __init__(self, states: Sequence[GraphState], source: GraphState) -> None:
-        self._states, self._source = list(states), source
-
-    def join(self, mode: str = GATHER_VARIABLE) -> None:
-        """As ProgramStateGroup.join."""
-        if mode not in (GATHER_VARIABLE, CONCATE_AND_APPEND):
-            raise ValueError(
-                f"mode must be {GATHER_VARIABLE} or {CONCATE_AND_APPEND}, not {mode!r}"
-            )
-        numbers = tuple(state.number for state in self._states)
-        recorder = self._source._recorder
-        recorder.add(Join(self._source.number, numbers, mode))
+    def _join(self, forks: Sequence["GraphState"], mode: str) -> None:
+        self._recorder.add(Join(self.number, tuple(each.number for each in forks), mode))
         if mode == GATHER_VARIABLE:
-            names = [name for state in self._states for name in state.new_names]
+            names = [name for each in forks for name in each.new_names]
             for name in dict.fromkeys(names):
-                self._source.gathered(name, [state.gives(name) for state in self._states])
-
-    def __getitem__(self, index: int) -> GraphState:
-        return self._states[index]
-
-    def __setitem__(self, index: int, value: GraphState) -> None:
-        if self._states[index] is not value:
-            raise TypeError("the states of a fork cannot be replaced")
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[GraphState]:
-        return iter(self._states)
-
-    def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "GraphGroup":
-        for state, part in zip(self._states, for_each(other, len(self._states)), strict=True):
-            state += part
-        return self
+                self._gathered(name, [each._gives(name) for each in forks])
 
 
 def record(

@@ -4,7 +4,6 @@ Primitives change it, one at a time; a `Worker` decides when. Nothing here waits
 """
 
 import base64
-import copy
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -148,7 +147,8 @@ class Stream:
         """Continue, one step from `parent`, from its contents, including its error."""
         self._go(parent, step)
         for name in SAID:
-            setattr(self, name, copy.copy(getattr(parent, name)))
+            said = getattr(parent, name)
+            setattr(self, name, said.copy() if isinstance(said, list) else said)
         self.start_chars = self._told = len(self.text)
         self.start_messages = len(self.messages)
         self.error = parent.failure

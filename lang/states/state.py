@@ -1,4 +1,4 @@
-"""`ProgramState`, which a program's functions get as `s`, and the group of its forks.
+"""`ProgramState`, which a program's functions get as `s`.
 
 Invariant: only methods that read a value wait, and no wait lasts for ever: it
 returns, or raises a ProgramError whose cause is the state's first error.
@@ -7,9 +7,8 @@ returns, or raises a ProgramError whose cause is the state's first error.
 import html
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 from lang import loop
@@ -24,15 +23,12 @@ from lang.run.trace import Trace, Usage
 from lang.states import pickling, streaming
 from lang.states.certificates import Certificate, certificate_of
 from lang.states.effects import Effects
-from lang.states.turns import Turns
+from lang.states.forks import CONCATE_AND_APPEND, GATHER_VARIABLE, Forking
 from lang.work.forks import Join, fork
 from lang.work.worker import Worker
 
-GATHER_VARIABLE = "gather_variable"
-CONCATE_AND_APPEND = "concate_and_append"
 
-
-class ProgramState(Turns, Effects):
+class ProgramState(Forking, Effects):
     """A prompt that grows: `s += "text"`, `s += gen("name")`, `s["name"]`."""
 
     _returned: Any
@@ -232,29 +228,11 @@ class ProgramState(Turns, Effects):
 
     # ---- forks ---------------------------------------------------------------------------------
 
-    def fork(
-        self, size: int = 1, position_ids_offset: Sequence[int] | None = None
-    ) -> "ProgramStateGroup":
-        """`size` states that continue from here at the same time.
+    def _forked(self, size: int) -> list["ProgramState"]:
+        return [ProgramState(child) for child in fork(self._worker, size)]
 
-        They are used together (`forks += ...`) or one by one (`forks[i]`), and `join`ed.
-        """
-        if size < 1:
-            raise ValueError(f"size must be at least 1, not {size}")
-        if position_ids_offset is not None:
-            raise ValueError("position_ids_offset is not supported: positions follow the text")
-        children = fork(self._worker, size)
-        return ProgramStateGroup([ProgramState(child) for child in children], self)
-
-    @contextmanager
-    def copy(self, position_ids_offset: Sequence[int] | None = None) -> Iterator["ProgramState"]:
-        """`with s.copy() as t: ...`: a fork of one, joined at the end of the block.
-
-        Its new variables come back as lists of one element.
-        """
-        group = self.fork(1, position_ids_offset)
-        yield group[0]
-        group.join()
+    def _join(self, forks: Sequence["ProgramState"], mode: str) -> None:
+        self._worker.submit(joined([each._worker for each in forks], mode))
 
     # ---- streams -------------------------------------------------------------------------------
 
@@ -327,62 +305,11 @@ class ProgramState(Turns, Effects):
         raise TypeError("a state is not text: use s.text()")
 
 
-class ProgramStateGroup:
-    """The states of a fork. `forks += x` extends all of them; `x` may be a list, or a function of
-    the index."""
-
-    def __init__(self, states: Sequence[ProgramState], source: ProgramState) -> None:
-        self._states = list(states)
-        self._source = source
-
-    def join(self, mode: str = GATHER_VARIABLE) -> None:
-        """Add what the forks have made to the state they came from, without waiting for it.
-
-        "gather_variable": every variable that a fork wrote becomes a list, in the forks' order,
-        with None where a fork did not write it. "concate_and_append": their texts are appended,
-        one after the other. A failed fork fails the state that it joins.
-        """
-        self._source._worker.submit(joined([state._worker for state in self._states], mode))
-
-    def __format__(self, spec: str) -> str:
-        raise TypeError("the states of a fork are not text: use text() of each")
-
-    def __getitem__(self, index: int) -> ProgramState:
-        return self._states[index]
-
-    def __setitem__(self, index: int, value: ProgramState) -> None:
-        if self._states[index] is not value:  # `forks[i] += x` assigns the state already there
-            raise TypeError("the states of a fork cannot be replaced")
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[ProgramState]:
-        return iter(self._states)
-
-    def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "ProgramStateGroup":
-        for state, part in zip(self._states, for_each(other, len(self._states)), strict=True):
-            state += part
-        return self
-
-
 def joined(children: Sequence[Worker], mode: str) -> Join:
-    """What joins forks. ValueError for a mode that there is not."""
-    if mode not in (GATHER_VARIABLE, CONCATE_AND_APPEND):
-        raise ValueError(f"mode must be {GATHER_VARIABLE} or {CONCATE_AND_APPEND}, not {mode!r}")
+    """What joins forks."""
     names = [name for child in children for name in child.stream.new_names()]
     gathered = list(dict.fromkeys(names)) if mode == GATHER_VARIABLE else []
     return Join(children, gathered, mode == CONCATE_AND_APPEND)
-
-
-def for_each(other: Part | Sequence[Part] | Callable[[int], Part], count: int) -> list[Any]:
-    """What each of `count` forks is extended by, of what all of them are. ValueError for a list of
-    another length."""
-    if isinstance(other, list | tuple):
-        if len(other) != count:
-            raise ValueError(f"{count} forks cannot be extended by {len(other)}")
-        return list(other)
-    return [other(i) for i in range(count)] if callable(other) else [other] * count
 
 
 def _restored(taken: dict[str, Any]) -> ProgramState:

@@ -6,8 +6,7 @@ outputs as inputs, so that prompts are token for token those of a run.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from lang import loop, marks
@@ -23,8 +22,7 @@ from lang.refs.unread import trace_error
 from lang.run.program import Program
 from lang.run.stream import Stream
 from lang.sampling import Sampling
-from lang.states.state import CONCATE_AND_APPEND, GATHER_VARIABLE, for_each
-from lang.states.turns import Turns
+from lang.states.forks import CONCATE_AND_APPEND, Forking
 from lang.submit.session import Session
 from lang.submit.variables import ADVICE, ProgramVar
 from srt.wire.programs import Call, Guard, Input, Output, Segment, Text
@@ -50,7 +48,7 @@ class Recording:
         self.session.add_call(call)
 
 
-class RecordedState(Turns):
+class RecordedState(Forking):
     """Stands for a state while its function is recorded."""
 
     def __init__(
@@ -69,8 +67,8 @@ class RecordedState(Turns):
             self._stream.begin_as(parent._stream, step)
             self._segments = [*parent._segments]
             self.variables = dict(parent.variables)
-        self.num_inherited = len(self._segments)
-        self.inherited = dict(self.variables)
+        self._num_inherited = len(self._segments)
+        self._inherited = dict(self.variables)
 
     # ---- extending -----------------------------------------------------------------------------
 
@@ -218,80 +216,34 @@ class RecordedState(Turns):
 
     # ---- forks ---------------------------------------------------------------------------------
 
-    def fork(
-        self, size: int = 1, position_ids_offset: Sequence[int] | None = None
-    ) -> "RecordedGroup":
-        """`size` states that continue from here."""
-        if size < 1:
-            raise ValueError(f"size must be at least 1, not {size}")
-        if position_ids_offset is not None:
-            raise ValueError("position_ids_offset is not supported: positions follow the text")
+    def _forked(self, size: int) -> list["RecordedState"]:
         self.cut()
         number = self._stream.step()
         steps = [Step("fork", number, i) for i in range(size)]
-        children = [RecordedState(self._recording, self, step) for step in steps]
-        return RecordedGroup(children, self)
+        return [RecordedState(self._recording, self, step) for step in steps]
 
-    @contextmanager
-    def copy(self, position_ids_offset: Sequence[int] | None = None) -> Iterator["RecordedState"]:
-        """`with s.copy() as t: ...`: a fork of one, joined at the end of the block."""
-        group = self.fork(1, position_ids_offset)
-        yield group[0]
-        group.join()
-
-    def append_all_of(self, child: "RecordedState") -> None:
-        """Append all that a fork has added."""
-        self.cut()
-        self._segments += child._segments[child.num_inherited :]
-        self._stream.messages += child._stream.messages[child._stream.start_messages :]
-
-
-class RecordedGroup:
-    """The states of a fork."""
-
-    def __init__(self, states: Sequence[RecordedState], source: RecordedState) -> None:
-        self._states = list(states)
-        self._source = source
-
-    def join(self, mode: str = GATHER_VARIABLE) -> None:
-        """As ProgramStateGroup.join."""
-        if mode not in (GATHER_VARIABLE, CONCATE_AND_APPEND):
-            raise ValueError(
-                f"mode must be {GATHER_VARIABLE} or {CONCATE_AND_APPEND}, not {mode!r}"
-            )
-        self._source._stream.step()
-        for state in self._states:
-            state.cut()
+    def _join(self, forks: Sequence["RecordedState"], mode: str) -> None:
+        self._stream.step()
+        for each in forks:
+            each.cut()
         if mode == CONCATE_AND_APPEND:
-            for state in self._states:
-                self._source.append_all_of(state)
+            for each in forks:
+                self._append_all_of(each)
             return
         new = [
             name
-            for state in self._states
-            for name, var in state.variables.items()
-            if state.inherited.get(name) is not var
+            for each in forks
+            for name, var in each.variables.items()
+            if each._inherited.get(name) is not var
         ]
         for name in dict.fromkeys(new):
-            self._source[name] = [state.variables.get(name) for state in self._states]
+            self[name] = [each.variables.get(name) for each in forks]
 
-    def __getitem__(self, index: int) -> RecordedState:
-        return self._states[index]
-
-    def __setitem__(self, index: int, value: RecordedState) -> None:
-        if self._states[index] is not value:
-            raise TypeError("the states of a fork cannot be replaced")
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[RecordedState]:
-        return iter(self._states)
-
-    def __iadd__(self, other: Part | Sequence[Part] | Callable[[int], Part]) -> "RecordedGroup":
-        for state, part in zip(self._states, for_each(other, len(self._states)), strict=True):
-            state += part
-        return self
+    def _append_all_of(self, child: "RecordedState") -> None:
+        """Append all that a fork has added."""
+        self.cut()
+        self._segments += child._segments[child._num_inherited :]
+        self._stream.messages += child._stream.messages[child._stream.start_messages :]
 
 
 def record(

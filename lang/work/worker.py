@@ -214,6 +214,7 @@ class Worker:
     def cancel(self, error: BaseException) -> None:
         """End what is being performed; called on the loop's thread."""
         self.stream.fail(error)
-        # A task that was cancelled before its first step would never settle anything.
-        if self._waiting and self._task is not None:
+        # A task that was cancelled before its first step would never settle anything, and a second
+        # cancel would interrupt the closing of its request.
+        if self._waiting and self._task is not None and not self._task.cancelling():
             self._task.cancel()

@@ -7,6 +7,7 @@ detail. This transport hears no ring events.
 """
 
 import uuid
+from functools import lru_cache
 from typing import Any
 from urllib.request import getproxies
 
@@ -30,8 +31,8 @@ from srt.client.http_answers import (
     parse_whole,
 )
 from srt.client.http_bodies import chat_body, check_tenant, generate_body, score_body, tokenize_body
+from srt.client.http_connections import ONE, HttpConnections
 from srt.client.http_generation import HttpGeneration, HttpSamples
-from srt.client.http_pools import HttpPools
 from srt.client.http_programs import HttpPrograms
 from srt.tasks import all_of
 from srt.wire.errors import RingError
@@ -62,7 +63,7 @@ class HttpClient:
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self.url = url.rstrip("/")
         # Loading root certificates, which plain HTTP does not need, holds a loop 60 ms: once.
-        self._verify = False if self.url.startswith("http:") else httpx.create_ssl_context()
+        self._verify = httpx.create_ssl_context(verify=not self.url.startswith("http:"))
         self._http = httpx.AsyncClient(
             base_url=self.url,
             verify=self._verify,
@@ -70,13 +71,13 @@ class HttpClient:
             timeout=_timeout(SILENCE_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
             # httpx itself finds the proxies that an environment names.
-            transport=transport or (None if getproxies() else HttpPools(self._pool)),
+            transport=transport or (None if getproxies() else HttpConnections(self._connection)),
         )
         self._samples: list[HttpSamples] = []
         self.programs = HttpPrograms(self._call, self._open)
 
-    def _pool(self, limits: httpx.Limits) -> httpx.AsyncBaseTransport:
-        return httpx.AsyncHTTPTransport(verify=self._verify, limits=limits)
+    def _connection(self) -> httpx.AsyncBaseTransport:
+        return httpx.AsyncHTTPTransport(verify=self._verify, limits=ONE)
 
     @property
     def ring(self) -> RingEvent | None:
@@ -140,7 +141,8 @@ class HttpClient:
         )
 
     async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return await self._send(self._http.build_request("POST", path, json=body), stream=True)
+        url = _url_of(self.url, path)
+        return await self._send(self._http.build_request("POST", url, json=body), stream=True)
 
     async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
         if self._http.is_closed:
@@ -158,7 +160,8 @@ class HttpClient:
         self, method: str, path: str, read_s: float | None = None, **options: Any
     ) -> httpx.Response:
         options["timeout"] = _timeout(CALL_TIMEOUT_S if read_s is None else read_s)
-        return await self._send(self._http.build_request(method, path, **options))
+        url = _url_of(self.url, path)
+        return await self._send(self._http.build_request(method, url, **options))
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         answer = await self._call("POST", "/tokenize", json=tokenize_body(request))
@@ -184,6 +187,12 @@ class HttpClient:
             raise RingError("the server's scheduler did not answer")
         stats: dict[str, Any] = states[0]
         return stats
+
+
+@lru_cache(maxsize=256)
+def _url_of(server: str, path: str) -> httpx.URL:
+    """Parsed once: httpx would do so twice a request."""
+    return httpx.URL(server + path)
 
 
 def _timeout(read_s: float) -> httpx.Timeout:

@@ -21,6 +21,8 @@ from srt.wire.sampling import SamplingParams
 
 T = TypeVar("T", bound=msgspec.Struct)
 Fields = Mapping[str, Any]
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1  # of a message
+_MISSING = object()
 # Texts of JSON objects, which may be given as objects.
 _JSON_FIELDS = ("json_schema", "structural_tag", "template_args", "parameters")
 _SCORING_TYPES = get_type_hints(scoring_of)
@@ -57,7 +59,7 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
     """`given`, which `path` names, with every field of its type."""
     if kind is ToolSpec and isinstance(given, Mapping) and given.get("type") == "function":
         given = given.get("function", given)  # OpenAI's JSON of a function
-    fields = msgspec.structs.asdict(given) if isinstance(given, kind) else given
+    fields = _set_fields(kind, given) if isinstance(given, kind) else given
     if not isinstance(fields, Mapping):
         raise RequestError(f" must be a {kind.__name__} or a dict", at=path)
     prefix = f"{path}." if path and kind is not SamplingParams else ""
@@ -75,6 +77,24 @@ def _struct(path: str, kind: type[T], given: Any) -> T:
         raise RequestError(f"{path}: {error}", param=path or None) from None
 
 
+def _set_fields(kind: type[msgspec.Struct], given: msgspec.Struct) -> Fields:
+    """The fields but those that have the default, which needs no check."""
+    defaults = _defaults(kind)
+    return {
+        name: value
+        for name, value in msgspec.structs.asdict(given).items()
+        if type(value) is not type(default := defaults.get(name, _MISSING)) or value != default
+    }
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    fields = msgspec.structs.fields(kind)
+    made = {each.name: each.default_factory() for each in fields if callable(each.default_factory)}
+    plain = {each.name: each.default for each in fields if each.default is not msgspec.NODEFAULT}
+    return made | plain
+
+
 @cache
 def _parts(kind: Any) -> tuple[tuple[Any, ...], Any, Any]:
     """The kinds in an annotation, the one of them that is not plain text, and its items' kind."""
@@ -88,6 +108,8 @@ def _value(path: str, kind: Any, value: Any) -> Any:
     kinds, kind, item = _parts(kind)
     if value is None and NoneType in kinds:
         return None
+    if type(value) in kinds and _is_plain(value):
+        return value
     if isinstance(value, str) and str in kinds:
         return _leaf(path, str, value)
     if _is_struct(kind):
@@ -99,6 +121,16 @@ def _value(path: str, kind: Any, value: Any) -> Any:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise RequestError(" must be a list", at=path)
     return [_value(f"{path}[{i}]", item, each) for i, each in enumerate(value)]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number or a text that can be sent as it is; `_leaf` looks at the others."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is float:
+        return math.isfinite(value)
+    return kind is bool or (kind is int and _MIN_INT <= value <= _MAX_INT)
 
 
 def _is_struct(kind: Any) -> bool:

@@ -298,6 +298,21 @@ def test_a_run_that_is_cancelled_while_a_gen_times_out_ends_its_requests(count: 
     assert isinstance(within(state.error), CancelledError)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_second_cancel_does_not_interrupt_the_first(count: int) -> None:
+    backend = slow_to_close()
+    gen = sgl.gen("a", n=count)
+    state = sgl.function(lambda s: s.__iadd__(HANG + gen)).run(backend=backend)
+    until(lambda: backend.live == count)
+    for _ in range(3):
+        state.cancel()
+        loop.call(asyncio.sleep(0))
+    until(lambda: backend.closing == count)
+    backend.may_close.set_result(None)
+    until(lambda: backend.aborted == count)
+    assert isinstance(within(state.error), CancelledError)
+
+
 def test_a_stream_that_fails_says_so() -> None:
     def body(s: Any) -> None:
         s += "ab" + sgl.gen("a")
@@ -337,7 +352,7 @@ def test_random_programs_end(steps: list[str], asynchronous: bool) -> None:
     names: list[tuple[sgl.ProgramState, str]] = []
 
     def perform(s: Any) -> None:
-        groups: list[sgl.ProgramStateGroup] = []
+        groups: list[sgl.ProgramStateGroup[Any]] = []
         for i, step in enumerate(steps):
             if step == "text":
                 s += "word"

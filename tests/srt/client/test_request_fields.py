@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import field
 
 from srt.client.generation import TokenizeRequest
 from srt.client.request_fields import checked_request, checked_tokenize
@@ -25,6 +26,39 @@ def test_schemas_may_be_objects() -> None:
     assert json.loads(sampling.structural_tag or "") == tag
     text = checked_request({"text": "a", "sampling": {"json_schema": "{ }"}}).sampling
     assert text.json_schema == "{ }"
+
+
+class Greedy(SamplingParams, frozen=True, kw_only=True):
+    """With a default of its own."""
+
+    temperature: float = 0.0
+    stop: list[str] = field(default_factory=lambda: ["."])
+
+
+def test_structs_are_checked_like_dicts() -> None:
+    assert checked_request({"text": "a", "sampling": Greedy(top_k=3)}).sampling == SamplingParams(
+        temperature=0.0, stop=["."], top_k=3
+    )
+    wrong: list[Any] = [
+        ("n", "2"),
+        ("n", True),
+        ("top_k", -1.5),
+        ("ignore_eos", 0),
+        ("stop", "a"),
+        ("temperature", float("nan")),
+        ("min_p", float("inf")),
+        ("seed", 2**64),
+        ("seed", -(2**63) - 1),
+        ("regex", "\ud800"),
+    ]
+    for name, value in wrong:
+        for given in ({name: value}, SamplingParams(**{name: value})):
+            with pytest.raises(RequestError) as caught:
+                checked_request({"text": "a", "sampling": given})
+            assert caught.value.info.param == name
+    given = SamplingParams(temperature=1, seed=2**63, logit_bias={}, regex="é")
+    sampling = checked_request({"text": "a", "sampling": given}).sampling
+    assert sampling == given and type(sampling.temperature) is float
 
 
 def test_tools_in_all_shapes() -> None:

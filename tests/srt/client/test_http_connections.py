@@ -1,4 +1,4 @@
-"""Small pools of connections: requests find room, and places come back."""
+"""Connections of one request each: they are used again, and come back however a request ends."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from srt.client.http_pools import MAX_IDLE_POOLS, POOL_CONNECTIONS, HttpPools
+from srt.client.http_connections import MAX_IDLE, HttpConnections
 
 
 class Held(httpx.AsyncBaseTransport):
     """Answers once `may_end` is set; counts."""
 
-    def __init__(self, world: "World", limits: httpx.Limits) -> None:
-        self.world, self.limits = world, limits
+    def __init__(self, world: "World") -> None:
+        self.world = world
         self.live = self.most = 0
         self.closed = False
 
@@ -42,43 +42,54 @@ class World:
     def __init__(self) -> None:
         self.may_end = asyncio.Event()
         self.made: list[Held] = []
-        self.pools = HttpPools(self._make)
+        self.connections = HttpConnections(self._make)
 
-    def _make(self, limits: httpx.Limits) -> Held:
-        self.made.append(Held(self, limits))
+    def _make(self) -> Held:
+        self.made.append(Held(self))
         return self.made[-1]
 
 
-async def test_requests_are_divided_and_places_come_back() -> None:
+async def test_each_request_has_its_own_and_some_are_kept() -> None:
     world = World()
-    count = POOL_CONNECTIONS * (MAX_IDLE_POOLS + 3) + 1
-    async with httpx.AsyncClient(base_url="http://x", transport=world.pools) as http:
+    count = MAX_IDLE + 4
+    async with httpx.AsyncClient(base_url="http://x", transport=world.connections) as http:
         asked = [asyncio.ensure_future(http.get("/")) for _ in range(count)]
         await asyncio.sleep(0.01)
-        assert len(world.made) == MAX_IDLE_POOLS + 4
+        assert len(world.made) == count
         world.may_end.set()
         answers = await asyncio.gather(*asked)
         assert {answer.text for answer in answers} == {"ab"}
-        assert max(pool.most for pool in world.made) == POOL_CONNECTIONS
-        assert sum(pool.closed for pool in world.made) == 4
-        await http.get("/")
-        assert len(world.made) == MAX_IDLE_POOLS + 4  # there is room in the first one
-        assert world.made[0].limits.max_keepalive_connections == POOL_CONNECTIONS
-    assert all(pool.closed for pool in world.made)
+        assert max(each.most for each in world.made) == 1
+        assert sum(each.closed for each in world.made) == 4
+        await asyncio.gather(*(http.get("/") for _ in range(MAX_IDLE)))
+        assert len(world.made) == count
+    assert all(each.closed for each in world.made)
 
 
-async def test_failures_and_bodies_that_are_left_give_their_places_back() -> None:
+async def test_failures_and_bodies_that_are_left_give_theirs_back() -> None:
     world = World()
     world.may_end.set()
-    async with httpx.AsyncClient(base_url="http://x", transport=world.pools) as http:
-        for _ in range(2 * POOL_CONNECTIONS):
+    async with httpx.AsyncClient(base_url="http://x", transport=world.connections) as http:
+        for _ in range(3):
             with pytest.raises(httpx.ConnectError):
                 await http.get("/fails")
             async with http.stream("GET", "/") as response:
                 async for _ in response.aiter_raw():
                     break
         world.may_end.clear()
-        for _ in range(2 * POOL_CONNECTIONS):
+        for _ in range(3):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(http.get("/"), 0.001)
     assert len(world.made) == 1
+
+
+async def test_a_close_ends_those_in_use() -> None:
+    world = World()
+    world.may_end.set()
+    http = httpx.AsyncClient(base_url="http://x", transport=world.connections)
+    async with http.stream("GET", "/"):
+        await http.aclose()
+        assert world.made[0].closed
+    async with httpx.AsyncClient(base_url="http://x", transport=world.connections) as other:
+        await other.get("/")  # by a connection of its own
+    assert len(world.made) == 2
