@@ -95,6 +95,8 @@ class TorchExecutor:
         )
         can_record = as_graph_backend(self._attention) is not None and not disable_cuda_graph
         self._recorder = recorder if can_record else None
+        self._graphs: DecodeGraphs | None = None
+        self._pool: Any = None
         self._max_rows = bounds.max_running_requests
         if memory is not None:
             max_total_tokens = measured_tokens(self, memory, available, bounds, max_total_tokens)
@@ -120,8 +122,7 @@ class TorchExecutor:
 
     def use_pool(self, num_tokens: int) -> None:
         """Have a KV pool of this size in place of any other; 0 is none. No step is replayed."""
-        self._graphs: DecodeGraphs | None = None
-        self._pool: Any = None
+        self._graphs, self._pool = None, None
         self.max_total_tokens = num_tokens
         if num_tokens:
             self._pool = self.model.new_pool(self.num_slots, self._kv_dtype)

@@ -129,7 +129,7 @@ class GGUFCheckpoint:
         return torch.from_numpy(values).reshape(stop - start, *tensor.shape[1:])
 
     def read_scalar(self, name: str) -> float:
-        return self.raw(name).float32().item()
+        return float(self.raw(name).float32().item())
 
     def rope_divisors(self) -> np.ndarray | None:
         tensor = self._rope_divisors

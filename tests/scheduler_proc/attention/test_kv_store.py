@@ -56,6 +56,6 @@ def test_attention_multiplies_by_the_scales() -> None:
         store(pool, slots, written, scale)
         exact.copy_(pool.float() * scale)
     plan = ReferenceAttention().plan(rows)
-    expected = plan.run(kind, q, LayerTensors(*wide))
-    got = plan.run(kind, q, LayerTensors(*narrow, k_scale=0.01, v_scale=0.02))
+    expected = plan.run(kind, q, LayerTensors(wide[0], wide[1]))
+    got = plan.run(kind, q, LayerTensors(narrow[0], narrow[1], k_scale=0.01, v_scale=0.02))
     torch.testing.assert_close(got, expected)

@@ -55,11 +55,11 @@ class Mark:
         self._queue.finish(self.number)
 
 
-class Later(TorchDispatchMode):
+class Later(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within it, what changes tensors in place is queued; views are made at once."""
 
     def __init__(self, queue: Queue) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._queue = queue
 
     def __torch_dispatch__(
@@ -73,9 +73,9 @@ class Later(TorchDispatchMode):
         return changed
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -47,7 +47,9 @@ class Graphed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, files: ModelFiles, **options: Any) -> None:
         self.queue = Queue()
         self.backend = ReplayableAttention(self.queue)
-        options = {"max_total_tokens": POOL, "bounds": Bounds(max_running_requests=12)} | options
+        bounds = Bounds(max_running_requests=12)
+        options.setdefault("max_total_tokens", POOL)
+        options["bounds"] = bounds
         self.eager = TorchExecutor(files, **options)
         with monkeypatch.context() as patch:
             patch.setattr(torch_executor, "make_attention", lambda *_, **__: self.backend)

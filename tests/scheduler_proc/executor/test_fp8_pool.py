@@ -41,7 +41,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 @pytest.mark.parametrize("impl", ["srt", "transformers"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_logprobs_are_near_those_of_a_wide_pool(small: ModelFiles, impl: str, dtype: str) -> None:
-    options = {"dtype": dtype, "model_impl": impl}
+    options: dict[str, Any] = {"dtype": dtype, "model_impl": impl}
     wide = logprobs(small, **options)
     narrow = logprobs(small, kv_dtype="fp8_e4m3", **options)
     difference = np.abs(narrow - wide)
