@@ -73,7 +73,7 @@ async def traffic_on_device(
 def overlapped(driver: Driver) -> float:
     """The share of the steps that were queued while the one before ran."""
     launched = driver.executor.launched
-    return sum(is_behind for _, is_behind in launched) / len(launched)
+    return float(sum(is_behind for _, is_behind in launched) / len(launched))
 
 
 def now_and_then(number: int) -> str:
