@@ -99,10 +99,7 @@ class TritonAttention:
         places = {key: _pack_lists(pack, each) for key, each in different.items()}
         tables = [[pack.add(table) for table in _tables(work)] for work in works]
         views = self._staging.send(pack.arrays)
-        on_device = {
-            key: launch.DeviceLists(*(None if at is None else views[at] for at in place))
-            for key, place in places.items()
-        }
+        on_device = {key: _device_lists(views, place) for key, place in places.items()}
         return self._plan_of(
             [
                 _device_work([views[at] for at in table], work.num_parts, on_device[id(each)])
@@ -246,10 +243,25 @@ class _Pack:
         return len(self.arrays) - 1
 
 
-def _pack_lists(pack: _Pack, lists: Lists) -> tuple[int | None, ...]:
-    """Where the fields of DeviceLists will be."""
-    fields = (lists.kv_indices, lists.order, lists.visible_until_of_tokens)
-    return tuple(None if field is None else pack.add(field) for field in fields)
+class _Place(NamedTuple):
+    """Where the fields of DeviceLists are among packed arrays."""
+
+    kv_indices: int
+    order: int | None
+    visible_until: int | None
+
+
+def _pack_lists(pack: _Pack, lists: Lists) -> _Place:
+    optional = (lists.order, lists.visible_until_of_tokens)
+    return _Place(
+        pack.add(lists.kv_indices), *(None if each is None else pack.add(each) for each in optional)
+    )
+
+
+def _device_lists(views: Sequence[torch.Tensor], place: _Place) -> launch.DeviceLists:
+    return launch.DeviceLists(
+        views[place.kv_indices], *(None if at is None else views[at] for at in place[1:])
+    )
 
 
 def _tables(work: Work) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -296,4 +308,7 @@ def _checked_device(device: torch.device, kv_dtype: torch.dtype) -> tuple[int, i
             f"the Triton kernels with a pool of {kv_dtype} needs compute capability "
             f"{least[0]}.{least[1]}, and {properties.name} has {capability[0]}.{capability[1]}"
         )
-    return properties.multi_processor_count, properties.shared_memory_per_block_optin
+    shared_bytes = getattr(
+        properties, "shared_memory_per_block_optin", properties.shared_memory_per_block
+    )
+    return properties.multi_processor_count, shared_bytes

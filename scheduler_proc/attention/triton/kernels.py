@@ -29,7 +29,7 @@ _MERGE_FIELDS = tl.constexpr(4)
 
 
 @triton.jit
-def _loaded(at, rows, dims, DIM: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _loaded(at, rows, dims, DIM: tl.constexpr, BLOCK: tl.constexpr):
     """Rows of DIM numbers at the pointers `at` [n, 1], as [n, BLOCK]; 0 where `rows` is false."""
     if DIM == BLOCK:
         return tl.load(at + dims[None, :], mask=rows[:, None], other=0.0)
@@ -37,7 +37,7 @@ def _loaded(at, rows, dims, DIM: tl.constexpr, BLOCK: tl.constexpr):  # type: ig
 
 
 @triton.jit
-def _product(a, b, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
+def _product(a, b, PRECISION: tl.constexpr):
     """a @ b in float32. The interpreter cannot multiply bfloat16, so there it is widened first."""
     if PRECISION == "interpreted":
         return tl.dot(a.to(tl.float32), b.to(tl.float32))
@@ -46,7 +46,7 @@ def _product(a, b, PRECISION: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _attend_range(  # type: ignore[no-untyped-def]
+def _attend_range(
     first, stop, end, slots, k_head, v_head, q_a, q_b, out_a, out_b, top, total,
     limits, lowers, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -105,7 +105,7 @@ def _attend_range(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def attend(  # type: ignore[no-untyped-def]
+def attend(
     q, k_pool, v_pool, out, out_lse, part_out, part_lse, sinks,
     items, order, part_starts, kv_indices, visible_until, scale, v_scale,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
@@ -221,7 +221,7 @@ def attend(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def merge(  # type: ignore[no-untyped-def]
+def merge(
     part_out, part_lse, out, out_lse, sinks, merges,
     HEADS: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_PARTS: tl.constexpr, HAS_SINKS: tl.constexpr, STORE_LSE: tl.constexpr,

@@ -129,7 +129,8 @@ def _num_splits(
     if how.fixed:
         # Many blocks of one run fill the GPU without splits.
         most = np.maximum(1, _FIXED_MOST // np.bincount(runs)[runs]) if large else _FIXED_MOST
-        return np.clip(-(-lens // _FIXED_LEAST), 1, most)
+        fixed: np.ndarray = np.clip(-(-lens // _FIXED_LEAST), 1, most)
+        return fixed
     num_items, total = int(chosen.sum()), int(lens[chosen].sum())
     wanted = how.max_small_splits
     least = _LEAST_SMALL
@@ -137,7 +138,8 @@ def _num_splits(
         wanted, least = -(-how.num_sms * _LARGE_PER_SM // how.kv_heads), _LEAST_LARGE
         if num_items >= wanted:
             return np.ones_like(lens)
-    return np.maximum(1, -(-lens // max(least, -(-total // wanted))))
+    splits: np.ndarray = -(-lens // max(least, -(-total // wanted)))
+    return splits
 
 
 def _parts(

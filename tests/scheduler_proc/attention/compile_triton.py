@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
+from scheduler_proc.attention.cascade import CascadeCosts
 from scheduler_proc.attention.triton import TritonAttention, backend, launch
 from tests.scheduler_proc.ragged import indptr, int32
 
@@ -32,7 +33,8 @@ def _kind(heads: int, kv_heads: int, head_dim: int, value_dim: int, **values: An
     return LayerKind(heads, kv_heads, head_dim, value_dim, head_dim**-0.5, **values)
 
 
-# Kind, dtype, that of the pool, and whether there are spans that see both ways and log-sum-exps.
+# Kind, dtype, that of the pool, and whether there are spans that see both ways, shared prefixes and
+# log-sum-exps.
 CASES: dict[str, tuple[LayerKind, torch.dtype, torch.dtype, bool]] = {
     "llama": (_kind(32, 8, 128, 128), _BF16, _BF16, False),
     "gpt_oss": (_kind(64, 8, 64, 64, window=128, sinks=True), _BF16, _FP8, False),
@@ -44,6 +46,7 @@ CASES: dict[str, tuple[LayerKind, torch.dtype, torch.dtype, bool]] = {
     "deepseek": (_kind(16, 16, 192, 128), _BF16, _BF16, False),
     "falcon": (_kind(71, 1, 64, 64), _BF16, _BF16, False),
     "spans": (_kind(8, 4, 256, 256, window=512), _BF16, _BF16, True),
+    "all": (_kind(8, 4, 128, 128, softcap=50.0, sinks=True), _BF16, _FP8, True),
     "float32": (_kind(32, 8, 128, 128), torch.float32, torch.float32, True),
     "small": (_kind(4, 2, 24, 40, sinks=True, softcap=5.0), _HALF, _HALF, True),
 }
@@ -80,34 +83,42 @@ def _compile(
             "kernel": kernel.__name__,
             "rows": constants.get("BLOCK_M"),
             "shared": binary.metadata.shared,
-            "wide_copies": copies.count("0x10"),
-            "narrow_copies": len(copies) - copies.count("0x10"),
+            "copied_bytes": sorted({int(size, 16) for size in copies}),
+            "pool_itemsize": arguments[1].dtype.itemsize,
             "matrix_products": len(re.findall(r"mma\.sync|wgmma\.mma", binary.asm["ptx"])),
         }
     )
 
 
 def _step(kind: LayerKind, dtype: torch.dtype, kv_dtype: torch.dtype, all_inputs: bool) -> None:
-    """Decodes, one of which is split, and an extend."""
+    """Decodes, one of which is split, and an extend, which begins as the first row does."""
     lengths = [(1, 40), (1, 3000), (200, 300)]
     qo, kv = (indptr(list(lens)) for lens in zip(*lengths, strict=True))
     until = np.zeros(qo[-1], np.int32) if all_inputs else None
-    rows = RaggedRows(qo, kv, int32(np.arange(kv[-1])), until)
+    slots = np.arange(kv[-1])
+    slots[kv[2] : kv[2] + 30] = slots[:30]
+    rows = RaggedRows(qo, kv, int32(slots), until)
     device = torch.device("cpu")
     attention = TritonAttention([kind], device=device, dtype=dtype, kv_dtype=kv_dtype)
     pools = [
         torch.zeros(int(kv[-1]), kind.kv_heads, dim, dtype=kv_dtype)
         for dim in (kind.head_dim, kind.value_dim)
     ]
+    attention.use_cascade = all_inputs
+    plan = attention.plan(rows)
+    if all_inputs and kind.window is None:
+        assert plan._calls[kind][1].lists.order is not None
     sinks = torch.zeros(kind.heads, dtype=dtype) if kind.sinks else None
     q = torch.zeros(int(qo[-1]), kind.heads, kind.head_dim, dtype=dtype)
     lse = torch.zeros(q.shape[:2]) if all_inputs else None
-    attention.plan(rows).run(kind, q, LayerTensors(*pools, sinks), lse)
+    plan.run(kind, q, LayerTensors(*pools, sinks), lse)
 
 
 def main() -> None:
     """Compile the named cases, or all."""
     backend._checked_device = lambda *_: (132, 227 * 1024)
+    costs = CascadeCosts(slot_s=1.0, state_s=0.1, level_s=0.1, tile_tokens=1000)
+    backend.CascadeCosts.of = lambda *_: costs  # type: ignore[method-assign,assignment]
     results = {}
     for name in sys.argv[1:] or CASES:
         found: list[dict[str, Any]] = []
