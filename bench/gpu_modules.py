@@ -68,11 +68,11 @@ def environment(compiler: Compiler, work: Path) -> dict[str, str]:
     """What FlashInfer reads from the environment when it is imported, to compile into `work`.
 
     A library stands for the driver's, which a machine without a GPU lacks, and empty headers for
-    those of cuBLAS, which FlashInfer's norms include and do not use.
+    those of cuBLAS and cuRAND, which FlashInfer's norms include and do not use.
     """
     stub = work / "stub"
     stub.mkdir(parents=True, exist_ok=True)
-    for header in ("cublasLt.h", "cublas_v2.h"):
+    for header in ("cublasLt.h", "cublas_v2.h", "curand_kernel.h"):
         if not (compiler.home / "include" / header).exists():
             (stub / header).touch()
     library = ["-shared", "-Wl,-soname,libcuda.so.1", "-o", str(stub / "libcuda.so")]

@@ -70,7 +70,7 @@ mkdir -p "$work/aot"
 rm -rf "$work/site"
 mkdir -p "$work/site/flashinfer/data/csrc"
 (cd "$work/full" && tar cf - --exclude=flashinfer/data --exclude=flashinfer/moe_ep \
-    --exclude=flashinfer/experimental --exclude=__pycache__ flashinfer flashinfer_python-*.dist-info) |
+    --exclude=__pycache__ flashinfer flashinfer_python-*.dist-info) |
     tar xf - -C "$work/site"
 cp -r "$work/aot" "$work/site/flashinfer/data/aot"
 data=$work/full/flashinfer/data
@@ -83,6 +83,9 @@ if [ $jit = yes ]; then
     cp -r "$data/cutlass/include" "$work/site/flashinfer/data/cutlass/"
     cp -r "$data/cutlass/tools/util/include" "$work/site/flashinfer/data/cutlass/tools/util/"
 fi
+# What is left must still be importable.
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$work/site:$work/full${PYTHONPATH:+:$PYTHONPATH}" \
+    "$python" -W ignore -c "import flashinfer"
 tar czf "$dir/flashinfer.tar.gz" -C "$work/site" .
 
 ls -l "$dir"/whl "$dir/flashinfer.tar.gz" | awk 'NF > 8 {print $5, $9}'
