@@ -35,6 +35,7 @@ from bench.kernel_steps import (
     step_cells,
     step_rows,
 )
+from bench.kernel_tokens import CONTEXT, TOKEN_COLUMNS, token_rows
 from bench.roofline import (
     OP_COLUMNS,
     WORKING_SET,
@@ -76,6 +77,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--ops", action="store_true", help="single operations only")
     part.add_argument("--steps", action="store_true", help="whole steps only")
+    part.add_argument(
+        "--tokens", action="store_true", help="only rows of a few tokens, against a prefill's"
+    )
     args = parser.parse_args(argv)
     if args.threads < 1 or args.repeat < 1:
         parser.error("--threads and --repeat must be at least 1")
@@ -93,6 +97,9 @@ def main(argv: list[str] | None = None) -> int:
             raise SrtError(f"this CPU or build does not run {setting.isa}")
         table = TablePrinter("The machine:", ("machine", "best seen"))
         peaks = measure_machine(setting, table.add)
+        if args.tokens:
+            print_tokens(setting, args.activations, args.repeat)
+            return 0
         if not args.steps:
             print_ops(setting, args.activations, peaks, runner)
         if not args.ops:
@@ -123,13 +130,7 @@ def print_ops(setting: Setting, activations: str, peaks: Peaks, runner: Runner) 
 def print_steps(setting: Setting, activations: str, peaks: Peaks, runner: Runner) -> None:
     """Whole steps and their phases."""
     files = resolve_model(DEFAULT_MODEL)
-    executor = NativeExecutor(
-        files,
-        max_total_tokens=SLOTS,
-        num_threads=setting.threads,
-        isa=setting.isa,
-        activations=activations,
-    )
+    executor = _executor(setting, activations)
     table = TablePrinter("\nWhole steps:", STEP_COLUMNS)
     has_tiles = setting.library.has_tiles(setting.isa)
     rows = []
@@ -140,6 +141,25 @@ def print_steps(setting: Setting, activations: str, peaks: Peaks, runner: Runner
     if rows:
         caption = "Phases of these steps, as one thread saw them:"
         print(f"\n{caption}\n\n{markdown(*phase_table(rows))}", flush=True)
+
+
+def print_tokens(setting: Setting, activations: str, repeat: int) -> None:
+    """What the second and further new tokens of a row cost."""
+    kind = "CPU time" if setting.threads == 1 else "wall time"
+    table = TablePrinter(f"\nNew tokens of a row at context {CONTEXT}, {kind}:", TOKEN_COLUMNS)
+    with closing(_executor(setting, activations)) as executor:
+        for row in token_rows(executor, setting.threads, repeat):
+            table.add(*row.cells())
+
+
+def _executor(setting: Setting, activations: str) -> NativeExecutor:
+    return NativeExecutor(
+        resolve_model(DEFAULT_MODEL),
+        max_total_tokens=SLOTS,
+        num_threads=setting.threads,
+        isa=setting.isa,
+        activations=activations,
+    )
 
 
 def _print_measured(caption: str, rows: Iterable[Measured], peaks: Peaks) -> None:
