@@ -63,7 +63,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
         self._pool: Any = torch.cuda.graph_pool_handle()
 
     def record(self, call: Callable[[], torch.Tensor]) -> tuple[Graph, torch.Tensor]:

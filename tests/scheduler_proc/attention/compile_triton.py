@@ -111,18 +111,18 @@ def _step(kind: LayerKind, dtype: torch.dtype, kv_dtype: torch.dtype, all_inputs
     sinks = torch.zeros(kind.heads, dtype=dtype) if kind.sinks else None
     q = torch.zeros(int(qo[-1]), kind.heads, kind.head_dim, dtype=dtype)
     lse = torch.zeros(q.shape[:2]) if all_inputs else None
-    plan.run(kind, q, LayerTensors(*pools, sinks), lse)
+    plan.run(kind, q, LayerTensors(pools[0], pools[1], sinks), lse)
 
 
 def main() -> None:
     """Compile the named cases, or all."""
     backend._checked_device = lambda *_: (132, 227 * 1024)
     costs = CascadeCosts(slot_s=1.0, state_s=0.1, level_s=0.1, tile_tokens=1000)
-    backend.CascadeCosts.of = lambda *_: costs  # type: ignore[method-assign,assignment]
+    CascadeCosts.of = lambda *_: costs  # type: ignore[method-assign]
     results = {}
     for name in sys.argv[1:] or CASES:
         found: list[dict[str, Any]] = []
-        launch.launch = lambda *a, _found=found, **k: _compile(_found, *a, **k)  # type: ignore[assignment]
+        launch.launch = lambda *a, _found=found, **k: _compile(_found, *a, **k)
         _step(*CASES[name])
         results[name] = found
     print(json.dumps(results))

@@ -73,7 +73,7 @@ def case(
         pools.append(pool.to(kv_dtype or dtype).to(DEVICE))
     q = torch.randn(int(rows.qo_indptr[-1]), kind.heads, kind.head_dim, generator=generator)
     sinks = torch.randn(kind.heads, generator=generator) + 2 if kind.sinks else None
-    layer = LayerTensors(*pools, None if sinks is None else sinks.to(DEVICE))
+    layer = LayerTensors(pools[0], pools[1], None if sinks is None else sinks.to(DEVICE))
     if kv_dtype == torch.float8_e4m3fn:
         layer = layer._replace(k_scale=1.5, v_scale=0.7)
     return Case(rows, q.to(dtype).to(DEVICE), layer)
@@ -102,8 +102,8 @@ def made(
 
 
 def run(kind: LayerKind, one: Case, **options: Any) -> torch.Tensor:
-    dtypes = {"dtype": one.q.dtype, "kv_dtype": one.layer.k_pool.dtype}
-    return made(kind, **dtypes, **options).plan(one.rows).run(kind, one.q, one.layer)
+    attention = made(kind, dtype=one.q.dtype, kv_dtype=one.layer.k_pool.dtype, **options)
+    return attention.plan(one.rows).run(kind, one.q, one.layer)
 
 
 def assert_close(got: torch.Tensor, wanted: torch.Tensor, atol: float | None = None) -> None:
@@ -169,7 +169,12 @@ def test_several_kinds_in_one_copy_and_nothing_planned_in_a_layer(
     kinds = [a_kind(), a_kind(window=9, heads=3), a_kind(window=50, value_dim=8, sinks=True)]
     attention, copies = made(*kinds), []
     copy = attention._staging.copy
-    monkeypatch.setattr(attention._staging, "copy", lambda *a: (copies.append(1), copy(*a)))
+
+    def counted(*arguments: Any) -> Any:
+        copies.append(1)
+        return copy(*arguments)
+
+    monkeypatch.setattr(attention._staging, "copy", counted)
     rows = shuffled(MIXED[:3])
     plan, later = attention.plan(rows), attention.plan(shuffled([(3, 80)], seed=1))
     assert len(copies) == 2
@@ -247,7 +252,7 @@ def free_levels(*_: object) -> CascadeCosts:
 @pytest.mark.parametrize("with_until", [False, True])
 def test_shared_prefixes_are_read_once(with_until: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of which some share 70 slots, and of these some 150; others stand between them."""
-    monkeypatch.setattr(backend.CascadeCosts, "of", free_levels)
+    monkeypatch.setattr(CascadeCosts, "of", free_levels)
     slots = np.random.default_rng(0).permutation(900)
     prefix, longer = slots[:70], slots[:150]
     beginnings = [prefix, longer, slots[:0], longer, prefix, slots[:0]]
@@ -323,7 +328,7 @@ def test_a_graph_plan_runs_the_rows_that_it_is_updated_with(
             into.q.copy_(one.q)
             for pool, values in zip(into.layer[:2], one.layer[:2], strict=True):
                 pool.fill_(torch.nan)[: len(values)] = values
-            if into.layer.sinks is not None:
+            if into.layer.sinks is not None and one.layer.sinks is not None:
                 into.layer.sinks.copy_(one.layer.sinks)
         for arguments, constants in launches:
             start(*arguments, **constants)

@@ -63,7 +63,7 @@ def expected(rows: RaggedRows, window: int | None) -> list[list[int]]:
 
 def check(work: Work, lists: Lists, rows: RaggedRows, window: int | None) -> None:
     found = seen(work, lists, window)
-    ranges = []
+    ranges: list[int] = []
     for token, slots in enumerate(expected(rows, window)):
         parts = found.pop(token)
         assert sorted(slot for part in parts.values() for slot in part) == sorted(slots)
@@ -84,11 +84,12 @@ def check(work: Work, lists: Lists, rows: RaggedRows, window: int | None) -> Non
 def batches(draw: st.DrawFn, with_until: bool = False) -> RaggedRows:
     """Rows of which some begin with the slots of others."""
     texts: list[list[int]] = []
-    extends = []
+    extends: list[int] = []
     fresh = 0
     for _ in range(draw(st.integers(1, 6))):
         shared: list[int] = []
-        if texts and draw(st.booleans()):
+        begins_alike: bool = draw(st.booleans())
+        if texts and begins_alike:
             other = draw(st.integers(0, len(texts) - 1))
             shared = texts[other][: draw(st.integers(0, len(texts[other]) - extends[other]))]
         extend = draw(st.sampled_from([1, 1, 1, 2, 7, 9, 40, 70]))

@@ -55,7 +55,7 @@ class Mark:
         self._queue.finish(self.number)
 
 
-class Later(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Later(TorchDispatchMode):
     """Within it, what changes tensors in place is queued; views are made at once."""
 
     def __init__(self, queue: Queue) -> None:
@@ -73,7 +73,7 @@ class Later(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return changed
 
 
-class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Recording(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Any, Any, Any, Any]] = []

@@ -48,6 +48,9 @@ class NoLooking(TorchDispatchMode):
 
     LOOKS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "unique", "equal")
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
