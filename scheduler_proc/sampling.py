@@ -100,7 +100,7 @@ class _Group(NamedTuple):
     """Rows that filter, and how many ranks are looked at first, or at all."""
 
     rows: Sent  # numbers of drawn rows
-    count: int
+    ranks: int
 
 
 class _Draw:
@@ -140,7 +140,7 @@ class _Draw:
         for group in self._groups:
             rows = group.rows.tensor
             drawn = self._filtered(
-                weights[rows], cumulative[rows, -1:], filters.pick(rows), group.count
+                weights[rows], cumulative[rows, -1:], filters.pick(rows), group.ranks
             )
             ids = ids.index_copy(0, rows, drawn)
         return ids

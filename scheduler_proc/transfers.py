@@ -5,7 +5,7 @@ on the device's current stream. On the host both lie in pinned memory, which CUD
 host goes on. On a CPU there is neither pinned memory nor anything to wait for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ class Upload:
             view[start:stop] = sent.values.reshape(-1).view(np.uint8)
         there = host.to(self.device, non_blocking=True)
         longs = there[: 4 * sum(counts)].view(torch.int32).long()
-        for sent, tensor in zip(self._indices, longs.split(counts), strict=True):
+        for sent, tensor in zip(self._indices, torch.split(longs, counts), strict=True):
             sent.tensor = tensor
         for sent, start in zip(self._others, starts, strict=True):
             values = sent.values
@@ -85,7 +85,7 @@ class Download:
         self._host.copy_(flat, non_blocking=True)
         self._event: torch.cuda.Event | None = None
         if device.type == "cuda":
-            self._event = torch.cuda.Event(blocking=True)  # waiting for it takes no core
+            self._event = _blocking_event()
             self._event.record(torch.cuda.current_stream(device))
 
     def wait(self) -> list[np.ndarray]:
@@ -98,6 +98,12 @@ class Download:
         parts = np.split(flat, np.cumsum(counts)[:-1])
         columns = zip(parts, self._dtypes, self._shapes, strict=True)
         return [part.view(dtype).reshape(shape) for part, dtype, shape in columns]
+
+
+def _blocking_event() -> torch.cuda.Event:
+    """An event for which a thread waits without a core."""
+    make: Callable[..., torch.cuda.Event] = torch.cuda.Event
+    return make(blocking=True)
 
 
 def host_buffer(num_bytes: int, device: torch.device) -> torch.Tensor:
