@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler_proc.step import Step
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_device import FakeDevice
 from tests.scheduler_proc.test_actor_steps import LoopOnly
@@ -72,8 +73,8 @@ async def traffic_on_device(
 
 def overlapped(driver: Driver) -> float:
     """The share of the steps that were queued while the one before ran."""
-    launched = driver.executor.launched
-    return float(sum(is_behind for _, is_behind in launched) / len(launched))
+    launched: list[tuple[Step, bool]] = driver.executor.launched
+    return sum(is_behind for _, is_behind in launched) / len(launched)
 
 
 def now_and_then(number: int) -> str:
