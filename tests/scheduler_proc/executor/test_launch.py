@@ -42,7 +42,7 @@ def load(files: ModelFiles, **options: Any) -> TorchExecutor:
     return executor
 
 
-class NoLooking(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class NoLooking(TorchDispatchMode):
     """Raises at what would make the host wait for a GPU: a value that is read on the host, a shape
     that depends on values."""
 
@@ -148,7 +148,7 @@ def test_launched_steps_are_those_that_are_run(files: ModelFiles, seed: int) -> 
     for _ in range(8):
         following = drawn.batch()
         step = late_step(following, batch, result)
-        with NoLooking():  # type: ignore[no-untyped-call]
+        with NoLooking():
             after = launching.launch(step, pending)
         step.batch.input_ids[:] = 0  # read before the launch returned
         step.batch.kv_indices[:] = 0
@@ -161,7 +161,7 @@ def test_a_look_at_a_value_is_noticed(files: ModelFiles) -> None:
     """An executor that may look does."""
     drawn, executor = Drawn(0), TorchExecutor(files, max_total_tokens=POOL)
     batch = drawn.batch()
-    with NoLooking(), pytest.raises(AssertionError, match=r"looks at a value|are a mask"):  # type: ignore[no-untyped-call]
+    with NoLooking(), pytest.raises(AssertionError, match=r"looks at a value|are a mask"):
         executor.launch(Step(batch, [], LateTokens(int32([]), int32([]))), None)
     assert not executor.runs_ahead
 
@@ -215,7 +215,7 @@ def test_late_tokens_are_counted_on_the_device_as_on_the_host(
     upload = Upload(torch.device("cpu"))
     restrictions = Restrictions(batch, late, upload)
     upload.send()
-    with NoLooking():  # type: ignore[no-untyped-call]
+    with NoLooking():
         found = restrictions.applied(logits, torch.from_numpy(previous.astype(np.int64)))
     for change in late:
         change.fill_in(adjust, int(previous[change.sample]))
