@@ -23,7 +23,7 @@ _FAST = {
     "flashinfer": (
         "scheduler_proc.attention.flashinfer",
         "FlashInferAttention",
-        "pip install 'srt-lang[flashinfer]'",
+        "pip install --no-deps flashinfer-python; docs/cuda.md says what else",
     ),
     "triton": (
         "scheduler_proc.attention.triton",
