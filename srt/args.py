@@ -142,7 +142,7 @@ class ServerArgs(Struct, frozen=True):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
         for name in ("max_connections", "stream_interval"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
-        self._check_memory()
+        self._check_device()
         self.api_keys()
         self.admin_keys()
         for origin in self.cors_origins():
@@ -179,13 +179,16 @@ class ServerArgs(Struct, frozen=True):
         _require(is_short, "kv_events_topic", rule)
         resolve_model(self.model)
 
-    def _check_memory(self) -> None:
+    def _check_device(self) -> None:
         _require(self.max_total_tokens >= 0, "max_total_tokens", "must be 0 (auto) or more")
         fraction = self.mem_fraction_static
         _require(0 < fraction < 1, "mem_fraction_static", "must be above 0 and below 1")
         has_effect = self.is_cuda or fraction == DEFAULT_MEM_FRACTION
         rule = f"is for CUDA devices; on {self.device} --max-total-tokens sizes the pool"
         _require(has_effect, "mem_fraction_static", rule)
+        for name in ("deterministic", "disable_cuda_graph"):
+            has_effect = self.is_cuda or not getattr(self, name)
+            _require(has_effect, name, f"is for CUDA devices, not {self.device}")
         is_sized = self.dp == 1 or self.pool_tokens > 0
         rule = "needs --max-total-tokens on a CUDA device, whose memory the replicas share"
         _require(is_sized, "dp", rule)
@@ -313,7 +316,7 @@ def _add_compute(group: Any) -> None:
     text = "torch: attention; auto: on CUDA flashinfer, else triton, and on a CPU reference"
     _option(group, "--attention-backend", text, choices=choices)
     _option(group, "--disable-cuda-graph", "CUDA: launch each kernel of a decode by itself")
-    text = "CUDA: attention that does not depend on the batch: a fixed split, no cascade; slower"
+    text = "CUDA: attention that does not depend on the batch: fixed splits, no cascade; slower"
     _option(group, "--deterministic", text)
     _option(group, "--threads", "compute threads of each replica; 0: its share of all cores")
     _option(group, "--dp", "replicas: schedulers with a copy of the model and a KV pool each")

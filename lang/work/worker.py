@@ -60,6 +60,7 @@ class Worker:
         self._opened = parent is None
         self._task: asyncio.Task[None] | None = None
         self._waiting = False
+        self._is_cancelled = False
         self._watchers: list[Future[None]] = []
 
     # ---- submission ----------------------------------------------------------------------------
@@ -215,6 +216,8 @@ class Worker:
         """End what is being performed; called on the loop's thread."""
         self.stream.fail(error)
         # A task that was cancelled before its first step would never settle anything, and a second
-        # cancel would interrupt the closing of its request.
-        if self._waiting and self._task is not None and not self._task.cancelling():
+        # cancel would interrupt the closing of its request. One by a time limit does not count: it
+        # may end only a part of what is performed.
+        if self._waiting and self._task is not None and not self._is_cancelled:
+            self._is_cancelled = True
             self._task.cancel()

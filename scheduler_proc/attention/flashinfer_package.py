@@ -51,7 +51,7 @@ def load_package(device: torch.device) -> ModuleType:
         )
     try:
         return importlib.import_module("flashinfer")
-    except ImportError as error:
+    except Exception as error:  # its libraries may not fit torch, which shows in any error
         raise ConfigError(
             f"FlashInfer cannot be imported ({error}): install what docs/cuda.md names, without "
             "dependencies, which would replace torch"

@@ -33,7 +33,10 @@ def is_unrecordable(error: BaseException) -> bool:
 def release_memory(error: BaseException) -> None:
     """Give up what the failed step has still allocated, and all that torch has cached on a CUDA
     device."""
-    traceback.clear_frames(error.__traceback__)
+    one: BaseException | None = error
+    while one is not None:
+        traceback.clear_frames(one.__traceback__)
+        one = one.__cause__ or one.__context__
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

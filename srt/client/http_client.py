@@ -151,7 +151,10 @@ class HttpClient:
             response = await self._http.send(request, stream=stream)
             if response.is_success:
                 return response
-            await response.aread()
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
         except httpx.HTTPError as exc:
             raise RingError(f"cannot reach {self.url}: {str(exc) or type(exc).__name__}") from exc
         raise error_of(response)

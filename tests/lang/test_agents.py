@@ -385,6 +385,29 @@ def test_cancelling_ends_the_wait() -> None:
     release.set()
 
 
+def test_a_cancel_while_a_tool_runs_out_of_time_asks_no_more() -> None:
+    closing, go_on = threading.Event(), threading.Event()
+
+    async def slow_to_close() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            closing.set()
+            await asyncio.to_thread(go_on.wait, SOON_S)
+            raise
+        return ""
+
+    backend = Script(call("slow_to_close"), answer("y"))
+    state = ask.run([slow_to_close], limit_s=0.01, backend=backend, stream=True)
+    assert closing.wait(SOON_S)
+    state.cancel()
+    go_on.set()
+    with pytest.raises(ProgramError, match="cancelled"):
+        state["answer"]
+    state.program.body_done.result(SOON_S)
+    assert len(backend.prompts) == 1
+
+
 def test_a_runs_time_limit_ends_a_tool_and_its_programs() -> None:
     ended = threading.Event()
 

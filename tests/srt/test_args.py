@@ -53,6 +53,15 @@ def test_the_pool_is_sized_by_option_device_or_default() -> None:
         parse_args(["--device", "cuda", "--dp", "2"])
 
 
+@pytest.mark.parametrize(
+    "option", [("--deterministic",), ("--disable-cuda-graph",), ("--mem-fraction-static", "0.5")]
+)
+def test_options_for_cuda_devices_are_refused_elsewhere(option: tuple[str, ...]) -> None:
+    assert parse_args(["--device", "cuda", *option]).is_cuda
+    with pytest.raises(ConfigError, match=f"{option[0]} is for CUDA devices"):
+        parse_args(option)
+
+
 def test_an_unknown_back_end_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_args(["--grammar-backend", "outlines"])
