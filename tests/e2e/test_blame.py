@@ -164,19 +164,19 @@ async def test_a_batch_of_one_that_is_killed_goes_on(server: Server) -> None:
         call = asyncio.ensure_future(client.generate(text, sampling=LONG))
         for is_trial in (False, True):
             number = incarnation(client)
-            await asyncio.to_thread(kill_in_step, server, before, is_trial)
+            await asyncio.to_thread(kill_in_step, server, number, before, is_trial)
             while incarnation(client) == number:
                 await asyncio.sleep(0.002)
         assert (await call).text == expected
     await asyncio.to_thread(server.wait_idle)
 
 
-def kill_in_step(server: Server, before: Record, is_trial: bool) -> None:
-    """Kill the scheduler at the step of a request that came after `before`."""
+def kill_in_step(server: Server, incarnation: int, before: Record, is_trial: bool) -> None:
+    """Kill the scheduler of this incarnation, of which the gateway may not yet have heard, at the
+    step of a request that came after `before`."""
     deadline = time.monotonic() + SOON_S
     while (pid := server.pids().get("scheduler")) is None:
         assert time.monotonic() < deadline
-    incarnation = server.incarnation()
     while True:
         assert time.monotonic() < deadline
         os.kill(pid, signal.SIGSTOP)
