@@ -123,7 +123,8 @@ ROOMS: dict[str, dict[str, str]] = {
     },
 }
 MAY_USE_TORCH = ("scheduler_proc", "bench", "tests")
-USES_TRANSFORMERS = "scheduler_proc/models/transformers_model"
+# The second makes the random model that it serves.
+USE_TRANSFORMERS = ("scheduler_proc/models/transformers_model", "bench/gpu_report")
 UNSAFE_MODULES = ("pickle", "cPickle", "_pickle", "cloudpickle", "marshal", "dill", "shelve")
 UNSAFE_NAMES = ("send_pyobj", "recv_pyobj")  # pyzmq's pickling shortcuts
 ZMQ_FILES = (
@@ -136,6 +137,7 @@ ZMQ_FILES = (
 )
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
+MAX_KERNEL_LINES = 120  # of Triton: one program, whose tiles cannot be handed about as objects
 
 
 def sources(*folders: str) -> list[Path]:
@@ -171,7 +173,7 @@ def _is_allowed(path: Path, module: str) -> bool:
     if top == "torch":
         return folder in MAY_USE_TORCH
     if top == "transformers":
-        return folder == "tests" or path.parent.as_posix() == USES_TRANSFORMERS
+        return folder == "tests" or path.parent.as_posix() in USE_TRANSFORMERS
     if top == "zmq":
         is_actor = path.name == "actor.py"
         return folder == "tests" or is_actor or path.as_posix() in ZMQ_FILES
@@ -195,8 +197,13 @@ def long_functions(tree: ast.AST) -> list[str]:
         node.name
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
+        and (node.end_lineno or 0) - node.lineno + 1 > _max_lines(node)
     ]
+
+
+def _max_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    is_kernel = "triton.jit" in map(ast.unparse, function.decorator_list)
+    return MAX_KERNEL_LINES if is_kernel else MAX_FUNCTION_LINES
 
 
 def test_folders_import_only_what_they_may() -> None:

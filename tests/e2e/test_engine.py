@@ -146,7 +146,7 @@ def test_closing(engine: Engine) -> None:
 def test_what_cannot_start_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, message in (
         ({"model": "/nonexistent/model.gguf"}, "/nonexistent/model.gguf"),
-        ({"max_total_tokens": 0}, "--max-total-tokens"),
+        ({"max_total_tokens": -1}, "--max-total-tokens"),
         ({"device": "nowhere"}, "nowhere"),
     ):
         with pytest.raises(ConfigError):
