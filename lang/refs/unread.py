@@ -65,7 +65,8 @@ class Unread(Expr):
         return Mark(marks.mark_of(self), self)
 
     def __repr__(self) -> str:
-        return Mark(marks.mark_of(self), self)
+        """Unlike `str`: how a text is quoted, as in a list's text, depends on what it says."""
+        self.refuse()
 
     def __bool__(self) -> bool:
         self.refuse()

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import lang as sgl
@@ -39,6 +39,7 @@ def test_a_compiled_program_is_the_interpreted_one(
 
 
 @FEW
+@example([("fork", [[("select", "a")]], True), ("read", "a")], None)
 @given(programs, st.none() | st.integers(0, 3))
 def test_random_programs_that_are_recorded_whole(steps: Any, seed: int | None) -> None:
     """The steps are constants here: what they read is recorded, up to the first decision."""

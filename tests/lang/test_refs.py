@@ -229,5 +229,8 @@ def test_the_text_of_a_reference_cannot_be_looked_at_either() -> None:
             look(f"{ref}")
     with pytest.raises(TraceError):
         str(ref).strip()
-    state += f"{ref}" + ", ".join([str(ref), "b"]) + f"<{ref!r}>"
-    assert within(state.text) == "x<1><1><1>, b<<1>>"
+    for quoted in (repr, lambda ref: str([ref]), lambda ref: f"{ref!r}"):
+        with pytest.raises(TraceError):
+            quoted(ref)
+    state += f"{ref}" + ", ".join([str(ref), "b"])
+    assert within(state.text) == "x<1><1><1>, b"
