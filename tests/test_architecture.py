@@ -137,7 +137,6 @@ ZMQ_FILES = (
 )
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 80
-MAX_KERNEL_LINES = 120  # of Triton: one program, whose tiles cannot be handed about as objects
 
 
 def sources(*folders: str) -> list[Path]:
@@ -197,13 +196,8 @@ def long_functions(tree: ast.AST) -> list[str]:
         node.name
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or 0) - node.lineno + 1 > _max_lines(node)
+        and (node.end_lineno or 0) - node.lineno + 1 > MAX_FUNCTION_LINES
     ]
-
-
-def _max_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    is_kernel = "triton.jit" in map(ast.unparse, function.decorator_list)
-    return MAX_KERNEL_LINES if is_kernel else MAX_FUNCTION_LINES
 
 
 def test_folders_import_only_what_they_may() -> None:

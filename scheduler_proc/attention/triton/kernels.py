@@ -37,6 +37,39 @@ def _loaded(at, rows, dims, DIM: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _queries(q, at, used, HEAD_DIM: tl.constexpr, K_A: tl.constexpr, K_B: tl.constexpr):
+    """The rows `at` of q in one block or two; without a second the first one stands for it."""
+    row = (at * HEAD_DIM)[:, None]
+    q_a = _loaded(q + row, used, tl.arange(0, K_A), K_A if K_B > 0 else HEAD_DIM, K_A)
+    q_b = q_a
+    if K_B > 0:
+        q_b = _loaded(q + row + K_A, used, tl.arange(0, K_B), HEAD_DIM - K_A, K_B)
+    return q_a, q_b
+
+
+@triton.jit
+def _store(
+    to, at, rows, factor, value_a, value_b,
+    VALUE_DIM: tl.constexpr, V_A: tl.constexpr, V_B: tl.constexpr,
+):  # fmt: skip
+    """Write the values times `factor` [n] to the rows `at` [n] of `to`, where `rows` is true."""
+    row = (at * VALUE_DIM)[:, None]
+    dims = tl.arange(0, V_A)
+    mask = rows[:, None] & (dims < VALUE_DIM)[None, :]
+    tl.store(
+        to + row + dims[None, :], (value_a * factor[:, None]).to(to.dtype.element_ty), mask=mask
+    )
+    if V_B > 0:
+        dims_b = V_A + tl.arange(0, V_B)
+        mask_b = rows[:, None] & (dims_b < VALUE_DIM)[None, :]
+        tl.store(
+            to + row + dims_b[None, :],
+            (value_b * factor[:, None]).to(to.dtype.element_ty),
+            mask=mask_b,
+        )
+
+
+@triton.jit
 def _product(a, b, PRECISION: tl.constexpr):
     """a @ b in float32. The interpreter cannot multiply bfloat16, so there it is widened first."""
     if PRECISION == "interpreted":
@@ -108,15 +141,13 @@ def _attend_range(
 def attend(
     q, k_pool, v_pool, out, out_lse, part_out, part_lse, sinks,
     items, order, part_starts, kv_indices, visible_until, scale, v_scale,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
     K_STRIDE: tl.constexpr, K_HEAD_STRIDE: tl.constexpr,
     V_STRIDE: tl.constexpr, V_HEAD_STRIDE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr,
     HAS_ORDER: tl.constexpr, HAS_UNTIL: tl.constexpr, STORE_LSE: tl.constexpr,
     K_A: tl.constexpr, K_B: tl.constexpr, V_A: tl.constexpr, V_B: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One item and kv head per program: grid (items * KV_HEADS,), the kv heads of an item together.
 
@@ -141,19 +172,11 @@ def attend(
         token = tl.load(order + token, mask=used, other=0)
     head = kv_head * GROUP + rows % GROUP
     at = token.to(tl.int64) * (KV_HEADS * GROUP) + head
-    dims_a = tl.arange(0, K_A)
-    q_a = _loaded(q + (at * HEAD_DIM)[:, None], used, dims_a, K_A if K_B > 0 else HEAD_DIM, K_A)
-    q_b = q_a
-    if K_B > 0:
-        q_at = q + (at * HEAD_DIM + K_A)[:, None]
-        q_b = _loaded(q_at, used, tl.arange(0, K_B), HEAD_DIM - K_A, K_B)
-
+    q_a, q_b = _queries(q, at, used, HEAD_DIM, K_A, K_B)
     # What each token sees: its keys [lower, limit) of the list.
-    limits = position + number + 1
-    lowers = limits - WINDOW
+    limits, lowers = position + number + 1, position + number + 1 - WINDOW
     if HAS_UNTIL:
-        until = tl.load(visible_until + token, mask=used, other=0)
-        limits = tl.maximum(limits, until)
+        limits = tl.maximum(limits, tl.load(visible_until + token, mask=used, other=0))
     # All tokens see the keys [middle, middle_end), which are whole blocks.
     middle = begin
     if WINDOW > 0:
@@ -166,44 +189,26 @@ def attend(
     k_head, v_head = k_pool + kv_head * K_HEAD_STRIDE, v_pool + kv_head * V_HEAD_STRIDE
     top = tl.full([BLOCK_M], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
+    if HAS_SINKS:  # the first score of a whole output; `merge` counts it for parts
+        sink = tl.load(sinks + head, mask=used, other=0.0).to(tl.float32) * _LOG2_E
+        top, total = tl.where(part < 0, sink, top), tl.where(part < 0, 1.0, total)
     out_a = tl.zeros([BLOCK_M, V_A], tl.float32)
     out_b = tl.zeros([BLOCK_M, V_B if V_B > 0 else 16], tl.float32)
-    if WINDOW > 0:
+    for phase in tl.static_range(0 if WINDOW > 0 else 1, 3):
+        if phase == 0:  # keys that tokens do not see any more
+            first, stop = begin, tl.minimum(middle, end)
+        elif phase == 1:
+            first, stop = middle, middle_end
+        else:  # keys that tokens do not see yet, and what is left of the last block
+            first, stop = middle_end, end
         out_a, out_b, top, total = _attend_range(
-            begin, tl.minimum(middle, end), end, slots, k_head, v_head, q_a, q_b, out_a, out_b,
-            top, total, limits, lowers, scale, True, WINDOW, SOFTCAP, K_STRIDE, V_STRIDE,
+            first, stop, end, slots, k_head, v_head, q_a, q_b, out_a, out_b, top, total,
+            limits, lowers, scale, phase != 1, WINDOW, SOFTCAP, K_STRIDE, V_STRIDE,
             HEAD_DIM, VALUE_DIM, K_A, K_B, V_A, V_B, BLOCK_N, PRECISION, STAGES,
         )  # fmt: skip
-    out_a, out_b, top, total = _attend_range(
-        middle, middle_end, end, slots, k_head, v_head, q_a, q_b, out_a, out_b,
-        top, total, limits, lowers, scale, False, WINDOW, SOFTCAP, K_STRIDE, V_STRIDE,
-        HEAD_DIM, VALUE_DIM, K_A, K_B, V_A, V_B, BLOCK_N, PRECISION, STAGES,
-    )  # fmt: skip
-    out_a, out_b, top, total = _attend_range(
-        middle_end, end, end, slots, k_head, v_head, q_a, q_b, out_a, out_b,
-        top, total, limits, lowers, scale, True, WINDOW, SOFTCAP, K_STRIDE, V_STRIDE,
-        HEAD_DIM, VALUE_DIM, K_A, K_B, V_A, V_B, BLOCK_N, PRECISION, STAGES,
-    )  # fmt: skip
 
-    dims_va = tl.arange(0, V_A)
-    mask_a = used[:, None] & (dims_va < VALUE_DIM)[None, :]
     if part < 0:
-        if HAS_SINKS:
-            sink = tl.load(sinks + head, mask=used, other=0.0).to(tl.float32) * _LOG2_E
-            new_top = tl.maximum(top, sink)
-            shrink = tl.exp2(top - new_top)
-            total = total * shrink + tl.exp2(sink - new_top)
-            out_a, out_b, top = out_a * shrink[:, None], out_b * shrink[:, None], new_top
-        factor = v_scale / total
-        row = (at * VALUE_DIM)[:, None]
-        out_type = out.dtype.element_ty
-        value_a = (out_a * factor[:, None]).to(out_type)
-        tl.store(out + row + dims_va[None, :], value_a, mask=mask_a)
-        if V_B > 0:
-            dims_vb = V_A + tl.arange(0, V_B)
-            mask_b = used[:, None] & (dims_vb < VALUE_DIM)[None, :]
-            value_b = (out_b * factor[:, None]).to(out_type)
-            tl.store(out + row + dims_vb[None, :], value_b, mask=mask_b)
+        _store(out, at, used, v_scale / total, out_a, out_b, VALUE_DIM, V_A, V_B)
         if STORE_LSE:
             tl.store(out_lse + at, top + tl.log2(total), mask=used)
     else:
@@ -211,12 +216,7 @@ def attend(
         factor = v_scale / tl.where(total == 0.0, 1.0, total)
         start = tl.load(part_starts + token, mask=used, other=0)
         at = (start + part).to(tl.int64) * (KV_HEADS * GROUP) + head
-        row = (at * VALUE_DIM)[:, None]
-        tl.store(part_out + row + dims_va[None, :], out_a * factor[:, None], mask=mask_a)
-        if V_B > 0:
-            dims_vb = V_A + tl.arange(0, V_B)
-            mask_b = used[:, None] & (dims_vb < VALUE_DIM)[None, :]
-            tl.store(part_out + row + dims_vb[None, :], out_b * factor[:, None], mask=mask_b)
+        _store(part_out, at, used, factor, out_a, out_b, VALUE_DIM, V_A, V_B)
         tl.store(part_lse + at, top + tl.log2(total), mask=used)
 
 
