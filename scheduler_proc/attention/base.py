@@ -105,6 +105,11 @@ class GraphPlan(AttentionPlan, Protocol):
 class GraphBackend(AttentionBackend, Protocol):
     """A backend whose decodes can be recorded in graphs."""
 
+    def prefers_eager(self, rows: RaggedRows) -> bool:
+        """Whether these rows of one token each are faster as a plan of their own, such as a
+        cascade."""
+        ...
+
     def graph_plan(self, size: int, max_indices: int) -> GraphPlan:
         """A plan of its own, with buffers that keep their addresses, for `size` rows over at most
         `max_indices` slots in all."""

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
-from scheduler_proc.attention.cascade import Cascade, CascadeCosts, find_cascade, takes_part
+from scheduler_proc.attention.cascade import takes_part
+from scheduler_proc.attention.cascade_choice import CascadeChoice
 from scheduler_proc.attention.flashinfer_package import check, load_package
 from scheduler_proc.attention.parts import Layout, Order, Part, in_window, lay_out, taken
 from scheduler_proc.attention.staging import Event, Staging
@@ -29,7 +30,7 @@ _GRAPH_PLAN_BYTES = 1 << 20  # of one graph's work items: 4,096 rows take less t
 _MERGE_THREADS = 1024  # of the kernel that merges levels, which takes all heads of a token at once
 # What launching a layer without a graph costs, in seconds, and a cascade has to save before it is
 # worth that: an estimate (some 20 launches of 5 us), to be replaced by the report's figure.
-EAGER_LAYER_S = 100e-6
+_EAGER_LAYER_S = 100e-6
 # Query rows (tokens times heads of a group) up to which the package takes its smaller query tiles.
 _TILE_LIMITS = np.array([16, 64])
 
@@ -69,8 +70,6 @@ class FlashInferAttention:
     host is not overwritten before they have run. With `deterministic` no row's keys are split, no
     prefix is shared, and rows are grouped by their own query tile, so a row's bits do not depend on
     the others. The price: a decode keeps only kv_heads blocks of the GPU busy per row.
-
-    `use_cascade` says whether prefixes are shared; it may be changed between steps.
     """
 
     name = "flashinfer"
@@ -89,14 +88,14 @@ class FlashInferAttention:
         self._kinds = list(dict.fromkeys(kinds))
         self._device, self._dtype, self._kv_dtype = device, dtype, kv_dtype
         self._deterministic = deterministic
-        self.use_cascade = True
         shared = [kind for kind in self._kinds if takes_part(kind)]
-        costs = [CascadeCosts.of(kind, dtype.itemsize, kv_dtype.itemsize) for kind in shared]
-        # Kinds without a window share one cascade, made for the one that gains most.
-        self._costs = max(costs, key=lambda cost: cost.slot_s, default=None)
-        if deterministic or not all(map(_can_merge, shared)):
-            self._costs = None
-        self._found: tuple[np.ndarray, Cascade | None] | None = None
+        can_share = not deterministic and all(map(_can_merge, shared))
+        self.cascades = CascadeChoice(
+            shared if can_share else (),
+            q_bytes=dtype.itemsize,
+            kv_bytes=kv_dtype.itemsize,
+            eager_layer_s=_EAGER_LAYER_S,
+        )
         num_layouts = len({self._layout_key(kind) for kind in self._kinds})
         self._staging = Staging(device, 2 * num_layouts)
         self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
@@ -118,7 +117,7 @@ class FlashInferAttention:
         for kind in self._kinds:
             key = self._layout_key(kind)
             if key not in layouts:
-                cascade = self._cascade(rows) if takes_part(kind) else None
+                cascade = self.cascades.of(rows) if takes_part(kind) else None
                 seen = in_window(rows, kind.window)
                 layouts[key] = lay_out(seen, cascade, partial(_classes, key.group), self._staging)
             runs[kind] = self._planned(kind, layouts[key], wrappers)
@@ -126,9 +125,8 @@ class FlashInferAttention:
         return FlashInferPlan(runs, self._package)
 
     def prefers_eager(self, rows: RaggedRows) -> bool:
-        """Whether a cascade over these rows saves more than a graph without one does."""
-        cascade = self._cascade(rows)
-        return cascade is not None and cascade.saved_s > EAGER_LAYER_S
+        """See GraphBackend.prefers_eager."""
+        return self.cascades.beats_graph(rows)
 
     def graph_plan(self, size: int, max_indices: int) -> "FlashInferGraphPlan":
         """See GraphBackend.graph_plan. Without shared prefixes. All graphs share their slots and
@@ -149,13 +147,6 @@ class FlashInferAttention:
                 wrappers[kind].reset_workspace_buffer(self._workspace, self._graph_plans[kind])
         plan_wrapper = self._plan_wrapper
         return FlashInferGraphPlan(size, max_indices, slots, wrappers, plan_wrapper, self._staging)
-
-    def _cascade(self, rows: RaggedRows) -> Cascade | None:
-        if self._costs is None or not self.use_cascade or rows.visible_until is not None:
-            return None
-        if self._found is None or self._found[0] is not rows.kv_indices:
-            self._found = (rows.kv_indices, find_cascade(rows, self._costs))
-        return self._found[1]
 
     def _layout_key(self, kind: LayerKind) -> "_LayoutKey":
         group = kind.heads // kind.kv_heads if self._deterministic else None
@@ -221,7 +212,7 @@ class FlashInferAttention:
         rows = RaggedRows(*(np.array(a, np.int32) for a in ([0, 1, 3], [0, 1, 3], [0, 0, 0])))
         try:
             self.plan(rows)
-            if self._costs is not None:
+            if self.cascades.costs is not None:
                 kind = self._kinds[0]
                 v = torch.zeros((1, kind.heads, kind.head_dim), dtype=self._dtype)
                 v, s = v.to(self._device), torch.zeros((1, kind.heads), device=self._device)

@@ -145,8 +145,7 @@ class _Turn:
 
 class DecodeGraphs:
     """The graphs of a model over one pool, for up to `max_rows` rows. `padding_slot` is a slot of
-    the pool's tensors that no request has. A backend may have `prefers_eager(rows)`, which says
-    that rows of one token each are faster as a plan of their own, such as a cascade."""
+    the pool's tensors that no request has."""
 
     def __init__(
         self,
@@ -163,8 +162,6 @@ class DecodeGraphs:
         self._model, self._pool, self._backend = model, pool, backend
         self._recorder, self._device = recorder, device
         self._padding_slot = padding_slot
-        prefers_eager = getattr(backend, "prefers_eager", None)
-        self._prefers_eager: Callable[[RaggedRows], bool] = prefers_eager or (lambda rows: False)
         self._sizes = graph_sizes(max_rows)
         self._limits = [max_indices(n, pool_tokens, model.context_len) for n in self._sizes]
         self._turns: dict[int, list[_Turn]] = {}
@@ -226,9 +223,8 @@ class DecodeGraphs:
         if at == len(self._sizes):
             return None
         size = self._sizes[at]
-        if len(rows.kv_indices) + size - count > self._limits[at] or self._prefers_eager(rows):
-            return None
-        return size
+        is_too_long = len(rows.kv_indices) + size - count > self._limits[at]
+        return None if is_too_long or self._backend.prefers_eager(rows) else size
 
 
 def padded(rows: RaggedRows, size: int, padding_slot: int) -> RaggedRows:

@@ -14,6 +14,7 @@ LIMIT_S = 3000.0  # ten minutes on two idle cores
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(LIMIT_S + 300)
 def test_flashinfers_modules_are_compiled(tmp_path: Path) -> None:
     """Each is a library with code for the GPU, under the name by which FlashInfer looks for it."""
     if importlib.util.find_spec("flashinfer") is None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from scheduler_proc.attention.base import LayerKind, LayerTensors, RaggedRows
-from scheduler_proc.attention.cascade import Cascade, CascadeCosts, find_cascade, takes_part
+from scheduler_proc.attention.cascade_choice import CascadeChoice
 from scheduler_proc.attention.staging import Staging
 from scheduler_proc.attention.triton import launch
 from scheduler_proc.attention.triton.lists import Lists, cascade_lists, flat_lists
@@ -44,8 +44,7 @@ class TritonAttention:
 
     All plans share the memory for outputs in parts, and all graph plans what is copied to the
     device: everything is queued on one stream, and a graph is replayed before another one's plan is
-    updated. Raises ConfigError for what it cannot run. `use_cascade` says whether prefixes are
-    shared; it may be changed between steps.
+    updated. Raises ConfigError for what it cannot run.
     """
 
     name = "triton"
@@ -76,13 +75,14 @@ class TritonAttention:
             )
             self._forms[kind] = _Form(tiles, how)
         self._hows = list(dict.fromkeys(form.how for form in self._forms.values()))
-        self.use_cascade = not deterministic
-        shares = [kind for kind in self._forms if takes_part(kind)]
-        costs = [CascadeCosts.of(kind, dtype.itemsize, kv_dtype.itemsize) for kind in shares]
-        # Kinds without a window share one cascade, made for the one that gains most.
-        self._costs = max(costs, key=lambda cost: cost.slot_s, default=None)
-        self._found: tuple[np.ndarray, Cascade | None] | None = None
-        self._token_bytes = max(4 * kind.heads * kind.value_dim for kind in self._forms)
+        token_bytes = max(4 * kind.heads * kind.value_dim for kind in self._forms)
+        self.cascades = CascadeChoice(
+            () if deterministic else list(self._forms),
+            q_bytes=dtype.itemsize,
+            kv_bytes=kv_dtype.itemsize,
+            eager_layer_s=_EAGER_LAYER_S,
+            most_parts=_MAX_CASCADE_BYTES // token_bytes,
+        )
         self._device = device
         self._staging = Staging(device)
         self._parts = launch.Parts(*(torch.empty(0, device=device) for _ in range(2)))
@@ -90,7 +90,7 @@ class TritonAttention:
 
     def plan(self, rows: RaggedRows) -> "TritonPlan":
         """Lay out a ragged batch, for every kind: one copy to the device."""
-        flat, cascade = flat_lists(rows), self._cascade(rows)
+        flat, cascade = flat_lists(rows), self.cascades.of(rows)
         shared = flat if cascade is None else cascade_lists(cascade)
         lists = [shared if how.window is None else flat for how in self._hows]
         works = [cut(*pair) for pair in zip(lists, self._hows, strict=True)]
@@ -108,9 +108,8 @@ class TritonAttention:
         )
 
     def prefers_eager(self, rows: RaggedRows) -> bool:
-        """Whether a cascade over these rows saves more than a graph without one does."""
-        cascade = self._cascade(rows)
-        return cascade is not None and cascade.saved_s > _EAGER_LAYER_S
+        """See GraphBackend.prefers_eager."""
+        return self.cascades.beats_graph(rows)
 
     def graph_plan(self, size: int, max_indices: int) -> "TritonGraphPlan":
         """A plan whose `run` can be recorded: grids and addresses stay the same, and programs
@@ -129,18 +128,6 @@ class TritonAttention:
         ]
         plan = self._plan_of(works)
         return TritonGraphPlan(size, max_indices, self._hows, plan, buffer, self._staging)
-
-    def _cascade(self, rows: RaggedRows) -> Cascade | None:
-        """The cascade to use for these rows, searched for once."""
-        if self._costs is None or not self.use_cascade:
-            return None
-        if self._found is None or self._found[0] is not rows.kv_indices:
-            cascade = find_cascade(rows, self._costs)
-            if cascade is not None:
-                parts = int(rows.qo_indptr[-1]) * (1 + len(cascade.levels))
-                cascade = cascade if parts * self._token_bytes <= _MAX_CASCADE_BYTES else None
-            self._found = (rows.kv_indices, cascade)
-        return self._found[1]
 
     def _plan_of(self, works: Sequence[launch.DeviceWork]) -> "TritonPlan":
         by_how = dict(zip(self._hows, works, strict=True))

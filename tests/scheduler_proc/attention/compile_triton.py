@@ -104,7 +104,7 @@ def _step(kind: LayerKind, dtype: torch.dtype, kv_dtype: torch.dtype, all_inputs
         torch.zeros(int(kv[-1]), kind.kv_heads, dim, dtype=kv_dtype)
         for dim in (kind.head_dim, kind.value_dim)
     ]
-    attention.use_cascade = all_inputs
+    attention.cascades.is_on = all_inputs
     plan = attention.plan(rows)
     if all_inputs and kind.window is None:
         assert plan._calls[kind][1].lists.order is not None

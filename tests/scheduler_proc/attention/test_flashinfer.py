@@ -52,7 +52,7 @@ def made(
         kinds, device=CPU, dtype=dtype, kv_dtype=kv_dtype or dtype, deterministic=deterministic
     )
     if always:
-        backend._costs = ALWAYS
+        backend.cascades.costs = ALWAYS
     STREAM.run()
     return backend
 
@@ -159,7 +159,7 @@ def test_a_cascade_of_several_levels_and_rows_in_another_order() -> None:
     assert len(layout.levels) == 2 and layout.order is not None and layout.rest_order is not None
     windowed = backend.plan(ragged)._runs[KINDS[1]].layout
     assert not windowed.levels
-    backend.use_cascade = False
+    backend.cascades.is_on = False
     assert not backend.plan(ragged)._runs[KIND].layout.levels
     check(backend, ragged)
 
@@ -176,7 +176,7 @@ def test_a_graph_is_left_only_for_a_cascade_that_saves_enough() -> None:
     )
     backend = made([KIND._replace(heads=32, kv_heads=8, head_dim=128, value_dim=128)])
     assert backend.prefers_eager(many) and not backend.prefers_eager(few)
-    backend.use_cascade = False
+    backend.cascades.is_on = False
     assert not backend.prefers_eager(many)
     assert not made([KIND._replace(window=100)]).prefers_eager(many)
     assert not made([KIND], deterministic=True).prefers_eager(many)

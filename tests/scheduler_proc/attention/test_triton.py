@@ -269,16 +269,16 @@ def test_shared_prefixes_are_read_once(with_until: bool, monkeypatch: pytest.Mon
     kinds = [a_kind(sinks=True), a_kind(window=30)]
     attention = made(*kinds)
     plan = attention.plan(rows)
-    cascade = attention._cascade(rows)
+    cascade = attention.cascades.of(rows)
     assert cascade is not None and len(cascade.levels) == 2 and cascade.tokens is not None
     for kind in kinds:
         one = case(kind, rows)
         assert_close(plan.run(kind, one.q, one.layer), one.wanted(kind))
     shared, flat = (plan._calls[kind][1].lists for kind in kinds)
     assert len(flat.kv_indices) - len(shared.kv_indices) == 3 * 70 + 80
-    attention.use_cascade = False
+    attention.cascades.is_on = False
     assert attention.plan(rows)._calls[kinds[0]][1].lists.order is None
-    assert made(kinds[0], deterministic=True)._cascade(rows) is None
+    assert made(kinds[0], deterministic=True).cascades.of(rows) is None
 
 
 def test_a_cascade_that_saves_much_is_preferred_to_a_graph() -> None:
