@@ -1,12 +1,10 @@
-"""Server arguments: one frozen struct, its command line, and its checks.
+"""Server arguments: one frozen struct and its checks. Its command line is in `command_line`.
 
 The launcher parses it, writes it into the ring's directory, and every process reads it there.
 """
 
-import argparse
 import re
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,7 @@ from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from srt.kv_addresses import check_kv_addresses
 from srt.wire.errors import ConfigError
 
-_LATER = {
-    "--tp": "tensor parallelism",
-    "--ring-tcp": "a ring over TCP",
-}
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s,]+")
 
 # The front waits for twice the compile time-out and some seconds, and a client for 30 s.
@@ -69,6 +64,10 @@ class ServerArgs(Struct, frozen=True):
     router_policy: str = "cache-aware"
     schedule_policy: str = "lpm"
     schedule_max_wait: float = 30.0
+    limit_media: int = 32
+    media_domain: str = ""
+    media_queue_mb: int = 1024
+    media_cache_mb: int = 512
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
     max_total_tokens: int = 0
@@ -136,6 +135,10 @@ class ServerArgs(Struct, frozen=True):
         """The web origins whose pages may call the HTTP routes."""
         return tuple(origin.strip() for origin in self.cors_allow_origins.split(",") if origin)
 
+    def media_domains(self) -> tuple[str, ...]:
+        """The hosts that pictures may be fetched from, in lower case."""
+        return tuple(host.strip().lower() for host in self.media_domain.split(",") if host)
+
     def check(self) -> None:
         """Raise ConfigError naming the first argument that cannot work."""
         for name in ("max_running_requests", "max_queued_requests"):
@@ -151,6 +154,12 @@ class ServerArgs(Struct, frozen=True):
                 is_origin, "cors_allow_origins", f"{origin!r} is not * or scheme://host[:port]"
             )
         _require(self.max_queued_tokens >= 1, "max_queued_tokens", "must be at least 1")
+        _require(self.limit_media >= 0, "limit_media", "must be 0 (none) or more")
+        _require(self.media_queue_mb >= 1, "media_queue_mb", "must be at least 1")
+        _require(self.media_cache_mb >= 1, "media_cache_mb", "must be at least 1")
+        for host in self.media_domains():
+            is_host = _HOST.fullmatch(host) is not None
+            _require(is_host, "media_domain", f"{host!r} is not the name of a host")
         _require(self.chunked_prefill_size >= 8, "chunked_prefill_size", "must be at least 8")
         _require(0 <= self.port <= 65535, "port", "must be between 0 and 65535")
         _require(self.max_queue_wait >= 0, "max_queue_wait", "must be 0 (no limit) or more")
@@ -199,18 +208,6 @@ class ServerArgs(Struct, frozen=True):
         return {k: v for k, v in msgspec.structs.asdict(self).items() if k not in secret}
 
 
-def parse_args(argv: Sequence[str]) -> ServerArgs:
-    """Parse a command line into checked ServerArgs. Raises ConfigError, or SystemExit on --help."""
-    for name, what in _LATER.items():
-        if any(arg == name or arg.startswith(name + "=") for arg in argv):
-            raise ConfigError(f"{name}: {what} is not supported yet")
-    parsed = vars(_parser().parse_args(argv))
-    parsed["served_model_name"] = ",".join(parsed["served_model_name"])
-    args = ServerArgs(**parsed)
-    args.check()
-    return args
-
-
 def _require(ok: bool, name: str, rule: str) -> None:
     if not ok:
         raise ConfigError(f"--{name.replace('_', '-')} {rule}")
@@ -241,147 +238,3 @@ def _lines_of(path: str, name: str) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
     return [line.strip() for line in lines if line.strip()]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m srt.launch",
-        description="Serve a language model over HTTP and ZeroMQ.",
-    )
-    _add_model(parser.add_argument_group("model"))
-    _add_server(parser.add_argument_group("server"))
-    _add_compute(parser.add_argument_group("compute"))
-    _add_scheduling(parser.add_argument_group("scheduling and memory"))
-    _add_grammars(parser.add_argument_group("constrained output"))
-    _add_operation(parser.add_argument_group("operation"))
-    return parser
-
-
-def _option(group: Any, name: str, text: str, **kwargs: Any) -> None:
-    field = name.removeprefix("--").replace("-", "_")
-    default = getattr(ServerArgs(), field)
-    if default is False:
-        group.add_argument(name, action="store_true", help=text)
-    else:
-        shown = "" if default == "" else " (default: %(default)s)"
-        group.add_argument(name, type=type(default), default=default, help=text + shown, **kwargs)
-
-
-def _add_model(group: Any) -> None:
-    _option(group, "--model", "'smollm2' (embedded), a .gguf file or a model directory")
-    text = "names that clients use, '*' is any; the first is the server's (default: the model's)"
-    _option(group, "--served-model-name", text, nargs="+", metavar="NAME")
-
-
-def _add_server(group: Any) -> None:
-    _option(group, "--host", "address to listen on")
-    _option(group, "--port", "HTTP port; 0 picks a free one")
-    _option(group, "--no-http", "serve the ZeroMQ ring only")
-    _option(group, "--api-key", "bearer tokens for HTTP, separated by commas")
-    _option(group, "--api-key-file", "file of further bearer tokens, one per line")
-    _option(group, "--response-store-mib", "MiB to keep answers of /v1/responses in; 0: keep none")
-    _option(group, "--admin-api-key", "bearer tokens of admins, who may also flush and abort all")
-    _option(group, "--admin-api-key-file", "file of further bearer tokens of admins, one per line")
-    text = "prompts under several API keys share KV: each may find out what others have sent"
-    _option(group, "--share-cache-between-keys", text)
-    _option(group, "--cors-allow-origins", "web origins that may call, separated by commas, or *")
-    _option(group, "--max-connections", "HTTP connections; beyond: the longest idle is closed")
-    _option(group, "--stream-interval", "tokens between two events of a stream")
-    parsers = ["auto", "think", "none"]
-    _option(
-        group, "--reasoning-parser", "reasoning in chats; auto: by the template", choices=parsers
-    )
-    text = "control tokens that users write in chats are tokens: any user can make turns"
-    _option(group, "--allow-special-tokens-in-content", text)
-    _option(group, "--ring-dir", "private directory for the ring's sockets (default: a new one)")
-
-
-def _add_compute(group: Any) -> None:
-    _option(group, "--device", "torch device, such as cpu or cuda")
-    choices = ["auto", "float32", "bfloat16", "float16"]
-    _option(group, "--executor", "what runs the model", choices=["auto", "native", "torch"])
-    text = "srt, or on torch transformers; auto: transformers for models that srt does not know"
-    _option(group, "--model-impl", text, choices=["auto", "srt", "transformers"])
-    _option(group, "--dtype", "torch: weights and KV; auto: float32 on a CPU", choices=choices)
-    choices = ["auto", "float16", "float32", "fp8_e4m3"]
-    text = "KV cache; native: float16 (auto) or float32; torch: as --dtype (auto) or fp8_e4m3"
-    _option(group, "--kv-cache-dtype", text, choices=choices)
-    choices = ["none", "q8", "q4"]
-    text = "native: how to quantise weights that the file does not"
-    _option(group, "--quantization", text, choices=choices)
-    _option(group, "--exact", "native: float32 weights and KV cache, for parity with a reference")
-    text = "native: bits of activations of quantised weights; auto: 16 where that costs no time"
-    _option(group, "--activations", text, choices=["auto", "8", "16"])
-    choices = ["auto", "flashinfer", "triton", "reference"]
-    text = "torch: attention; auto: on CUDA flashinfer, else triton, and on a CPU reference"
-    _option(group, "--attention-backend", text, choices=choices)
-    _option(group, "--disable-cuda-graph", "CUDA: launch each kernel of a decode by itself")
-    text = "CUDA: attention that does not depend on the batch: fixed splits, no cascade; slower"
-    _option(group, "--deterministic", text)
-    _option(group, "--threads", "compute threads of each replica; 0: its share of all cores")
-    _option(group, "--dp", "replicas: schedulers with a copy of the model and a KV pool each")
-
-
-def _add_scheduling(group: Any) -> None:
-    policies = ["lpm", "dfs-weight", "fcfs", "random"]
-    _option(group, "--schedule-policy", "order of admission", choices=policies)
-    policies = ["cache-aware", "least-loaded", "round-robin", "random"]
-    _option(group, "--router-policy", "which replica gets a request", choices=policies)
-    _option(group, "--schedule-max-wait", "seconds by which a later request may overtake")
-    _option(group, "--disable-radix-cache", "reuse nothing between requests")
-    _option(group, "--disable-overlap-schedule", "plan each step after the previous one (lag 0)")
-    text = "size of the KV pool, in tokens; 0: 32768, on CUDA what memory allows"
-    _option(group, "--max-total-tokens", text)
-    text = "CUDA: part of the free memory for weights and KV pool"
-    _option(group, "--mem-fraction-static", text)
-    _option(group, "--max-running-requests", "requests in the batch at once")
-    _option(group, "--max-queued-requests", "requests in flight before 429")
-    _option(group, "--max-queued-tokens", "prompt tokens in flight before 429")
-    _option(group, "--max-queue-wait", "expected wait of a new request in seconds; beyond: 429")
-    _option(group, "--chunked-prefill-size", "token budget of one step")
-    _option(group, "--step-target-ms", "of a step with prefills; 0: 3.6 times decodes alone")
-    _option(group, "--random-seed", "seed of unseeded requests; -1: a fresh one")
-
-
-def _add_grammars(group: Any) -> None:
-    backends = ["fsm", "llguidance", "xgrammar"]
-    _option(group, "--grammar-backend", "fsm: if regular, else llguidance", choices=backends)
-    _option(group, "--grammar-compile-timeout", "CPU seconds that one compilation may take")
-    _option(group, "--grammar-compile-memory", "MiB that one compilation may take")
-    _option(group, "--disable-jump-forward", "sample forced text token by token")
-    _option(
-        group, "--grammar-cache-dir", "compiled grammars; auto: ~/.cache/srt/grammars; none: off"
-    )
-
-
-def _add_operation(group: Any) -> None:
-    _option(group, "--drain-timeout", "seconds that SIGTERM leaves to requests in flight")
-    _option(
-        group,
-        "--resume-timeout",
-        "how long requests wait in seconds for another scheduler when theirs has died",
-    )
-    _option(
-        group,
-        "--queue-while-restarting",
-        "new requests wait for that scheduler too, instead of getting a 503",
-    )
-    _option(
-        group,
-        "--step-timeout",
-        "seconds that a step may take before its process is replaced; 0: any",
-    )
-    levels = ["debug", "info", "warning", "error"]
-    _option(group, "--log-level", "how much to log", choices=levels)
-    _option(group, "--check-invariants", "check the scheduler's invariants after every step (slow)")
-    _option(group, "--record-trace", "file to record the scheduler's inputs to, for replay")
-    _add_kv_events(group)
-
-
-def _add_kv_events(group: Any) -> None:
-    text = "address to publish cached blocks at, as vLLM does: tcp://HOST:PORT or ipc://PATH"
-    _option(group, "--kv-events", text)
-    _option(group, "--kv-events-replay", "address where subscribers ask for what they have missed")
-    _option(group, "--kv-events-topic", "first frame of each published message")
-    text = "these addresses may be of other machines: whoever reads there sees prompts' token ids"
-    _option(group, "--kv-events-public", text)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import uvloop
 
-from srt.args import ServerArgs, parse_args
+from srt.args import ServerArgs
+from srt.command_line import parse_args
 from srt.files.model_files import resolve_model
 from srt.ring.log import paint, set_up_logging
 from srt.ring.supervisor import Supervisor

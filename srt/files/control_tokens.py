@@ -7,6 +7,7 @@ not control tokens, unless the model says so.
 """
 
 import re
+from collections.abc import Collection
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,14 +28,18 @@ class Found(NamedTuple):
 
 
 class ControlTokens:
-    """The control tokens of `encoder`, which treats all of them as special from then on."""
+    """The control tokens of `encoder`, which treats all of them as special from then on. The
+    `others`, texts or ids, are control tokens too."""
 
-    def __init__(self, encoder: tokenizers.Tokenizer) -> None:
+    def __init__(self, encoder: tokenizers.Tokenizer, others: Collection[str | int] = ()) -> None:
         added = encoder.get_added_tokens_decoder()
         self._ids = {
             token.content: i
             for i, token in added.items()
-            if token.special or _LOOKS_SPECIAL.fullmatch(token.content)
+            if token.special
+            or _LOOKS_SPECIAL.fullmatch(token.content)
+            or i in others
+            or token.content in others
         }
         tokens = [_special(added[i]) for i in self._ids.values()]
         encoder.add_special_tokens(tokens)

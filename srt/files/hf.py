@@ -5,7 +5,7 @@ tokenizer.json, or SentencePiece's or tiktoken's file, which is read as one. The
 empty. Nothing of a model's own code is ever run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, field
 from srt.files.gguf_tokens import check_lengths
 from srt.files.model_files import require_file
 from srt.files.spm import spm_content
+from srt.files.text_config import text_config
 from srt.files.tiktoken import is_tiktoken, tiktoken_content
 from srt.wire.errors import ConfigError
 
@@ -124,7 +125,7 @@ class HFFiles:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = self._read("config.json", must_exist=True)
+        self.config = text_config(self._read("config.json", must_exist=True))
         self.tokenizer_path = tokenizer_path(path)
         found = self._read("tokenizer_config.json")
         self._tokenizer_config = self._convert("tokenizer_config.json", found, _TokenizerConfig)
@@ -164,7 +165,7 @@ class HFFiles:
             path, data, str(self.config.get("model_type")), tokenizer_config, bos
         )
 
-    def _convert(self, name: str, content: dict[str, Any], kind: type[_T]) -> _T:
+    def _convert(self, name: str, content: Mapping[str, Any], kind: type[_T]) -> _T:
         try:
             return msgspec.convert(content, kind)
         except (msgspec.ValidationError, RecursionError) as error:

@@ -6,7 +6,7 @@ tokenizer.json. Invariant: BOS is added here and nowhere else, and never twice.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ def raising_exceptions() -> Iterator[None]:
 class Tokenizer:
     """Encodes text for one model. The special tokens `before` and `after` are put around each
     prompt. `inner`: an encoder for text that does not begin a prompt, if `encoder` would treat it
-    differently."""
+    differently. `controls`, texts or ids, are control tokens besides those that look like ones."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class Tokenizer:
         before: Sequence[int] = (),
         after: Sequence[int] = (),
         inner: tokenizers.Tokenizer | None = None,
+        controls: Collection[str | int] = (),
     ) -> None:
-        self.control = ControlTokens(encoder)
+        self.control = ControlTokens(encoder, controls)
         self._encoder = encoder
         self._inner = inner or encoder
         if inner is not None:
-            ControlTokens(inner)
+            ControlTokens(inner, controls)
         self._before = list(before)
         self._after = list(after)
 
@@ -158,15 +159,18 @@ class PlainTokenizer:
         return cut is not None and len(cut.pre_tokenize_str(text)) > 1
 
 
-def load_tokenizer(files: ModelFiles) -> Tokenizer:
-    """The tokenizer of a model. Raises ConfigError for kinds that are not supported."""
+def load_tokenizer(files: ModelFiles, controls: Collection[str | int] = ()) -> Tokenizer:
+    """The tokenizer of a model, with further control tokens. Raises ConfigError for kinds that are
+    not supported."""
     if files.kind == "hf":
         hf = HFFiles(files.path)
-        return Tokenizer(_built(files, hf.embedded_tokenizer), *hf.frame, _inner(files, hf))
+        encoder = _built(files, hf.embedded_tokenizer)
+        return Tokenizer(encoder, *hf.frame, _inner(files, hf), controls)
     tokens = GGUFTokens(GGUFFile(files.path))
     before = [tokens.bos_id] if tokens.add_bos and tokens.bos_id is not None else []
     ends = tokens.eos_ids()
-    return Tokenizer(_of_gguf(tokens), before, ends[:1] if tokens.add_eos else ())
+    after = ends[:1] if tokens.add_eos else ()
+    return Tokenizer(_of_gguf(tokens), before, after, controls=controls)
 
 
 def _inner(files: ModelFiles, hf: HFFiles) -> tokenizers.Tokenizer | None:

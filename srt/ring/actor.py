@@ -26,7 +26,7 @@ from srt.args import ServerArgs
 from srt.ring.inbox import Dropped, Inbox
 from srt.ring.log import set_up_logging
 from srt.ring.places import HEARTBEAT_INTERVAL_S, Ring, bind, connect, send_now
-from srt.ring.socket import RingContext, RingSocket
+from srt.ring.socket import Blob, RingContext, RingSocket
 from srt.tasks import TaskSet
 from srt.wire.errors import ConfigError
 from srt.wire.messages import RingMessage
@@ -39,8 +39,9 @@ EXIT_HANG = 79  # the part has found out that it hangs
 _PR_SET_PDEATHSIG = 1
 _REPEAT_S = 5.0  # of an unchanged beat, at most
 
-Handler = Callable[[Any], None]
-PeerHandler = Callable[[bytes, Any], None]
+# Of a message; one with frames behind it comes with the list of these.
+Handler = Callable[..., None]
+PeerHandler = Callable[..., None]  # the same, after the client
 
 
 class Actor:
@@ -111,15 +112,17 @@ class Actor:
         return connect(self.context, kind, address)
 
     def receive(self, socket: RingSocket, union: Any, handler: Handler) -> None:
-        """Call `handler(message)` for everything that arrives from inside the ring; messages that
-        do not decode are dropped and counted."""
+        """Call `handler(message)` for everything that arrives from inside the ring, and
+        `handler(message, blobs)` for what has frames behind it; messages that do not decode are
+        dropped and counted."""
         inbox = Inbox(union, "a socket of the ring", self.dropped)
 
         async def loop() -> None:
             while True:
-                message = inbox.message(await socket.receive())
+                frames = await socket.receive()
+                message = inbox.message(frames)
                 if message is not None:
-                    handler(message)
+                    handler(message, *_blobs(frames))
 
         self._loops.append(loop())
 
@@ -132,7 +135,7 @@ class Actor:
                 client, *frames = await socket.receive()
                 message = inbox.message(frames)
                 if message is not None:
-                    handler(client, message)
+                    handler(client, message, *_blobs(frames))
 
         self._loops.append(loop())
 
@@ -140,10 +143,10 @@ class Actor:
         """Run `coroutine` beside the handlers, once the actor has started."""
         self._loops.append(coroutine)
 
-    def send(self, socket: RingSocket, message: RingMessage) -> None:
-        """Send to the next part. Its queue holds thousands of messages: a full one means that it
-        hangs, and then only a new epoch helps."""
-        if not send_now(socket, message):
+    def send(self, socket: RingSocket, message: RingMessage, blobs: Sequence[Blob] = ()) -> None:
+        """Send to the next part, with `blobs` behind the message. Its queue holds thousands of
+        messages: a full one means that it hangs, and then only a new epoch helps."""
+        if not send_now(socket, message, blobs=blobs):
             raise RuntimeError(f"{self.name}: the next part of the ring does not read")
 
     def request_stop(self) -> None:
@@ -213,6 +216,11 @@ class Actor:
         )
         if beat != self._last_beat and send_now(ctl, beat):
             self._last_beat = beat
+
+
+def _blobs(frames: list[bytes]) -> tuple[list[bytes], ...]:
+    """The frames behind a message, as further arguments of its handler."""
+    return (frames[1:],) if len(frames) > 1 else ()
 
 
 def run_actor(actor: type[Actor]) -> None:

@@ -42,10 +42,12 @@ class Inbox:
         self._dropped = dropped
 
     def message(self, frames: Sequence[bytes]) -> Any:
-        """The message in one frame; None if it is not one."""
+        """The message in the first frame; None if it is not one, or not followed by as many frames
+        as it names."""
         try:
-            if len(frames) == 1:
-                return self._decode(frames[0])
+            message = self._decode(frames[0])
+            if message.num_frames == len(frames) - 1:
+                return message
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         self._dropped.add(self._name)

@@ -6,6 +6,7 @@ talk to the ring. Sends never block: a full or missing peer is an answer, not a 
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import msgspec
 import zmq
 
 from srt.args import ServerArgs
-from srt.ring.socket import RingContext, RingSocket
+from srt.ring.socket import Blob, RingContext, RingSocket
 from srt.wire.errors import ConfigError, RequestError
 from srt.wire.messages import RingMessage, encode
 
@@ -172,14 +173,18 @@ def connect(context: RingContext, kind: int, address: str) -> RingSocket:
     return socket
 
 
-def send_now(socket: RingSocket, message: RingMessage, to: bytes | None = None) -> bool:
-    """Send without waiting, to peer `to` of a ROUTER if given. False if that peer is unreachable
-    or its queue is full; the caller decides what that means.
+def send_now(
+    socket: RingSocket, message: RingMessage, to: bytes | None = None, blobs: Sequence[Blob] = ()
+) -> bool:
+    """Send without waiting, to peer `to` of a ROUTER if given, with the frames `blobs` behind the
+    message. False if that peer is unreachable or its queue is full; the caller decides what that
+    means.
 
-    Raises RequestError for a message above MAX_MESSAGE_BYTES: its receiver would drop the sender.
+    Raises RequestError for a frame above MAX_MESSAGE_BYTES: its receiver would drop the sender.
     """
-    data = encode(message)
-    if len(data) > MAX_MESSAGE_BYTES:
-        limit = f"a message of {len(data)} bytes is above the limit, {MAX_MESSAGE_BYTES}"
+    frames = (encode(message), *blobs)
+    longest = max(map(len, frames))
+    if longest > MAX_MESSAGE_BYTES:
+        limit = f"a message of {longest} bytes is above the limit, {MAX_MESSAGE_BYTES}"
         raise RequestError(f"{limit} ({type(message).__name__})")
-    return socket.send(data) if to is None else socket.send(to, data)
+    return socket.send(*frames) if to is None else socket.send(to, *frames)

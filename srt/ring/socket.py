@@ -8,11 +8,15 @@ no message is there. `srt.ring` opens them.
 
 import asyncio
 import weakref
+from typing import cast
 
 import zmq
 
 _MORE = zmq.NOBLOCK | zmq.SNDMORE
 _POLLIN = int(zmq.POLLIN)
+
+_COPIED_BYTES = 2**16  # what is shorter is copied: that takes less than to share it
+Blob = bytes | memoryview  # a frame
 
 
 class RingContext:
@@ -49,6 +53,8 @@ class RingSocket:
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         self._socket = socket
+        # The frames of a message; those that follow them may be large, and are not copied.
+        self._num_small = 2 if socket.getsockopt(zmq.TYPE) == zmq.ROUTER else 1
         self._waiter: asyncio.Future[None] | None = None  # the task that receives
         self._loop: asyncio.AbstractEventLoop | None = None  # that watches the descriptor
 
@@ -70,13 +76,13 @@ class RingSocket:
         self._unwatch()
         self._socket.close(linger=0)
 
-    def send(self, *frames: bytes) -> bool:
+    def send(self, *frames: Blob) -> bool:
         """Send one message without waiting. False if the peer cannot be reached, or its queue is
-        full."""
+        full. Large frames are not copied: they must not change any more."""
         try:
             for frame in frames[:-1]:
-                self._socket.send(frame, _MORE)
-            self._socket.send(frames[-1], zmq.NOBLOCK)
+                self._socket.send(frame, _MORE, copy=len(frame) < _COPIED_BYTES)
+            self._socket.send(frames[-1], zmq.NOBLOCK, copy=len(frames[-1]) < _COPIED_BYTES)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
@@ -87,12 +93,20 @@ class RingSocket:
 
     async def receive(self) -> list[bytes]:
         """The frames of the next message. If one is there already, it is returned without letting
-        other tasks run."""
+        other tasks run. Those that follow a message are memoryviews."""
         while True:
             try:
-                return self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = [self._socket.recv(zmq.NOBLOCK)]
+                break
             except zmq.Again:
                 await self._readable()
+        while self._socket.getsockopt(zmq.RCVMORE):
+            if len(frames) < self._num_small:
+                frames.append(self._socket.recv(zmq.NOBLOCK))
+            else:
+                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+                frames.append(cast(bytes, frame.buffer))
+        return frames
 
     async def _readable(self) -> None:
         """Wait until there may be something to receive; called when there was nothing."""

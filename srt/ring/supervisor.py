@@ -298,6 +298,7 @@ class Supervisor:
         parts = {child.part: self._state(child) for child in self._children.values()}
         beats = [child.beat for child in self._children.values() if child.beat is not None]
         dropped = self._dropped.count + sum(beat.dropped for beat in beats)
+        tokenizer = self._children["tokenizer"]
         pools = [child.info.get("max_total_tokens", 0) for child in self._schedulers if child.info]
         return RingEvent(
             self._epoch,
@@ -310,6 +311,8 @@ class Supervisor:
             self._losses.counts,
             self._losses.pause_s,
             min(pools, default=0),
+            tokenizer.info.get("media_kinds"),
+            tokenizer.info.get("media_placeholders", {}),
         )
 
     def _state(self, child: Child) -> str:

@@ -25,7 +25,8 @@ class ToolSpec(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """One turn of a chat; `content` is plain text.
+    """One turn of a chat; `content` is plain text. In a turn that shows media, `parts` are its
+    texts and media in their order, each of these by its number in the request, and content is "".
 
     Assistants' messages may have `tool_calls` and their `reasoning`; one of role "tool" is the
     result of the call `tool_call_id` of the function `name`.
@@ -37,6 +38,7 @@ class ChatMessage(Struct, frozen=True, array_like=True, omit_defaults=True):
     tool_call_id: str = ""
     name: str = ""
     reasoning: str = ""
+    parts: list[str | int] = []
 
 
 class ChatOptions(Struct, frozen=True, array_like=True, omit_defaults=True):

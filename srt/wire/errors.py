@@ -47,6 +47,17 @@ Names = Mapping[str | None, str]
 _ENDS = re.compile(r"(?=[.\[])|\Z")  # of the parts of a path
 
 
+def renamed(path: str | None, names: Names) -> str | None:
+    """The caller's name of a field: the longest part of its path, from the left, that `names` has
+    is replaced. None stands for an error that names no field."""
+    name = path
+    heads = [None] if path is None else [path[: m.start()] for m in _ENDS.finditer(path)]
+    for head in heads:
+        if head in names:
+            name = names[head] + (path or "")[len(head or "") :]
+    return name
+
+
 class ErrorInfo(Struct, frozen=True, array_like=True, omit_defaults=True):
     """What went wrong: a stable `code`, the reason, the offending field, and whether to retry;
     `retry_after_s` is how long the server asks to wait before that, 0 if it does not know.
@@ -123,13 +134,8 @@ class RequestError(SrtError):
         return error
 
     def renamed(self, names: Names) -> "RequestError":
-        """The same with the caller's name of the field. The longest part of its path, from the
-        left, that `names` has is replaced; None stands for an error that names no field."""
-        param = name = self.info.param
-        heads = [None] if param is None else [param[: m.start()] for m in _ENDS.finditer(param)]
-        for head in heads:
-            if head in names:
-                name = names[head] + (param or "")[len(head or "") :]
+        """The same with the caller's name of the field (see `renamed`)."""
+        name = renamed(self.info.param, names)
         return RequestError.from_info(msgspec.structs.replace(self.info, param=name))
 
 

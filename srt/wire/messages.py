@@ -16,6 +16,7 @@ from srt.wire.chat import ToolCall as ToolCall
 from srt.wire.chat import ToolSpec as ToolSpec
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import ErrorInfo
+from srt.wire.media import MediaRef
 from srt.wire.packing import id_list as id_list
 from srt.wire.packing import pack_floats as pack_floats
 from srt.wire.packing import pack_ids as pack_ids
@@ -23,12 +24,17 @@ from srt.wire.packing import unpack_floats as unpack_floats
 from srt.wire.packing import unpack_ids as unpack_ids
 from srt.wire.sampling import SamplingParams, Scoring
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 JUMP_WINDOW_TOKENS = 16  # of an output, from the end: those that a jump may replace
 
 
 class RingMessage(Struct, frozen=True, tag=True, array_like=True, omit_defaults=True, gc=False):
     """Base of all messages."""
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that follow this one, with what is too large to be decoded."""
+        return 0
 
 
 # ---- client -> front (the tokenizer's ROUTER) ------------------------------------------------
@@ -39,6 +45,7 @@ class PromptMessage(RingMessage, frozen=True):
 
     Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
     `tenant` is for whom a client that serves several asks: the front gives each of them turns.
+    `media` are shown in their order where the prompt has the model's placeholders.
     """
 
     rid: str
@@ -48,6 +55,11 @@ class PromptMessage(RingMessage, frozen=True):
     cache_salt: str = ""
     tenant: str = ""
     literal_spans: list[tuple[int, int]] = []
+    media: list[MediaRef] = []
+
+    @property
+    def num_frames(self) -> int:
+        return sum(ref.frames for ref in self.media)
 
 
 class GenerateReq(PromptMessage, frozen=True, kw_only=True):
@@ -151,7 +163,7 @@ class Admitted(RingMessage, frozen=True):
     that it begins after it. For a score, `prompt_tokens` is the prefix's length, and `score_start`
     the first position that is scored. The output's first ids replace the prompt's last
     `healed_tokens`. The samples `aborted` (most requests have only sample 0) were ended before
-    they began: nothing else is sent for them."""
+    they began: nothing else is sent for them. `media_tokens` of the prompt stand for media."""
 
     rid: str
     epoch: int
@@ -161,6 +173,7 @@ class Admitted(RingMessage, frozen=True):
     healed_tokens: int = 0
     aborted: list[int] = []
     closes_reasoning: bool = False
+    media_tokens: int = 0
 
 
 class Refused(RingMessage, frozen=True):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from srt.wire.constraint import Constraint
 from srt.wire.errors import ErrorInfo
+from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import Finish, LogprobDetail, RingMessage
 from srt.wire.sampling import SamplingParams, Scoring
 
@@ -45,6 +46,8 @@ class TokenizedReq(RingMessage, frozen=True):
 
     If it was with an earlier scheduler, `reported` is what that has reported. `arrival_s` is when
     it came (0: now), on the same clock.
+
+    `media` are the spans of its prompt that stand for items, in their order.
     """
 
     client: bytes
@@ -63,6 +66,7 @@ class TokenizedReq(RingMessage, frozen=True):
     deadline_s: float = 0.0
     reported: Reported | None = None
     arrival_s: float = 0.0
+    media: list[MediaSpan] = []
 
 
 class Abort(RingMessage, frozen=True):
@@ -109,7 +113,20 @@ class CacheSnapshotReq(RingMessage, frozen=True):
     incarnation: int
 
 
-SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade | CacheSnapshotReq
+class MediaSent(RingMessage, frozen=True):
+    """The answer to a MediaWanted for one item: its pixels are the frame that follows, or `error`
+    says why there are none."""
+
+    item: MediaItem
+    incarnation: int
+    error: ErrorInfo | None = None
+
+    @property
+    def num_frames(self) -> int:
+        return 0 if self.error is not None else 1
+
+
+SchedulerMessage = TokenizedReq | Abort | Control | GrammarMade | CacheSnapshotReq | MediaSent
 
 
 # ---- front <-> compiler ----------------------------------------------------------------------
@@ -285,6 +302,14 @@ class SchedulerLost(RingMessage, frozen=True):
     more: bool = False
 
 
+class MediaWanted(RingMessage, frozen=True):
+    """The scheduler needs the pixels of the items with these digests. Answered by a MediaSent for
+    each."""
+
+    incarnation: int
+    digests: list[bytes]
+
+
 class Pace(RingMessage, frozen=True):
     """How fast the scheduler works; sent several times a second while it has work.
 
@@ -341,6 +366,7 @@ FrontNews = (
     | ClientGone
     | SchedulerLost
     | GrammarLost
+    | MediaWanted
     | Pace
     | ReplicaLoad
     | CacheEvents

@@ -46,7 +46,9 @@ class RingEvent(RingMessage, frozen=True):
     `dropped` counts messages that the supervisor, or a running part, could not understand.
     `losses`: how many of each part were lost by each kind ("signal", "exit", "hang"); in `pause_s`
     requests had no scheduler. `pool_tokens` is the size of the smallest KV pool that a scheduler
-    has reported; 0: none has.
+    has reported; 0: none has. `media_kinds` are what the tokenizer has reported that the model
+    takes, of "image" and "video" (None: it has not yet), `media_placeholders` what stands for one
+    of each in a text.
     """
 
     epoch: int
@@ -59,6 +61,8 @@ class RingEvent(RingMessage, frozen=True):
     losses: list[tuple[str, str, int]] = []
     pause_s: float = 0.0
     pool_tokens: int = 0
+    media_kinds: list[str] | None = None
+    media_placeholders: dict[str, str] = {}
 
     @property
     def incarnation(self) -> int:

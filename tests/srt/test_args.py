@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from srt.args import parse_args
+from srt.command_line import parse_args
 from srt.wire.errors import ConfigError
 
 

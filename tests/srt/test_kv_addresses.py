@@ -2,7 +2,7 @@
 
 import pytest
 
-from srt.args import parse_args
+from srt.command_line import parse_args
 from srt.kv_addresses import address_of, check_kv_addresses, path_of
 from srt.wire.errors import ConfigError
 

@@ -115,6 +115,16 @@ def test_the_smallest_pool_is_published(two: Bench) -> None:
     assert two.supervisor._event().pool_tokens == 400
 
 
+def test_what_the_model_takes_is_published(bench: Bench) -> None:
+    assert bench.supervisor._event().media_kinds is None
+    assert bench.supervisor._event().media_placeholders == {}
+    placeholders = {"image": "<image>"}
+    told = {"media_kinds": ["image"], "media_placeholders": placeholders}
+    bench.supervisor._children["tokenizer"].info = told
+    assert bench.supervisor._event().media_kinds == ["image"]
+    assert bench.supervisor._event().media_placeholders == placeholders
+
+
 async def test_only_news_are_published(bench: Bench) -> None:
     """Most beats bring no news: they must not wake every process of the ring."""
     supervisor = bench.supervisor
