@@ -34,6 +34,7 @@ from scheduler_proc.construction import (
 from scheduler_proc.controls import Controls
 from scheduler_proc.core_lock import CoreLock
 from scheduler_proc.cpus import take_share
+from scheduler_proc.encodes import Encodes
 from scheduler_proc.executor.base import Executor
 from scheduler_proc.executor.failures import is_device_lost, is_out_of_memory, release_memory
 from scheduler_proc.grammar.base import Grammar
@@ -62,6 +63,8 @@ from srt.wire.ring_messages import (
     ControlReply,
     GrammarLost,
     GrammarMade,
+    MediaSent,
+    MediaWanted,
     SchedulerMessage,
     TokenizedReq,
 )
@@ -106,6 +109,9 @@ class SchedulerActor(Actor):
             self.ring.directory, self.incarnation, self._core, is_wary=has_had_losses
         )
         self._blame.listen()
+        self._encodes = Encodes(
+            self._core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
+        )
         self._stats_log = StatsLog(self._core)
         self._overlap = not self.args.disable_overlap_schedule
         self._wake = asyncio.Event()
@@ -182,7 +188,7 @@ class SchedulerActor(Actor):
 
     # ---- messages ------------------------------------------------------------------------------
 
-    def _on_message(self, message: SchedulerMessage) -> None:
+    def _on_message(self, message: SchedulerMessage, blobs: Sequence[bytes] = ()) -> None:
         if message.incarnation != self.incarnation:
             return
         with self._core_lock:
@@ -195,10 +201,13 @@ class SchedulerActor(Actor):
                 self._on_request(message)
             elif isinstance(message, CacheSnapshotReq):
                 self._reports.ask_blocks()
-            else:
+            elif isinstance(message, MediaSent):
+                self._encodes.came(message, blobs)
+            elif isinstance(message, Abort):
                 for req in self._intake.take(message):  # it ends in the core, as all others do
                     self._enter(_without_grammar(req))
                 self._enter(message)
+        self._wake.set()  # even if none enters yet: the front hears that nobody waits for it
 
     def _on_request(self, req: TokenizedReq) -> None:
         self._reports.came(req)
@@ -208,7 +217,6 @@ class SchedulerActor(Actor):
             self._intake.add(req)
         else:
             self._enter(req)
-        self._wake.set()  # even if it does not enter yet: the front hears that nobody waits for it
 
     def _enter(
         self,
@@ -236,8 +244,16 @@ class SchedulerActor(Actor):
             self._core.abort(Abort(req.client, req.rid, req.incarnation), error)
             self._tell()
 
+    def _want(self, digests: list[bytes]) -> None:
+        self.send(self._front, MediaWanted(self.incarnation, digests))
+
+    def _on_media(self) -> None:
+        self._tell()
+        self._wake.set()
+
     def _end_hanging(self, what: str) -> None:
         thread = self._compute.thread if what == "a step" else threading.main_thread()
+        what = "an encode" if self._compute.is_encoding and what == "a step" else what
         self._blame.own_up(f"{what} hangs", thread.ident)
         end_process(what, self._compute.step, self._stats)
 
@@ -277,6 +293,7 @@ class SchedulerActor(Actor):
             if plan is not None and not succeeded:
                 await self._take_back(plan, running)
                 running = None
+            self._encodes.advance()
             if plan is None and finished is None and running is None:
                 await self._sleep()
 
@@ -295,6 +312,7 @@ class SchedulerActor(Actor):
     def _prepare(self) -> Plan | None:
         now = time.monotonic()
         plan = self._core.prepare(now)
+        self._encodes.prepared()
         self._stats_log.tick(now)
         return plan
 

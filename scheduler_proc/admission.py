@@ -39,7 +39,7 @@ class NewTokenRatio:
 def prefix_need(req: Req, cache: PrefixCache) -> int:
     """Slots that admitting `req` takes from what is available: its uncached tokens, and those
     cached tokens that its lock would make unevictable."""
-    matched = min(cache.track(req.cursor, req.tokens.known, req.wish.salt), req.max_prefix_len)
+    matched = req.matched(cache)
     newly_locked = 0
     for node in req.cursor.path():
         if node.lock_ref > 0:
@@ -58,12 +58,14 @@ def is_being_computed(req: Req, prefilling: list[Req], cache: PrefixCache) -> bo
     if not candidates or not cache.enabled:
         return False
     tokens = req.tokens.known
-    matched = cache.track(req.cursor, tokens, req.wish.salt)
+    matched = cache.track(*req.tracked)
     if matched == len(tokens) or matched >= req.max_prefix_len:
         return False  # a longer match would be of no use
+    next_key = req.spans.key(tokens, matched)
     for other in candidates:
         theirs = other.tokens.known
-        if other.held.prefill_len > matched and theirs[matched] == tokens[matched]:
+        if other.held.prefill_len > matched and other.spans.key(theirs, matched) == next_key:
             if np.array_equal(theirs[:matched], tokens[:matched]):
-                return True
+                if req.spans.alike(other.spans, matched):
+                    return True
     return False

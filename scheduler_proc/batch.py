@@ -119,6 +119,16 @@ _NO_IDS = np.empty(0, np.int32)
 NO_DETAILS = Details(_NO_IDS, _NO_IDS, np.zeros(1, np.int32), _NO_IDS)
 
 
+class Embeds(NamedTuple):
+    """Tokens whose embeddings are those of media: the lengths[i] tokens of the batch from at[i] on
+    take those of item digests[i] from offsets[i] on."""
+
+    at: np.ndarray  # [E] int32, ascending
+    lengths: np.ndarray  # [E] int32
+    offsets: np.ndarray  # [E] int32
+    digests: list[bytes]  # [E]
+
+
 @dataclass(slots=True)
 class ForwardBatch:
     """One step's work. All index arrays are int32 numpy arrays.
@@ -146,6 +156,11 @@ class ForwardBatch:
 
     logprob_tokens: np.ndarray = field(default_factory=lambda: _NO_IDS)  # [L]
     logprob_targets: np.ndarray = field(default_factory=lambda: _NO_IDS)  # [L]
+
+    # Where the model sees media; None where no row shows any.
+    embeds: Embeds | None = None  # of what the executor has encoded
+    grid_positions: np.ndarray | None = None  # [3, T], if rotary positions are of three parts
+    visible_until: np.ndarray | None = None  # [T], see attention.base.RaggedRows
 
     @property
     def num_rows(self) -> int:

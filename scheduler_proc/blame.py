@@ -4,7 +4,8 @@ finds there who may have ended it. The requests that it then calls suspects are 
 """
 
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from scheduler_proc.scheduler import Scheduler
@@ -111,10 +112,36 @@ class Blame:
                 self._write(names, on_trial=None if self._trial is step else at)
                 self._noted = (handles, suspects, at)
 
+    def is_trial_of(self, names: list[Name]) -> bool:
+        """Whether only a suspect needs what is to be encoded."""
+        return len(names) == 1 and names[0] in self._trials.suspects
+
+    @contextmanager
+    def encoding(self, names: list[Name], running: Step | None = None) -> Iterator[None]:
+        """Meanwhile something that these requests show is encoded, while a step may be `running` on
+        a device. It is a part of the trial of a suspect that alone needs it."""
+        beside = [row.req.key for row in running.rows] if running is not None else []
+        is_trial = running is None and self.is_trial_of(names)
+        with self._lock:
+            self._trial = None
+            at = None if is_trial else self._trials.at
+            self._write([*names, *beside], is_trial=is_trial, on_trial=at)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if is_trial:
+                    self._write(names, is_between=True)
+
     def _write(
-        self, running: list[Name], *, is_between: bool = False, on_trial: Name | None = None
+        self,
+        running: list[Name],
+        *,
+        is_trial: bool = False,
+        is_between: bool = False,
+        on_trial: Name | None = None,
     ) -> None:
-        is_trial = self._trial is not None or is_between
+        is_trial = is_trial or self._trial is not None or is_between
         cleared, loop = self._trials.cleared, 0 if on_trial is None else self._loop
         self._file.write(Record(running, is_trial, is_between, cleared, on_trial, loop))
         self._noted = None

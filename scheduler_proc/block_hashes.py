@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduler_proc.tree_node import TreeNode
-from srt.block_hash import BLOCK, hashes_of, seed_of
+from srt.block_hash import BLOCK, Shown, hashes_of, seed_of
 
 MAX_SEEDS = 4096  # that are remembered
 
@@ -60,8 +60,9 @@ class BlockHashes:
         if first == stop:
             return
         parent = _last_hash(node)
-        ids, size = _path_from(node, first, stop), 4 * self.block
-        hashes = hashes_of(ids, self._seed(salt) if parent is None else parent, self.block)
+        (ids, shown), size = _path_from(node, first, stop), 4 * self.block
+        seed = self._seed(salt) if parent is None else parent
+        hashes = hashes_of(ids, seed, self.block, shown)
         node.hashes = [*node.hashes, *hashes]
         for at, name in zip(range(0, len(ids), size), hashes, strict=True):
             if name in self._removed:
@@ -106,11 +107,15 @@ def _last_hash(node: TreeNode) -> bytes | None:
     return None if at is None else at.hashes[-1]
 
 
-def _path_from(node: TreeNode, first: int, stop: int) -> bytes:
-    """The ids at [first, stop) of the path to the node, packed."""
-    parts, at = [node.key[max(0, first - node.start) : stop - node.start]], node
-    while at.start > first:
+def _path_from(node: TreeNode, first: int, stop: int) -> tuple[bytes, list[Shown]]:
+    """The ids at [first, stop) of the path to the node, packed, and the items that begin there."""
+    parts, shown, at = [node.key[max(0, first - node.start) : stop - node.start]], [], node
+    while True:
+        if isinstance(at.edge, bytes) and first <= at.start < stop:
+            shown.append((at.start - first, at.edge))
+        if at.start <= first:
+            break
         assert at.parent is not None
         at = at.parent
         parts.append(at.key[max(0, first - at.start) :])
-    return np.concatenate(parts[::-1]).astype(np.int32, copy=False).tobytes()
+    return np.concatenate(parts[::-1]).astype(np.int32, copy=False).tobytes(), shown[::-1]

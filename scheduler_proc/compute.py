@@ -3,7 +3,7 @@
 The scheduler's actor owns one. A step is queued while the previous one runs, and gets that one's
 tokens here; or a function of the actor's makes it here from what the previous one has sampled. The
 loop learns of a step's end after the next one has started: waking the loop takes time, and then
-both threads want the interpreter.
+both threads want the interpreter. Between two steps a part of a picture or video may be encoded.
 
 If the executor is asynchronous, the step is launched while the previous one runs on the device,
 and gets its tokens there. Another thread then waits for the ends (`ResultThread`).
@@ -14,15 +14,20 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from scheduler_proc.batch import StepResult
 from scheduler_proc.blame import Blame
-from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous
+from scheduler_proc.executor.base import AsyncExecutor, Executor, asynchronous, seeing
 from scheduler_proc.in_flight import InFlight, ResultThread
 from scheduler_proc.step import Step
 from scheduler_proc.step_clock import StepClock
+from srt.ring.blame_file import Name
+from srt.wire.media import MediaItem
 
 MAX_START_S = 0.005  # how long the loop waits for a step to start before it goes on
 
@@ -33,6 +38,15 @@ class Launched(NamedTuple):
 
     step: Step
     result: "Future[StepResult]"
+    ended: "asyncio.Future[None]"
+
+
+class Encoding(NamedTuple):
+    """A part of an item that is queued or encoded in the compute thread, for these requests."""
+
+    item: MediaItem
+    names: list[Name]
+    result: "Future[None]"
     ended: "asyncio.Future[None]"
 
 
@@ -51,6 +65,7 @@ class ComputeThread:
 
     executor: Executor
     blame: Blame | None = None
+    is_encoding = False
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -58,6 +73,7 @@ class ComputeThread:
         self._step: Step | None = None
         self._results = ResultThread(clock, _pass_on_end)
         self._flight: InFlight | None = None  # the step that was launched last
+        self._has_encoded = False  # since then
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._news: list[_News] = []  # not passed on to the loop yet
         self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
@@ -95,7 +111,7 @@ class ComputeThread:
         """Queue the step after the step `before`, whose tokens it needs. If that has ended, the
         thread is idle: let it start on the step before the loop does anything else."""
         started = threading.Event()
-        is_idle = before is not None and before.result.done()
+        is_idle = before is not None and before.result.done() and not self.is_encoding
         result: Future[StepResult] = Future()
         previous = None if before is None else before.result
         ended = self._submit(
@@ -124,6 +140,16 @@ class ComputeThread:
             result.result()  # raises what `make` has raised
             return None
         return Launched(step, result, ended)
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int, names: list[Name]) -> Encoding:
+        """Queue a part of an item, which these requests need, behind the steps that are queued."""
+        result: Future[None] = Future()
+        ended = self._submit(result, lambda ended: self._encode(item, pixels, part, names))
+        return Encoding(item, names, result, ended)
+
+    def drop_media(self, digests: list[bytes]) -> None:
+        """Have the executor forget these items, after the steps that are queued."""
+        self._submit(Future(), lambda ended: self._drop_media(digests))
 
     def _submit(
         self, result: "Future[Any]", call: "Callable[[asyncio.Future[None]], Any]"
@@ -234,12 +260,40 @@ class ComputeThread:
         if self.blame is not None:
             self.blame.begin(step, None if before is None else before.step)
         flight = InFlight(step, result, ended, previous, time.perf_counter())
+        flight.is_measured, self._has_encoded = not self._has_encoded, False
         if before is None or before.pending is not None:
             try:
                 flight.pending = executor.launch(step, None if before is None else before.pending)
             except Exception as error:
                 flight.error = error
         return flight
+
+    def _encode(self, item: MediaItem, pixels: np.ndarray, part: int, names: list[Name]) -> None:
+        executor = seeing(self.executor)
+        assert executor is not None
+        self._tell()  # of the step before
+        flight = self._flight
+        running = None if flight is None or flight.result.done() else flight
+        if running is not None and self.blame is not None and self.blame.is_trial_of(names):
+            running.result.exception()  # waits: nothing else may be on the device
+            running = None
+        step = None if running is None else running.step
+        note = nullcontext() if self.blame is None else self.blame.encoding(names, step)
+        began_s = time.perf_counter()
+        self.is_encoding = self._has_encoded = True
+        try:
+            with note:
+                executor.encode(item, pixels, part)
+        finally:
+            self.is_encoding = False
+            seconds = time.perf_counter() - began_s
+            self._clock.encoded(seconds, is_between=asynchronous(self.executor) is None)
+
+    def _drop_media(self, digests: list[bytes]) -> None:
+        executor = seeing(self.executor)
+        assert executor is not None
+        for digest in digests:
+            executor.drop_media(digest)
 
     def _tell(self) -> None:
         """The loop of what has happened, if there still is one."""

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from scheduler_proc.executor import ExecutorOptions, make_executor
-from scheduler_proc.executor.base import Executor
+from scheduler_proc.executor.base import Executor, seeing
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.grammar.store import Shared
 from scheduler_proc.grammar.vocabulary import TokenVocabulary
@@ -39,6 +39,7 @@ def load_executor(args: ServerArgs, threads: int | None) -> Executor:
         mem_fraction_static=args.mem_fraction_static,
         max_running_requests=args.max_running_requests,
         chunked_prefill_size=args.chunked_prefill_size,
+        sees=args.limit_media > 0,
     )
     executor = make_executor(args.executor, resolve_model(args.model), options)
     if args.step_timeout > 0:  # cold files and pages must not count
@@ -95,6 +96,8 @@ def core_config(args: ServerArgs, executor: Executor) -> SchedulerConfig:
         schedule_policy=args.schedule_policy,
         max_wait_s=args.schedule_max_wait,
         disable_radix_cache=args.disable_radix_cache,
+        media=None if (sees := seeing(executor)) is None else sees.media_facts,
+        media_cache_bytes=args.media_cache_mb * 1_000_000,
         block_model=args.model if args.dp > 1 or args.kv_events else None,
         random_seed=seed if seed >= 0 else int.from_bytes(os.urandom(8), "little"),
     )

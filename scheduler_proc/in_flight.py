@@ -34,6 +34,7 @@ class InFlight:
     began_s: float
     pending: Pending | None = None
     error: BaseException | None = None
+    is_measured: bool = True  # whether the device is at nothing else between the step before and it
 
 
 class ResultThread:
@@ -82,7 +83,8 @@ class ResultThread:
         tokens = decodes = 0  # a step that raises says nothing of how long others take
         try:
             result = _result(flight)
-            tokens, decodes = len(flight.step.batch.input_ids), flight.step.num_decodes
+            if flight.is_measured:
+                tokens, decodes = len(flight.step.batch.input_ids), flight.step.num_decodes
             return result
         finally:
             self._ended_s = time.perf_counter()

@@ -14,10 +14,27 @@ def check_invariants(core: Scheduler) -> None:
     _check_ownership(core, nodes)
     _check_sizes(core, nodes)
     _check_locks(core, nodes)
+    _check_media(core)
     for req in core.running.values():
         held = req.held
         lengths = (0, held.shared_len, held.computed_len, held.kv_len, req.tokens.seq_len)
         assert list(lengths) == sorted(lengths), f"{req.wish.rid}: lengths out of order: {lengths}"
+
+
+def _check_media(core: Scheduler) -> None:
+    """Whoever still has to compute what it shows has the embeddings pinned, and nobody does who has
+    ended."""
+    core.media.check()
+    live = {req.handle for req in (*core.running.values(), *core.waiting)}
+    assert core.media.pinned.keys() <= live, "embeddings are pinned for a req that has ended"
+    for req in core.running.values():
+        held = req.held
+        for span in req.spans.within(held.computed_len, req.tokens.prompt_len):
+            digest = span.item.digest
+            assert digest in core.media.pinned[req.handle], f"{req.wish.rid}: a picture got lost"
+            assert core.media.has(digest), f"{req.wish.rid}: a picture is not encoded"
+        if req.spans.are_whole:
+            assert req.spans.usable(held.kv_len) == held.kv_len, f"{req.wish.rid}: half a picture"
 
 
 def _check_ownership(core: Scheduler, nodes: list[TreeNode]) -> None:

@@ -6,6 +6,7 @@ The rows of the first come first, so their numbers stay.
 import numpy as np
 
 from scheduler_proc.batch import NO_DETAILS, Adjust, Details, ForwardBatch, Masks
+from scheduler_proc.media.layout import joined_media
 from scheduler_proc.penalties import LateChange
 from scheduler_proc.ragged import both_indptr
 from scheduler_proc.step import LateTokens, Row, Step
@@ -31,6 +32,7 @@ def joined(first: Step, second: Step) -> Step:
         details=details,
         logprob_tokens=_both(a.logprob_tokens, b.logprob_tokens + np.int32(a.num_tokens)),
         logprob_targets=_both(a.logprob_targets, b.logprob_targets),
+        **joined_media(a, b)._asdict(),
     )
     if details is not None:
         _renumber(first.rows, 0, numbers, 0)

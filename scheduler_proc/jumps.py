@@ -24,7 +24,7 @@ class Jumps:
     def take(self, req: Req) -> None:
         """Append what the grammar forces, and end the req if it forces the end."""
         retokeniser = req.retokeniser
-        if req.grammar is None or retokeniser is None:
+        if req.grammar is None or retokeniser is None or _would_cut(req):
             return
         try:
             tail = req.tokens.outputs[-WINDOW_TOKENS:].tolist()
@@ -80,6 +80,14 @@ class Jumps:
     def _count(self, num_tokens: int) -> None:
         self._state.counters.generation_tokens += num_tokens
         self._state.counters.jump_forward_tokens += num_tokens
+
+
+def _would_cut(req: Req) -> bool:
+    """Whether a jump that is scored could go back into a picture at the end of the prompt: its
+    embeddings need not be there any more."""
+    if req.pending is None or req.residency is None or not req.spans:
+        return False
+    return req.spans.spans[-1].stop == req.tokens.prompt_len
 
 
 def fail_grammar(state: SchedulerState, req: Req, error: GrammarError) -> None:

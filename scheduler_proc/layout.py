@@ -7,6 +7,7 @@ import numpy as np
 
 from scheduler_proc.batch import Adjust, Details, ForwardBatch, Masks, SuppressedIds
 from scheduler_proc.limits import NO_LIMITS, Limits
+from scheduler_proc.media.layout import media_arrays
 from scheduler_proc.memory import ReqToTokenPool
 from scheduler_proc.penalties import Entries, LateChange, with_entries
 from scheduler_proc.ragged import indptr_of
@@ -38,9 +39,11 @@ def lay_out(
     has_limits = any(row.limits is not NO_LIMITS for row in picked)
     limits = [row.limits for row in picked] if has_limits else []
     table_rows = np.array([row.residency.row for row in picked], np.int64)
+    positions = order + np.repeat(starts - qo_indptr[:-1], extend_lens)
+    logprob_tokens, logprob_targets = _logprob_arrays(rows, qo_indptr)
     batch = ForwardBatch(
         input_ids=input_ids,
-        positions=order + np.repeat(starts - qo_indptr[:-1], extend_lens),
+        positions=positions,
         # The last of each row's slots are those of its new tokens.
         out_slots=kv_indices[order + np.repeat(kv_indptr[1:] - qo_indptr[1:], extend_lens)],
         qo_indptr=qo_indptr,
@@ -52,7 +55,9 @@ def lay_out(
         masks=_masks(limits),
         adjust=adjust,
         details=_details(rows),
-        **_logprob_arrays(rows, qo_indptr),
+        logprob_tokens=logprob_tokens,
+        logprob_targets=logprob_targets,
+        **media_arrays(rows, qo_indptr, positions)._asdict(),
     )
     late_tokens = LateTokens(np.array(at, np.int64), np.array(late_samples, np.int64), late_changes)
     return Step(batch, rows, late_tokens, kv_buffer)
@@ -78,10 +83,11 @@ def _is_late(row: Row) -> bool:
     return row.start + row.extend_len > row.req.tokens.known_len
 
 
-def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, np.ndarray]:
+def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """See ForwardBatch.logprob_tokens and logprob_targets."""
     scored = [number for number, row in enumerate(rows) if row.num_logprobs > 0]
     if not scored:
-        return {}
+        return np.empty(0, np.int32), np.empty(0, np.int32)
     tokens, targets = [], []
     count = 0
     for number in scored:
@@ -92,10 +98,7 @@ def _logprob_arrays(rows: list[Row], qo_indptr: np.ndarray) -> dict[str, np.ndar
         at = qo_indptr[number] - row.start
         tokens.append(np.arange(first, stop, dtype=np.int32) - 1 + at)
         targets.append(row.req.tokens.known[first:stop])
-    return {
-        "logprob_tokens": np.concatenate(tokens).astype(np.int32),
-        "logprob_targets": np.concatenate(targets),
-    }
+    return np.concatenate(tokens).astype(np.int32), np.concatenate(targets)
 
 
 def _details(rows: list[Row]) -> Details | None:

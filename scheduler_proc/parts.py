@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch
+from scheduler_proc.media.layout import media_of
 from scheduler_proc.ragged import entries_of, indptr_of, taken_indptr
 from scheduler_proc.step import NO_LATE_TOKENS, Row, Step
 
@@ -44,6 +45,7 @@ def part_of(step: Step, numbers: Sequence[int]) -> Step:
         details=batch.details and details._replace(rows=_numbers_in(asked, details.rows)),
         logprob_tokens=_numbers_in(tokens, batch.logprob_tokens[logprobs]),
         logprob_targets=batch.logprob_targets[logprobs],
+        **media_of(batch, tokens)._asdict(),
     )
     starts = indptr_of([row.num_logprobs for row in rows]).tolist()
     renumbered = [

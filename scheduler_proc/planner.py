@@ -80,11 +80,14 @@ class StepPlanner:
             self._places_in_memory = 0
             state.cache.want(())
         elif budget > 0 and self._may_admit():
+            # A suspect that is not in memory may wait for that, or for what it shows, for which the
+            # others make room if nobody takes more.
             if suspect is None:
                 self._admit(plan, budget, state.waiting.ordered())
-            elif suspect.residency is not None:  # otherwise it may wait for memory
+            elif suspect.residency is not None or not self._may_see(suspect):
                 waiting = state.waiting.ordered()
-                self._admit(plan, budget, (r for r in waiting if not state.trials.is_suspect(r)))
+                others = (r for r in waiting if not state.trials.is_suspect(r))
+                self._admit(plan, budget, others, may_pin=suspect.residency is not None)
         return budget
 
     def plan_deferred(self, plan: Plan) -> None:
@@ -131,6 +134,8 @@ class StepPlanner:
         """Plan up to `budget` of the req's tokens, fewer if memory is short; returns how many."""
         state = self._state
         length = min(req.extend_left, budget, state.memory.room)
+        if req.spans.are_whole:
+            length = _whole(req, length, state.memory.room)
         if length == 0:
             return 0
         limits = self._limits(req, length)
@@ -170,8 +175,9 @@ class StepPlanner:
         )
         return not recently or not state.running
 
-    def _admit(self, plan: Plan, budget: int, waiting: Iterable[Req]) -> None:
-        """Move these waiting reqs into the batch, in this order, while memory lasts.
+    def _admit(self, plan: Plan, budget: int, waiting: Iterable[Req], may_pin: bool = True) -> None:
+        """Move these waiting reqs into the batch, in this order, while memory lasts. Without
+        `may_pin`, none of them takes room in the encoder cache that it does not have already.
 
         `available` shrinks by everything a taken req will need: tokens to compute, expected
         output, and the part of its prefix that its lock makes unevictable.
@@ -188,6 +194,11 @@ class StepPlanner:
             if is_being_computed(req, prefilling, state.cache):
                 latest = min(latest, req.arrival_s + state.config.max_wait_s)
                 continue  # soon: when the prefix that it needs is in the tree
+            if req.spans and not self._has_media(req, may_pin):
+                # Nobody else waits for it: what others show is encoded meanwhile, where there is
+                # room beside what this one and those before it need.
+                may_pin = may_pin and req.handle in state.media.pinned
+                continue
             need = prefix_need(req, state.cache) + state.new_token_ratio.expected_outputs(req)
             if need > available and state.running:
                 self._admission_refused_at = state.counters.forward_steps
@@ -200,6 +211,24 @@ class StepPlanner:
             if req.residency is not None:  # it may have ended, with nothing left to sample
                 prefilling.append(req)
         self._places_in_memory = 0
+
+    def _may_see(self, req: Req) -> bool:
+        """Whether nothing that a waiting req shows is missing."""
+        return not req.spans or self._has_media(req)
+
+    def _has_media(self, req: Req, may_pin: bool = True) -> bool:
+        """Whether all is encoded that its cached prefix does not cover; what is not will be, as
+        soon as there is room for it."""
+        media = self._state.media
+        if req.media_version == media.version:
+            return False  # as at the last look
+        if not may_pin and req.handle not in media.pinned:
+            return False
+        first, stop = req.matched(self._state.cache), req.tokens.prompt_len
+        items = [span.item for span in req.spans.within(first, stop)]
+        is_ready = media.need(req.handle, items)
+        req.media_version = None if is_ready else media.version
+        return is_ready
 
     def _unblock(self, plan: Plan, budget: int) -> bool:
         """Nothing could be planned. If that is because partly prefilled reqs hold all memory,
@@ -230,3 +259,15 @@ class StepPlanner:
 def _is_cut(req: Req) -> bool:
     """Whether the tokens that the req entered with are not all planned."""
     return req.held.kv_len < req.held.prefill_len
+
+
+def _whole(req: Req, length: int, room: int) -> int:
+    """Of the next `length` tokens, as many as leave no span cut in two. A span that is longer than
+    that is planned all the same, if there is room in memory."""
+    start = req.held.kv_len
+    usable = req.spans.usable(start + length) - start
+    if usable > 0 or length == 0:
+        return usable
+    span = req.spans.around(start + length)
+    assert span is not None and span.start == start
+    return span.item.length if span.item.length <= room else 0

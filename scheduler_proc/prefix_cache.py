@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from scheduler_proc.block_hashes import BlockHashes
+from scheduler_proc.media.spans import NO_SPANS, Spans
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor, Watchers
 
@@ -49,13 +50,22 @@ class PrefixCache(Protocol):
     watchers: Watchers
     hashes: BlockHashes | None
 
-    def match_len(self, tokens: np.ndarray, salt: str = "") -> int: ...
-    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int: ...
-    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match: ...
+    def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int: ...
+    def track(
+        self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
+    ) -> int: ...
+    def match_prefix(
+        self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
+    ) -> Match: ...
     def want(self, cursors: Sequence[Cursor]) -> None: ...
     def also_want(self, cursor: Cursor) -> None: ...
     def insert(
-        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        salt: str = "",
+        own: TreeNode | None = None,
+        spans: Spans = NO_SPANS,
     ) -> Inserted: ...
     def inc_lock_ref(self, node: TreeNode) -> None: ...
     def dec_lock_ref(self, node: TreeNode) -> None: ...
@@ -74,15 +84,17 @@ class NoCache:
         self.evicted_total = 0
         self.watchers = Watchers()
         self.hashes: BlockHashes | None = None
-        self._root = TreeNode(0, None, NO_SLOTS, NO_SLOTS)
+        self._root = TreeNode(0, None, 0, NO_SLOTS, NO_SLOTS)
 
-    def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
+    def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int:
         return 0
 
-    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
+    def track(
+        self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
+    ) -> int:
         return 0
 
-    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
+    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
         return Match(self._root, NO_SLOTS)
 
     def want(self, cursors: Sequence[Cursor]) -> None:
@@ -92,7 +104,12 @@ class NoCache:
         pass
 
     def insert(
-        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        salt: str = "",
+        own: TreeNode | None = None,
+        spans: Spans = NO_SPANS,
     ) -> Inserted:
         return Inserted(self._root, 0, 0, slots)
 

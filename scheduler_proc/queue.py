@@ -91,7 +91,7 @@ class WaitingQueue:
         seen = [*self._resumed.values(), *self._untracked.values()]
         self._untracked.clear()
         for req in seen:
-            cache.track(req.cursor, req.tokens.known, req.wish.salt)
+            cache.track(*req.tracked)
         for cursor in cache.watchers.take_moved():
             self._changes += 1
             req = self._window[cursor.handle]
@@ -111,8 +111,8 @@ class WaitingQueue:
 
     def _place(self, req: Req) -> None:
         """Put a req of the first window into the order."""
-        self._cache.track(req.cursor, req.tokens.known, req.wish.salt)
-        self._cache.watchers.add(req.cursor, req.tokens.known, req.wish.salt)
+        self._cache.track(*req.tracked)
+        self._cache.watchers.add(*req.tracked)
         self._order.add(req)
 
     def _later_windows(self) -> Iterator[Req]:
@@ -125,8 +125,8 @@ class WaitingQueue:
             watchers = Watchers()
             order = order_of(self._policy, watchers, self._rng)
             for req in window.values():
-                self._cache.track(req.cursor, req.tokens.known, req.wish.salt)
-                watchers.add(req.cursor, req.tokens.known, req.wish.salt)
+                self._cache.track(*req.tracked)
+                watchers.add(*req.tracked)
                 order.add(req)
             handles = list(order.handles())
             for req in window.values():

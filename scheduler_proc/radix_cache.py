@@ -2,6 +2,8 @@
 
 An edge is a run of token ids and carries as many slots; the pool's page is one token, so an edge
 may be split anywhere and no KV is ever copied. The scheduler owns the tree and is its only caller.
+Where the span of a picture begins, so does an edge, which its parent reaches by the item's digest:
+two pictures' KV cannot be taken for one another's, whatever the placeholder ids in their spans.
 
 Rules that the rest of the scheduler relies on:
 * Only tokens whose KV has been computed are in the tree.
@@ -25,10 +27,12 @@ arXiv 2312.07104, section 3.
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 
 from scheduler_proc.block_hashes import BlockHashes
+from scheduler_proc.media.spans import NO_SPANS, EdgeKey, Spans
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.prefix_cache import NO_SLOTS, Inserted, Match
 from scheduler_proc.tree_node import TreeNode
@@ -48,7 +52,9 @@ class RadixCache:
         self.hashes = hashes  # is told of every change
         self._roots: dict[str, TreeNode] = {}  # of the salts that have something cached
         self._salts: dict[int, str] = {}  # a root's uid -> its salt
-        self._nowhere = TreeNode(0, None, NO_SLOTS, NO_SLOTS)  # where a match in an empty tree ends
+        self._nowhere = TreeNode(
+            0, None, 0, NO_SLOTS, NO_SLOTS
+        )  # where a match in an empty tree ends
         self._heap: list[tuple[int, int, TreeNode]] = []  # (last_access, uid, evictable leaf)
         self._clock = 0
         self._last_wanted = 0  # the latest stamp that `want` has given
@@ -59,25 +65,32 @@ class RadixCache:
         self.evicted_total = 0
         self.watchers = Watchers()
 
-    def match_len(self, tokens: np.ndarray, salt: str = "") -> int:
+    def match_len(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> int:
         """The length of the longest cached prefix of `tokens`. Changes nothing."""
-        return self.track(Cursor(), tokens, salt)
+        return self.track(Cursor(), tokens, salt, spans)
 
-    def track(self, cursor: Cursor, tokens: np.ndarray, salt: str = "") -> int:
+    def track(
+        self, cursor: Cursor, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS
+    ) -> int:
         """`match_len` for a caller that asks again and again: goes on where `cursor` stood."""
         node, matched = cursor.current(), cursor.length
         if node is None:
             node, matched = self._roots.get(salt), 0
+        is_text = spans is NO_SPANS
         while node is not None and matched < len(tokens):
             if matched == node.end:
-                child = node.children.get(int(tokens[matched]))
+                key = int(tokens[matched]) if is_text else spans.key(tokens, matched)
+                child = node.children.get(key)
                 if child is None:
                     break
                 node = child
             offset = matched - node.start
             if node.key[offset] != tokens[matched]:
                 break
-            matched += _common_len(node.key[offset:], tokens[matched:])
+            if not is_text and offset > 0 and spans.begins(matched):
+                break
+            stop = None if is_text else spans.next_start(matched)
+            matched += _common_len(node.key[offset:], tokens[matched:stop])
             if matched < node.end:
                 break
         cursor.node, cursor.length = node, matched
@@ -111,18 +124,21 @@ class RadixCache:
             node.last_access = self._least_wanted
             node = node.parent
 
-    def match_prefix(self, tokens: np.ndarray, salt: str = "") -> Match:
+    def match_prefix(self, tokens: np.ndarray, salt: str = "", spans: Spans = NO_SPANS) -> Match:
         """The longest cached prefix of `tokens`; marks it used. Splits the edge where it ends.
 
         The slots stay the tree's: lock the node before anything can evict them.
         """
         node, parts, matched = self._roots.get(salt, self._nowhere), [], 0
+        is_text = spans is NO_SPANS
         self._clock += 1
         while matched < len(tokens):
-            child = node.children.get(int(tokens[matched]))
+            key = int(tokens[matched]) if is_text else spans.key(tokens, matched)
+            child = node.children.get(key)
             if child is None:
                 break
-            common = _common_len(child.key, tokens[matched:])
+            stop = None if is_text else spans.next_start(matched)
+            common = _common_len(child.key, tokens[matched:stop])
             node = child if common == len(child.key) else self._split(child, common)
             node.last_access = max(node.last_access, self._clock)
             parts.append(node.slots)
@@ -132,7 +148,12 @@ class RadixCache:
         return Match(node, np.concatenate(parts) if parts else NO_SLOTS)
 
     def insert(
-        self, tokens: np.ndarray, slots: np.ndarray, salt: str = "", own: TreeNode | None = None
+        self,
+        tokens: np.ndarray,
+        slots: np.ndarray,
+        salt: str = "",
+        own: TreeNode | None = None,
+        spans: Spans = NO_SPANS,
     ) -> Inserted:
         """Give the tree `tokens` (int32 [n]) whose KV lies in `slots` (int32 [n]). `own` is the
         node that the caller has locked once, if any.
@@ -140,17 +161,22 @@ class RadixCache:
         Of the caller's slots it takes those from `existing` on; those before stay the caller's
         unless they are the tree's already. The caller frees its duplicates.
         """
-        found = self.match_prefix(tokens, salt)
+        found = self.match_prefix(tokens, salt, spans)
         existing = found.length
         node = found.node
-        if existing < len(tokens):
-            if node.parent is not None and not node.children and node.lock_ref == (node is own):
-                self._grow(node, tokens[existing:], slots[existing:])
+        cuts = () if spans is NO_SPANS else spans.cuts(existing, len(tokens))
+        for start, stop in pairwise((existing, *cuts, len(tokens))):
+            if start == stop:
+                break
+            key, part = tokens[start:stop], slots[start:stop]
+            is_ours = not node.children and node.lock_ref == (node is own)
+            if node.parent is not None and is_ours and not spans.begins(start):
+                self._grow(node, key, part)
             else:
                 node = self._root(salt) if node is self._nowhere else node
-                node = self._add_child(node, tokens[existing:].copy(), slots[existing:].copy())
+                node = self._add_child(node, spans.key(tokens, start), key.copy(), part.copy())
             if self.hashes is not None:
-                self.hashes.added(node, existing, salt)
+                self.hashes.added(node, start, salt)
         all_slots = np.concatenate((found.slots, slots[existing:]))
         return Inserted(node, existing, len(tokens), all_slots)
 
@@ -200,21 +226,25 @@ class RadixCache:
     def _root(self, salt: str) -> TreeNode:
         root = self._roots.get(salt)
         if root is None:
-            root = self._roots[salt] = self._new_node(None, NO_SLOTS, NO_SLOTS)
+            root = self._roots[salt] = self._new_node(None, 0, NO_SLOTS, NO_SLOTS)
             self._salts[root.uid] = salt
         return root
 
-    def _new_node(self, parent: TreeNode | None, key: np.ndarray, slots: np.ndarray) -> TreeNode:
+    def _new_node(
+        self, parent: TreeNode | None, edge: EdgeKey, key: np.ndarray, slots: np.ndarray
+    ) -> TreeNode:
         self._uids += 1
-        node = TreeNode(self._uids, parent, key, slots)
+        node = TreeNode(self._uids, parent, edge, key, slots)
         node.last_access = self._clock
         return node
 
-    def _add_child(self, parent: TreeNode, key: np.ndarray, slots: np.ndarray) -> TreeNode:
-        node = self._new_node(parent, key, slots)
-        parent.children[int(key[0])] = node
+    def _add_child(
+        self, parent: TreeNode, edge: EdgeKey, key: np.ndarray, slots: np.ndarray
+    ) -> TreeNode:
+        node = self._new_node(parent, edge, key, slots)
+        parent.children[edge] = node
         home = self._salts[parent.uid] if parent.is_root else parent.uid
-        self.watchers.lengthened(home, parent.end, int(key[0]))
+        self.watchers.lengthened(home, parent.end, edge)
         self.evictable_size += len(key)
         self._push_if_evictable(node)
         return node
@@ -234,12 +264,13 @@ class RadixCache:
         """Cut the edge to `node` after `at` tokens; returns the new upper node."""
         parent = node.parent
         assert parent is not None
-        upper = self._new_node(parent, node.key[:at], node.slots[:at])
+        upper = self._new_node(parent, node.edge, node.key[:at], node.slots[:at])
         upper.lock_ref = node.lock_ref
         upper.last_access = node.last_access
-        parent.children[int(upper.key[0])] = upper
+        parent.children[upper.edge] = upper
         node.key, node.slots, node.parent = node.key[at:], node.slots[at:], upper
-        upper.children[int(node.key[0])] = node
+        node.edge = int(node.key[0])
+        upper.children[node.edge] = node
         self.watchers.split(node, upper)
         if self.hashes is not None:
             self.hashes.split(upper, node)
@@ -264,7 +295,7 @@ class RadixCache:
     def _remove_leaf(self, node: TreeNode) -> None:
         parent = node.parent
         assert parent is not None
-        del parent.children[int(node.key[0])]
+        del parent.children[node.edge]
         node.parent = None
         self.watchers.removed(node)
         if self.hashes is not None:

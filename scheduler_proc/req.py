@@ -8,9 +8,14 @@ Lengths of a req in memory, all in tokens:  shared_len <= computed_len <= kv_len
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.limits import NO_LIMITS, Limits, TokenRules
+from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.media.spans import Spans, spans_of
+from scheduler_proc.prefix_cache import PrefixCache
 from scheduler_proc.resume import reported_ids, without_reported_logprobs
 from scheduler_proc.tokens import Tokens
 from scheduler_proc.tree_node import TreeNode
@@ -67,6 +72,7 @@ class Req:
     came_s: float
     wish: Wish
     tokens: Tokens
+    spans: Spans  # of its prompt
     rules: TokenRules
     cursor: Cursor  # of its match while it waits
     grammar: Grammar | None
@@ -80,6 +86,7 @@ class Req:
     started: bool = False  # the detokenizer knows that this scheduler has it
     has_first: bool = False  # and that it has given it a token
     finish: Finish | None = None
+    media_version: int | None = None  # of the encoder cache, when it lacked something last
 
     @classmethod
     def of(
@@ -90,6 +97,7 @@ class Req:
         vocab_size: int,
         grammar: Grammar | None = None,
         retokeniser: Retokeniser | None = None,
+        media: MediaFacts | None = None,
     ) -> "Req":
         """A new one. `grammar`, which has read what was reported of the output, belongs to it from
         now on."""
@@ -109,6 +117,7 @@ class Req:
             came_s=wire.arrival_s or arrival_s,
             wish=Wish.of(wire, vocab_size),
             tokens=tokens,
+            spans=spans_of(wire.media, media),
             rules=rules,
             cursor=Cursor(handle),
             grammar=grammar,
@@ -121,6 +130,11 @@ class Req:
     @property
     def key(self) -> tuple[bytes, str]:
         return self.wish.client, self.wish.rid
+
+    @property
+    def tracked(self) -> tuple[Cursor, np.ndarray, str, Spans]:
+        """What the cache must know to follow its match."""
+        return self.cursor, self.tokens.known, self.wish.salt, self.spans
 
     @property
     def held(self) -> Residency:
@@ -161,6 +175,10 @@ class Req:
         held = self.residency
         assert held is not None
         return min(self.tokens.seq_len - held.kv_len, most) - held.num_spare
+
+    def matched(self, cache: PrefixCache) -> int:
+        """The length of the cached prefix that is of use, as of now."""
+        return self.spans.usable(min(cache.track(*self.tracked), self.max_prefix_len))
 
     @property
     def max_prefix_len(self) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
-from scheduler_proc.prefix_cache import PrefixCache
+from scheduler_proc.prefix_cache import Match, PrefixCache
 from scheduler_proc.req import Req, Residency
 from scheduler_proc.sampling_table import SamplingTable
 from scheduler_proc.tree_node import TreeNode
@@ -75,7 +75,9 @@ class ReqMemory:
 
     def enter(self, req: Req) -> int:
         """Lock the cached prefix and begin the req's new table row with it; returns its length."""
-        found = self.cache.match_prefix(req.tokens.known[: req.max_prefix_len], req.wish.salt)
+        found = self._match(req, req.max_prefix_len)
+        if (usable := req.spans.usable(found.length)) < found.length:
+            found = self._match(req, usable)
         self.cache.inc_lock_ref(found.node)
         row, length = self.table.alloc(), found.length
         self.sampling.write(row, req)
@@ -100,17 +102,21 @@ class ReqMemory:
         held.num_spare = stop - own_len
         if held.shared_len > length:
             row[length : length + held.num_spare] = row[own_len:stop].copy()
-            found = self.cache.match_prefix(req.tokens.known[:length], req.wish.salt)
+            found = self._match(req, length)
             self._move_lock(held, found.node, length)
         held.kv_len = held.computed_len = length
         held.prefill_len = min(held.prefill_len, length)
+
+    def _match(self, req: Req, most: int) -> Match:
+        """The cached prefix of its first `most` tokens."""
+        return self.cache.match_prefix(req.tokens.known[:most], req.wish.salt, req.spans)
 
     def insert_computed(self, req: Req) -> None:
         """Give the tree what the req has computed, and move its lock to the new end."""
         held = req.held
         length, row = held.computed_len, self.table.slots[held.row]
         tokens = req.tokens.known[:length]
-        done = self.cache.insert(tokens, row[:length], req.wish.salt, own=held.node)
+        done = self.cache.insert(tokens, row[:length], req.wish.salt, held.node, req.spans)
         if done.owned == 0:
             return
         if done.existing > held.shared_len:  # someone else computed it too: keep the tree's copy

@@ -32,6 +32,7 @@ from scheduler_proc.details import StepDetails, joined
 from scheduler_proc.grammar.base import Grammar, GrammarError
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.jumps import Jumps, fail_grammar
+from scheduler_proc.media.encoder_cache import EncoderCache
 from scheduler_proc.parts import part_of
 from scheduler_proc.plan import Plan
 from scheduler_proc.planner import StepPlanner
@@ -40,7 +41,8 @@ from scheduler_proc.state import SchedulerConfig, SchedulerState
 from scheduler_proc.step import Row, Step
 from scheduler_proc.step_target import StepCosts
 from srt.ring.blame_file import Name
-from srt.wire.errors import INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.wire.errors import BAD_REQUEST, INTERNAL, TIMED_OUT_EARLY, ErrorInfo
+from srt.wire.media import MediaItem
 from srt.wire.messages import Finish, LogprobDetail
 from srt.wire.ring_messages import Abort, TokenBatch, TokenizedReq
 
@@ -87,11 +89,15 @@ class Scheduler:
         if wire.reported is None:  # the queue takes these in order
             arrival_s = self._latest_s = max(arrival_s, self._latest_s)
         vocab_size = self.config.vocab_size
-        req = Req.of(self._next_handle, wire, arrival_s, vocab_size, grammar, retokeniser)
+        handle, facts = self._next_handle, self.config.media
+        req = Req.of(handle, wire, arrival_s, vocab_size, grammar, retokeniser, facts)
         self._next_handle += 1
         self.counters.requests += 1
         if req.key in self._state.by_key:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(INTERNAL, "duplicate rid")))
+            return
+        if (refusal := self._refusal_of_media(req)) is not None:
+            self._outputs.end(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, refusal)))
             return
         self._state.add(req)
         reported = wire.reported
@@ -110,6 +116,21 @@ class Scheduler:
         if not (ends or was_forced) and req.grammar is not None:
             self._jumps.take(req)
 
+    def _refusal_of_media(self, req: Req) -> str | None:
+        """Why what it shows can never be computed."""
+        if not req.spans:
+            return None
+        config, longest = self.config, max(span.item.length for span in req.spans.spans)
+        if config.media is None:
+            return "this model sees no images"
+        if not self._state.media.fits(req.spans):
+            cache_mb = config.media_cache_bytes / 1e6
+            return f"the media's embeddings need more than --media-cache-mb {cache_mb:.0f}"
+        if req.spans.are_whole and longest > config.chunked_prefill_size:
+            size = config.chunked_prefill_size
+            return f"an image of {longest} tokens does not fit --chunked-prefill-size {size}"
+        return None
+
     def suspect(self, names: list[Name]) -> None:
         """These requests may have ended an earlier scheduler: try each alone when it comes."""
         self.trials.suspect(names)
@@ -127,6 +148,7 @@ class Scheduler:
             self._state.finish(req, Finish("abort"))
         self._outputs.clear()
         self.trials.clear()
+        self._state.media.reset()
         self.incarnation = incarnation
 
     def flush_cache(self) -> bool:
@@ -134,7 +156,41 @@ class Scheduler:
         if self.has_work:
             return False
         self.cache.evict(self.cache.evictable_size)
+        self._state.media.clear()
         return True
+
+    # ---- media ---------------------------------------------------------------------------------
+
+    @property
+    def media(self) -> EncoderCache:
+        """What is encoded of pictures and videos. After each `prepare` the actor asks for its
+        `take_wanted`, and has the executor forget its `take_dropped`."""
+        return self._state.media
+
+    def media_came(self, digest: bytes, num_parts: int) -> bool:
+        """The pixels of an item are there; False if they are not needed any more."""
+        return self._state.media.came(digest, num_parts)
+
+    def next_media(self) -> tuple[MediaItem, int] | None:
+        """The part of an item that is to be encoded now, beside the steps; one at a time."""
+        return self._state.media.next_part()
+
+    def media_users(self, digest: bytes) -> list[Name]:
+        """The requests that need an item."""
+        handles = self._state.media.users_of(digest)
+        return [req.key for req in self._state.by_key.values() if req.handle in handles]
+
+    def media_encoded(self, digest: bytes) -> None:
+        """The part that `next_media` has given is encoded."""
+        if self._state.media.encoded(digest):
+            self._state.memory_changed = True  # a req may be admitted now
+
+    def media_failed(self, digest: bytes, error: ErrorInfo) -> None:
+        """An item cannot be had, or encoded: the reqs that need it end."""
+        handles = set(self._state.media.failed(digest))
+        for req in [req for req in self._state.by_key.values() if req.handle in handles]:
+            self._state.finish(req, Finish("abort", error=error))
+        self._state.memory_changed = True
 
     def take_output(self, now: float) -> TokenBatch | None:
         """What has to be sent to the detokenizer since the last call. First tokens and ends count
@@ -256,6 +312,8 @@ class Scheduler:
         self.counters.computed_prompt_tokens += row.extend_len
         if row.is_current and row.req.finish is None:
             self.memory.insert_computed(row.req)
+            if row.req.spans and row.residency.computed_len >= row.req.spans.spans[-1].stop:
+                self._state.media.release(row.req.handle)
 
     def _tell_logprobs(self, row: Row, logprobs: np.ndarray, details: StepDetails) -> None:
         """Log-probabilities of the known tokens that the row scores: of the prompt, and of a

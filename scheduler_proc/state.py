@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from scheduler_proc.admission import NewTokenRatio
 from scheduler_proc.block_hashes import BlockHashes
+from scheduler_proc.media.encoder_cache import EncoderCache
+from scheduler_proc.media.facts import MediaFacts
 from scheduler_proc.memory import ReqToTokenPool, TokenPool
 from scheduler_proc.outputs import OutputBuffer
 from scheduler_proc.prefix_cache import NoCache, PrefixCache
@@ -37,6 +39,8 @@ class SchedulerConfig:
     max_wait_s: float = 30.0
     disable_radix_cache: bool = False
     random_seed: int = 0
+    media: MediaFacts | None = None  # None: the model sees none
+    media_cache_bytes: int = 1 << 29
     block_model: str | None = None
 
 
@@ -81,6 +85,8 @@ class SchedulerState:
         self.new_token_ratio = NewTokenRatio()
         self.outputs = OutputBuffer()
         self.trials = Trials()
+        embedding_bytes = 0 if config.media is None else config.media.embedding_bytes
+        self.media = EncoderCache(config.media_cache_bytes, embedding_bytes)
         self.by_key: dict[tuple[bytes, str], Req] = {}
         self._timed: dict[int, Req] = {}  # by handle: those of them that have a deadline
         self.memory_changed = False
@@ -115,6 +121,7 @@ class SchedulerState:
     def retract(self, req: Req) -> None:
         """Send a running req back to the queue; it will be extended again from what is cached."""
         self._release(req)
+        self.media.release(req.handle)
         self.counters.retracted += 1
         self.new_token_ratio.raise_after_retraction(self.running.values())
         self.waiting.add(req)
@@ -129,6 +136,7 @@ class SchedulerState:
         del self.by_key[req.key]
         self._timed.pop(req.handle, None)
         self.trials.remove(req)
+        self.media.release(req.handle)
         self.counters.aborted += finish.type == "abort"
         if req.cached_tokens is not None:
             self.counters.ended += 1

@@ -13,8 +13,8 @@ LOG_INTERVAL_S = 5.0
 
 
 def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str, Any]:
-    """Gauges and totals, in requests, tokens, steps and seconds. `cache_hit_rate` is over all
-    prompts."""
+    """Gauges and totals, in requests, tokens, bytes, steps and seconds. `cache_hit_rate` is of the
+    tokens of all prompts."""
     counters = core.counters
     used = core.config.max_total_tokens - core.pool.free_size - core.cache.evictable_size
     return {
@@ -38,6 +38,10 @@ def stats_of(core: Scheduler, executor: Executor, clock: StepClock) -> dict[str,
         "num_resumed_reqs_total": counters.resumed,
         "recomputed_tokens_total": counters.recomputed_tokens,
         "evicted_tokens_total": core.cache.evicted_total,
+        "media_cache_bytes": core.media.num_bytes,
+        "media_cache_hits_total": core.media.num_hits,
+        "media_encoded_total": core.media.num_encoded,
+        "media_encode_seconds_total": clock.encode_s,
         "new_token_ratio": core.new_token_ratio.value,
         "forward_steps_total": counters.forward_steps,
         "forward_seconds_total": clock.step_s,

@@ -15,6 +15,7 @@ class StepClock:
     def __init__(self) -> None:
         self.step_s = 0.0
         self.exposed_s = 0.0
+        self.encode_s = 0.0  # of media; in neither of the two
         # Of each step since the last look: its tokens, how many of them are decodes, and its
         # seconds, including the exposed ones before it.
         self.steps: deque[tuple[int, int, float]] = deque(maxlen=MAX_STEPS)
@@ -34,6 +35,14 @@ class StepClock:
         if tokens > 0:
             self.steps.append((tokens, decodes, now - self._since))
         self._ended = now
+
+    def encoded(self, seconds: float, *, is_between: bool) -> None:
+        """A part of an item took so long. If it was between two steps, the executor did not wait
+        meanwhile, nor was it at the next step."""
+        self.encode_s += seconds
+        ended = self._ended
+        if is_between and ended is not None:
+            self._ended = ended + seconds
 
     def rest(self) -> None:
         """There is nothing to run: the time until the next step does not count."""

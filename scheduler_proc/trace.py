@@ -8,16 +8,16 @@ plan.
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
-from scheduler_proc.grammar.base import Grammar, GrammarError, SeenMasks
+from scheduler_proc.grammar.base import Grammar
 from scheduler_proc.grammar.retokenise import Retokeniser
 from scheduler_proc.plan import Plan
 from scheduler_proc.resume import reading, reported_ids
@@ -25,19 +25,19 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.step_target import StepCosts
+from scheduler_proc.traced_grammar import RecordedGrammar, ReplayedGrammar
 from srt.ring.blame_file import Name
-from srt.wire.errors import ErrorInfo
+from srt.wire.errors import INTERNAL, ErrorInfo
+from srt.wire.media import MediaItem
 from srt.wire.ring_messages import Abort, SchedulerMessage, TokenizedReq
-
-Arguments = TypeVarTuple("Arguments")
-Result = TypeVar("Result")
 
 _LEN_BYTES = 4
 
 
 class Record(Struct, array_like=True, omit_defaults=True):
     """One event: "config", "message", "grammar", "costs", "prepare", "ahead", "seal", "deferred",
-    "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset" or "end". A
+    "commit", "fail", "split", "cancel", "cancel-ahead", "suspects", "flush", "reset", "end", or of
+    media "media-came", "media-next", "media-encoded" or "media-failed". A
     commit, fail or split is of the oldest step or part of one that has these rows and has had none
     yet, a cancel and "deferred" of the oldest; a split puts the parts in its place. A "grammar"
     says which call of which request's grammar has failed, and why."""
@@ -74,7 +74,7 @@ class RecordedScheduler(Scheduler):
         self._record("message", msgspec.msgpack.encode(wire))
         number, self._num_added = self._num_added, self._num_added + 1
         if grammar is not None:
-            grammar = _RecordedGrammar(
+            grammar = RecordedGrammar(
                 grammar, lambda *call: self._record("grammar", [number, *call])
             )
         super().add(wire, now, grammar, retokeniser)
@@ -95,6 +95,24 @@ class RecordedScheduler(Scheduler):
         flushed = super().flush_cache()
         self._record("flush", flushed)
         return flushed
+
+    def media_came(self, digest: bytes, num_parts: int) -> bool:
+        self._record("media-came", [digest, num_parts])
+        return super().media_came(digest, num_parts)
+
+    def next_media(self) -> tuple[MediaItem, int] | None:
+        part = super().next_media()
+        if part is not None:
+            self._record("media-next", [part[0].digest, part[1]])
+        return part
+
+    def media_encoded(self, digest: bytes) -> None:
+        self._record("media-encoded", digest)
+        super().media_encoded(digest)
+
+    def media_failed(self, digest: bytes, error: ErrorInfo) -> None:
+        self._record("media-failed", digest)
+        super().media_failed(digest, error)
 
     def measure(self, costs: StepCosts) -> None:
         self._record("costs", list(costs))
@@ -144,78 +162,6 @@ class RecordedScheduler(Scheduler):
         self._file.write(len(encoded).to_bytes(_LEN_BYTES, "little") + encoded)
 
 
-class _WrappedGrammar:
-    """A `Grammar` that makes each call that may fail through `_call`."""
-
-    def __init__(self, grammar: Grammar) -> None:
-        self._grammar = grammar
-        self._num_calls = 0
-
-    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        raise NotImplementedError
-
-    def fill(self, row: np.ndarray) -> None:
-        self._call(self._grammar.fill, row)
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._call(self._grammar.accept, tokens)
-
-    def rollback(self, num_tokens: int) -> None:
-        self._call(self._grammar.rollback, num_tokens)
-
-    def forced_bytes(self) -> bytes:
-        return self._call(self._grammar.forced_bytes)
-
-    def is_accepting(self) -> bool:
-        return self._grammar.is_accepting()
-
-    def is_terminated(self) -> bool:
-        return self._grammar.is_terminated()
-
-    def is_free(self) -> bool:
-        return self._grammar.is_free()
-
-    def mask_after(self, token: int) -> np.ndarray | None:
-        return self._grammar.mask_after(token)
-
-    def seen_after(self) -> SeenMasks:
-        return self._grammar.seen_after()
-
-    def fork(self) -> Grammar:
-        """A copy, whose calls are not wrapped."""
-        return self._grammar.fork()
-
-
-class _RecordedGrammar(_WrappedGrammar):
-    """Calls `has_failed(number, reason)` for each call that raises GrammarError."""
-
-    def __init__(self, grammar: Grammar, has_failed: Callable[[int, str], None]) -> None:
-        super().__init__(grammar)
-        self._has_failed = has_failed
-
-    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        self._num_calls += 1
-        try:
-            return call(*arguments)
-        except GrammarError as error:
-            self._has_failed(self._num_calls, str(error))
-            raise
-
-
-class _ReplayedGrammar(_WrappedGrammar):
-    """Raises GrammarError instead of the calls that failed; `reasons` are by their numbers."""
-
-    def __init__(self, grammar: Grammar, reasons: dict[int, str]) -> None:
-        super().__init__(grammar)
-        self._reasons = reasons
-
-    def _call(self, call: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        self._num_calls += 1
-        if self._num_calls in self._reasons:
-            raise GrammarError(self._reasons[self._num_calls])
-        return call(*arguments)
-
-
 def digest(batch: ForwardBatch) -> int:
     """A checksum of what a plan computes and where (token values that come late excluded)."""
     columns = [batch.positions, batch.out_slots, batch.qo_indptr, batch.kv_indptr]
@@ -223,7 +169,10 @@ def digest(batch: ForwardBatch) -> int:
     columns += [batch.masks.words] if batch.masks is not None else []
     columns += batch.adjust[1:] if batch.adjust is not None else ()
     columns += [batch.details.rows, batch.details.ids] if batch.details is not None else []
-    value = 0
+    columns += batch.embeds[:3] if batch.embeds is not None else ()
+    extra = (batch.grid_positions, batch.visible_until)
+    columns += [column for column in extra if column is not None]
+    value = zlib.crc32(b"".join(batch.embeds.digests)) if batch.embeds is not None else 0
     for column in columns:
         value = zlib.crc32(np.ascontiguousarray(column).tobytes(), value)
     return value
@@ -290,6 +239,15 @@ class _Replay:
                 got = None if step is None else digest(step.batch)
                 assert got == data, "another plan than the recorded one"
                 planned += [] if step is None else [step]
+            case "media-came":
+                core.media_came(*data)
+            case "media-next":
+                part = core.next_media()
+                assert part is not None and [part[0].digest, part[1]] == data, "another part"
+            case "media-encoded":
+                core.media_encoded(data)
+            case "media-failed":
+                core.media_failed(data, ErrorInfo(INTERNAL, "recorded failure"))
             case "ahead":
                 core.seal_ahead(self._present_plan(), planned[0])
             case "deferred":
@@ -346,7 +304,7 @@ class _Replay:
         grammar = self._grammars(req)
         for _ in reading(grammar, reported_ids(req)):
             pass
-        return _ReplayedGrammar(grammar, self._failures[self._num_added])
+        return ReplayedGrammar(grammar, self._failures[self._num_added])
 
 
 def _handles(step: Step) -> list[int]:

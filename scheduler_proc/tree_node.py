@@ -2,26 +2,39 @@
 
 import numpy as np
 
+from scheduler_proc.media.spans import EdgeKey
+
 
 class TreeNode:
     """The edge from `parent` to here (`key`, `slots`: int32 [n]) and what hangs below it.
+
+    The parent reaches it by `edge`: its first token, or the digest of the item whose span begins
+    with it. No span begins later on an edge.
 
     `end` is the length of the prefix that ends here, so the edge covers [start, end) of it.
     `hashes` are those of the blocks that end on the edge, if anybody asks for them.
     """
 
     __slots__ = (
-        *("children", "end", "hashes", "in_heap", "key", "last_access"),
+        *("children", "edge", "end", "hashes", "in_heap", "key", "last_access"),
         *("lock_ref", "parent", "slots", "uid"),
     )
 
-    def __init__(self, uid: int, parent: "TreeNode | None", key: np.ndarray, slots: np.ndarray):
+    def __init__(
+        self,
+        uid: int,
+        parent: "TreeNode | None",
+        edge: EdgeKey,
+        key: np.ndarray,
+        slots: np.ndarray,
+    ) -> None:
         self.uid = uid
         self.parent = parent
+        self.edge = edge
         self.key = key
         self.slots = slots
         self.end: int = len(key) + (0 if parent is None else parent.end)
-        self.children: dict[int, TreeNode] = {}
+        self.children: dict[EdgeKey, TreeNode] = {}
         self.hashes: list[bytes] = []
         self.lock_ref = 0
         self.last_access = 0

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from scheduler_proc.media.spans import NO_SPANS, EdgeKey, Spans
 from scheduler_proc.tree_node import TreeNode
 
 NO_TOKEN = -1  # follows a match that is the whole prompt
@@ -34,7 +35,7 @@ class Cursor:
         self.node: TreeNode | None = None
         self.length = 0
         self.spot: Spot | None = None  # among the watchers, if it is one
-        self.next_token = NO_TOKEN
+        self.next_token: EdgeKey = NO_TOKEN
 
     def current(self) -> TreeNode | None:
         """The node on whose edge the match ends now; None if the match has to begin anew."""
@@ -62,14 +63,14 @@ class Spot:
     def __init__(self, home: Home, length: int) -> None:
         self.home = home
         self.length = length
-        self.groups: dict[int, dict[Cursor, None]] = {}
+        self.groups: dict[EdgeKey, dict[Cursor, None]] = {}
         self.handles: list[int] = []
 
     def add(self, cursor: Cursor) -> None:
         self.groups.setdefault(cursor.next_token, {})[cursor] = None
         insort(self.handles, cursor.handle)
 
-    def remove(self, cursors: list[Cursor], token: int) -> None:
+    def remove(self, cursors: list[Cursor], token: EdgeKey) -> None:
         """Remove cursors of the group of `token`."""
         group = self.groups[token]
         for cursor in cursors:
@@ -90,7 +91,7 @@ class Watchers:
         self._homes: dict[Home, dict[int, Spot]] = {}  # spots by length
         self._moved: dict[Cursor, None] = {}
 
-    def add(self, cursor: Cursor, tokens: np.ndarray, salt: str) -> None:
+    def add(self, cursor: Cursor, tokens: np.ndarray, salt: str, spans: Spans = NO_SPANS) -> None:
         """From now on, `cursor` is reported if the match of `tokens` may have changed."""
         node, length = cursor.node, cursor.length
         home: Home = salt if node is None or node.parent is None else node.uid
@@ -98,7 +99,7 @@ class Watchers:
         if length not in spots:
             spots[length] = Spot(home, length)
         cursor.spot = spots[length]
-        cursor.next_token = int(tokens[length]) if length < len(tokens) else NO_TOKEN
+        cursor.next_token = spans.key(tokens, length) if length < len(tokens) else NO_TOKEN
         cursor.spot.add(cursor)
 
     def remove(self, cursor: Cursor) -> None:
@@ -123,8 +124,8 @@ class Watchers:
 
     # ---- changes of the tree -------------------------------------------------------------------
 
-    def lengthened(self, home: Home, length: int, token: int) -> None:
-        """After `length` tokens there is a `token` now that was not there."""
+    def lengthened(self, home: Home, length: int, token: EdgeKey) -> None:
+        """After `length` tokens there is a `token` now, or an item, that was not there."""
         spot = self._homes.get(home, {}).get(length)
         if spot is not None and token in spot.groups:
             group = list(spot.groups[token])

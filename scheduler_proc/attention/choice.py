@@ -31,6 +31,8 @@ _FAST = {
         "triton comes with the CUDA builds of torch",
     ),
 }
+# Those that cannot plan steps with `visible_until`.
+_CAUSAL_ONLY = frozenset({"flashinfer"})
 
 
 def make_attention(
@@ -41,8 +43,10 @@ def make_attention(
     dtype: torch.dtype,
     kv_dtype: torch.dtype,
     deterministic: bool = False,
+    sees_both_ways: bool = False,
 ) -> AttentionBackend:
-    """The backend `name` (one of ATTENTION_BACKENDS) for these layers.
+    """The backend `name` (one of ATTENTION_BACKENDS) for these layers; with `sees_both_ways`, one
+    that plans steps with `visible_until`.
 
     "auto" is on a CUDA device flashinfer where it can, else triton, else reference, and the log
     says why not the ones before; on another device it is reference. Raises ConfigError for an
@@ -62,12 +66,12 @@ def make_attention(
     }
     if name != "auto":
         try:
-            return _made(name, kinds, options)
+            return _made(name, kinds, options, sees_both_ways)
         except ConfigError as error:
             raise ConfigError(f"--attention-backend {name}: {error}") from error
     for candidate in _FAST:
         try:
-            backend = _made(candidate, kinds, options)
+            backend = _made(candidate, kinds, options, sees_both_ways)
         except ConfigError as error:
             log.warning("attention does not run on %s: %s", candidate, error)
         else:
@@ -77,7 +81,11 @@ def make_attention(
     return ReferenceAttention(device)
 
 
-def _made(name: str, kinds: Sequence[LayerKind], options: dict[str, Any]) -> AttentionBackend:
+def _made(
+    name: str, kinds: Sequence[LayerKind], options: dict[str, Any], sees_both_ways: bool
+) -> AttentionBackend:
+    if sees_both_ways and name in _CAUSAL_ONLY:
+        raise ConfigError("the tokens of the model's pictures see each other both ways")
     module, class_name, remedy = _FAST[name]
     try:
         make = getattr(importlib.import_module(module), class_name)

@@ -6,11 +6,15 @@ Importing this package does not import torch; making a torch executor does.
 import logging
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
 from srt.args import DEFAULT_MEM_FRACTION
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from scheduler_proc.models.vision.base import VisionModel
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +24,8 @@ EXECUTORS = ("auto", "native", "torch")
 @dataclass(frozen=True, slots=True)
 class ExecutorOptions:
     """What can be chosen about an executor; the command line's options of the same names. With
-    `max_total_tokens` 0 a CUDA device's memory says how large the pool is."""
+    `max_total_tokens` 0 a CUDA device's memory says how large the pool is. Unless it `sees`, a
+    model is loaded without its vision tower (`--limit-media 0`)."""
 
     max_total_tokens: int
     device: str = "cpu"
@@ -37,6 +42,7 @@ class ExecutorOptions:
     mem_fraction_static: float = DEFAULT_MEM_FRACTION
     max_running_requests: int = 64
     chunked_prefill_size: int = 512
+    sees: bool = True
 
 
 def make_executor(kind: str, files: ModelFiles, options: ExecutorOptions) -> Executor:
@@ -91,6 +97,7 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         raise ConfigError(f"--attention-backend {name}: the native executor has its own attention")
     return NativeExecutor(
         files,
+        vision=_vision(files) if options.sees else None,
         max_total_tokens=options.max_total_tokens,
         num_threads=options.num_threads,
         kv_dtype=options.kv_cache_dtype,
@@ -98,6 +105,28 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
         exact=options.exact,
         activations=options.activations,
     )
+
+
+def _vision(files: ModelFiles) -> "VisionModel | None":
+    """What encodes media for the native executor; None if the model sees none. Raises ConfigError
+    if the kernels cannot compute what its decoder does with them."""
+    if files.kind != "hf":
+        return None
+    import torch
+
+    from scheduler_proc.models.vision.choice import load_vision, vision_family
+
+    family = vision_family(files)
+    if family is None:
+        return None
+    lacks = {
+        "attention to later tokens of the same picture": family.sees_both_ways,
+        "positions of three parts for pictures": family.has_grid_positions,
+    }
+    missing = [name for name, is_needed in lacks.items() if is_needed]
+    if missing:
+        raise ConfigError(f"the native executor does not have {', '.join(missing)}")
+    return load_vision(files.path, torch.float32, torch.device("cpu"))
 
 
 def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
@@ -122,6 +151,7 @@ def _make_torch(files: ModelFiles, options: ExecutorOptions) -> Executor:
         attention_backend=options.attention_backend,
         deterministic=options.deterministic,
         disable_cuda_graph=options.disable_cuda_graph,
+        sees=options.sees,
         bounds=Bounds(
             options.mem_fraction_static,
             options.max_running_requests,

@@ -2,8 +2,12 @@
 
 from typing import Protocol, cast
 
+import numpy as np
+
 from scheduler_proc.batch import ForwardBatch, StepResult
+from scheduler_proc.media.facts import MediaFacts as MediaFacts
 from scheduler_proc.step import Step
+from srt.wire.media import MediaItem
 
 
 class Executor(Protocol):
@@ -31,6 +35,31 @@ class Executor(Protocol):
 
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return. Called from one thread."""
+        ...
+
+
+class MediaExecutor(Executor, Protocol):
+    """An executor whose model sees media if it has `media_facts`. Called from the thread that calls
+    `run`."""
+
+    @property
+    def media_facts(self) -> MediaFacts | None: ...
+
+    def num_parts(self, item: MediaItem) -> int:
+        """In how many parts of similar cost the item is encoded, at least one: tiles or frames.
+        Called from any thread."""
+        ...
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+        """Encode one part of an item's `pixels` (uint8, of its shape). The parts come in order;
+        after the last one, batches may name its digest until `drop_media`.
+
+        Raises if the part cannot be encoded; the item then begins anew, if it does.
+        """
+        ...
+
+    def drop_media(self, digest: bytes) -> None:
+        """Forget an item, encoded or not, if it is there."""
         ...
 
 
@@ -73,3 +102,10 @@ def asynchronous(executor: Executor) -> AsyncExecutor | None:
     if not getattr(executor, "runs_ahead", False):
         return None
     return cast(AsyncExecutor, executor)
+
+
+def seeing(executor: Executor) -> MediaExecutor | None:
+    """The executor, if its model sees media."""
+    if getattr(executor, "media_facts", None) is None:
+        return None
+    return cast(MediaExecutor, executor)

@@ -1,10 +1,12 @@
 """A step's index arrays on the device: what a forward pass needs besides the plan of attention."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from scheduler_proc.batch import ForwardBatch
+from scheduler_proc.executor.media_store import tokens_of
 from scheduler_proc.step import NO_LATE_TOKENS, LateTokens
 from scheduler_proc.transfers import Sent, Upload
 
@@ -19,11 +21,12 @@ class DeviceBatch:
 
     host: ForwardBatch
     input_ids: torch.Tensor  # [T]
-    positions: torch.Tensor  # [T]
+    positions: torch.Tensor  # [T]; [3, T] if they have three parts that differ
     out_slots: torch.Tensor  # [T]
     sample_tokens: torch.Tensor  # [S]
     logprob_tokens: torch.Tensor  # [L]
     logprob_targets: torch.Tensor  # [L]
+    shown_tokens: torch.Tensor | None  # those of the host's `embeds`
 
     @classmethod
     def of(cls, batch: ForwardBatch, device: torch.device) -> "DeviceBatch":
@@ -39,11 +42,20 @@ class SendingBatch:
 
     def __init__(self, batch: ForwardBatch, late: LateTokens, upload: Upload) -> None:
         self._host = batch
+        grid = batch.grid_positions
+        positions = batch.positions if grid is None else grid[0]
+        # Where all three are the same, as of all text, one will do.
+        self._grid = None
+        if grid is not None and (grid[1:] != grid[0]).any():
+            self._grid = upload.indices(grid.reshape(-1))
+        self._shown = None
+        if batch.embeds is not None:
+            self._shown = upload.indices(tokens_of(batch.embeds, batch.num_tokens))
         self._columns: list[Sent] = [
             upload.indices(values)
             for values in (
                 batch.input_ids,
-                batch.positions,
+                positions,
                 batch.out_slots,
                 batch.sample_tokens,
                 batch.logprob_tokens,
@@ -56,7 +68,12 @@ class SendingBatch:
     def arrived(self, previous_ids: torch.Tensor | None) -> DeviceBatch:
         """The batch, once the upload is sent. `previous_ids` int64 [S of the step before] are what
         that samples, if any token is late."""
-        batch = DeviceBatch(self._host, *(sent.tensor for sent in self._columns))
+        shown = None if self._shown is None else self._shown.tensor
+        columns: list[Any] = [sent.tensor for sent in self._columns]
+        if self._grid is not None:
+            columns[1] = self._grid.tensor.view(3, -1)
+        columns.append(shown)
+        batch = DeviceBatch(self._host, *columns)
         if self._has_late:
             assert previous_ids is not None
             batch.input_ids.index_copy_(0, self._at.tensor, previous_ids[self._samples.tensor])

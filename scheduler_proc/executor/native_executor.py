@@ -1,18 +1,22 @@
 """Runs plans with the native CPU kernels: a whole step in one call that releases the GIL.
 
 Made once by the scheduler process and called from its one model thread, which is one of the
-engine's own threads while a step runs. Does not import torch when the model is a GGUF file.
+engine's own threads while a step runs. Does not import torch when the model is a GGUF file. What
+the model sees is encoded by torch, between two steps and with as many threads: the engine's sleep.
 """
 
 import os
+from collections.abc import Sequence
 from ctypes import byref, c_double, c_float
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, Samples, StepResult
+from scheduler_proc.executor.base import MediaFacts
+from scheduler_proc.executor.media_store import MediaStore, tokens_of
 from scheduler_proc.kernels.library import (
     NUM_PHASES,
     Batch,
@@ -29,14 +33,19 @@ from scheduler_proc.models.packed import Packing, native_attn_scale, pack_model,
 from scheduler_proc.ragged import indptr_of
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+from srt.wire.media import MediaItem
+
+if TYPE_CHECKING:
+    from scheduler_proc.models.vision.base import VisionModel
 
 KV_DTYPES = {"float16": (Format.F16, np.float16), "float32": (Format.F32, np.float32)}
 ACTIVATION_BITS = {"auto": 0, "8": 8, "16": 16}
 
 
 class NativeExecutor:
-    """An Executor. `exact` holds weights and KV as float32: for parity with a reference.
+    """A MediaExecutor. `exact` holds weights and KV as float32: for parity with a reference.
     `activations`, one of ACTIVATION_BITS, is the width of those that meet quantised weights.
+    `vision` is what encodes media, if the model sees any.
 
     Raises ConfigError for a model or an option that the kernels cannot run, NativeUnavailable if
     there is no library.
@@ -56,7 +65,9 @@ class NativeExecutor:
         activations: str = "auto",
         share_prefixes: bool = True,
         isa: str | None = None,
+        vision: "VisionModel | None" = None,
     ) -> None:
+        num_threads = num_threads or _available_cores()
         self._library: Library = load()
         checkpoint = open_checkpoint(files)
         config = checkpoint.config
@@ -90,7 +101,9 @@ class NativeExecutor:
             head=self._weights.head,
             layers=self._weights.layers,
         )
-        self._engine = self._create(model, num_threads or _available_cores(), isa)
+        self._tower_bytes = 0 if vision is None else vision.num_bytes
+        self._media = None if vision is None else _media_store(vision, config.hidden, num_threads)
+        self._engine = self._create(model, num_threads, isa)
 
     def _create(self, model: Model, threads: int, isa: str | None) -> int:
         level = isa.encode() if isa else None
@@ -114,7 +127,7 @@ class NativeExecutor:
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
-        return self._weights.num_bytes
+        return self._weights.num_bytes + self._tower_bytes
 
     @property
     def pool_bytes(self) -> int:
@@ -134,10 +147,43 @@ class NativeExecutor:
         names = (self._library.c.srt_phase_name(i).decode() for i in range(NUM_PHASES))
         return dict(zip(names, seconds.tolist(), strict=True))
 
+    @property
+    def media_facts(self) -> MediaFacts | None:
+        """See MediaExecutor; None if the model sees nothing."""
+        if self._media is None:
+            return None
+        return MediaFacts(4 * self._media.hidden, sees_both_ways=False, has_grid_positions=False)
+
+    def num_parts(self, item: MediaItem) -> int:
+        """See MediaExecutor."""
+        return self._store.num_parts(item)
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+        """See MediaExecutor."""
+        self._store.encode(item, pixels, part)
+
+    def drop_media(self, digest: bytes) -> None:
+        """See MediaExecutor."""
+        self._store.drop(digest)
+
+    @property
+    def _store(self) -> MediaStore[Any, np.ndarray]:
+        if self._media is None:
+            raise ValueError("the model sees no media")
+        return self._media
+
     def run(self, batch: ForwardBatch) -> StepResult:
         """Compute one step: write K/V to the out slots, sample, return."""
         result = empty_result(batch)
         arrays = step_arrays(batch, result)
+        if batch.grid_positions is not None or batch.visible_until is not None:
+            raise ValueError("the kernels have no positions of three parts and see no later token")
+        num_embeds = 0
+        if batch.embeds is not None:
+            tokens = tokens_of(batch.embeds, batch.num_tokens)
+            rows = np.concatenate(self._store.rows(batch.embeds))
+            arrays |= {"embed_tokens": tokens, "embeds": rows}
+            num_embeds = len(tokens)
         _check_arrays(batch, arrays, self.vocab_size)
         step = Batch.of(
             arrays,
@@ -146,6 +192,7 @@ class NativeExecutor:
             num_samples=batch.num_samples,
             num_logprobs=len(batch.logprob_tokens),
             num_details=0 if batch.details is None else len(batch.details.rows),
+            num_embeds=num_embeds,
             share_prefixes=self.share_prefixes,
         )
         self._library.check(self._library.c.srt_engine_step(self._engine, byref(step)))
@@ -230,6 +277,24 @@ def _check_lists(arrays: dict[str, np.ndarray], indptr: str, rows: int, *names: 
     """`indptr` must have an end for each row, the last being the length of all arrays `names`."""
     _check_lengths(arrays, rows + 1, indptr)
     _check_lengths(arrays, int(arrays[indptr][-1]), *names)
+
+
+def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore[Any, np.ndarray]:
+    """Of a model on the CPU. What it computes runs on as many threads of torch's."""
+    import torch
+
+    torch.set_num_threads(threads)
+
+    def encode(item: MediaItem, pixels: np.ndarray, part: int) -> torch.Tensor:
+        with torch.inference_mode():
+            return vision.encode(item, pixels, part)
+
+    def join(item: MediaItem, parts: Sequence[torch.Tensor]) -> np.ndarray:
+        with torch.inference_mode():
+            rows = vision.join(item, parts).float()
+        return np.ascontiguousarray(rows.numpy())
+
+    return MediaStore(hidden, vision.num_parts, encode, join)
 
 
 def _available_cores() -> int:

@@ -16,7 +16,7 @@ from scheduler_proc.attention.base import RaggedRows
 from scheduler_proc.attention.choice import make_attention
 from scheduler_proc.attention.kv_store import FP8
 from scheduler_proc.batch import NO_DETAILS, ForwardBatch, StepResult
-from scheduler_proc.executor.base import Pending
+from scheduler_proc.executor.base import MediaFacts, Pending
 from scheduler_proc.executor.cuda_graphs import (
     CudaRecorder,
     DecodeGraphs,
@@ -25,15 +25,19 @@ from scheduler_proc.executor.cuda_graphs import (
 )
 from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
 from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
+from scheduler_proc.executor.media_store import MediaStore
 from scheduler_proc.executor.start import NO_OPTIONS, Bounds, measured_tokens
 from scheduler_proc.logprobs import DetailRows, token_logprobs
-from scheduler_proc.models.decoder import TokenLayout
+from scheduler_proc.models.decoder import Shown, TokenLayout
 from scheduler_proc.models.torch_models import load_model
+from scheduler_proc.models.vision.base import VisionModel
+from scheduler_proc.models.vision.choice import load_vision_of
 from scheduler_proc.sampling import Sampler
 from scheduler_proc.step import NO_LATE_TOKENS, LateTokens, Step
 from scheduler_proc.transfers import Download, Upload
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
+from srt.wire.media import MediaItem
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class TorchExecutor:
 
     `max_total_tokens` 0 is as many as `memory` has room for, which needs a CUDA device; see
     `start.measured_tokens`. `memory` and `recorder` are the device's if it is one, else nothing.
+    Unless it `sees`, a model's vision tower is not loaded.
     """
 
     name = "torch"
@@ -65,6 +70,7 @@ class TorchExecutor:
         attention_backend: str = "auto",
         deterministic: bool = False,
         disable_cuda_graph: bool = False,
+        sees: bool = True,
         bounds: Bounds = NO_OPTIONS,
         memory: DeviceMemory | None = None,
         recorder: Recorder | None = None,
@@ -79,6 +85,8 @@ class TorchExecutor:
         available = 0 if memory is None else memory.free()
         choose_dtype = partial(_torch_dtype, dtype, self._device)
         self.model = load_model(files, model_impl, self._device, choose_dtype)
+        self._vision = load_vision_of(files, self.model.dtype, self._device) if sees else None
+        self._media = None if self._vision is None else self._new_store(self._vision)
         self._kv_dtype = _torch_kv_dtype(kv_dtype, self.model.dtype)
         self.dtype: object = self._kv_dtype
         self.vocab_size = self.model.vocab_size
@@ -92,6 +100,7 @@ class TorchExecutor:
             dtype=self.model.dtype,
             kv_dtype=self._kv_dtype,
             deterministic=deterministic,
+            sees_both_ways=self._vision is not None and self._vision.sees_both_ways,
         )
         can_record = as_graph_backend(self._attention) is not None and not disable_cuda_graph
         self._recorder = recorder if can_record else None
@@ -108,7 +117,38 @@ class TorchExecutor:
     @property
     def weight_bytes(self) -> int:
         """Memory that the weights take."""
-        return self.model.num_bytes
+        return self.model.num_bytes + (0 if self._vision is None else self._vision.num_bytes)
+
+    @property
+    def media_facts(self) -> MediaFacts | None:
+        """See MediaExecutor; None if the model sees nothing."""
+        vision = self._vision
+        if vision is None or self._media is None:
+            return None
+        width = self.model.dtype.itemsize * self._media.hidden
+        return MediaFacts(width, vision.sees_both_ways, vision.has_grid_positions)
+
+    def num_parts(self, item: MediaItem) -> int:
+        """See MediaExecutor."""
+        return self._store.num_parts(item)
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+        """See MediaExecutor."""
+        with torch.inference_mode():
+            self._store.encode(item, pixels, part)
+
+    def drop_media(self, digest: bytes) -> None:
+        """See MediaExecutor."""
+        self._store.drop(digest)
+
+    @property
+    def _store(self) -> MediaStore[torch.Tensor, torch.Tensor]:
+        if self._media is None:
+            raise ValueError("the model sees no media")
+        return self._media
+
+    def _new_store(self, vision: VisionModel) -> MediaStore[torch.Tensor, torch.Tensor]:
+        return MediaStore(vision.width, vision.num_parts, vision.encode, vision.join)
 
     @property
     def pool_bytes(self) -> int:
@@ -191,13 +231,17 @@ class TorchExecutor:
 
     def forward_on_device(self, batch: DeviceBatch) -> torch.Tensor:
         """The same of a batch that is on the device: replayed, or by kernels of its own."""
-        rows = RaggedRows(batch.host.qo_indptr, batch.host.kv_indptr, batch.host.kv_indices)
-        if self._graphs is not None:
+        host, shown = batch.host, None
+        rows = RaggedRows(host.qo_indptr, host.kv_indptr, host.kv_indices, host.visible_until)
+        if host.embeds is not None and batch.shown_tokens is not None:
+            shown = Shown(batch.shown_tokens, torch.cat(self._store.rows(host.embeds)))
+        if self._graphs is not None and shown is None and batch.positions.ndim == 1:
             inputs = (batch.input_ids, batch.positions, batch.out_slots)
             replayed = self._graphs.run(rows, *inputs)
             if replayed is not None:
                 return replayed
-        layout = TokenLayout(batch.positions, batch.out_slots, self._attention.plan(rows))
+        attention = self._attention.plan(rows)
+        layout = TokenLayout(batch.positions, batch.out_slots, attention, shown)
         return self.model.forward(batch.input_ids, layout, self._pool)
 
     def _samples(

@@ -25,7 +25,7 @@ from scheduler_proc.batch import SAMPLE_DTYPES
 from scheduler_proc.kernels.build import LIBRARY
 from srt.wire.errors import SrtError
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 NUM_PHASES = 12
 ISAS = ("amx", "avx512", "avx2", "portable")  # best first
 ALIGNMENT = 64
@@ -144,6 +144,9 @@ class Batch(ctypes.Structure):
         *_fields(POINTER(c_float), "adjust_repeat adjust_add"),
         *_fields(POINTER(c_int32), "logprob_tokens logprob_targets"),
         *_fields(POINTER(c_int32), "detail_rows top_indptr detail_indptr detail_ids"),
+        ("num_embeds", c_int32),
+        ("embed_tokens", POINTER(c_int32)),
+        ("embeds", POINTER(c_float)),
         ("share_prefixes", c_int32),
         ("next_ids", POINTER(c_int32)),
         *_fields(POINTER(c_float), "logprobs prompt_logprobs"),

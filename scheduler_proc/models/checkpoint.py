@@ -160,9 +160,13 @@ class SafetensorsCheckpoint:
         self.path = path
         self.config = config_from_json(path / "config.json")
         self._files = {}
+        stored: dict[str, str] = {}  # by the names that models of text alone have
         for file in safetensors_files(path):
             handle = _open_safetensors(safe_open, path / file)
-            self._files.update(dict.fromkeys(handle.keys(), handle))
+            named = {_text_name(name): name for name in handle.keys()}  # noqa: SIM118
+            stored |= {name: own for name, own in named.items() if name}
+            self._files.update(dict.fromkeys((n for n in named if n), handle))
+        self._stored = stored
         if self.config.tie_embeddings and self._has_own_head():
             self.config = replace(self.config, tie_embeddings=False)
 
@@ -187,27 +191,50 @@ class SafetensorsCheckpoint:
         return self._files
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(name).get_shape())
+        return tuple(self._files[name].get_slice(self._stored[name]).get_shape())
 
     def raw(self, name: str) -> RawTensor:
         import torch
 
-        tensor = self._files[name].get_tensor(name).contiguous()
-        kind = self._files[name].get_slice(name).get_dtype()
+        tensor = self._files[name].get_tensor(self._stored[name]).contiguous()
+        kind = self._files[name].get_slice(self._stored[name]).get_dtype()
         if kind not in _SAFETENSORS_TYPES:
             raise ConfigError(f"{self.path}: tensor {name} is of type {kind}")
         data = tensor.view(-1).view(torch.uint8).numpy()
         return RawTensor(_SAFETENSORS_TYPES[kind], tuple(tensor.shape), data)
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        rows: torch.Tensor = self._files[name].get_slice(name)[start:stop]
+        rows: torch.Tensor = self._files[name].get_slice(self._stored[name])[start:stop]
         return rows
 
     def read_scalar(self, name: str) -> float:
-        return float(self._files[name].get_tensor(name))
+        return float(self._files[name].get_tensor(self._stored[name]))
 
     def rope_divisors(self) -> np.ndarray | None:
         return None
+
+
+# Where models that see keep their text, in files of several generations of transformers.
+_TEXT_PREFIXES = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("model.text_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
+# And the rest of them.
+_OTHER_PREFIXES = (
+    *("vision_tower.", "multi_modal_projector.", "visual.", "image_newline"),
+    *("model.vision_tower.", "model.multi_modal_projector.", "model.visual."),
+    *("model.image_newline", "model.vision_model.", "model.connector."),
+)
+
+
+def _text_name(name: str) -> str:
+    """A tensor's name in a model of text alone; "" if it does not belong to the text."""
+    for prefix, instead in _TEXT_PREFIXES:
+        if name.startswith(prefix):
+            return instead + name.removeprefix(prefix)
+    return "" if name.startswith(_OTHER_PREFIXES) else name
 
 
 class _Index(Struct):

@@ -63,12 +63,26 @@ class Rope(Struct, frozen=True):
     """Rotary embedding of the first `dims` of each head, of all if None; the rest stays.
 
     `amplitude` multiplies sines and cosines (YaRN and LongRoPE call it the attention factor).
+
+    With `sections` positions have three parts, and so many pairs are turned by each of them: one
+    section after the other, or `interleaved`, in turns as long as both others have any.
     """
 
     theta: float = 10000.0
     dims: int | None = None
     scaling: RopeScaling | None = None
     amplitude: float = 1.0
+    sections: tuple[int, ...] = ()
+    interleaved: bool = False
+
+    def axes(self) -> list[int]:
+        """For each pair, which part of a position turns it; empty without sections."""
+        if not self.interleaved:
+            return [axis for axis, count in enumerate(self.sections) for _ in range(count)]
+        axes = [0] * sum(self.sections)
+        for axis in (1, 2):
+            axes[axis : 3 * self.sections[axis] : 3] = [axis] * self.sections[axis]
+        return axes
 
 
 class DecoderConfig(Struct, frozen=True):
@@ -140,6 +154,10 @@ class DecoderConfig(Struct, frozen=True):
 
     def _check_rope(self, rope: Rope) -> None:
         dims = self.rope_dims(rope)
+        is_divided = not rope.sections or (
+            len(rope.sections) == 3 and 2 * sum(rope.sections) == dims and min(rope.sections) >= 0
+        )
+        require(is_divided, f"rope sections {rope.sections} of {dims} dimensions")
         require(1 < rope.theta < math.inf, f"rope_theta {rope.theta} is not above 1")
         require(0 < rope.amplitude < math.inf, f"rope's attention factor is {rope.amplitude}")
         for name, value in ({} if rope.scaling is None else asdict(rope.scaling)).items():

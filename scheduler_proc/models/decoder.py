@@ -27,10 +27,21 @@ class Linear(NamedTuple):
 
 
 class RopeTable(NamedTuple):
-    """A rotary embedding: each pair's angle per position, and the factor of sines and cosines."""
+    """A rotary embedding: each pair's angle per position, and the factor of sines and cosines.
+    `axes` say which part of a three-part position turns each pair, if positions have parts."""
 
     frequencies: torch.Tensor  # [rotated dims / 2] float32
     amplitude: float = 1.0
+    axes: torch.Tensor | None = None  # [rotated dims / 2] int64
+
+
+class Shown(NamedTuple):
+    """Tokens that show media: their numbers in the batch, [n] int64, and their embeddings,
+    [n, (1 + k) * hidden]. The first `hidden` numbers stand for the token, the later ones are added
+    to its hidden state after the first k layers."""
+
+    tokens: torch.Tensor
+    embeds: torch.Tensor
 
 
 class DecoderLayer(NamedTuple):
@@ -112,9 +123,10 @@ class KVPool:
 class TokenLayout:
     """Where this step's tokens stand: all that the layers need besides the hidden states."""
 
-    positions: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64; [3, T] if they have three parts
     out_slots: torch.Tensor  # [T] int64
     attention: AttentionPlan
+    shown: Shown | None = None
 
 
 class Decoder:
@@ -157,6 +169,9 @@ class Decoder:
         x = F.embedding(input_ids, self.weights.embed)
         if self._embed_scale != 1:
             x = x * self._embed_scale
+        shown, hidden = layout.shown, self.config.hidden
+        if shown is not None:
+            x = x.index_copy(0, shown.tokens, shown.embeds[:, :hidden].to(x.dtype))
         for index, layer in enumerate(self.weights.layers):
             q, k, v = self._qkv(layer, self._norm(x, layer.input_norm), *angles[layer.rope])
             tensors = pool.layer(index, layer.k_scale, layer.v_scale)
@@ -166,6 +181,9 @@ class Decoder:
             x = x + self._norm(layer.o(attended.flatten(1)), layer.attn_out_norm)
             mlp = self._mlp(layer, self._norm(x, layer.mlp_norm))
             x = x + self._norm(mlp, layer.mlp_out_norm)
+            if shown is not None and (index + 2) * hidden <= shown.embeds.shape[1]:
+                deep = shown.embeds[:, (index + 1) * hidden : (index + 2) * hidden]
+                x = x.index_add(0, shown.tokens, deep.to(x.dtype))
         return self._norm(x, self.weights.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -215,8 +233,13 @@ def _kind(config: DecoderConfig, index: int) -> LayerKind:
 
 
 def rope_angles(table: RopeTable, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(cos, sin) of `positions` [T], times the amplitude: [T, 1, rotated dims / 2] float32."""
-    angles = (positions.float()[:, None] * table.frequencies)[:, None, :]
+    """(cos, sin) of `positions` [T] or [3, T], times the amplitude: [T, 1, rotated dims / 2]
+    float32."""
+    places = positions.float()[..., None]
+    if positions.ndim == 2:
+        assert table.axes is not None
+        places = places[table.axes, :, 0].T
+    angles = (places * table.frequencies)[:, None, :]
     return angles.cos() * table.amplitude, angles.sin() * table.amplitude
 
 

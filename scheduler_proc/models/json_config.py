@@ -15,8 +15,14 @@ from scheduler_proc.models.families.gemma import read_gemma2, read_gemma3
 from scheduler_proc.models.families.llama import read_llama
 from scheduler_proc.models.families.mistral import read_mistral
 from scheduler_proc.models.families.phi3 import read_phi3
-from scheduler_proc.models.families.qwen import read_qwen2, read_qwen3
+from scheduler_proc.models.families.qwen import (
+    read_qwen2,
+    read_qwen2_5_vl,
+    read_qwen3,
+    read_qwen3_vl,
+)
 from srt.files.model_files import require_file
+from srt.files.text_config import text_config
 from srt.wire.errors import ConfigError
 
 _Reader = Callable[[Mapping[str, Any], Path], DecoderConfig]
@@ -31,7 +37,7 @@ ARCHITECTURES: dict[str, _Reader] = {
     "Gemma2ForCausalLM": read_gemma2,
     "Gemma3ForCausalLM": read_gemma3,
 }
-# Where a file names no architecture.
+# Where a file names no architecture, and the text of models that see.
 _MODEL_TYPES = {
     "llama": read_llama,
     "mistral": read_mistral,
@@ -41,6 +47,8 @@ _MODEL_TYPES = {
     "phi3": read_phi3,
     "gemma2": read_gemma2,
     "gemma3_text": read_gemma3,
+    "qwen2_5_vl_text": read_qwen2_5_vl,
+    "qwen3_vl_text": read_qwen3_vl,
 }
 
 
@@ -53,7 +61,7 @@ def config_from_json(path: Path) -> DecoderConfig:
     """Read config.json at `path`. Raises ConfigError naming what is not supported."""
     try:
         require_file(path)
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        found = text_config(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path}: not readable as JSON ({error})") from error
     with naming(path):

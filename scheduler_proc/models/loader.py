@@ -117,7 +117,8 @@ class _WeightPlan:
         frequencies = rope_frequencies(rope, self._config.rope_dims(rope))
         if divisors is not None:
             frequencies = frequencies / divisors
-        return RopeTable(torch.from_numpy(frequencies).to(self._device), rope.amplitude)
+        axes = torch.tensor(rope.axes(), device=self._device) if rope.sections else None
+        return RopeTable(torch.from_numpy(frequencies).to(self._device), rope.amplitude, axes)
 
     def _fused(self, *specs: LinearSpec) -> Linear:
         """One Linear whose outputs are those of `specs` in turn."""

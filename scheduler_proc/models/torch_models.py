@@ -11,6 +11,7 @@ from scheduler_proc.models.checkpoint import open_checkpoint
 from scheduler_proc.models.decoder import Decoder, TokenLayout
 from scheduler_proc.models.json_config import config_from_json
 from scheduler_proc.models.loader import load_weights
+from scheduler_proc.models.vision.choice import vision_family
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -74,6 +75,11 @@ def load_model(
     if impl not in MODEL_IMPLS:
         raise ConfigError(f"--model-impl {impl!r} is not one of {', '.join(MODEL_IMPLS)}")
     if impl == "transformers":
+        if vision_family(files) is not None:
+            raise ConfigError(
+                "--model-impl transformers: the text of a model that sees is computed by our own "
+                "decoder alone"
+            )
         return _of_transformers(files, device, choose_dtype)
     refusal = _refusal(files) if impl == "auto" else None
     if refusal is None:

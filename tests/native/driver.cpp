@@ -140,6 +140,14 @@ void run_refused_steps(Instance &at, const Batch &planned) {
     b.adjust_indptr.assign(b.next_ids.size() + 1, 1), b.adjust_indptr[0] = 0;
     b.adjust_ids = {kVocab}, b.adjust_repeat = {1}, b.adjust_add = {0};
   });
+  refuses("an embedding's token", [](Batch &b) {
+    b.embed_tokens.clear(), b.embeds.clear();
+    b.add_embedding(int(b.input_ids.size()));
+  });
+  refuses("two embeddings of a token", [](Batch &b) {
+    b.embed_tokens.clear(), b.embeds.clear();
+    b.add_embedding(0), b.add_embedding(0);
+  });
   refuses("a detail's row", [](Batch &b) {
     b.detail_rows = {int(b.next_ids.size() + b.logprob_tokens.size())};
     b.top_indptr = b.detail_indptr = {0, 0};

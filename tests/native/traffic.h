@@ -14,8 +14,9 @@ struct Batch {
   std::vector<int32_t> logprob_tokens, logprob_targets, next_ids;
   std::vector<int32_t> adjust_indptr{0}, adjust_ids;
   std::vector<int32_t> detail_rows, top_indptr{0}, detail_indptr{0}, detail_ids, top_ids;
+  std::vector<int32_t> embed_tokens;
   std::vector<float> temperature, top_p, min_p, top_n_sigma, logprobs, prompt_logprobs;
-  std::vector<float> adjust_repeat, adjust_add, top_logprobs, id_logprobs;
+  std::vector<float> adjust_repeat, adjust_add, top_logprobs, id_logprobs, embeds;
   std::vector<double> uniform;
   std::vector<uint8_t> want_logprob;
   std::vector<uint32_t> masks;
@@ -34,7 +35,8 @@ struct Batch {
             adjust_ids.empty() ? nullptr : adjust_indptr.data(), adjust_ids.data(),
             adjust_repeat.data(), adjust_add.data(), logprob_tokens.data(),
             logprob_targets.data(), detail_rows.data(), top_indptr.data(), detail_indptr.data(),
-            detail_ids.data(), share, next_ids.data(), logprobs.data(), prompt_logprobs.data(),
+            detail_ids.data(), int32_t(embed_tokens.size()), embed_tokens.data(), embeds.data(),
+            share, next_ids.data(), logprobs.data(), prompt_logprobs.data(),
             top_ids.data(), top_logprobs.data(), id_logprobs.data()};
   }
   bool allows(size_t sample, int id) const {
@@ -45,6 +47,7 @@ struct Batch {
     return row < 0 || (masks[size_t(row) * mask_words() + id / 32] >> (id % 32) & 1);
   }
   void add_sample(int32_t token);
+  void add_embedding(int32_t token);
   void adjust_sample();
   void add_details();
 };
@@ -58,6 +61,12 @@ inline void Batch::adjust_sample() {
     adjust_add.push_back(between(-5, 5));
   }
   adjust_indptr.push_back(int32_t(adjust_ids.size()));
+}
+
+inline void Batch::add_embedding(int32_t token) {
+  const std::vector<float> row = random_floats(kHidden);
+  embed_tokens.push_back(token);
+  embeds.insert(embeds.end(), row.begin(), row.end());
 }
 
 // Adds details to some samples and prompt log-probabilities, once the batch has all of these.
@@ -164,7 +173,9 @@ class Traffic {
     Request &request = requests_[at];
     const int first = int(batch.input_ids.size()), done = int(request.slots.size());
     const int n = std::min(chunk, int(request.ids.size()) - done);
+    const int shown = one_in(4) ? below(n + 1) : 0;  // tokens whose embeddings are given
     for (int i = 0; i < n; i++) {
+      if (i < shown) batch.add_embedding(first + i);
       batch.input_ids.push_back(request.ids[done + i]);
       batch.positions.push_back(done + i);
       batch.out_slots.push_back(free_.back());

@@ -21,6 +21,7 @@ from scheduler_proc.scheduler import Scheduler
 from scheduler_proc.state import SchedulerConfig
 from scheduler_proc.step import Step
 from scheduler_proc.trace import RecordedScheduler
+from srt.wire.errors import INTERNAL, ErrorInfo
 from srt.wire.messages import Finish, LogprobDetail, pack_ids, unpack_floats, unpack_ids
 from srt.wire.ring_messages import Abort, Reported, ReqStart, TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
@@ -30,6 +31,7 @@ from tests.scheduler_proc.fake_executor import (
     FakeExecutor,
     changes_of,
 )
+from tests.scheduler_proc.media.pictures import ITEMS, item_of, pixels_of, plain, spans_of
 
 
 class Driver:
@@ -45,9 +47,13 @@ class Driver:
         **config: Any,
     ) -> None:
         self.config = SchedulerConfig(**{"context_len": 4096, "vocab_size": VOCAB} | config)
+        self.wanted: list[bytes] = []  # digests of items whose pixels are on their way
+        self.encode_fails: Callable[[], bool] = lambda: False  # or the pixels do not come
+        self.delays: Callable[[], bool] = lambda: False  # whether pixels take another turn
         self.core = self._new_core(trace, 0)
         self.retokeniser = retokeniser
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
+        fake.media_facts = self.config.media
         self.executor: Any = fake if executor is None else executor  # Any: tests change it
         self.lag = lag
         self.check = check
@@ -99,12 +105,14 @@ class Driver:
         grammar_key: str = "",
         deadline: float = 0.0,
     ) -> None:
-        """Add a req; `sampling` has the fields that are not given here."""
+        """Add a req; `sampling` has the fields that are not given here. The prompt may have numbers
+        that stand for pictures."""
+        numbers = list(prompt)
         wire = TokenizedReq(
             client=client,
             rid=rid,
             incarnation=0,
-            input_ids=pack_ids(list(prompt)),
+            input_ids=pack_ids(plain(numbers)),
             sampling=msgspec.structs.replace(
                 sampling, max_new_tokens=max_new, min_new_tokens=min_new, temperature=0
             ),
@@ -117,6 +125,7 @@ class Driver:
             healed_ids=pack_ids(list(healed)),
             grammar=grammar_key,
             deadline_s=deadline,
+            media=spans_of(numbers),
         )
         self._asked[rid] = wire, self.now, None if grammar is None else grammar.fork()
         self.core.add(wire, self.now, grammar, self.retokeniser)
@@ -130,6 +139,7 @@ class Driver:
         self.core, self._running = self._new_core(trace, incarnation), None
         self.core.suspect(ran if incarnation % 2 == 0 else [])
         self.executor.forget()
+        self.wanted.clear()
         self._starts.clear()
         self._firsts.clear()
         for rid, (wire, arrival_s, grammar) in self._asked.items():
@@ -170,7 +180,7 @@ class Driver:
         self.now += 0.01
         plan = self.core.prepare(self.now) if self.lag or self._running is None else None
         previous, self._running = self._running, None
-        was_idle = plan is None and previous is None
+        was_idle = not self._encode() and plan is None and previous is None
         if plan is not None and plan.deferred and previous is not None:
             plan = self._settle_deferred(plan, previous)
             previous = previous if plan is not None else None
@@ -193,6 +203,32 @@ class Driver:
             check_invariants(self.core)
             self._check_changes()
         return not was_idle
+
+    def _encode(self) -> bool:
+        """Have the executor forget what is dropped, get pixels and encode a part; returns whether
+        there was anything to do."""
+        media = self.core.media
+        for digest in media.take_dropped():
+            self.executor.drop_media(digest)
+        coming = [digest for digest in self.wanted if not self.delays()]
+        is_busy = bool(self.wanted)
+        self.wanted = [digest for digest in self.wanted if digest not in coming]
+        for digest in coming:
+            if self.encode_fails():
+                self.core.media_failed(digest, ErrorInfo(INTERNAL, "no picture"))
+            else:
+                self.core.media_came(digest, self.executor.num_parts(item_of(ITEMS[digest])))
+        self.wanted += media.take_wanted()
+        part = self.core.next_media()
+        if part is None:
+            return is_busy or bool(self.wanted)
+        item, number = part
+        if self.encode_fails():
+            self.core.media_failed(item.digest, ErrorInfo(INTERNAL, "no picture"))
+        else:
+            self.executor.encode(item, pixels_of(item), number)
+            self.core.media_encoded(item.digest)
+        return True
 
     def _settle_deferred(self, plan: Plan, running: tuple[Step, StepResult | None]) -> Plan | None:
         """Give the plan the result that it waits for. If that step failed, take the plan back."""

@@ -14,7 +14,10 @@ import numpy as np
 
 from scheduler_proc.batch import DetailLogprobs, ForwardBatch, StepResult
 from scheduler_proc.grammar.base import Grammar
+from scheduler_proc.media.facts import MediaFacts
+from srt.wire.media import MediaItem
 from srt.wire.sampling import SamplingParams
+from tests.scheduler_proc.media.pictures import ITEMS, PLACEHOLDER, item_of, numbers_of, plain
 
 VOCAB = 1000
 TOP_LOGIT, LOGIT_STEP = 10.0, 0.02  # the logit of the hash's token, and the step from id to id
@@ -127,7 +130,8 @@ def reference_output(
             blocked |= stop
         if allowed is not None and not allowed - blocked:
             break
-        token = next_token(prefix_hash, blocked, allowed, changes_of(sampling, prompt, output))
+        changes = changes_of(sampling, plain(prompt), output)
+        token = next_token(prefix_hash, blocked, allowed, changes)
         output.append(token)
         if grammar is not None:
             grammar.accept([token])
@@ -161,19 +165,37 @@ class FakeExecutor:
         self.parent_at: dict[int, int] = {}
         self.steps = 0
         self.poison: frozenset[int] = frozenset()
+        self.media_facts: MediaFacts | None = None
+        self.encoded: dict[bytes, int] = {}  # by digest, how many parts
+        self.parts_encoded = 0
 
     def forget(self) -> None:
         """All that was computed is lost."""
         self.hash_at.clear()
         self.parent_at.clear()
+        self.encoded.clear()
+
+    def num_parts(self, item: MediaItem) -> int:
+        return item.shape[0]
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+        assert pixels.shape == item.shape and (pixels == ITEMS[item.digest]).all()
+        done = self.encoded.get(item.digest, 0) if part > 0 else 0
+        assert part == done, "parts come in their order"
+        self.encoded[item.digest] = done + 1
+        self.parts_encoded += 1
+
+    def drop_media(self, digest: bytes) -> None:
+        self.encoded.pop(digest, None)
 
     def run(self, batch: ForwardBatch) -> StepResult:
         self.steps += 1
         hashes = np.empty(batch.num_tokens, object)
+        shown = self._shown(batch)
         # All K and V are written before any attention reads: no two tokens may share a slot.
         assert len(set(batch.out_slots.tolist())) == batch.num_tokens, "a slot is written twice"
         for row in range(batch.num_rows):
-            self._run_row(batch, row, hashes)
+            self._run_row(batch, row, hashes, shown)
             if self.poison.intersection(batch.input_ids[slice(*batch.qo_indptr[row : row + 2])]):
                 raise PoisonedStep
         suppressed = {s.row: frozenset(s.ids.tolist()) for s in batch.suppressed}
@@ -195,7 +217,28 @@ class FakeExecutor:
             _details(batch, hashes),
         )
 
-    def _run_row(self, batch: ForwardBatch, row: int, hashes: np.ndarray) -> None:
+    def _shown(self, batch: ForwardBatch) -> np.ndarray:
+        """What each token is: its id, or the number of a picture's token."""
+        shown = batch.input_ids.astype(np.int64)
+        if batch.embeds is None:
+            assert batch.visible_until is None
+            return shown
+        assert self.media_facts is not None
+        for at, length, offset, digest in zip(*batch.embeds, strict=True):
+            picture = ITEMS[digest]
+            numbers = numbers_of(picture)
+            assert self.encoded[digest] == item_of(picture).shape[0], "not encoded"
+            assert (shown[at : at + length] == PLACEHOLDER).all()
+            shown[at : at + length] = numbers[offset : offset + length]
+            if self.media_facts.sees_both_ways:
+                assert batch.visible_until is not None and length == len(numbers)
+                until = batch.positions[at] + length
+                assert (batch.visible_until[at : at + length] == until).all()
+        return shown
+
+    def _run_row(
+        self, batch: ForwardBatch, row: int, hashes: np.ndarray, shown: np.ndarray
+    ) -> None:
         first, stop = batch.qo_indptr[row : row + 2].tolist()
         slots = batch.kv_indices[batch.kv_indptr[row] : batch.kv_indptr[row + 1]].tolist()
         start = len(slots) - (stop - first)
@@ -207,7 +250,7 @@ class FakeExecutor:
             slot = slots[start + i]
             assert batch.out_slots[token] == slot and batch.positions[token] == start + i
             self.parent_at[slot] = prefix_hash
-            prefix_hash = next_hash(prefix_hash, int(batch.input_ids[token]))
+            prefix_hash = next_hash(prefix_hash, int(shown[token]))
             self.hash_at[slot] = hashes[token] = prefix_hash
 
 

@@ -17,10 +17,12 @@ from scheduler_proc.blame import Blame
 from scheduler_proc.compute import ComputeThread
 from scheduler_proc.controls import Controls
 from scheduler_proc.core_lock import CoreLock
+from scheduler_proc.encodes import Encodes
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.reports import Reports
 from scheduler_proc.stats import StatsLog
 from scheduler_proc.step_clock import StepClock
+from srt.tasks import TaskSet
 from srt.wire.messages import pack_ids
 from srt.wire.ring_messages import Abort, TokenizedReq
 from srt.wire.sampling import SamplingParams
@@ -69,6 +71,11 @@ class LoopOnly(SchedulerActor):
         self._stats_log = StatsLog(driver.core)
         self._wake = asyncio.Event()
         self._controls = Controls(driver.core, dict, lambda reply: None)
+        self.tasks = TaskSet(self._on_failure)
+        self._failure, self._stopping = None, asyncio.Event()
+        self._encodes = Encodes(
+            driver.core, self._core_lock, self._compute, self.tasks, self._want, self._on_media
+        )
 
     def _tell(self) -> None:
         self.driver._collect()

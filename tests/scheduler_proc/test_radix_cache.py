@@ -1,25 +1,66 @@
 """The radix tree compared with a plain dict of prefixes, and the rules of locks and eviction."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_proc.block_hashes import Block, BlockHashes, all_hashes
+from scheduler_proc.media.spans import Spans
 from scheduler_proc.memory import TokenPool
 from scheduler_proc.prefix_cache import Inserted, NoCache
 from scheduler_proc.radix_cache import RadixCache
 from scheduler_proc.tree_node import TreeNode
 from scheduler_proc.watchers import Cursor
 from srt.block_hash import hashes_of, seed_of
+from srt.wire.media import MediaItem, MediaSpan
 from tests.scheduler_proc.test_memory import taken
 
-TOKENS = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+PLACEHOLDER = 2  # a token like any other, where no picture is
+PICTURES = {"a": 2, "b": 2, "c": 3}  # by digest, how many tokens they have
+Symbol = int | tuple[str, int]  # a token, or a picture's token by its number
+
+
+def symbols(parts: Sequence[int | str]) -> list[Symbol]:
+    """What stands at each position of a prompt of tokens and pictures."""
+    found: list[Symbol] = []
+    for part in parts:
+        found += [part] if isinstance(part, int) else [(part, n) for n in range(PICTURES[part])]
+    return found
+
+
+PARTS: st.SearchStrategy[int | str] = st.sampled_from([0, 1, 2, *PICTURES])
+TOKENS = st.lists(PARTS, min_size=1, max_size=10).map(symbols)
 SALTS = st.sampled_from(["", "a"])
 
 
-def ids(tokens: list[int]) -> np.ndarray:
-    return np.array(tokens, np.int32)
+def ids(tokens: Sequence[Symbol]) -> np.ndarray:
+    return np.array([t if isinstance(t, int) else PLACEHOLDER for t in tokens], np.int32)
+
+
+def digest_of(name: str) -> bytes:
+    return f"digest of {name}".encode()
+
+
+def spans(tokens: Sequence[Symbol]) -> Spans:
+    """Of the pictures that begin among them, even if they do not end there."""
+    return Spans(
+        [
+            MediaSpan(at, MediaItem(digest_of(t[0]), "image", PICTURES[t[0]], (1, 1, 1, 3)))
+            for at, t in enumerate(tokens)
+            if isinstance(t, tuple) and t[1] == 0
+        ]
+    )
+
+
+def rest_of_picture(tokens: Sequence[Symbol]) -> list[Symbol]:
+    """What is missing of the picture that they end in."""
+    last = tokens[-1] if tokens else 0
+    if isinstance(last, int):
+        return []
+    return [(last[0], n) for n in range(last[1] + 1, PICTURES[last[0]])]
 
 
 class TreeMachine(RuleBasedStateMachine):
@@ -31,35 +72,36 @@ class TreeMachine(RuleBasedStateMachine):
         self.hashes = BlockHashes("model", block=3)
         self.published: dict[bytes, Block | None] = {}  # as a reader of the journal has them
         self.cache = RadixCache(self.pool, self.hashes)
-        self.model: dict[tuple[str, tuple[int, ...]], int] = {}
-        self.locked: list[tuple[TreeNode, str, list[int]]] = []
-        self.cursors: dict[tuple[str, tuple[int, ...]], Cursor] = {}
-        self.wanted: list[tuple[str, list[int]]] = []  # what the last look at the queue found
-        self.grown: set[tuple[str, tuple[int, ...]]] = set()  # inserted after it since that look
+        self.model: dict[tuple[str, tuple[Symbol, ...]], int] = {}
+        self.locked: list[tuple[TreeNode, str, list[Symbol]]] = []
+        self.cursors: dict[tuple[str, tuple[Symbol, ...]], Cursor] = {}
+        self.wanted: list[tuple[str, list[Symbol]]] = []  # what the last look at the queue found
+        self.grown: set[tuple[str, tuple[Symbol, ...]]] = set()  # inserted after it since that look
 
-    def longest(self, tokens: list[int], salt: str) -> int:
+    def longest(self, tokens: list[Symbol], salt: str) -> int:
         n = 0
         while n < len(tokens) and (salt, tuple(tokens[: n + 1])) in self.model:
             n += 1
         return n
 
     @rule(tokens=TOKENS, salt=SALTS)
-    def insert(self, tokens: list[int], salt: str) -> None:
+    def insert(self, tokens: list[Symbol], salt: str) -> None:
         self.insert_with(tokens, salt, None)
 
     @precondition(lambda self: self.locked)
     @rule(pick=st.integers(0, 100), more=TOKENS)
-    def go_on(self, pick: int, more: list[int]) -> None:
+    def go_on(self, pick: int, more: list[Symbol]) -> None:
         """Insert as a running req that has computed more: its lock moves to the new end."""
         at = pick % len(self.locked)
         node, salt, tokens = self.locked[at]
-        done = self.insert_with(tokens + more, salt, node)
+        longer = tokens + rest_of_picture(tokens) + more
+        done = self.insert_with(longer, salt, node)
         if done is not None:
             self.cache.inc_lock_ref(done.node)
             self.cache.dec_lock_ref(node)
-            self.locked[at] = (done.node, salt, tokens + more)
+            self.locked[at] = (done.node, salt, longer)
 
-    def insert_with(self, tokens: list[int], salt: str, own: TreeNode | None) -> Inserted | None:
+    def insert_with(self, tokens: list[Symbol], salt: str, own: TreeNode | None) -> Inserted | None:
         """Make room, insert, and note what the tree has taken; None if there is no room."""
         if self.pool.free_size < len(tokens):
             self.cache.evict(len(tokens) - self.pool.free_size)
@@ -68,7 +110,7 @@ class TreeMachine(RuleBasedStateMachine):
         if slots is None:
             return None
         existing = self.longest(tokens, salt)
-        done = self.cache.insert(ids(tokens), slots, salt, own)
+        done = self.cache.insert(ids(tokens), slots, salt, own, spans(tokens))
         assert done.existing == existing and done.owned == len(tokens) == done.node.end
         self.pool.free(slots[:existing])
         for i, slot in enumerate(done.slots.tolist()):
@@ -79,21 +121,21 @@ class TreeMachine(RuleBasedStateMachine):
         return done
 
     @rule(tokens=TOKENS, salt=SALTS)
-    def match(self, tokens: list[int], salt: str) -> None:
+    def match(self, tokens: list[Symbol], salt: str) -> None:
         expected = self.longest(tokens, salt)
-        assert self.cache.match_len(ids(tokens), salt) == expected
-        found = self.cache.match_prefix(ids(tokens), salt)
+        assert self.cache.match_len(ids(tokens), salt, spans(tokens)) == expected
+        found = self.cache.match_prefix(ids(tokens), salt, spans(tokens))
         prefixes = [(salt, tuple(tokens[: i + 1])) for i in range(expected)]
         assert found.slots.tolist() == [self.model[p] for p in prefixes]
 
     @rule(tokens=TOKENS, salt=SALTS)
-    def watch(self, tokens: list[int], salt: str) -> None:
+    def watch(self, tokens: list[Symbol], salt: str) -> None:
         """From now on `cursors_follow` asks for these tokens after every change."""
         self.cursors[salt, tuple(tokens)] = Cursor()
 
     @rule(tokens=TOKENS, salt=SALTS)
-    def lock(self, tokens: list[int], salt: str) -> None:
-        found = self.cache.match_prefix(ids(tokens), salt)
+    def lock(self, tokens: list[Symbol], salt: str) -> None:
+        found = self.cache.match_prefix(ids(tokens), salt, spans(tokens))
         self.cache.inc_lock_ref(found.node)
         self.locked.append((found.node, salt, tokens[: found.length]))
 
@@ -134,19 +176,20 @@ class TreeMachine(RuleBasedStateMachine):
         # What is computed again later is not marked.
         self.wanted = [(salt, tokens[: self.longest(tokens, salt)]) for salt, tokens in self.wanted]
 
-    def needed_before(self, salt: str, tokens: list[int]) -> set[tuple[str, tuple[int, ...]]]:
+    def needed_before(self, salt: str, tokens: list[Symbol]) -> set[tuple[str, tuple[Symbol, ...]]]:
         """The prefixes wanted by those up to this one, in the order of the queue."""
         upto = self.wanted[: self.wanted.index((salt, tokens)) + 1]
         return {(s, tuple(t[: i + 1])) for s, t in upto for i in range(len(t))}
 
-    def locked_prefixes(self) -> set[tuple[str, tuple[int, ...]]]:
+    def locked_prefixes(self) -> set[tuple[str, tuple[Symbol, ...]]]:
         return {(salt, tuple(t[: i + 1])) for _, salt, t in self.locked for i in range(len(t))}
 
     @invariant()
     def cursors_follow(self) -> None:
         for (salt, tokens), cursor in self.cursors.items():
             expected = self.longest(list(tokens), salt)
-            assert self.cache.track(cursor, ids(list(tokens)), salt) == expected
+            found = self.cache.track(cursor, ids(tokens), salt, spans(tokens))
+            assert found == expected
             covered = sum(min(n.end, expected) - n.start for n in cursor.path())
             assert covered == expected
 
@@ -168,9 +211,11 @@ class TreeMachine(RuleBasedStateMachine):
         expected: dict[bytes, tuple[bytes | None, list[int], str]] = {}
         for salt, tokens in self.model:
             if len(tokens) % 3 == 0:
-                whole = hashes_of(ids(list(tokens)).tobytes(), seed_of("model", salt), 3)
+                shown = [(span.start, span.item.digest) for span in spans(tokens).spans]
+                data, seed = ids(tokens).tobytes(), seed_of("model", salt)
+                whole = hashes_of(data, seed, 3, shown)
                 parent = whole[-2] if len(whole) > 1 else None
-                expected[whole[-1]] = (parent, list(tokens[-3:]), salt)
+                expected[whole[-1]] = (parent, ids(tokens[-3:]).tolist(), salt)
         assert self.published.keys() == expected.keys() == set(all_hashes(self.cache.nodes()))
         for name, block in self.published.items():
             assert block is not None
@@ -189,7 +234,21 @@ class TreeMachine(RuleBasedStateMachine):
         for node in self.cache.nodes():
             assert len(node.key) == len(node.slots) and node.parent is not None
             assert len(node.hashes) == node.end // 3 - node.start // 3
-            assert node.start == node.parent.end and node.parent.children[int(node.key[0])] is node
+            assert node.start == node.parent.end and node.parent.children[node.edge] is node
+            self.edge_is_right(node)
+
+    def edge_is_right(self, node: TreeNode) -> None:
+        """The tokens of an edge are those of the model; pictures begin only with edges."""
+        slots = {slot: prefix for (_, prefix), slot in self.model.items()}
+        on_edge = [slots[slot][-1] for slot in node.slots.tolist()]
+        assert node.key.tolist() == ids(on_edge).tolist()
+        begins = [isinstance(symbol, tuple) and symbol[1] == 0 for symbol in on_edge]
+        assert not any(begins[1:])
+        first = on_edge[0]
+        if isinstance(first, tuple) and first[1] == 0:
+            assert node.edge == digest_of(first[0])
+        else:
+            assert node.edge == int(node.key[0])
 
 
 TreeMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
@@ -294,3 +353,19 @@ def test_no_cache_keeps_nothing() -> None:
     cache = NoCache()
     done = cache.insert(ids([1, 2]), ids([5, 6]))
     assert done.owned == 0 and cache.match_prefix(ids([1, 2])).length == 0
+
+
+def test_a_picture_is_not_taken_for_plain_tokens() -> None:
+    pool = TokenPool(20)
+    plain: list[Symbol] = [0, PLACEHOLDER, PLACEHOLDER, 1]
+    cache, shown = RadixCache(pool), symbols([0, "a", 1])
+    assert np.array_equal(ids(shown), ids(plain))
+    cache.insert(ids(plain), taken(pool, 4))
+    cursor = Cursor()
+    for _ in range(2):  # the second time, the match goes on in the middle of an edge
+        assert cache.track(cursor, ids(shown), "", spans(shown)) == 1
+    cache.insert(ids(shown), taken(pool, 4), "", None, spans(shown))
+    assert cache.track(cursor, ids(shown), "", spans(shown)) == 4
+    other = symbols([0, "b", 1])
+    assert cache.match_len(ids(other), "", spans(other)) == 1
+    assert cache.match_len(ids(plain)) == 4

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from scheduler_proc.media.facts import MediaFacts
 from scheduler_proc.recovery import UnclearFailure
 from srt.wire.errors import BAD_REQUEST, INTERNAL, ErrorInfo
 from srt.wire.ring_messages import Abort
@@ -18,7 +19,10 @@ from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import Detail, detail_at, next_hash, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.scheduler_proc.media.pictures import GRIDS, numbers_of, spans_of, whole
 
+CAUSAL = MediaFacts(1, sees_both_ways=False, has_grid_positions=False)
+BOTH_WAYS, GRID = (CAUSAL._replace(sees_both_ways=True), CAUSAL._replace(has_grid_positions=True))
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
 
@@ -101,12 +105,14 @@ class Traffic:
         self.constrained = constrained  # the share of reqs with a grammar
         self.wishing = wishing  # the share of those with penalties, bad ids, details ...
         self.losses = 0.0  # of the core, for each turn
+        self.showing = 0.0  # the share of reqs that show further pictures
         self.rng = random.Random(seed)
         self.driver = driver
         self.asked: dict[str, Asked] = {}
         self.aborted: set[str] = set()
         self.history: list[list[int]] = [[]]
         self.num_failed = 0  # reqs whose step could not be computed
+        self.num_unseen = 0  # reqs one of whose pictures could not be had
         self.num_stuck = 0  # reqs that ended because nothing was left to them
 
     def arrive(self) -> None:
@@ -114,7 +120,12 @@ class Traffic:
         prompt = list(rng.choice(self.history[-20:]))
         prompt = prompt[: rng.randint(0, len(prompt))]
         prompt += [rng.randint(0, 3) for _ in range(rng.randint(1, 30))]
-        prompt = prompt[-100:]
+        if rng.random() < self.showing:
+            for _ in range(rng.choice([1, 1, 2, 3])):
+                at = rng.randint(0, len(prompt))
+                prompt[at:at] = numbers_of(rng.choice([*GRIDS]))
+        prompt = whole(prompt[-100:])
+        prompt = prompt or [0]
         max_new = rng.choice([0, 1, 2, 5, 20, 40])
         stop = frozenset(rng.sample(range(1000), 100)) if rng.random() < 0.3 else frozenset()
         min_new = min(max_new, rng.randint(0, 3))
@@ -178,6 +189,9 @@ class Traffic:
             assert got == expected[: len(got)]
             if finish.error is None:
                 assert rid in self.aborted
+            elif finish.error.message == "no picture":
+                assert spans_of(asked.prompt)
+                self.num_unseen += 1
             elif finish.error.code == BAD_REQUEST:
                 assert got == expected and is_stuck
                 self.num_stuck += 1
@@ -221,10 +235,12 @@ def drive(
     wishing: float = 0.0,
     poison: frozenset[int] = frozenset(),
     losses: float = 0.0,
+    showing: float = 0.0,
     **config: Any,
 ) -> Traffic:
-    """Random traffic, in which the core is lost in the share `losses` of the turns. Rows that read
-    a token of `poison` fail; if it is empty, some steps do."""
+    """Random traffic, in which the core is lost in the share `losses` of the turns, and `showing`
+    of the reqs show new pictures. Rows that read a token of `poison` fail; if it is empty, some
+    steps do, and some encodes."""
     driver = Driver(
         lag=lag,
         max_total_tokens=pool,
@@ -238,7 +254,10 @@ def drive(
     )
     traffic = Traffic(seed, driver, constrained, wishing)
     driver.between = traffic.meddle
-    traffic.losses = losses
+    traffic.losses, traffic.showing = losses, showing
+    if showing:
+        driver.encode_fails = lambda: traffic.rng.random() < 0.04
+        driver.delays = lambda: traffic.rng.random() < 0.5
     if poison:
         driver.executor.poison = poison
         driver.unclear = traffic.end_each
@@ -299,6 +318,37 @@ def test_random_traffic_outlives_its_cores(lag: int, policy: str) -> None:
     """Each req goes on where a core was lost: the same outputs, details and ends."""
     traffic = drive(31, 250, lag, policy, 220, constrained=0.3, wishing=0.4, losses=0.1)
     assert traffic.driver.num_resumed > 20
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("facts", [CAUSAL, BOTH_WAYS, GRID])
+def test_random_traffic_with_pictures(lag: int, facts: MediaFacts) -> None:
+    """No picture is taken for another, in an encoder cache that has room for a few, in which some
+    encodes fail, and with cores that are lost."""
+    traffic = drive(
+        *(41, 300, lag, "lpm", 200, 0.2, 0.3),
+        losses=0.01,
+        showing=0.4,
+        media=facts,
+        media_cache_bytes=60,
+    )
+    core, executor = traffic.driver.core, traffic.driver.executor
+    assert traffic.num_unseen > 0 and executor.parts_encoded > 20
+    assert core.counters.retracted > 0 and core.cache.evicted_total > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_traffic_with_pictures_long(seed: int) -> None:
+    rng = random.Random(seed)
+    facts = (CAUSAL, BOTH_WAYS, GRID)[seed % 3]
+    drive(
+        *(seed, 1000, seed % 2, POLICIES[seed % 4], rng.choice([180, 300, 800]), 0.3, 0.5),
+        losses=rng.choice([0.0, 0.01, 0.05]),
+        showing=rng.choice([0.2, 0.8]),
+        media=facts,
+        media_cache_bytes=rng.choice([40, 60, 1000]),
+    )
 
 
 @pytest.mark.slow

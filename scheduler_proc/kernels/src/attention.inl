@@ -2,191 +2,15 @@
 //
 // A query's keys are cut into chunks of kChunk at absolute positions. Within a chunk: scores, one
 // softmax, weighted values; then chunks are folded left to right. Two kernels compute a chunk, and
-// give the same bits: `RowKernel` reads each key once for the few query rows of one token
+// give the same bits: `RowKernel` reads each key once for the query rows of one token or a few
 // (decoding; lanes run along the head), `BlockKernel` first gathers keys and values into scratch
 // for many rows (extending, shared prefixes; lanes run along the keys). For this, the block kernel
 // adds a score's 16 partial sums in the order of `sum_lanes`.
 //
 // Chunked softmax and its merging: Milakov and Gimelshein 2018, Dao et al. 2022 (FlashAttention).
-#include "attention_fold.inl"
+#include "attention_row.inl"
 
 namespace srt::SRT_ISA_NS {
-
-// How many vectors of output columns, a divisor of V, a value product of `rows` rows takes at once,
-// so that its sums and the values of a key stay in registers.
-template <int V>
-constexpr int columns_at_once(int rows) {
-  int columns = V <= 6 ? V : 4;
-  while (columns > 1 && (V % columns != 0 || columns * (rows + 1) >= kVectorRegisters)) columns--;
-  return columns;
-}
-
-// ---- few rows: keys are read in place -----------------------------------------------------------
-
-template <class T, int V>
-struct RowKernel {
-  static constexpr int kDim = 16 * V;
-
-  // scores[h][t] for H heads of one group and keys [0, n) of a tile of 16.
-  template <int H>
-  SRT_INLINE void scores(const float *q, const T *keys, size_t stride, const int32_t *slots, int n,
-                         float *out) {
-    F query[H][V], parts[H][16];
-    repeat<H>([&](auto h) {
-      repeat<V>([&](auto i) { query[h][i] = load(q + h * kDim + 16 * i); });
-    });
-    for (int t = 0; t < 16; t++) {
-      const T *key = keys + size_t(slots[t < n ? t : 0]) * stride;
-      F k[V];
-      repeat<V>([&](auto i) { k[i] = load(key + 16 * i); });
-      repeat<H>([&](auto h) {
-        F part = mul(query[h][0], k[0]);
-        repeat<V - 1>([&](auto i) { part = fma(query[h][i + 1], k[i + 1], part); });
-        parts[h][t] = part;
-      });
-    }
-    repeat<H>([&](auto h) { store(out + h * kChunk, sum_lanes(parts[h])); });
-  }
-
-  // out[h] += sum over t of p[h][t] * value t, for C registers of columns.
-  template <int H, int C>
-  SRT_INLINE void values(const float *p, const T *column, size_t stride, const int32_t *slots,
-                         int n, float *out, size_t ldo) {
-    F acc[H][C];
-    repeat<H>([&](auto h) {
-      repeat<C>([&](auto c) { acc[h][c] = load(out + h * ldo + 16 * c); });
-    });
-    for (int t = 0; t < n; t++) {
-      const T *value = column + size_t(slots[t]) * stride;
-      F v[C];
-      repeat<C>([&](auto c) { v[c] = load(value + 16 * c); });
-      repeat<H>([&](auto h) {
-        const F by = set1(p[h * kChunk + t]);
-        repeat<C>([&](auto c) { acc[h][c] = fma(by, v[c], acc[h][c]); });
-      });
-    }
-    repeat<H>([&](auto h) {
-      repeat<C>([&](auto c) { store(out + h * ldo + 16 * c, acc[h][c]); });
-    });
-  }
-
-  // Calls f(first head, std::integral_constant<count>) over a group in runs of up to four.
-  template <class Call>
-  SRT_INLINE void runs(int group, Call f) {
-    int h = 0;
-    for (; h + 4 <= group; h += 4) f(h, std::integral_constant<int, 4>());
-    if (group - h == 3) f(h, std::integral_constant<int, 3>());
-    if (group - h == 2) f(h, std::integral_constant<int, 2>());
-    if (group - h == 1) f(h, std::integral_constant<int, 1>());
-  }
-
-  struct View {
-    const AttentionCall &call;
-    const AttentionUnit &unit;
-    const float *q;  // of the token: [heads][kDim]
-    float *scores;   // [heads of the unit][kChunk]
-    float *records;  // [heads of the unit]
-    size_t stride;
-    int group;
-  };
-
-  SRT_INLINE void prefetch_rows(const View &view, const void *pool, const int32_t *slots, int n) {
-    const size_t bytes = size_t(view.unit.last_head - view.unit.first_head) * kDim * sizeof(T);
-    for (int t = 0; t < n; t++) {
-      const T *row = static_cast<const T *>(pool) + size_t(slots[t]) * view.stride +
-                     size_t(view.unit.first_head) * kDim;
-      for (size_t at = 0; at < bytes; at += 64) prefetch(reinterpret_cast<const char *>(row) + at);
-    }
-  }
-
-  // Memory is prefetched kAhead keys before it is read: keys, then the chunk's values, then the
-  // next chunk's keys.
-  static constexpr int kTile = 16, kAhead = 32;
-
-  SRT_FLATTEN void chunk_scores(const View &view, const int32_t *slots, int lo, int n) {
-    const T *keys = static_cast<const T *>(view.call.k_pool);
-    for (int t = lo / kTile * kTile; t < n; t += kTile) {
-      const int ahead = t + kAhead, behind = std::max(lo, ahead - n);
-      if (ahead < n)
-        prefetch_rows(view, view.call.k_pool, slots + ahead, std::min(kTile, n - ahead));
-      else
-        prefetch_rows(view, view.call.v_pool, slots + behind, std::min(kTile, n - behind));
-      for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
-        runs(view.group, [&](int h, auto count) {
-          const int head = kv * view.group + h, local = head - view.unit.first_head * view.group;
-          scores<count.value>(view.q + size_t(head) * kDim, keys + size_t(kv) * kDim, view.stride,
-                              slots + t, std::min(kTile, n - t), view.scores + local * kChunk + t);
-        });
-    }
-  }
-
-  // `next`: how many keys of the next chunk will be read; their slots follow these.
-  SRT_FLATTEN void chunk_values(const View &view, const int32_t *slots, int lo, int n, int next) {
-    const T *values_pool = static_cast<const T *>(view.call.v_pool);
-    const size_t ldo = record_floats(kDim);
-    for (int t = lo / kTile * kTile; t < n; t += kTile) {
-      const int first = std::max(t, lo), last = std::min(t + kTile, n), ahead = t + kAhead;
-      if (ahead < n)
-        prefetch_rows(view, view.call.v_pool, slots + ahead, std::min(kTile, n - ahead));
-      else if (ahead - n < next)
-        prefetch_rows(view, view.call.k_pool, slots + ahead, std::min(kTile, next + n - ahead));
-      for (int kv = view.unit.first_head; kv < view.unit.last_head; kv++)
-        runs(view.group, [&](int h, auto count) {
-          constexpr int C = columns_at_once<V>(count.value);
-          const int local = (kv - view.unit.first_head) * view.group + h;
-          for (int column = 0; column < V; column += C)
-            values<count.value, C>(view.scores + local * kChunk + first,
-                                   values_pool + size_t(kv) * kDim + 16 * column, view.stride,
-                                   slots + first, last - first,
-                                   view.records + local * ldo + 16 * column, ldo);
-        });
-    }
-  }
-
-  // One token: all chunks of the unit; within each tile, head by head.
-  static void attend(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
-    const Query &query = call.queries[unit.first_query];
-    const int group = call.heads / call.kv_heads, heads = (unit.last_head - unit.first_head) * group;
-    const size_t record = record_floats(kDim);
-    float *state = scratch + size_t(heads) * (kChunk + record);
-    const View view{call,
-                    unit,
-                    call.q + query.token * call.ldq,
-                    scratch,
-                    scratch + size_t(heads) * kChunk,
-                    size_t(call.kv_heads) * kDim,
-                    group};
-    for (int chunk = unit.first_chunk; chunk < unit.last_chunk; chunk++) {
-      const int32_t *slots = unit.slots + chunk * kChunk;
-      const int lo = std::max(0, query.lower - chunk * kChunk);
-      const int n = std::min(kChunk, query.limit - chunk * kChunk);
-      const int left = std::min((unit.last_chunk - chunk - 1) * kChunk,
-                                query.limit - (chunk + 1) * kChunk);
-      if (chunk == unit.first_chunk)
-        prefetch_rows(view, call.k_pool, slots + lo, std::min(kAhead, n - lo));
-      chunk_scores(view, slots, lo, n);
-      for (int h = 0; h < heads; h++) {
-        float *out = view.records + h * record;
-        float *scores = view.scores + h * kChunk;
-        softmax_chunk(scores, lo, n, out[kDim], out[kDim + 1],
-                      [&](auto i, F p) { store(scores + 16 * i, p); });
-        for (int i = 0; i < V; i++) store(out + 16 * i, zero());
-      }
-      chunk_values(view, slots, lo, n, std::max(0, left));
-      for (int h = 0; h < heads; h++) {
-        const int head = unit.first_head * group + h;
-        float *to = query.partials < 0 ? state + h * record
-                                       : partial_record(call, query, chunk, head);
-        const bool is_first = query.partials >= 0 || chunk == unit.first_chunk;
-        fold_record(to, view.records + h * record, kDim, is_first);
-      }
-    }
-    if (query.partials >= 0) return;
-    for (int h = 0; h < heads; h++)
-      finish_record(state + h * record, kDim,
-                    call.out + query.token * call.ldo + size_t(unit.first_head * group + h) * kDim);
-  }
-};
 
 // ---- many rows: keys and values are gathered first ----------------------------------------------
 
@@ -417,7 +241,9 @@ struct BlockKernel {
 
 template <class T, int V>
 static void attend_with(const AttentionCall &call, const AttentionUnit &unit, float *scratch) {
-  if (unit.last_query - unit.first_query == 1)
+  const int tokens = unit.last_query - unit.first_query, rows = tokens * (call.heads / call.kv_heads);
+  // Scratch memory has room for kUnitRows. Larger heads do not fit the registers.
+  if (tokens == 1 || (V <= 4 && rows <= kRowsInPlace && tokens * call.heads <= kUnitRows))
     RowKernel<T, V>::attend(call, unit, scratch);
   else
     BlockKernel<T, V>::attend(call, unit, scratch);

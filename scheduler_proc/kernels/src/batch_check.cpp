@@ -105,6 +105,18 @@ int check_out_slots(const srt_batch &b) {
   return 0;
 }
 
+int check_embeds(const srt_batch &b, int tokens) {
+  if (b.num_embeds < 0 || b.num_embeds > tokens)
+    return set_error("num_embeds is %d", b.num_embeds);
+  if (b.num_embeds > 0 && (b.embed_tokens == nullptr || b.embeds == nullptr))
+    return set_error("embeds are missing");
+  if (check_range("embed_tokens", b.embed_tokens, b.num_embeds, 0, tokens) != 0) return -1;
+  for (int e = 1; e < b.num_embeds; e++)
+    if (b.embed_tokens[e] <= b.embed_tokens[e - 1])
+      return set_error("embed_tokens[%d] does not ascend", e);
+  return 0;
+}
+
 int check_suppressed(const srt_batch &b) {
   if (b.suppress_indptr == nullptr) return 0;
   for (int s = 0; s < b.num_samples; s++)
@@ -173,7 +185,7 @@ int check_batch(const srt_model &m, const srt_batch &b) {
                  check_range("sample_tokens", b.sample_tokens, b.num_samples, 0, tokens) ||
                  check_range("logprob_tokens", b.logprob_tokens, b.num_logprobs, 0, tokens) ||
                  check_range("logprob_targets", b.logprob_targets, b.num_logprobs, 0, m.vocab) ||
-                 check_out_slots(b) || check_sampling(b, m.vocab)
+                 check_out_slots(b) || check_embeds(b, tokens) || check_sampling(b, m.vocab)
              ? -1
              : 0;
 }

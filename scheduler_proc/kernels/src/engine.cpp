@@ -145,8 +145,13 @@ void Engine::forward(Member &member) {
 }
 
 void Engine::embed_token(int token) {
-  srt_unpack_row(&model_.embed, batch_->input_ids[token],
-                 x_.get() + size_t(token) * model_.hidden);
+  float *x = x_.get() + size_t(token) * model_.hidden;
+  const int32_t *tokens = batch_->embed_tokens, *end = tokens + batch_->num_embeds;
+  const int32_t *at = std::lower_bound(tokens, end, token);
+  if (at != end && *at == token)
+    std::copy_n(batch_->embeds + (at - tokens) * size_t(model_.hidden), model_.hidden, x);
+  else
+    srt_unpack_row(&model_.embed, batch_->input_ids[token], x);
   const int half = model_.head_dim / 2;
   float *cosines = cos_sin_.get() + size_t(token) * model_.head_dim, *sines = cosines + half;
   for (int i = 0; i < half; i++) {

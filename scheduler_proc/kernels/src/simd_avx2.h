@@ -26,6 +26,7 @@ struct B {
 constexpr int kVectorRegisters = 8;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 2;
+constexpr int kRowsInPlace = 0;        // see simd_avx512.h; not measured here
 constexpr int kValueRegisters = 6;
 
 SRT_INLINE F load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

@@ -21,6 +21,7 @@ using B = __m512i;
 constexpr int kVectorRegisters = 32;
 constexpr int kGemmRows = 6;
 constexpr int kScoreRows = 4;      // query rows x 2 key vectors
+constexpr int kRowsInPlace = 9;  // query rows of several tokens that read keys in place, at most
 constexpr int kValueRegisters = 24;  // accumulators of the value product
 
 SRT_INLINE F load(const float *p) { return _mm512_loadu_ps(p); }

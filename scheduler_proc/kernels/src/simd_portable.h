@@ -25,6 +25,7 @@ struct B {
 constexpr int kVectorRegisters = 4;
 constexpr int kGemmRows = 2;
 constexpr int kScoreRows = 1;
+constexpr int kRowsInPlace = 0;        // see simd_avx512.h; not measured here
 constexpr int kValueRegisters = 2;
 
 template <typename Lane>

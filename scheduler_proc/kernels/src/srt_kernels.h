@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SRT_ABI_VERSION 5
+#define SRT_ABI_VERSION 6
 
 #ifdef __cplusplus
 extern "C" {
@@ -79,7 +79,7 @@ typedef struct {
 } srt_model;
 
 /* One step: scheduler_proc.batch.ForwardBatch, field for field. T tokens, R rows, S samples,
- * L prompt log-probabilities, D detail rows. A row's KV is kv_indices[kv_indptr[r] ..
+ * L prompt log-probabilities, D detail rows, E tokens with embeddings. A row's KV is kv_indices[kv_indptr[r] ..
  * kv_indptr[r+1]), its last entries being the step's own out slots. */
 typedef struct {
   int32_t num_tokens, num_rows, num_samples, num_logprobs, num_details;
@@ -108,6 +108,10 @@ typedef struct {
   const int32_t *detail_rows;               /* [D] ascending */
   const int32_t *top_indptr, *detail_indptr; /* [D+1] */
   const int32_t *detail_ids;
+  /* Token embed_tokens[e] begins as row e of embeds [E, hidden], not as the row of its id. */
+  int32_t num_embeds;
+  const int32_t *embed_tokens; /* [E] ascending */
+  const float *embeds;
   int32_t share_prefixes; /* cascade: rows that list the same slots read them once */
   int32_t *next_ids;      /* out [S] */
   float *logprobs;        /* out [S], NaN where not wanted */

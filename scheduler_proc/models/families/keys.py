@@ -88,6 +88,7 @@ def whole_rope(keys: JsonKeys, path: Path) -> Rope:
     refuse_part(keys.partial_rotary_factor, path)
     rope = rope_keys(keys, path)
     refuse_part(rope.partial_rotary_factor, path)
+    refuse(rope.mrope_section is not None, "mrope_section", rope.mrope_section, path)
     return read_rope(rope, keys.max_position_embeddings, path)
 
 

@@ -4,8 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scheduler_proc.models.config import DecoderConfig, convert
-from scheduler_proc.models.families.keys import JsonKeys, decoder_config, refuse, windows_by_layer
+from msgspec.structs import replace
+
+from scheduler_proc.models.config import DecoderConfig, Rope, convert
+from scheduler_proc.models.families.keys import (
+    JsonKeys,
+    decoder_config,
+    refuse,
+    refuse_part,
+    rope_keys,
+    windows_by_layer,
+)
+from scheduler_proc.models.families.rope_keys import read_rope
+
+_SECTIONS = {False: (16, 24, 24), True: (24, 20, 20)}  # transformers' defaults, by `interleaved`
 
 
 class _Qwen2Keys(JsonKeys, kw_only=True):
@@ -18,9 +30,21 @@ class _Qwen2Keys(JsonKeys, kw_only=True):
     use_mrope: bool = False
 
 
+class _Qwen2VLKeys(_Qwen2Keys, kw_only=True):
+    num_key_value_heads: int | None = 8
+    rms_norm_eps: float = 1e-5
+    rope_theta: float | None = 1e6
+    max_window_layers: int = 80
+
+
 class _Qwen3Keys(_Qwen2Keys, kw_only=True):
     head_dim: int | None = 128
     attention_bias: bool = False
+
+
+class _Qwen3VLKeys(_Qwen3Keys, kw_only=True):
+    max_position_embeddings: int = 128000
+    rope_theta: float | None = 5e5
 
 
 def read_qwen2(found: Mapping[str, Any], path: Path) -> DecoderConfig:
@@ -35,6 +59,31 @@ def read_qwen3(found: Mapping[str, Any], path: Path) -> DecoderConfig:
     bias = keys.attention_bias
     own = _windows(keys, path)
     return decoder_config(keys, path, qkv_bias=bias, o_bias=bias, head_norms=True, **own)
+
+
+def read_qwen2_5_vl(found: Mapping[str, Any], path: Path) -> DecoderConfig:
+    """The text of Qwen2_5_VLForConditionalGeneration: each pair of a head is turned by one of three
+    positions, the first pairs by time, the next by the row, the last by the column."""
+    keys = convert(found, _Qwen2VLKeys, path)
+    rope = _in_sections(keys, path, interleaved=False)
+    return decoder_config(keys, path, qkv_bias=True, rope=rope, **_windows(keys, path))
+
+
+def read_qwen3_vl(found: Mapping[str, Any], path: Path) -> DecoderConfig:
+    """The text of Qwen3VLForConditionalGeneration: the same, pairs of the three in turn."""
+    keys = convert(found, _Qwen3VLKeys, path)
+    bias = keys.attention_bias
+    own = dict(_windows(keys, path))
+    own["rope"] = _in_sections(keys, path, interleaved=True)
+    return decoder_config(keys, path, qkv_bias=bias, o_bias=bias, head_norms=True, **own)
+
+
+def _in_sections(keys: _Qwen2Keys, path: Path, *, interleaved: bool) -> Rope:
+    found = rope_keys(keys, path)
+    refuse_part(found.partial_rotary_factor or keys.partial_rotary_factor, path)
+    sections = found.mrope_section or _SECTIONS[interleaved]
+    rope = read_rope(found, keys.max_position_embeddings, path)
+    return replace(rope, sections=tuple(sections), interleaved=interleaved)
 
 
 def _windows(keys: _Qwen2Keys, path: Path) -> Mapping[str, Any]:

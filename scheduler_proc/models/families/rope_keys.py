@@ -38,10 +38,13 @@ class RopeKeys(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     truncate: bool = True
     short_factor: list[float] | None = None
     long_factor: list[float] | None = None
+    mrope_section: list[int] | None = None
+    mrope_interleaved: bool = False  # follows from the family
 
     @property
     def kind(self) -> str:
-        return self.rope_type or self.legacy_type or "default"
+        kind = self.rope_type or self.legacy_type or "default"
+        return "default" if kind == "mrope" else kind
 
 
 def read_rope(keys: RopeKeys, context_len: int, path: Path) -> Rope:

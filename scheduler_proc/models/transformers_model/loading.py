@@ -36,14 +36,20 @@ def read_config(path: Path) -> Any:
     except Exception as error:  # each family's class checks its keys in its own way
         raise ConfigError(f"{file}: {_in_short(error)}") from error
     _check_architecture(config, file)
+    check_files(path, config)
+    return config
+
+
+def check_files(path: Path, config: Any) -> None:
+    """Raise ConfigError for weights that are quantised, adapters, or not in safetensors."""
     if getattr(config, "quantization_config", None) is not None:
+        file = path / "config.json"
         raise ConfigError(f"{file}: quantised safetensors are not supported (use GGUF)")
     if (path / "adapter_config.json").is_file():
         raise ConfigError(f"{path}: adapters are not supported (adapter_config.json)")
     safetensors_files(path)  # transformers would follow an index anywhere
     if not any(path.glob("*.safetensors")):
         raise ConfigError(f"{path}: no .safetensors file (weights in pickles are never read)")
-    return config
 
 
 def _check_architecture(config: Any, file: Path) -> None:

@@ -107,3 +107,13 @@ def test_no_backend_is_imported_before_it_is_made() -> None:
         "assert not {'triton', 'flashinfer'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.usefixtures("made")
+def test_flashinfer_has_no_masks_for_tokens_that_see_each_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert make("auto", sees_both_ways=True).name == "triton"
+    assert "flashinfer: the tokens of the model's pictures see each other" in caplog.text
+    with pytest.raises(ConfigError, match=r"^--attention-backend flashinfer: the tokens of"):
+        make("flashinfer", sees_both_ways=True)
