@@ -1,10 +1,12 @@
 """The tokenizer process, the ring's front: sockets around the `Front` core, and the children that
-read texts for it."""
+read texts and decode media for it."""
 
 import asyncio
 import gc
 import logging
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import zmq
 
@@ -14,6 +16,7 @@ from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
 from srt.ring.blame_file import forget_before, left_by
 from srt.ring.places import send_now
+from srt.ring.socket import Blob
 from srt.wire.constraint import COMPILE_WAIT_FACTOR
 from srt.wire.errors import RequestError
 from srt.wire.messages import (
@@ -35,6 +38,7 @@ from srt.wire.ring_messages import (
     Credit,
     FrontNews,
     GrammarLost,
+    MediaWanted,
     Pace,
     ReplicaLoad,
     SchedulerLost,
@@ -45,6 +49,10 @@ from tokenizer_proc.chat_template import load_template
 from tokenizer_proc.dispatch import Dispatch
 from tokenizer_proc.front import Answer, Front, Word
 from tokenizer_proc.grammars import GrammarFinder
+from tokenizer_proc.media.load import load_processor
+from tokenizer_proc.media.showing import controls_of
+from tokenizer_proc.media.store import key_of
+from tokenizer_proc.media.worker import MediaWorker
 from tokenizer_proc.parking import Parked
 from tokenizer_proc.placing import Placing
 from tokenizer_proc.readers import Reader
@@ -57,13 +65,14 @@ COMPILE_GRACE_S = 5.0  # for messages to the compiler and back
 # A compiler with work reports every second; but on a busy machine it takes ten seconds to start.
 MAX_SILENCE_S = 30.0
 EXPIRY_INTERVAL_S = 0.5
-NUM_READERS = 2  # one caller, who uses at most one of them, cannot hold up all others
+# Of each: one caller, who uses at most one of them, cannot hold up all others.
+NUM_READERS, NUM_DECODERS = 2, 2
 
 
 class TokenizerActor(Actor):
     """Answers each GenerateReq and ScoreReq with Admitted or Refused and passes the admitted on.
-    One with text waits for its turn to be read, one with a constraint for the compiler. A
-    question (TokenizeReq, CaptureReq) ends here."""
+    One with media waits until they are decoded, one with text for its turn to be read, one with a
+    constraint for the compiler. A question (TokenizeReq, CaptureReq) ends here."""
 
     name = "tokenizer"
     niceness = 5  # the model's threads come first
@@ -71,6 +80,7 @@ class TokenizerActor(Actor):
     async def start(self) -> None:
         files = resolve_model(self.args.model)
         vocab = load_vocab(files)
+        processor = load_processor(files)
         self._find = GrammarFinder(self.ring)
         self._heard_ready: set[int] = set()
         limit_s = self.args.grammar_compile_timeout
@@ -84,7 +94,7 @@ class TokenizerActor(Actor):
             random_seed=self.args.random_seed,
         )
         self._front = Front(
-            load_tokenizer(files),
+            load_tokenizer(files, controls_of(processor)),
             load_template(vocab),
             vocab,
             dispatch,
@@ -93,14 +103,32 @@ class TokenizerActor(Actor):
             max_silence_s=MAX_SILENCE_S,
             find=self._find,
             special_in_content=self.args.allow_special_tokens_in_content,
+            processor=processor,
+            limit_media=self.args.limit_media,
+            media_bytes=self.args.media_queue_mb * 2**20,
         )
-        self.info = {"context_len": vocab.context_len, "vocab_size": vocab.vocab_size}
+        placeholders: dict[str, str] = {}
+        if processor is not None and self.args.limit_media:
+            placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
+        self.info = {
+            "context_len": vocab.context_len,
+            "vocab_size": vocab.vocab_size,
+            "media_kinds": [*placeholders],
+            "media_placeholders": placeholders,
+        }
         gc.collect()
         gc.freeze()  # so that a child's collector does not copy inherited pages
         self._has_text = asyncio.Event()
         self._readers = [Reader(self._front.read) for _ in range(NUM_READERS)]
         for reader in self._readers:
             self.background(self._read_texts(reader))
+        self._has_files, self._has_media = asyncio.Event(), asyncio.Event()
+        self._decoders = [MediaWorker(processor) for _ in range(NUM_DECODERS) if processor]
+        if processor:
+            self._hasher = ThreadPoolExecutor(1, "hash")
+            self.background(self._hash_media())
+        for decoder in self._decoders:
+            self.background(self._decode_media(decoder))
         replicas = range(self.args.dp)
         self._schedulers = [self.connect(zmq.PUSH, self.ring.scheduler(i)) for i in replicas]
         self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
@@ -115,6 +143,8 @@ class TokenizerActor(Actor):
     async def stop(self) -> None:
         for reader in self._readers:
             reader.close()
+        for decoder in self._decoders:
+            decoder.close()
 
     def _placing(self) -> Placing:
         if self.args.dp == 1:
@@ -151,7 +181,7 @@ class TokenizerActor(Actor):
     def in_flight(self) -> int:
         return self._front.in_flight
 
-    def _on_client(self, client: bytes, message: FrontMessage) -> None:
+    def _on_client(self, client: bytes, message: FrontMessage, blobs: Sequence[Blob] = ()) -> None:
         if isinstance(message, AbortReq):
             self._abort(client, message)
         elif isinstance(message, ControlReq):
@@ -159,9 +189,10 @@ class TokenizerActor(Actor):
             if refused is not None:
                 self._reply(client, refused)
         else:
-            word = self._front.submit(client, message, time.monotonic())
+            word = self._front.submit(client, message, time.monotonic(), blobs)
             if word is None:
                 self._has_text.set()
+                self._has_files.set()
             else:
                 self._say(client, word)
         self._send_on()
@@ -183,6 +214,10 @@ class TokenizerActor(Actor):
                 self._router.load(message)
             case CacheEvents():
                 self._take_events(message)
+            case MediaWanted():
+                incarnations = self._front.dispatch.relay.incarnations
+                self._front.media.want(message, incarnations)
+                self._has_media.set()
             case GrammarLost():
                 question = self._front.grammar_lost(message, time.monotonic())
                 if question is not None:
@@ -199,6 +234,44 @@ class TokenizerActor(Actor):
         """Send what the front has for the schedulers."""
         for replica, message in self._front.dispatch.take():
             self.send(self._schedulers[replica], message)
+        incarnations = self._front.dispatch.relay.incarnations
+        for replica, sent, blobs in self._front.media.take_sent(incarnations):
+            self.send(self._schedulers[replica], sent, blobs)
+
+    async def _hash_media(self) -> None:
+        """Has files hashed, one at a time: in a thread, since the loop would stand still."""
+        loop = asyncio.get_running_loop()
+        while True:
+            taken = self._front.media.take_file()
+            if taken is None:
+                self._has_files.clear()
+                await self._has_files.wait()
+                continue
+            caller, file = taken
+            key = await loop.run_in_executor(self._hasher, key_of, file.ref, file.frames)
+            self._front.media.hashed(caller, file, key)
+            self._go_on()
+
+    async def _decode_media(self, decoder: MediaWorker) -> None:
+        """One of the tasks that have files decoded, one at a time."""
+        while True:
+            taken = self._front.media.take_decode()
+            if taken is None:
+                self._has_media.clear()
+                await self._has_media.wait()
+                continue
+            caller, decode = taken
+            made = await decoder.process(decode.ref, decode.frames)
+            self._front.media.decoded(caller, decode, made)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Media are hashed or decoded: requests and schedulers may have waited for that."""
+        for answer in self._front.take_known():
+            self._answer(answer)
+        self._has_text.set()
+        self._has_media.set()  # the caller may now have another turn
+        self._send_on()
 
     async def _read_texts(self, reader: Reader) -> None:
         """One of the tasks that have texts read, one piece at a time."""

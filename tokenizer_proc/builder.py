@@ -41,7 +41,7 @@ class Builder:
             return self._generation(client, req, reading)
         assert isinstance(reading, ReadScore)
         sequences = [unpack_ids(ids) for ids in reading.sequences]
-        prompts = ScorePrompts(sequences, reading.start, reading.prefix_tokens)
+        prompts = ScorePrompts(sequences, reading.start, reading.prefix_tokens, reading.media)
         return prompts.admission(client, req), None
 
     def _generation(self, client: bytes, req: GenerateReq, reading: ReadPrompt) -> Built:
@@ -49,7 +49,9 @@ class Builder:
         prompt = Prompt(ids, reading.param, reading.opens_reasoning, reading.closes_reasoning)
         sampling = self._resolved(req.sampling, prompt)
         _check_scoring_start(req.scoring, len(ids))
-        healing = self._healer.heal(ids, sampling)
+        # Nothing up to the last token that stands for a picture is taken back.
+        shown_until = reading.media[-1].stop if reading.media else 1
+        healing = self._healer.heal(ids[shown_until - 1 :], sampling)
         constraint = self._constraint(sampling, prompt)
         admitted = Admitted(
             req.rid,
@@ -58,6 +60,7 @@ class Builder:
             prompt.opens_reasoning,
             healed_tokens=healing.num_tokens,
             closes_reasoning=prompt.closes_reasoning,
+            media_tokens=sum(span.item.length for span in reading.media),
         )
         tokenized = self._tokenized(client, replace(req, sampling=sampling), reading, healing)
         if constraint is not None:
@@ -84,6 +87,7 @@ class Builder:
             healed_ids=reading.ids[4 * kept :],
             healed_bytes=len(healing.text.encode()),
             bad_ids=reading.bad_ids,
+            media=reading.media,
         )
 
     def _constraint(self, sampling: SamplingParams, prompt: Prompt) -> Constraint | None:

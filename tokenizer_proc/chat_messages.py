@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from srt.answers.tool_format import ToolFormat
 from srt.wire.messages import ChatMessage, ToolSpec
+from tokenizer_proc.chat_contents import text_of
 
 
 def with_tools_as_text(
@@ -15,20 +16,20 @@ def with_tools_as_text(
 
     The description of `tools` ends the first system message, or is a system message of its own.
     Calls are text of the assistant; consecutive results are one message of the user, since
-    templates may require turns to alternate and know no role "tool".
+    templates may require turns to alternate and know no role "tool". Media of a message follow its
+    text.
     """
     plain: list[ChatMessage] = []
     after_result = False
     for message in messages:
         if message.role == "tool":
-            text = form.result_text(message.content)
-            if after_result:
-                plain[-1] = ChatMessage("user", f"{plain[-1].content}\n{text}")
-            else:
-                plain.append(ChatMessage("user", text))
+            result = _with_text(
+                ChatMessage("user", ""), form.result_text(text_of(message)), message
+            )
+            plain.append(_joined(plain.pop(), result) if after_result else result)
         elif message.tool_calls:
-            text = form.calls_text(message.content, message.tool_calls)
-            plain.append(replace(message, content=text, tool_calls=[]))
+            text = form.calls_text(text_of(message), message.tool_calls)
+            plain.append(_with_text(replace(message, tool_calls=[]), text, message))
         else:
             plain.append(message)
         after_result = message.role == "tool"
@@ -37,6 +38,26 @@ def with_tools_as_text(
 
 def _with_instructions(messages: list[ChatMessage], text: str) -> list[ChatMessage]:
     if messages and messages[0].role == "system":
-        first = replace(messages[0], content=f"{messages[0].content}\n\n{text}".lstrip())
+        first = messages[0]
+        if first.parts:
+            first = replace(first, parts=[*first.parts, f"\n\n{text}"])
+        else:
+            first = replace(first, content=f"{first.content}\n\n{text}".lstrip())
         return [first, *messages[1:]]
     return [ChatMessage("system", text), *messages]
+
+
+def _with_text(message: ChatMessage, text: str, source: ChatMessage) -> ChatMessage:
+    """`message` with this text, and the media of `source` behind it."""
+    media = [part for part in source.parts if isinstance(part, int)]
+    if not media:
+        return replace(message, content=text, parts=[])
+    return replace(message, content="", parts=[text, *media])
+
+
+def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    """Two messages of one role as one."""
+    if not (first.parts or second.parts):
+        return replace(first, content=f"{first.content}\n{second.content}")
+    head, tail = (one.parts or [one.content] for one in (first, second))
+    return replace(first, content="", parts=[*head, "\n", *tail])

@@ -24,6 +24,7 @@ from srt.files.vocab import Vocab
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
+from tokenizer_proc.chat_contents import TEXTS, ContentForm, Contents, form_of
 from tokenizer_proc.chat_messages import with_tools_as_text
 
 COMPILE_CPU_S, COMPILE_BYTES = 5.0, 2**31
@@ -61,6 +62,7 @@ class ChatTemplate:
         self._names = {"bos_token": "", "eos_token": "", **tokens}
         self._why_not = "this model has no chat template: send a text prompt instead"
         self._default = None if source is None else self._compiled(source)
+        self._forms: dict[int, ContentForm] = {}  # of templates, once they are known
         with_tools = None if tool_source is None else self._compiled(tool_source)
         self._with_tools = with_tools if with_tools and with_tools.takes_tools else self._default
 
@@ -92,19 +94,23 @@ class ChatTemplate:
         max_chars: int = MAX_RENDERED_CHARS,
         tools: Sequence[ToolSpec] = (),
         template_args: Mapping[str, Any] = NO_ARGS,
+        contents: Contents = TEXTS,
     ) -> str:
         """The prompt for a chat that may call `tools`; `template_args` are further variables, none
-        of `server_names`. Raises RequestError when the template refuses it, and when it is longer
-        than `max_chars`."""
+        of `server_names`, and `contents` says what the parts of messages are. Raises RequestError
+        when the template refuses it, and when it is longer than `max_chars`."""
         compiled = self._with_tools if tools else self._default
         if compiled is None:
             raise RequestError(self._why_not, param="messages")
         if not compiled.takes_tools:
             messages = with_tools_as_text(messages, tools, HERMES)
         shown = [tool_object(tool) for tool in tools] if compiled.takes_tools else []
+        form = self._form(compiled, contents)
         names = {
             "messages": [
-                message_object(m, arguments_as_text=False, form=compiled.form) for m in messages
+                message_object(m, arguments_as_text=False, form=compiled.form)
+                | {"content": contents.of(m, form)}
+                for m in messages
             ],
             "add_generation_prompt": add_generation_prompt,
             "tools": shown or None,
@@ -119,6 +125,21 @@ class ChatTemplate:
         except Exception as error:  # a template may raise anything
             reason = str(error) or type(error).__name__
             raise RequestError(f"the chat template failed: {reason}", param="messages") from error
+
+    def _form(self, compiled: _Compiled, contents: Contents) -> ContentForm:
+        """How the template takes contents; tried at first, and with models that see only."""
+        if not contents.placeholders:
+            return ContentForm()
+        form = self._forms.get(id(compiled))
+        if form is None:
+
+            def render(content: Any) -> str:
+                messages = [{"role": "user", "content": content}]
+                names = {"messages": messages, "add_generation_prompt": False, "tools": None}
+                return _bounded(compiled.template, {**self._names, **names}, MAX_RENDERED_CHARS)
+
+            form = self._forms[id(compiled)] = form_of(render, contents.placeholders)
+        return form
 
 
 def load_template(vocab: Vocab) -> ChatTemplate:

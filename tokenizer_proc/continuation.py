@@ -27,9 +27,16 @@ def render_open(render: Render, messages: Sequence[ChatMessage]) -> str:
         raise RequestError(": the last message must not have tool calls", at=PARAM)
     # In upper and lower case, so that a filter which changes case is detected.
     mark = f"<mArK-{secrets.token_hex(8)}>"
-    text = render([*messages[:-1], replace(last, content=last.content + mark)])
+    if last.parts:
+        ending = last.parts[-1]
+        if not isinstance(ending, str):
+            raise RequestError(": the last message must end with text", at=PARAM)
+        marked = replace(last, parts=[*last.parts[:-1], ending + mark])
+    else:
+        ending, marked = last.content, replace(last, content=last.content + mark)
+    text = render([*messages[:-1], marked])
     before, *behind = text.split(mark)
-    if len(behind) != 1 or not before.endswith(last.content.lstrip()):
+    if len(behind) != 1 or not before.endswith(ending.lstrip()):
         reason = "the chat template does not write the text of the last message unchanged"
         raise RequestError(f": {reason}", at=PARAM)
     return before

@@ -2,7 +2,8 @@
 
 The tokenizer actor calls `Front` with decoded messages, sends what it returns to clients, and what
 `dispatch` has to the scheduler. No I/O, no clock. A request with text waits for its turn
-(`take_text`), is read elsewhere by `read`, and comes back (`has_read`). Invariant: an admitted
+(`take_text`), is read elsewhere by `read`, and comes back (`has_read`); one with media waits before
+that until they are known (`media`, `take_known`). Invariant: an admitted
 request holds its place (one request, its prompt tokens) until its Credit comes or the epoch
 changes, a waiting or parked one until it is refused or aborted; a refused one holds nothing. A
 score is as many requests as it has continuations, and a request for n samples is n of them:
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from srt.files.tokenizer import Tokenizer
 from srt.files.vocab import Vocab
+from srt.ring.socket import Blob
 from srt.wire.constraint import Constraint
 from srt.wire.errors import (
     CONFLICT,
@@ -23,6 +25,7 @@ from srt.wire.errors import (
     ErrorInfo,
     RequestError,
 )
+from srt.wire.media import MediaItem
 from srt.wire.messages import (
     AbortReq,
     Admitted,
@@ -47,9 +50,13 @@ from srt.wire.ring_messages import (
 from tokenizer_proc.admission import Admission, prompt_tokens, without
 from tokenizer_proc.builder import Builder
 from tokenizer_proc.chat_template import ChatTemplate
-from tokenizer_proc.checks import check_control, check_generate, check_names, check_replica
+from tokenizer_proc.checks import check_control
 from tokenizer_proc.dispatch import Dispatch
+from tokenizer_proc.gate import Gate
 from tokenizer_proc.grammars import KnownGrammars, compile_error
+from tokenizer_proc.media.base import MediaProcessor
+from tokenizer_proc.media.desk import MediaDesk
+from tokenizer_proc.media.showing import Showing
 from tokenizer_proc.parking import Parked, Parking, Recall
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.reading import (
@@ -59,10 +66,9 @@ from tokenizer_proc.reading import (
     TextReader,
     Unreadable,
     has_text,
-    num_chars,
 )
 from tokenizer_proc.scoring import ScoreReader
-from tokenizer_proc.turns import Piece, Question, TextReq, Turns, rids_of
+from tokenizer_proc.turns import Piece, Question, TextReq, Turns
 
 _ABORTED = ErrorInfo(CONFLICT, "the request was aborted")
 
@@ -77,7 +83,8 @@ class Front:
     request may need more. A request with a constraint is parked until its grammar is compiled, for
     up to `max_compile_wait_s` seconds, or `max_silence_s` without news from the compiler; if `find`
     has the key of its grammar, it is admitted at once. Control tokens that users write in chats are
-    text, unless `special_in_content`.
+    text, unless `special_in_content`. `processor` is that of a model that sees: then a request may
+    show `limit_media` pictures and videos, of which `media_bytes` are held.
     """
 
     def __init__(
@@ -92,14 +99,18 @@ class Front:
         max_silence_s: float,
         find: Callable[[Constraint], str],
         special_in_content: bool = False,
+        processor: MediaProcessor | None = None,
+        limit_media: int = 0,
+        media_bytes: int = 0,
     ) -> None:
         self.dispatch = dispatch
         self._places, self._waits = dispatch.places, dispatch.waits
         self._relay = dispatch.relay
         self._vocab = vocab
         self._limit = min(vocab.context_len, max_total_tokens)
+        showing = None if processor is None else Showing(processor)
         self._reader = PromptReader(
-            tokenizer, template, vocab.vocab_size, self._limit, special_in_content
+            tokenizer, template, vocab.vocab_size, self._limit, special_in_content, showing
         )
         places = dispatch.places
         self._scores = ScoreReader(
@@ -108,8 +119,12 @@ class Front:
         self._text = TextReader(tokenizer, self._reader, self._scores)
         self._builder = Builder(vocab, self._limit)
         self._epoch = dispatch.epoch
-        self._draining = False
         self._turns = Turns()
+        self.media = MediaDesk(processor.kinds if processor else (), limit_media, media_bytes)
+        self._places.freed = self.media.release
+        self._gate = Gate(
+            dispatch, self._turns, self.media, self._reader, self._scores, vocab.vocab_size
+        )
         self._parking = Parking(max_compile_wait_s, max_silence_s)
         self._find, self._known = find, KnownGrammars()
         self._num_found = 0
@@ -125,28 +140,47 @@ class Front:
         """Prompt tokens of the requests in flight."""
         return self._places.num_tokens
 
-    def submit(self, client: bytes, req: TextReq, now: float) -> Word | None:
-        """Take a request, or refuse it. None: its text waits to be read."""
+    def submit(
+        self, client: bytes, req: TextReq, now: float, blobs: Sequence[Blob] = ()
+    ) -> Word | None:
+        """Take a request, or refuse it; `blobs` are the files of its media. None: it waits for
+        these, or for its text to be read."""
         try:
-            piece = self._checked(client, req)
+            piece = self._gate.checked(client, req, blobs)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
         if isinstance(req, GenerateReq) and req.timeout_ms:
             piece.deadline_s = now + req.timeout_ms / 1e3
         if not isinstance(req, Question):
             self._places.take(client, piece.rids)
-        if not has_text(req):
+        if isinstance(req, GenerateReq | ScoreReq) and req.media:
+            self.media.add(piece, req.media, blobs)
+            self._turns.hold(piece)
+        elif has_text(req):
+            self._turns.add(piece)
+        else:
             return self._judged(piece, self.read(req), now)
-        self._turns.add(piece)
         return None
+
+    def take_known(self) -> list[Answer]:
+        """Let requests go on whose media are known; refuses those of which a file is not shown."""
+        answers: list[Answer] = []
+        for piece, error in self.media.take_known():
+            if error is None:
+                self._turns.add(piece)
+            else:
+                self._turns.forget(piece)
+                answers.append((piece.client, self._refuse(piece, error)))
+        return answers
 
     def take_text(self) -> Piece | None:
         """The next request to read. Each must be handed back with `has_read`."""
         return self._turns.take()
 
-    def read(self, req: TextReq) -> Reading:
-        """Read a request's text. It changes nothing here, so a forked child may do it."""
-        return self._text.read(req)
+    def read(self, req: TextReq, items: Sequence[Sequence[MediaItem]] = ()) -> Reading:
+        """Read the text of a request whose media have these items. It changes nothing here, so a
+        forked child may do it."""
+        return self._text.read(req, items)
 
     def has_read(self, piece: Piece, reading: Reading, now: float) -> Word | None:
         """Admit, park or refuse a request that was read. None if nobody waits for it now."""
@@ -166,7 +200,7 @@ class Front:
                 assert isinstance(reading, ReadCaptures)
                 return Captured(req.rid, self._epoch, reading.captures)
             if has_text(req):  # the prompts of those before it are known now
-                self._check_wait(req, 0, self.in_flight - len(piece.rids))
+                self._gate.check_wait(req, 0, self.in_flight - len(piece.rids))
             admission, constraint = self._builder.build(client, req, reading)
             self._places.check_tokens(sum(map(prompt_tokens, admission.parts)))
             if 0.0 < piece.deadline_s <= now:
@@ -234,7 +268,7 @@ class Front:
     def control(self, client: bytes, req: ControlReq) -> Refused | None:
         """Check an operation and send it to the scheduler. A draining server still takes it."""
         try:
-            self._check_epoch(req.epoch)
+            self._gate.check_epoch(req.epoch)
             check_control(req)
         except RequestError as error:
             return Refused(req.rid, req.epoch, error.info)
@@ -250,6 +284,7 @@ class Front:
                 self._turns.before((b"", "")), self.in_flight
             ),
             **self._compile_counts,
+            **self.media.counts(),
         }
         hits = "num_grammar_cache_hit_total"
         return {**counts, hits: counts.get(hits, 0) + self._num_found}
@@ -346,7 +381,7 @@ class Front:
 
     def drain(self) -> None:
         """Refuse every later request; those in flight go on."""
-        self._draining = True
+        self._gate.is_closed = True
 
     def reset(self, epoch: int, incarnations: Sequence[int]) -> None:
         """Start a new epoch: everything that was in flight has failed."""
@@ -354,44 +389,4 @@ class Front:
         self.dispatch.reset(epoch, incarnations)
         self._parking.clear()
         self._turns.clear()
-
-    # ---- the checks, cheap ones first --------------------------------------------------------
-
-    def _checked(self, client: bytes, req: TextReq) -> Piece:
-        """All checks that do not need its text."""
-        self._check_epoch(req.epoch)
-        check_names(req)
-        if not isinstance(req, Question):
-            if self._draining:
-                raise RequestError("the server is draining", code=UNAVAILABLE, retryable=True)
-            self._check_wait(req, self._turns.before((client, req.tenant)), self.in_flight)
-        if isinstance(req, CaptureReq):
-            self._reader.check_chars(len(req.text), "text")
-        elif isinstance(req, ScoreReq):
-            self._scores.check(req)
-        else:
-            if isinstance(req, GenerateReq):
-                check_generate(req, self._vocab.vocab_size, self._places.max_requests)
-                check_replica(req, len(self._relay.incarnations))
-            self._reader.check_size(req)
-        piece = Piece(client, req, num_chars(req), rids_of(req))
-        if any(
-            (client, rid) in self._places or self._turns.named(client, rid) for rid in piece.rids
-        ):
-            raise RequestError(" is already in use by a request in flight", at="rid")
-        if not isinstance(req, Question):
-            self._places.check_room(len(piece.rids))
-        if has_text(req):
-            self._turns.check_room(piece.caller, piece.num_chars)
-        return piece
-
-    def _check_wait(self, req: GenerateReq | ScoreReq, unread: int, in_flight: int) -> None:
-        if not isinstance(req, GenerateReq):
-            self._waits.check(unread, in_flight)
-        elif not req.joined:
-            self._waits.check(unread, in_flight, req.routed_replica)
-
-    def _check_epoch(self, epoch: int) -> None:
-        if epoch != self._epoch:
-            reason = "the server restarted in between: send the request again"
-            raise RequestError(reason, code=UNAVAILABLE, retryable=True)
+        self.media.clear()

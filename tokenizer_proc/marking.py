@@ -121,6 +121,7 @@ def _message(message: ChatMessage, change: Callable[[str], str]) -> ChatMessage:
         tool_call_id=change(message.tool_call_id),
         name=change(message.name),
         reasoning=change(message.reasoning),
+        parts=[change(part) if isinstance(part, str) else part for part in message.parts],
     )
 
 

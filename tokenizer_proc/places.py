@@ -4,7 +4,7 @@
 request may still generate does not count: it is unknown, and usually far below its limit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from srt.wire.errors import OVERLOADED, RequestError
 
@@ -19,6 +19,8 @@ class Places:
         self.max_tokens = max_tokens
         self._tokens: dict[tuple[bytes, str], int] = {}  # by (client, rid)
         self.num_tokens = 0
+        # Called with the client and rid of each request that needs none any more, or has none.
+        self.freed: Callable[[bytes, str], None] = lambda client, rid: None
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -50,6 +52,7 @@ class Places:
         """Give places back. Unknown rids are ignored."""
         for rid in rids:
             self.num_tokens -= self._tokens.pop((client, rid), 0)
+            self.freed(client, rid)
 
     def clear(self) -> None:
         """Free all."""

@@ -34,7 +34,11 @@ class Placing:
         if wish is not None and wish in among:
             among = [wish]
         longest = max(parts, key=lambda part: len(part.input_ids))
-        hashes = hashes_of(longest.input_ids, seed_of(self._model, longest.cache_salt))
+        hashes = hashes_of(
+            longest.input_ids,
+            seed_of(self._model, longest.cache_salt),
+            shown=[(span.start, span.item.digest) for span in longest.media],
+        )
         length = len(longest.input_ids) // 4
         return self._router.place(group, hashes, length, among, requests=len(parts))
 

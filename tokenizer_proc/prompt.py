@@ -12,8 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from srt.answers.reasoning import reasons
+from srt.files.control_tokens import ControlTokens
 from srt.files.tokenizer import Tokenizer
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.media import MediaSpan
 from srt.wire.messages import (
     ChatMessage,
     ChatOptions,
@@ -22,9 +24,11 @@ from srt.wire.messages import (
     ToolSpec,
     unpack_ids,
 )
+from tokenizer_proc.chat_contents import Contents, text_of
 from tokenizer_proc.chat_template import ChatTemplate
 from tokenizer_proc.continuation import render_open
 from tokenizer_proc.marking import Chat, marked_chat, marked_text
+from tokenizer_proc.media.showing import NOTHING, Showing, Shown
 
 # Longer text cannot fit: hardly any token is longer on average, in any language or code.
 MAX_CHARS_PER_TOKEN = 16
@@ -38,19 +42,21 @@ class Prompt(NamedTuple):
     """A prompt's ids (int32 [n], n >= 1) and the field of the request that it came from.
 
     The prompt of a chat may end inside the model's reasoning (`opens_reasoning`), or with the tag
-    that ends it (`closes_reasoning`).
+    that ends it (`closes_reasoning`). `media` are the spans that stand for pictures.
     """
 
     ids: np.ndarray
     param: str
     opens_reasoning: bool = False
     closes_reasoning: bool = False
+    media: list[MediaSpan] = []  # noqa: RUF012 (never changed)
 
 
 class PromptReader:
     """Turns requests into prompts for one model whose requests hold at most `limit` tokens.
 
-    Control tokens in the texts of a chat are text, unless `special_in_content`.
+    Control tokens in the texts of a chat are text, unless `special_in_content`; in requests with
+    media they always are. `showing` is for a model that sees.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class PromptReader:
         vocab_size: int,
         limit: int,
         special_in_content: bool = False,
+        showing: Showing | None = None,
     ) -> None:
+        self._showing = showing
         self._control = None if special_in_content else tokenizer.control
         self._tokenizer = tokenizer
         self._template = template
@@ -75,8 +83,8 @@ class PromptReader:
         self.check_chars(sum(tools), "tools")
         self.check_chars(len(req.chat.template_args), "chat.template_args")
 
-    def read(self, req: GenerateReq) -> Prompt:
-        """The prompt of `req`. Raises RequestError naming the field."""
+    def read(self, req: GenerateReq, shown: Shown = NOTHING) -> Prompt:
+        """The prompt of `req`, which shows these media. Raises RequestError naming the field."""
         given = [
             name for name in ("text", "input_ids", "messages") if getattr(req, name) is not None
         ]
@@ -88,16 +96,32 @@ class PromptReader:
         _check_chat_only(req)
         if req.literal_spans and req.text is None:
             raise RequestError(" need text", at="literal_spans")
-        prompt = self._chat(req) if given[0] == "messages" else Prompt(self._ids(req), given[0])
+        if shown.num_tokens > self._limit:
+            raise far_too_long(self._limit, given[0])
+        if given[0] == "messages":
+            prompt = self._chat(req, shown)
+        else:
+            prompt = Prompt(self._ids(req, shown), given[0])
         if len(prompt.ids) == 0:
             raise RequestError(" must hold at least one token", at=prompt.param)
-        return prompt
+        return prompt._replace(media=self.spans(prompt.ids, shown))
 
-    def _ids(self, req: GenerateReq) -> np.ndarray:
+    def _ids(self, req: GenerateReq, shown: Shown) -> np.ndarray:
         if req.text is not None:
             self._check_fits(req.text, "text")
-            return self.encode(req.text, "text", literal_spans=req.literal_spans)
-        return self.checked_ids(req.input_ids or b"", "input_ids")
+            return self.encode(req.text, "text", literal_spans=req.literal_spans, shown=shown)
+        return self.given_ids(req.input_ids or b"", shown)
+
+    def given_ids(self, data: bytes, shown: Shown) -> np.ndarray:
+        """The ids (int32 [n]) of the field `input_ids`, with all that stands for media."""
+        ids = self.checked_ids(data, "input_ids")
+        if self._showing is None:
+            return ids
+        return self._showing.expanded_ids(ids, shown, self._tokenizer.encode_inside)
+
+    def spans(self, ids: np.ndarray, shown: Shown) -> list[MediaSpan]:
+        """The spans of the media in `ids` (int32 [n])."""
+        return [] if self._showing is None else self._showing.spans(ids, shown)
 
     def tokenize(self, req: TokenizeReq) -> Prompt:
         """A text or a chat, of any number of tokens. Raises RequestError naming the field."""
@@ -106,9 +130,9 @@ class PromptReader:
         _check_chat_only(req)
         if req.text is not None:
             return Prompt(self.encode(req.text, "text", req.add_special_tokens), "text")
-        return self._chat(req)
+        return self._chat(req, NOTHING)
 
-    def _chat(self, req: GenerateReq | TokenizeReq) -> Prompt:
+    def _chat(self, req: GenerateReq | TokenizeReq, shown: Shown) -> Prompt:
         messages = req.messages or []
         if not messages:
             raise RequestError(" must not be empty", at="messages")
@@ -116,39 +140,54 @@ class PromptReader:
             raise RequestError("every message must have a role", param="messages")
         self.check_size(req)
         _check_json(messages, req.tools)
-        chat = self._marked(messages, req.tools, req.chat)
-        rendered = self._render(chat, req.chat)
+        _check_parts(messages, len(shown.refs))
+        chat = self._marked(messages, req.tools, req.chat, self._control_in(shown))
+        rendered = self._render(chat, req.chat, shown)
         text = rendered.replace(chat.mark, "") if chat.mark else rendered
         self.check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
             self._check_fits(text, "messages")
+            rendered = self._expanded(rendered, shown)
         # The template writes all that belongs at the start, BOS included.
         if chat.mark:
             ids = self._tokenizer.encode_marked(rendered, chat.mark, add_special_tokens=False)
         else:
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            ids = self._tokenizer.encode(rendered, add_special_tokens=False)
         end = text.rstrip()
         tags = self._template.reasoning_tags
-        opens = req.chat.continue_final and reasons(messages[-1].content, tags)
+        opens = req.chat.continue_final and reasons(text_of(messages[-1]), tags)
         return Prompt(ids, "messages", opens or end.endswith(tags.begin), end.endswith(tags.end))
 
     def _marked(
-        self, messages: list[ChatMessage], tools: list[ToolSpec], options: ChatOptions
+        self,
+        messages: list[ChatMessage],
+        tools: list[ToolSpec],
+        options: ChatOptions,
+        control: ControlTokens | None,
     ) -> Chat:
         args = _object(options.template_args, "chat.template_args")
         for name in sorted(self._template.server_names & args.keys()):
             reason = f": {name!r} is set by the server"
             raise RequestError(reason, at="chat.template_args")
         chat = Chat(messages, tools, args)
-        return chat if self._control is None else marked_chat(chat, self._control)
+        return chat if control is None else marked_chat(chat, control)
 
-    def _render(self, chat: Chat, options: ChatOptions) -> str:
+    def _control_in(self, shown: Shown) -> ControlTokens | None:
+        """The control tokens that are text where users write them."""
+        return self._tokenizer.control if shown.refs else self._control
+
+    def _expanded(self, text: str, shown: Shown) -> str:
+        return text if self._showing is None else self._showing.expanded(text, shown)
+
+    def _render(self, chat: Chat, options: ChatOptions, shown: Shown) -> str:
         """The text of a chat, marks included."""
 
         def render(messages: Sequence[ChatMessage]) -> str:
             opens_turn = options.add_generation_prompt and not options.continue_final
             limit = MAX_CHARS_PER_TOKEN * self._limit
-            return self._template.render(messages, opens_turn, limit, chat.tools, chat.args)
+            placeholders = self._showing.placeholders if self._showing else {}
+            made = Contents(shown.kinds, placeholders)
+            return self._template.render(messages, opens_turn, limit, chat.tools, chat.args, made)
 
         try:
             if options.continue_final:
@@ -168,14 +207,21 @@ class PromptReader:
         param: str,
         add_special_tokens: bool = True,
         literal_spans: Sequence[tuple[int, int]] = (),
+        shown: Shown | None = None,
     ) -> np.ndarray:
         """The ids (int32 [n]) of `text`, which the field `param` holds; control tokens in its parts
-        `literal_spans` are text."""
+        `literal_spans` are text. Placeholders in the others stand for the media that are shown, or
+        for themselves if that is None."""
         self.check_chars(len(text), param)
-        if literal_spans and self._control is not None:
-            text, mark = marked_text(text, literal_spans, self._control)
-            if mark:
-                return self._tokenizer.encode_marked(text, mark, add_special_tokens)
+        mark, control = "", self._control_in(shown or NOTHING)
+        if literal_spans and control is not None:
+            text, mark = marked_text(text, literal_spans, control)
+        if shown is not None:
+            if shown.num_tokens > self._limit:
+                raise far_too_long(self._limit, param)
+            text = self._expanded(text, shown)
+        if mark:
+            return self._tokenizer.encode_marked(text, mark, add_special_tokens)
         return self._tokenizer.encode(text, add_special_tokens)
 
     def encode_inside(self, text: str, param: str) -> np.ndarray:
@@ -226,11 +272,19 @@ def _chars(messages: list[ChatMessage]) -> int:
 
     Every message costs at least one token, so more messages than tokens cannot fit.
     """
-    size = sum(len(m.role + m.content + m.tool_call_id + m.name) for m in messages)
+    size = sum(len(m.role + text_of(m) + m.tool_call_id + m.name) for m in messages)
     calls = (call for message in messages for call in message.tool_calls)
     size += sum(len(call.id + call.name + call.arguments) for call in calls)
     reasoning = sum(len(message.reasoning) for message in messages)
     return max(size, reasoning, MAX_CHARS_PER_TOKEN * len(messages))
+
+
+def _check_parts(messages: list[ChatMessage], count: int) -> None:
+    """Refuse messages that do not show each of `count` media, in their order."""
+    shown = [part for m in messages for part in m.parts if isinstance(part, int)]
+    if shown != list(range(count)):
+        reason = f"the messages must show each of the {count} pictures and videos once, in order"
+        raise RequestError(reason, param="messages")
 
 
 def _check_json(messages: list[ChatMessage], tools: list[ToolSpec]) -> None:

@@ -4,6 +4,8 @@
 model: the chat template and the tokenizer. It is called in the tokenizer's children, see `readers`.
 """
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from srt.answers.captures import captures_of
@@ -12,8 +14,10 @@ from srt.patterns.classes import load_tables
 from srt.patterns.stops import build_stops
 from srt.wire.constraint import Capture, GrammarError
 from srt.wire.errors import INTERNAL, ErrorInfo, RequestError
+from srt.wire.media import MediaItem, MediaSpan
 from srt.wire.messages import CaptureReq, ChatMessage, GenerateReq, ScoreReq, pack_ids
 from tokenizer_proc.bad_words import bad_ids
+from tokenizer_proc.media.showing import Shown
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.scoring import ScoreReader
 from tokenizer_proc.turns import TextReq
@@ -27,6 +31,7 @@ class ReadPrompt(Struct, frozen=True, tag=True, array_like=True):
     opens_reasoning: bool = False
     closes_reasoning: bool = False
     bad_ids: list[list[int]] = []
+    media: list[MediaSpan] = []
 
 
 class ReadScore(Struct, frozen=True, tag=True, array_like=True):
@@ -35,6 +40,7 @@ class ReadScore(Struct, frozen=True, tag=True, array_like=True):
     sequences: list[bytes]
     start: int
     prefix_tokens: int
+    media: list[list[MediaSpan]] = []
 
 
 class ReadCaptures(Struct, frozen=True, tag=True, array_like=True):
@@ -54,7 +60,7 @@ Reading = ReadPrompt | ReadScore | ReadCaptures | Unreadable
 
 def has_text(req: TextReq) -> bool:
     """Whether a request has anything to read besides token ids."""
-    if not isinstance(req, GenerateReq) or req.input_ids is None:
+    if not isinstance(req, GenerateReq) or req.input_ids is None or req.media:
         return True
     return bool(req.sampling.bad_words or req.sampling.stop_regex)
 
@@ -74,7 +80,8 @@ def num_chars(req: TextReq) -> int:
 def _message_chars(message: ChatMessage) -> int:
     texts = message.role, message.content, message.tool_call_id, message.name, message.reasoning
     calls = sum(len(c.id) + len(c.name) + len(c.arguments) for c in message.tool_calls)
-    return sum(map(len, texts)) + calls
+    parts = sum(len(part) for part in message.parts if isinstance(part, str))
+    return sum(map(len, texts)) + calls + parts
 
 
 class TextReader:
@@ -86,27 +93,28 @@ class TextReader:
         self._scores = scores
         load_tables()  # before children are forked: otherwise each would derive them
 
-    def read(self, req: TextReq) -> Reading:
-        """The reading of `req`, or why it is refused. Raises no Exception."""
+    def read(self, req: TextReq, items: Sequence[Sequence[MediaItem]] = ()) -> Reading:
+        """The reading of `req`, whose media have these items, or why it is refused. Raises no
+        Exception."""
         try:
-            return self._read(req)
+            return self._read(req, items)
         except RequestError as error:
             return Unreadable(error.info)
         except Exception as error:
             reason = f"the model's tokenizer failed at this text: {_line(error)}"
             return Unreadable(ErrorInfo(INTERNAL, reason))
 
-    def _read(self, req: TextReq) -> Reading:
+    def _read(self, req: TextReq, items: Sequence[Sequence[MediaItem]]) -> Reading:
         if isinstance(req, CaptureReq):
             return ReadCaptures(_captures(req))
         if isinstance(req, ScoreReq):
-            score = self._scores.read(req)
+            score = self._scores.read(req, Shown(req.media, items))
             packed = [pack_ids(sequence) for sequence in score.sequences]
-            return ReadScore(packed, score.start, score.prefix_tokens)
+            return ReadScore(packed, score.start, score.prefix_tokens, score.media)
         bad: list[list[int]] = []
         if isinstance(req, GenerateReq):
             _check_stop_patterns(req.sampling.stop_regex)
-            prompt = self._prompts.read(req)
+            prompt = self._prompts.read(req, Shown(req.media, items))
             bad = bad_ids(req.sampling.bad_words, self._tokenizer)
         else:
             prompt = self._prompts.tokenize(req)
@@ -116,6 +124,7 @@ class TextReader:
             prompt.opens_reasoning,
             prompt.closes_reasoning,
             bad,
+            prompt.media,
         )
 
 

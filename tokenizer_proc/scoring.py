@@ -12,10 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
+from srt.wire.media import MediaSpan
 from srt.wire.messages import Admitted, Continuation, ScoreReq, pack_ids, score_rid
 from srt.wire.ring_messages import TokenizedReq
 from srt.wire.sampling import SamplingParams, Scoring
 from tokenizer_proc.admission import Admission
+from tokenizer_proc.media.showing import NOTHING, Shown
 from tokenizer_proc.prompt import PromptReader
 
 MAX_CONTINUATIONS = 1024
@@ -26,11 +28,13 @@ _SAMPLING = SamplingParams(max_new_tokens=0)
 
 class ScorePrompts(NamedTuple):
     """What is to be computed: one sequence (int32 [n], n >= 1) per continuation, each scored from
-    position `start` on; `prefix_tokens` is the length of the prefix alone."""
+    position `start` on; `prefix_tokens` is the length of the prefix alone. `media` are the spans of
+    each sequence."""
 
     sequences: list[np.ndarray]
     start: int
     prefix_tokens: int
+    media: list[list[MediaSpan]]
 
     @property
     def num_tokens(self) -> int:
@@ -48,10 +52,17 @@ class ScorePrompts(NamedTuple):
                 sampling=_SAMPLING,
                 scoring=Scoring(start=self.start),
                 cache_salt=req.cache_salt,
+                media=self.media[i],
             )
             for i, sequence in enumerate(self.sequences)
         ]
-        admitted = Admitted(req.rid, req.epoch, self.prefix_tokens, score_start=self.start)
+        admitted = Admitted(
+            req.rid,
+            req.epoch,
+            self.prefix_tokens,
+            score_start=self.start,
+            media_tokens=sum(span.item.length for span in self.media[0]),
+        )
         return Admission(admitted, parts)
 
 
@@ -86,30 +97,38 @@ class ScoreReader:
         if len(texts) * read + sum(map(len, texts)) > MAX_SCORE_CHARS:
             raise _too_much(f"{MAX_SCORE_CHARS} characters and literal_spans")
 
-    def read(self, req: ScoreReq) -> ScorePrompts:
-        """The sequences of `req`, which was checked. Raises RequestError naming the field."""
-        prefix = self._prefix(req)
+    def read(self, req: ScoreReq, shown: Shown = NOTHING) -> ScorePrompts:
+        """The sequences of `req`, which was checked and shows these media. Raises RequestError
+        naming the field."""
+        prefix = self._prefix(req, shown)
         sequences: list[np.ndarray] = []
         left = self._max_tokens
         for i, continuation in enumerate(req.continuations):
-            sequences.append(self._sequence(req, prefix, continuation, f"continuations[{i}]"))
+            where = f"continuations[{i}]"
+            sequences.append(self._sequence(req, prefix, continuation, where, shown))
             left -= len(sequences[-1])
             if left < 0:
                 raise _too_much(f"{self._max_tokens} tokens")
-        return ScorePrompts(sequences, common_length([prefix, *sequences]), len(prefix))
+        media = [self._reader.spans(sequence, shown) for sequence in sequences]
+        return ScorePrompts(sequences, common_length([prefix, *sequences]), len(prefix), media)
 
-    def _prefix(self, req: ScoreReq) -> np.ndarray:
+    def _prefix(self, req: ScoreReq, shown: Shown) -> np.ndarray:
         if req.text is not None:
-            param = "text"
-            prefix = self._reader.encode(req.text, param, literal_spans=req.literal_spans)
+            param, spans = "text", req.literal_spans
+            prefix = self._reader.encode(req.text, param, literal_spans=spans, shown=shown)
         else:
-            prefix, param = self._reader.checked_ids(req.input_ids or b"", "input_ids"), "input_ids"
+            prefix, param = self._reader.given_ids(req.input_ids or b"", shown), "input_ids"
         if len(prefix) > self._limit:
             raise self._too_long(len(prefix), "prefix", param)
         return prefix
 
     def _sequence(
-        self, req: ScoreReq, prefix: np.ndarray, continuation: Continuation, where: str
+        self,
+        req: ScoreReq,
+        prefix: np.ndarray,
+        continuation: Continuation,
+        where: str,
+        shown: Shown,
     ) -> np.ndarray:
         text = continuation.text
         if text is None:
@@ -118,7 +137,7 @@ class ScoreReader:
             whole, spans = req.text + text, list(req.literal_spans)
             if spans and spans[-1][1] == len(req.text):
                 spans[-1] = (spans[-1][0], len(whole))
-            ids = self._reader.encode(whole, where, literal_spans=spans)
+            ids = self._reader.encode(whole, where, literal_spans=spans, shown=shown)
         else:
             alone = self._reader.encode_inside(text, where)
             ids = np.concatenate((prefix, alone))

@@ -4,10 +4,12 @@ The front queues here what has passed its cheap checks. Invariant: of each calle
 of the ring and its tenant, at most one piece is being read at a time, and its pieces stay in order.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.media import MediaItem
 from srt.wire.messages import CaptureReq, GenerateReq, ScoreReq, TokenizeReq, sample_rid, score_rid
 
 TextReq = GenerateReq | ScoreReq | TokenizeReq | CaptureReq
@@ -22,7 +24,7 @@ MAX_CHARS, MAX_CALLER_CHARS = 64 * 2**20, 16 * 2**20
 class Piece:
     """A request whose text is to be read. `rids` are those of its parts; those in
     `aborted`, by number, have ended; `gone` says that nobody waits for it any more. It times out at
-    `deadline_s` (0: never)."""
+    `deadline_s` (0: never). `items` are those of each of its media, once they are known."""
 
     client: bytes
     req: TextReq
@@ -31,6 +33,7 @@ class Piece:
     aborted: list[int] = field(default_factory=list)
     gone: bool = False
     deadline_s: float = 0.0
+    items: list[list[MediaItem]] = field(default_factory=list)
 
     @property
     def caller(self) -> Caller:
@@ -47,25 +50,27 @@ def rids_of(req: TextReq) -> list[str]:
 
 
 class Turns:
-    """The waiting pieces by caller; callers are in the order of their turns."""
+    """The waiting pieces by caller; callers are in the order of their turns. Pieces that are held
+    wait for something else before their turn."""
 
     def __init__(self) -> None:
         self._waiting: dict[Caller, dict[Piece, None]] = {}
         self._reading: dict[Caller, Piece] = {}
-        self._chars: dict[Caller, int] = {}
+        self._held: dict[Caller, dict[Piece, None]] = {}
+        self._chars: Counter[Caller] = Counter()  # of those that wait or are held
         self._num_pieces = 0
         self._by_name: dict[tuple[bytes, str], Piece] = {}  # (client, rid) of each part
 
     def __len__(self) -> int:
-        """The pieces that wait or are being read."""
+        """The pieces that wait, are held, or are being read."""
         return self._num_pieces + len(self._reading)
 
     def check_room(self, caller: Caller, num_chars: int) -> None:
         """Raise RequestError (429) if there is no room for a piece of this many characters."""
-        mine = len(self._waiting.get(caller, ()))
+        mine = len(self._waiting.get(caller, ())) + len(self._held.get(caller, ()))
         if mine >= MAX_CALLER_PIECES or self._num_pieces >= MAX_PIECES:
             raise _overloaded("requests")
-        of_caller, of_all = self._chars.get(caller, 0), sum(self._chars.values())
+        of_caller, of_all = self._chars[caller], self._chars.total()
         # A piece that is too long even for an empty queue is taken when the queue is empty.
         if of_caller and of_caller + num_chars > MAX_CALLER_CHARS:
             raise _overloaded("characters")
@@ -81,7 +86,7 @@ class Turns:
         return sum(len(p.rids) for p in pieces if not (p.gone or isinstance(p.req, Question)))
 
     def named(self, client: bytes, rid: str) -> Piece | None:
-        """The piece, waiting or being read, that has this part."""
+        """The piece, waiting, held or being read, that has this part."""
         return self._by_name.get((client, rid))
 
     def late(self, now: float) -> list[Piece]:
@@ -89,10 +94,21 @@ class Turns:
         return [p for p in dict.fromkeys(self._by_name.values()) if 0.0 < p.deadline_s <= now]
 
     def add(self, piece: Piece) -> None:
-        """Let a piece wait, after its caller's others."""
+        """Let a piece wait, after its caller's others; it may have been held before."""
+        if piece in self._held.get(piece.caller, {}):
+            self._remove(piece)
+        else:
+            self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
+        self._enter(self._waiting, piece)
+
+    def hold(self, piece: Piece) -> None:
+        """Keep a piece until it is added or forgotten."""
         self._by_name.update(((piece.client, rid), piece) for rid in piece.rids)
-        self._waiting.setdefault(piece.caller, {})[piece] = None
-        self._chars[piece.caller] = self._chars.get(piece.caller, 0) + piece.num_chars
+        self._enter(self._held, piece)
+
+    def _enter(self, pieces: dict[Caller, dict[Piece, None]], piece: Piece) -> None:
+        pieces.setdefault(piece.caller, {})[piece] = None
+        self._chars[piece.caller] += piece.num_chars
         self._num_pieces += 1
 
     def take(self) -> Piece | None:
@@ -127,14 +143,18 @@ class Turns:
                 del self._by_name[piece.client, rid]
 
     def _remove(self, piece: Piece) -> None:
-        pieces = self._waiting.get(piece.caller, {})
-        if piece not in pieces:
-            return
-        del pieces[piece]
-        self._num_pieces -= 1
-        self._chars[piece.caller] -= piece.num_chars
-        if not pieces:
-            del self._waiting[piece.caller], self._chars[piece.caller]
+        caller = piece.caller
+        for by_caller in (self._waiting, self._held):
+            pieces = by_caller.get(caller, {})
+            if piece not in pieces:
+                continue
+            del pieces[piece]
+            self._num_pieces -= 1
+            self._chars[caller] -= piece.num_chars
+            if not pieces:
+                del by_caller[caller]
+            if not self._chars[caller]:
+                del self._chars[caller]
 
     def clear(self) -> None:
         """Forget everything. A piece that is being read keeps its caller's turn until its end."""
@@ -142,6 +162,7 @@ class Turns:
             piece.gone = True
         self._by_name.clear()
         self._waiting.clear()
+        self._held.clear()
         self._chars.clear()
         self._num_pieces = 0
 

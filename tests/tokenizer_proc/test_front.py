@@ -458,6 +458,8 @@ def test_statistics_have_what_the_front_and_the_compiler_count() -> None:
     counts: dict[str, float] = {"num_tokenizing_reqs": 0, "num_grammar_queue_reqs": 0}
     counts["num_grammar_cache_hit_total"] = 0
     counts["expected_queue_wait_seconds"] = 0.0
+    names = ("num_media_queue_reqs", "media_held_bytes", "num_media_decoded_total")
+    counts |= dict.fromkeys((*names, "num_media_known_total"), 0)
     assert front.controlled(A, req) == Control(A, "c", EPOCH, "stats", counts=counts)
     totals = {"num_grammar_compiled_total": 2.0, "num_grammar_cache_hit_total": 3.0}
     front.count(CompileCounts(totals))

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import pytest
 import tokenizers
@@ -17,12 +17,13 @@ from srt.files.tokenizer import Tokenizer
 from srt.patterns import classes
 from srt.ring.forked import ends_in_time
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
+from srt.wire.media import MediaItem
 from srt.wire.messages import ChatMessage, GenerateReq, TokenizeReq
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
 from tokenizer_proc.chat_template import ChatTemplate, load_template
 from tokenizer_proc.prompt import PromptReader
-from tokenizer_proc.readers import Reader
+from tokenizer_proc.readers import Read, Reader
 from tokenizer_proc.reading import Reading, ReadPrompt, TextReader, Unreadable
 from tokenizer_proc.scoring import ScoreReader
 from tokenizer_proc.turns import Piece, TextReq
@@ -123,16 +124,16 @@ class PanicException(BaseException):
     pass
 
 
-def panics(req: TextReq) -> Reading:
+def panics(req: TextReq, items: Sequence[Sequence[MediaItem]]) -> Reading:
     raise PanicException("called `Result::unwrap()` on an `Err` value\nmore")
 
 
-def aborts(req: TextReq) -> Reading:
+def aborts(req: TextReq, items: Sequence[Sequence[MediaItem]]) -> Reading:
     os.abort()
 
 
 @pytest.mark.parametrize("work", [panics, aborts])
-async def test_what_ends_a_child_ends_one_piece(work: Callable[[TextReq], Reading]) -> None:
+async def test_what_ends_a_child_ends_one_piece(work: Read) -> None:
     first, second = await read(Reader(work), text(), text())
     assert error_of(first).code == error_of(second).code == INTERNAL
 
@@ -153,8 +154,8 @@ def test_a_panic_of_the_library_is_an_error_of_its_request() -> None:
 async def test_a_child_that_was_killed_while_it_waited_is_replaced() -> None:
     reader = reader_of("")
     first = await reader.read(text())
-    os.kill(reader._pid, signal.SIGKILL)
-    os.waitid(os.P_PID, reader._pid, os.WEXITED | os.WNOWAIT)
+    os.kill(reader.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, reader.pid, os.WEXITED | os.WNOWAIT)
     assert await read(reader, text()) == [first]
 
 
@@ -162,10 +163,10 @@ async def test_ctrl_c_ends_no_child() -> None:
     """It goes to the whole process group; the launcher lets requests in flight end."""
     reader = reader_of("x")
     await reader.read(text())
-    child = reader._pid
+    child = reader.pid
     os.kill(child, signal.SIGINT)
     assert isinstance((await read(reader, text()))[0], ReadPrompt)
-    assert reader._pid == child
+    assert reader.pid == child
 
 
 async def test_a_machine_without_a_process_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +189,7 @@ async def test_a_child_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyP
     reading = None
     asking = asyncio.ensure_future(reader.read(text()))
     await asyncio.sleep(0)
-    os.kill(reader._pid, signal.SIGSTOP)
+    os.kill(reader.pid, signal.SIGSTOP)
     reading = await asking
     if isinstance(reading, Unreadable):  # it may have answered before it was stopped
         assert reading.error.retryable and reader.close() == 0

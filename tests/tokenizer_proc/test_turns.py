@@ -255,3 +255,27 @@ def test_places_of_a_text_that_is_refused_are_free() -> None:
     assert isinstance(full, Refused) and full.error.code == OVERLOADED
     assert isinstance(read_all(front)["r"], Refused)
     assert (front.in_flight, front.tokens_in_flight) == (0, 0)
+
+
+def test_a_piece_that_is_held_counts_and_waits_for_nothing_but_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer_proc.turns, "MAX_CALLER_PIECES", 2)
+    turns = Turns()
+    held, other, gone = piece(A, "held"), piece(A, "other"), piece(A, "gone")
+    for one in (held, gone):
+        turns.hold(one)
+    assert len(turns) == 2 and turns.named(A, "held") is held and turns.take() is None
+    with pytest.raises(RequestError, match="too many requests"):
+        turns.check_room((A, ""), 1)
+    turns.forget(gone)
+    turns.check_room((A, ""), 1)
+    turns.add(other)
+    turns.add(held)
+    assert in_turn(turns) == ["other", "held"]
+    turns.forget(other)
+    turns.forget(held)
+    assert len(turns) == 0 and not turns._chars
+    turns.hold(late := piece(B, "late"))
+    turns.clear()
+    assert late.gone and len(turns) == 0

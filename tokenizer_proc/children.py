@@ -1,0 +1,180 @@
+"""One forked child that does one piece of work at a time, within limits.
+
+The tokenizer process has what users send read by such children: a text, a picture. The work may run
+for ever, take all memory or crash the process: so a child has limits of CPU time, of time by the
+clock and of memory for each piece, and if it dies only that piece fails and another is forked.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from srt.ring.forked import detach, limit_memory
+from srt.ring.socket import Blob
+
+log = logging.getLogger(__name__)
+
+MEMORY_BYTES = 2 * 2**30
+# The number of frames that follow, each behind its length, and the CPU time that they may take.
+_HEAD, _LENGTH = struct.Struct("<Id"), struct.Struct("<Q")
+_MAX_READ = 2**20
+MAX_ANSWER_BYTES, _MAX_FRAMES = 2**30, 2**16
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+Work = Callable[[list[memoryview]], Sequence[Blob]]  # frames to frames; called in the child
+
+
+class ChildDied(Exception):
+    """A child ended before it answered: "time", its CPU time was over; "starved", it did not answer
+    in time by the clock; "none", no child could be forked; "crash", all else."""
+
+    def __init__(self, how: Literal["time", "starved", "none", "crash"]) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class Child:
+    """Does `work` in a child that is forked when there is none. `what` it is, for the log; it is
+    `niceness` nicer than its parent."""
+
+    def __init__(self, work: Work, what: str, niceness: int = 0) -> None:
+        self._work, self._what, self._niceness = work, what, niceness
+        self._socket: socket.socket | None = None
+        self.pid = 0
+
+    async def ask(self, frames: Sequence[Blob], cpu_s: float, wall_s: float) -> list[memoryview]:
+        """What `work` makes of the frames, in this CPU time and time by the clock. Large frames are
+        sent and received in parts: the loop goes on meanwhile. Cancelling kills the child.
+
+        Raises ChildDied.
+        """
+        try:
+            self._make_ready()
+        except OSError as error:
+            log.warning("no %s could be started: %s", self._what, error)
+            raise ChildDied("none") from None
+        try:
+            async with asyncio.timeout(wall_s):
+                return await self._exchange(frames, cpu_s)
+        except TimeoutError:
+            self.close()
+            log.warning("a %s did not answer in %.0f s", self._what, wall_s)
+            raise ChildDied("starved") from None
+        except (OSError, EOFError) as error:
+            status = self.close()
+            log.warning("a %s ended with status %d: %s", self._what, status, type(error).__name__)
+            ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            raise ChildDied("time" if ended_by == signal.SIGPROF else "crash") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> int:
+        """Kill the child, if there is one; returns its wait status."""
+        connection, self._socket = self._socket, None
+        if connection is None:
+            return 0
+        connection.close()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        return os.waitpid(self.pid, 0)[1]
+
+    async def _exchange(self, frames: Sequence[Blob], cpu_s: float) -> list[memoryview]:
+        loop = asyncio.get_running_loop()
+        assert self._socket is not None
+        for frame in _framed(frames, cpu_s):
+            data = memoryview(frame)
+            for start in range(0, len(data), _MAX_READ):
+                await loop.sock_sendall(self._socket, data[start : start + _MAX_READ])
+                await asyncio.sleep(0)  # it does not wait while there is room
+        count, _ = _HEAD.unpack(await _received(self._socket, _HEAD.size))
+        lengths = await _received(self._socket, _LENGTH.size * min(count, _MAX_FRAMES))
+        sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
+        if count > _MAX_FRAMES or sum(sizes) > MAX_ANSWER_BYTES:
+            raise EOFError  # it is not itself any more
+        return [await _received(self._socket, size) for size in sizes]
+
+    def _make_ready(self) -> None:
+        """Make sure that a child lives: it may have been killed while it waited."""
+        if self._socket is not None and os.waitid(os.P_PID, self.pid, _HAS_ENDED) is not None:
+            self.close()
+        if self._socket is None:
+            self._fork()
+
+    def _fork(self) -> None:
+        ours, theirs = socket.socketpair()
+        with ExitStack() as undo, theirs:
+            undo.callback(ours.close)
+            parent = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                _live(self._work, theirs, parent, self._niceness)
+            undo.pop_all()
+        ours.setblocking(False)
+        self.pid, self._socket = pid, ours
+
+
+def _framed(frames: Sequence[Blob], cpu_s: float) -> list[Blob]:
+    """What is written for these frames, which are not copied."""
+    lengths = b"".join(_LENGTH.pack(len(frame)) for frame in frames)
+    return [_HEAD.pack(len(frames), cpu_s) + lengths, *(frame for frame in frames if len(frame))]
+
+
+async def _received(connection: socket.socket, size: int) -> memoryview:
+    loop, data, done = asyncio.get_running_loop(), _buffer(size), 0
+    while done < size:
+        count = await loop.sock_recv_into(connection, data[done : done + _MAX_READ])
+        if count == 0:
+            raise EOFError
+        done += count
+        if done < size:
+            await asyncio.sleep(0)  # it does not wait while there is data
+    return data.toreadonly()
+
+
+def _buffer(size: int) -> memoryview:
+    """Room for this many bytes. A bytearray would be filled with zeros first."""
+    return np.empty(size, np.uint8).data
+
+
+# ---- in the child ------------------------------------------------------------------------------
+
+
+def _live(work: Work, connection: socket.socket, parent: int, niceness: int) -> NoReturn:
+    """The child's whole life. No exception may leave it and reach its parent's code."""
+    try:
+        # What a library writes when it panics helps nobody.
+        detach(parent, connection.fileno(), os.open(os.devnull, os.O_WRONLY))
+        os.nice(niceness)
+        limit_memory(MEMORY_BYTES)
+        while True:
+            count, seconds = _HEAD.unpack(_read(connection, _HEAD.size))
+            lengths = _read(connection, _LENGTH.size * count)
+            sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
+            # When this time is over, the kernel ends the process, whatever it is doing.
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            answer = work([_read(connection, size) for size in sizes])
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            for data in _framed(answer, 0.0):
+                connection.sendall(data)
+            del answer
+    finally:
+        os._exit(1)
+
+
+def _read(connection: socket.socket, size: int) -> memoryview:
+    data, done = _buffer(size), 0
+    while done < size:
+        count = connection.recv_into(data[done : done + _MAX_READ])
+        if count == 0:
+            os._exit(0)  # the parent has closed
+        done += count
+    return data

@@ -1,0 +1,154 @@
+"""What the front holds of pictures and videos: the files of requests in flight or their pixels, and
+what items the files of earlier ones made.
+
+No I/O, no clock. A file is known by its key, a hash of its bytes and of how it is to be shown, that
+is computed here in this process and never taken from a client. Invariant: a file, or its pixels, is
+held as long as one of its holders, which are requests, and counts once; facts have no pixels.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from srt.ring.socket import Blob
+from srt.wire.errors import OVERLOADED, RequestError
+from srt.wire.media import MediaItem, MediaRef
+
+MAX_FACTS = 16_384  # items of files that are not held any more: some hundred bytes each
+
+Name = tuple[bytes, str]  # client, rid
+
+
+@dataclass(eq=False)
+class Held:
+    """A file, as frames or as the pixels of its items, by their digests. `items` is None until they
+    are known, `key` until the file was hashed."""
+
+    ref: MediaRef
+    frames: Sequence[Blob]
+    key: bytes = b""
+    items: list[MediaItem] | None = None
+    pixels: dict[bytes, Blob] = field(default_factory=dict)
+    holders: set[Name] = field(default_factory=set)
+    num_bytes: int = 0
+
+
+def key_of(ref: MediaRef, frames: Sequence[Blob]) -> bytes:
+    """The key of a file. It reads all of the bytes: called in a thread."""
+    how = f"{ref.kind} {ref.detail} {ref.num_frames} {[len(frame) for frame in frames]}"
+    digest = sha256(how.encode())
+    for frame in frames:
+        digest.update(frame)
+    return digest.digest()
+
+
+class MediaStore:
+    """Holds at most `max_bytes` of files and pixels, or one request's whose files are more."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.num_bytes = 0
+        self._of: dict[Name, list[Held]] = {}
+        self._by_key: dict[bytes, Held] = {}
+        self._by_digest: dict[bytes, dict[Held, None]] = {}  # files may look alike
+        self._facts: OrderedDict[bytes, list[MediaItem]] = OrderedDict()
+        self._num_facts = 0
+
+    def check_room(self, num_bytes: int) -> None:
+        """Raise RequestError (429) if there is no room for so many bytes more. What is too much
+        even for an empty store is taken when that is empty."""
+        if self.num_bytes and self.num_bytes + num_bytes > self._max_bytes:
+            held = self.num_bytes // 2**20
+            raise RequestError(
+                f"the server is at its limit: {held} MB of pictures and videos are in flight",
+                code=OVERLOADED,
+                retryable=True,
+            )
+
+    def hold(self, names: Sequence[Name], files: Iterable[Held]) -> None:
+        """Hold files that are not hashed yet for these requests."""
+        for held in files:
+            held.num_bytes = sum(map(len, held.frames))
+            self.num_bytes += held.num_bytes
+            held.holders.update(names)
+            for name in names:
+                self._of.setdefault(name, []).append(held)
+
+    def identify(self, held: Held, key: bytes) -> Held:
+        """A file was hashed. Returns it, or the one with the same key that is held already and
+        takes its place; its items are set if they are known."""
+        known = self._by_key.get(key)
+        if known is None:
+            self._by_key[key] = held
+            held.key = key
+            if key in self._facts:
+                self._facts.move_to_end(key)
+                self._set_items(held, self._facts[key])
+            return held
+        for name in held.holders:
+            files = self._of[name]
+            files.remove(held)
+            if known not in files:
+                files.append(known)
+        known.holders |= held.holders
+        held.holders.clear()
+        self._drop(held)
+        return known
+
+    def made(self, held: Held, items: Sequence[tuple[MediaItem, Blob]]) -> None:
+        """These are a file's items. Their pixels take its place if there is room for them: else the
+        file stays, to be read again."""
+        self._remember(held.key, [item for item, _ in items])
+        if self._by_key.get(held.key) is not held:
+            return  # nobody waits for it any more
+        self._set_items(held, [item for item, _ in items])
+        pixels = {item.digest: blob for item, blob in items}
+        size = sum(map(len, pixels.values()))
+        others = self.num_bytes - held.num_bytes
+        if others + size > self._max_bytes and size > held.num_bytes:
+            return
+        held.pixels, held.frames = pixels, ()
+        held.num_bytes, self.num_bytes = size, others + size
+
+    def find(self, digest: bytes) -> Held | None:
+        """A file that has an item of this digest, one with its pixels if there is one."""
+        files = self._by_digest.get(digest, {})
+        return next((held for held in files if held.pixels), next(iter(files), None))
+
+    def release(self, name: Name) -> None:
+        """A request has ended. Unknown ones are ignored."""
+        for held in self._of.pop(name, ()):
+            held.holders.discard(name)
+            if not held.holders:
+                self._drop(held)
+
+    def clear(self) -> None:
+        """Release all; facts stay."""
+        self._of.clear()
+        self._by_key.clear()
+        self._by_digest.clear()
+        self.num_bytes = 0
+
+    def _drop(self, held: Held) -> None:
+        self.num_bytes -= held.num_bytes
+        held.num_bytes = 0
+        if self._by_key.get(held.key) is held:
+            del self._by_key[held.key]
+        for item in held.items or ():
+            files = self._by_digest.get(item.digest, {})
+            files.pop(held, None)
+            if not files:
+                self._by_digest.pop(item.digest, None)
+
+    def _set_items(self, held: Held, items: list[MediaItem]) -> None:
+        held.items = items
+        for item in items:
+            self._by_digest.setdefault(item.digest, {})[held] = None
+
+    def _remember(self, key: bytes, items: list[MediaItem]) -> None:
+        self._num_facts += len(items) - len(self._facts.pop(key, ()))
+        self._facts[key] = items
+        while self._num_facts > MAX_FACTS and len(self._facts) > 1:
+            _, oldest = self._facts.popitem(last=False)
+            self._num_facts -= len(oldest)
