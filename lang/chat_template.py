@@ -80,6 +80,7 @@ def chat_template_of_model(model: str) -> ChatTemplate:
 
 _FAMILIES = (
     (r"smollm2", "smollm2"),
+    (r"qwen2(\.?5)?-?vl", "qwen2-vl"),
     (r"qwen2\.?5.*instruct", "qwen2.5"),
     (r"qwen.*(chat|instruct)|qwen3(?!.*base)|chatml|hermes", "chatml"),
     (r"llama-?3.*instruct", "llama-3-instruct"),
@@ -110,6 +111,9 @@ register_chat_template(
         "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
         ("<|im_end|>",),
     )
+)
+register_chat_template(
+    ChatTemplate("qwen2-vl", _CHATML, "You are a helpful assistant.", ("<|im_end|>",))
 )
 register_chat_template(
     ChatTemplate(

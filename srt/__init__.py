@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from srt.client.face import AsyncClient
+    from srt.client.media import Picture, Video
     from srt.llm import LLM
     from srt.offline.engine import Engine
     from srt.wire.errors import ConfigError, RequestError, RingError, SrtError
@@ -19,10 +20,12 @@ __all__ = [
     "AsyncClient",
     "ConfigError",
     "Engine",
+    "Picture",
     "RequestError",
     "RingError",
     "SamplingParams",
     "SrtError",
+    "Video",
 ]
 
 _HOMES = {
@@ -30,10 +33,12 @@ _HOMES = {
     "ConfigError": "srt.wire.errors",
     "Engine": "srt.offline.engine",
     "LLM": "srt.llm",
+    "Picture": "srt.client.media",
     "RequestError": "srt.wire.errors",
     "RingError": "srt.wire.errors",
     "SamplingParams": "srt.wire.sampling",
     "SrtError": "srt.wire.errors",
+    "Video": "srt.client.media",
 }
 
 

@@ -8,17 +8,20 @@ It runs an `Engine` (`llm.engine`), which can be used for everything else.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
 from srt.client.generation import GenerateOutput, Request
 from srt.client.many import Job, key_of, run_jobs
+from srt.client.media import opened
+from srt.client.message_parts import with_media
 from srt.client.request_fields import checked_request
 from srt.files.model_files import resolve_model
 from srt.files.vocab import Vocab, load_vocab
+from srt.offline import multi_modal
 from srt.offline.engine import Engine
 from srt.offline.progress import ProgressBar
 from srt.wire.constraint import Capture
@@ -120,7 +123,9 @@ class CompletionOutput(Struct, frozen=True, kw_only=True):
 
 
 class RequestOutput(Struct, frozen=True, kw_only=True):
-    """A prompt and its completions. `prompt_logprobs` begins with None, for the first token."""
+    """A prompt and its completions. `prompt_logprobs` begins with None, for the first token. Of a
+    prompt that shows media, `prompt_token_ids` are those that were given: only the server knows the
+    others."""
 
     request_id: str
     prompt: str | None
@@ -163,13 +168,13 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Complete each prompt: a text, token ids, or a dict of `prompt` or `prompt_token_ids`.
+        """Complete each prompt: a text, token ids, or a dict of `prompt` or `prompt_token_ids`,
+        which may have `multi_modal_data` (see `srt.offline.multi_modal`).
 
         `sampling_params` are one for all or one for each; `use_tqdm` shows a progress bar. Raises
         RequestError if a prompt or parameter is refused; nothing is returned then.
         """
-        several = _several(prompts)
-        return self._run(several, sampling_params, lambda prompt: self._ids_of(prompt), use_tqdm)
+        return self._run(_several(prompts), sampling_params, self._read, use_tqdm)
 
     def chat(
         self,
@@ -181,7 +186,8 @@ class LLM:
         continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer a chat, or each of several, through the model's template."""
+        """Answer a chat, or each of several, through the model's template. A message's content may
+        be a list of parts, some of which show pictures or videos."""
         is_one = bool(messages) and isinstance(messages[0], Mapping)
         chats: list[Any] = [messages] if is_one else list(messages)
         options = ChatOptions(
@@ -190,11 +196,15 @@ class LLM:
             add_generation_prompt and not continue_final_message,
         )
 
-        async def ids_of(chat: Any) -> tuple[None, list[int]]:
-            chat = [dict(message) for message in chat]
-            return None, await self.engine.client.tokenize(messages=chat, chat=options)
+        async def read(chat: Any) -> _Read:
+            messages = [dict(message) for message in chat]
+            shown = await with_media({"messages": messages, "chat": options})
+            if shown.request.get("media"):
+                return _Read(None, [], shown.request)
+            ids = await self.engine.client.tokenize(messages=messages, chat=options)
+            return _Read(None, ids, {"input_ids": ids})
 
-        return self._run(chats, sampling_params, ids_of, use_tqdm)
+        return self._run(chats, sampling_params, read, use_tqdm)
 
     # ---- one batch -----------------------------------------------------------------------------
 
@@ -202,13 +212,13 @@ class LLM:
         self,
         prompts: Sequence[Any],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        ids_of: Callable[[Any], Any],
+        read: "Reader",
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         params = _each(sampling_params, len(prompts))
         bar = ProgressBar(len(prompts) if use_tqdm else 0, "prompts")
         try:
-            return self.engine.call(self._batch(prompts, params, ids_of, bar.step))
+            return self.engine.call(self._batch(prompts, params, read, bar.step))
         finally:
             bar.end()
 
@@ -216,30 +226,36 @@ class LLM:
         self,
         prompts: Sequence[Any],
         params: Sequence[SamplingParams],
-        ids_of: Callable[[Any], Any],
+        read: "Reader",
         on_done: Callable[[], Any],
     ) -> list[RequestOutput]:
-        read: dict[int, tuple[str | None, list[int]]] = {}
+        known: dict[int, tuple[str | None, list[int]]] = {}
 
         async def make(i: int) -> Request:
-            read[i] = await ids_of(prompts[i])
-            return checked_request({"input_ids": read[i][1], **params[i].request()})
+            text, ids, fields = await read(prompts[i])
+            known[i] = text, ids
+            return checked_request({**fields, **params[i].request()})
 
         jobs = [
             Job(_key_of(prompt), params[i].n, partial(make, i)) for i, prompt in enumerate(prompts)
         ]
         results = await run_jobs(self.engine.client.transport, jobs, on_done)
         return [
-            self._output(*read[i], param, samples)
+            self._output(*known[i], param, samples)
             for i, (param, samples) in enumerate(zip(params, results, strict=True))
         ]
 
-    async def _ids_of(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """A prompt's text, if it has one, and its ids."""
-        text, ids = _text_and_ids(prompt)
+    async def _read(self, prompt: Prompt) -> "_Read":
+        text, ids, media, names = _parts_of(prompt)
+        if media:
+            ring = self.engine.client.ring
+            placeholders = {} if ring is None else ring.media_placeholders
+            files = multi_modal.in_order(text, await opened(media, names), placeholders)
+            prompted = {"text": text} if ids is None else {"input_ids": ids}
+            return _Read(text, ids or [], {**prompted, "media": files})
         if ids is None:
             ids = await self.engine.client.tokenize(text)
-        return text, ids
+        return _Read(text, ids, {"input_ids": ids})
 
     # ---- results -------------------------------------------------------------------------------
 
@@ -316,24 +332,49 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
     return several
 
 
-def _text_and_ids(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """A prompt's text and its ids, at least one of them. Raises RequestError."""
+class _Read(NamedTuple):
+    """A prompt's text, if it has one, its ids, if they are known, and the fields of a request."""
+
+    text: str | None
+    ids: list[int]
+    fields: Mapping[str, Any]
+
+
+Reader = Callable[[Any], Awaitable[_Read]]
+
+
+class _Parts(NamedTuple):
+    """A prompt's text and its ids, at least one of them, and what it shows, with names."""
+
+    text: str | None
+    ids: list[int] | None = None
+    media: Sequence[Any] = ()
+    names: Sequence[str] = ()
+
+
+def _parts_of(prompt: Prompt) -> _Parts:
+    """Raises RequestError."""
     if isinstance(prompt, str):
-        return prompt, None
+        return _Parts(prompt)
     if not isinstance(prompt, Mapping):
-        return None, list(prompt)
-    for key in sorted(prompt.keys() - {"prompt", "prompt_token_ids"}):
+        return _Parts(None, list(prompt))
+    for key in sorted(prompt.keys() - {"prompt", "prompt_token_ids", multi_modal.FIELD}):
         raise RequestError(f"a prompt's {key!r} is not supported", param=key)
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is None and ids is None:
         raise RequestError("a prompt needs prompt or prompt_token_ids", param="prompt")
-    return text, None if ids is None else list(ids)
+    data = prompt.get(multi_modal.FIELD)
+    media, names = multi_modal.media_of(data) if data is not None else ((), ())
+    return _Parts(text, None if ids is None else list(ids), media, names)
 
 
 def _key_of(prompt: Any) -> tuple[Any, ...]:
     """The sorting key of a prompt or a chat. Raises RequestError."""
     is_chat = not isinstance(prompt, str | Mapping) and isinstance(next(iter(prompt), 0), Mapping)
-    return key_of(None, messages=prompt) if is_chat else key_of(*_text_and_ids(prompt))
+    if is_chat:
+        return key_of(None, messages=prompt)
+    text, ids, media, _ = _parts_of(prompt)
+    return key_of(text, ids, media=media)
 
 
 def _each(

@@ -19,7 +19,7 @@ from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import Scoring
 from tests.waiting import SOON_S
 
-READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"})
+READY = RingEvent(epoch=1, ready=True, draining=False, parts={"scheduler": "ready"}, media_kinds=[])
 DEFAULT_PIECES = ("Hello", ", ", "wörld")
 
 
@@ -34,6 +34,7 @@ class FakeGeneration:
         self.request = request
         self.rid = rid
         self.prompt_tokens = client.prompt_tokens(request)
+        self.media_tokens = 7 * len(request.media)
         self.opens_reasoning = client.opens_reasoning
         self.closes_reasoning = client.closes_reasoning
         self.closed = False

@@ -4,7 +4,9 @@ Primitives call it on the language's own event loop only, so a back end needs no
 call may be cancelled at any await, and must then end what it has begun on the server.
 """
 
+import hashlib
 from collections.abc import AsyncIterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from msgspec import Struct
@@ -19,20 +21,27 @@ if TYPE_CHECKING:
     from srt.client.programs import ProgramSession
 
 
-class Image(Struct, frozen=True):
+class Image(Struct, frozen=True, dict=True):
     """An image, or frames of a video (`kind` "video"), as the program gave it."""
 
     data: bytes
     kind: str = "image"
     num_frames: int = 0
 
+    @cached_property
+    def digest(self) -> str:
+        """The hash of its bytes, in hexadecimal; it takes a millisecond for a megabyte, once."""
+        return hashlib.blake2b(self.data, digest_size=16).hexdigest()
+
 
 class Turn(Struct, frozen=True):
-    """A closed turn of a chat."""
+    """A closed turn of a chat. Each image is before the character of `content` that its place
+    names, or without one at the beginning."""
 
     role: str
     content: str
     images: tuple[Image, ...] = ()
+    image_places: tuple[int, ...] = ()
 
 
 class Prompt(Struct, frozen=True):
@@ -43,6 +52,8 @@ class Prompt(Struct, frozen=True):
     `open_role` ("" outside roles) and `open_text`, the text of that turn so far. `open_text` of
     an assistant's turn is a prefix that the answer must continue. `literal_spans` are the parts
     of `text`, [start, stop) in characters, that are inside roles: control tokens there are text.
+    `images` are those of all of it, in order, each before the character of `text` that its place
+    names.
     """
 
     text: str
@@ -51,6 +62,7 @@ class Prompt(Struct, frozen=True):
     open_text: str = ""
     images: tuple[Image, ...] = ()
     literal_spans: tuple[tuple[int, int], ...] = ()
+    image_places: tuple[int, ...] = ()
 
 
 class Completion(Struct, frozen=True):

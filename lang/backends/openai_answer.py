@@ -65,6 +65,8 @@ class Answer:
         if self._logprobs is not None:
             meta["output_token_logprobs"] = self._logprobs
         details = self._usage.get("prompt_tokens_details") or {}
+        if details.get("image_tokens"):
+            meta["media_tokens"] = details["image_tokens"]
         return Completion(
             self._text,
             self._finish,

@@ -10,8 +10,9 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from lang.backends.base import Image, Prompt
+from lang.backends.base import Image, Prompt, Turn
 from lang.backends.openai_tools import call_and_result
+from lang.backends.shown import in_order
 from lang.chat_template import ChatTemplate
 from lang.errors import UnsupportedError
 from lang.sampling import Sampling
@@ -128,7 +129,7 @@ def chat_messages(prompt: Prompt, template: ChatTemplate) -> list[dict[str, Any]
         if turn.role == "tool":
             messages[-1:] = call_and_result(prompt.messages, i)
         else:
-            messages.append(_message(turn.role, turn.content, turn.images))
+            messages.append(_message(turn))
     return messages
 
 
@@ -149,14 +150,17 @@ def _without_blanks(text: str) -> str:
     return "".join(text.split())
 
 
-def _message(role: str, content: str, images: Sequence[Image]) -> dict[str, Any]:
-    """Images come before the text."""
-    if not images:
-        return {"role": role, "content": content}
-    parts: list[dict[str, Any]] = [
-        {"type": "image_url", "image_url": {"url": _data_url(image)}} for image in images
-    ]
-    return {"role": role, "content": [*parts, {"type": "text", "text": content}]}
+def _message(turn: Turn) -> dict[str, Any]:
+    if not turn.images:
+        return {"role": turn.role, "content": turn.content}
+    parts = in_order(turn.content, turn.images, turn.image_places)
+    return {"role": turn.role, "content": [_part(each) for each in parts]}
+
+
+def _part(part: str | Image) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image_url", "image_url": {"url": _data_url(part)}}
 
 
 def _data_url(image: Image) -> str:

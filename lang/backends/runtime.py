@@ -17,15 +17,16 @@ from lang import loop
 from lang.backends.base import BackendDefaults, Capabilities, Completion, Prompt
 from lang.backends.scores import Scored, Scores
 from lang.backends.served_model import ServedModel
+from lang.backends.shown import with_placeholders
 from lang.chat_template import ChatTemplate, chat_template_named, chat_template_of_model
-from lang.errors import UnsupportedError
 from lang.sampling import Sampling
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput
 from srt.client.many import patiently
+from srt.client.media import MediaFile
 from srt.client.programs import ProgramSession
 from srt.tasks import all_of
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, RingError
 from srt.wire.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class RuntimeEndpoint(BackendDefaults):
         chat_template: str | ChatTemplate | None = None,
     ) -> None:
         self.url = url
-        self.capabilities = Capabilities(score=True, constraints=True, stop_regex=True)
+        self.capabilities = Capabilities(score=True, images=True, constraints=True, stop_regex=True)
         self._api_key = api_key
         named = isinstance(chat_template, str)
         self._template = chat_template_named(str(chat_template)) if named else chat_template
@@ -99,17 +100,28 @@ class RuntimeEndpoint(BackendDefaults):
                 yield _completion(output, await self._texts(output, sampling))
 
     async def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
-        """The prompt, which must have a token to continue from; else raises RequestError."""
-        _refuse_images(prompt)
-        if prompt.literal_spans:
-            return {"text": prompt.text, "literal_spans": prompt.literal_spans}
-        if prompt.text:
-            return {"text": prompt.text}
+        """The prompt, which must have a token to continue from; else raises RequestError. Raises
+        UnsupportedError for images that the model does not take."""
+        text, spans = with_placeholders(prompt, await self._placeholders(prompt))
+        if text:
+            media = [MediaFile(i.kind, (i.data,), num_frames=i.num_frames) for i in prompt.images]
+            fields = {"text": text, "literal_spans": spans, "media": media}
+            return {name: value for name, value in fields.items() if value}
         bos_id = await self._model.bos_id()
         if bos_id is None:
             reason = "there is none before this call, and the model has no BOS token"
             raise RequestError(f": {reason}", at="text")
         return {"input_ids": [bos_id]}
+
+    async def _placeholders(self, prompt: Prompt) -> Mapping[str, str]:
+        """What stands for images in the model's texts. RingError if a ring that is to see some
+        cannot be reached."""
+        if not self.url.startswith("ipc:"):
+            return await self._model.media_placeholders()
+        ring = (await self.client()).ring
+        if ring is None and prompt.images:
+            raise RingError("the server cannot be reached")
+        return {} if ring is None else ring.media_placeholders
 
     async def _texts(self, output: GenerateOutput, sampling: Sampling) -> Mapping[int, str]:
         """The texts of the tokens with log-probabilities, once all of them are there."""
@@ -260,11 +272,6 @@ def _request(sampling: Sampling) -> dict[str, Any]:
     return {"sampling": params_of(sampling), **(scored if sampling.sets_any(_SCORED) else {})}
 
 
-def _refuse_images(prompt: Prompt) -> None:
-    if prompt.images:
-        raise UnsupportedError(prompt.images[0].kind, "the runtime's models take text only")
-
-
 def params_of(sampling: Sampling) -> dict[str, Any]:
     """SamplingParams' fields, those that are set; other parameters are refused."""
     given = sampling.set_fields()
@@ -293,6 +300,8 @@ def _completion(output: GenerateOutput, texts: Mapping[int, str]) -> Completion:
     }
     times = {name: getattr(output, name) for name in _TIMES}
     meta |= {name: seconds for name, seconds in times.items() if seconds is not None}
+    if output.media_tokens:
+        meta["media_tokens"] = output.media_tokens
     if output.captures is not None:
         meta["captures"] = [msgspec.to_builtins(capture) for capture in output.captures]
     if output.output_logprobs is not None:

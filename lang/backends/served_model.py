@@ -25,6 +25,7 @@ class _Info(msgspec.Struct):
     model_path: str
     bos_token_id: int | None = None
     fingerprint: str = ""
+    media_placeholders: dict[str, str] = {}
 
 
 class _Tokens(msgspec.Struct):
@@ -45,6 +46,7 @@ class ServedModel:
         self._is_ring = url.startswith("ipc://")
         self._reading = asyncio.Lock()
         self._vocab: Vocab | None = None
+        self._placeholders: Mapping[str, str] | None = None
         self._anchor: list[int] = []
         self._texts: dict[int, str] = {}
 
@@ -67,6 +69,14 @@ class ServedModel:
         if self._is_ring:
             return (await self._read_vocab()).bos_id
         return (await self._ask(_Info, "GET", "/get_model_info")).bos_token_id
+
+    async def media_placeholders(self) -> Mapping[str, str]:
+        """What stands for an "image" or a "video" in its texts; asked for once, over HTTP only."""
+        async with self._reading:
+            if self._placeholders is None:
+                info = await self._ask(_Info, "GET", "/get_model_info")
+                self._placeholders = info.media_placeholders
+            return self._placeholders
 
     async def texts(self, ids: Iterable[int]) -> Mapping[int, str]:
         """The text of each token; bytes that are not UTF-8 become U+FFFD."""

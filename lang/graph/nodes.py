@@ -9,12 +9,13 @@ from lang.asking.calls import described
 from lang.asking.gens import Gen
 from lang.asking.selects import Score, Select
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
-from lang.ir import Constant, Expr, ExprList, Part, RoleBegin, RoleEnd, placeholders_of
+from lang.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd, placeholders_of
 from lang.logs.entries import digest_of
 from lang.refs.control import Repeat, Unordered, When
 from lang.refs.refs import Ref
 
-Kind = str  # text, role, gen, select, score, pure, fork, join, set, when, repeat, unordered, run
+# text, role, image, video, gen, select, score, pure, fork, join, set, when, repeat, unordered, run
+Kind = str
 MODEL_CALLS = ("gen", "select", "score", "when", "repeat")
 
 
@@ -144,6 +145,9 @@ def _described(part: Part) -> tuple[Kind, str, Any]:
             return "text", part, part
         case Constant():
             return "text", part.text, part.text
+        case Media():
+            image = part.image
+            return image.kind, image.digest, [image.kind, image.digest, image.num_frames]
         case RoleBegin() | RoleEnd():
             word = "begin" if isinstance(part, RoleBegin) else "end"
             return "role", f"{part.role} {word}", [word, part.role]

@@ -10,7 +10,7 @@ from typing import Any
 
 from lang.graph.ops import Extend, Fork, Inner, Join, Op, Read, Recorded, Write, flat, refs_in
 from lang.graph.recorder import ROOT
-from lang.ir import Constant, Expr, ExprList, Part, placeholders_of
+from lang.ir import Constant, Expr, ExprList, Media, Part, placeholders_of
 from lang.refs.control import Unordered
 from lang.refs.refs import Ref, ref_of
 
@@ -99,7 +99,7 @@ def constant_parts(recorded: Recorded) -> list[Part]:
             part.num_steps or part.placeholders or (not isinstance(part, Constant) and part.names)
         ):
             break
-        if isinstance(part, Unordered):
+        if isinstance(part, Unordered | Media):
             break
         found.append(part)
     return found

@@ -58,7 +58,10 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
 def request_of(model: str, prompt: Prompt, parameters: Any) -> Request:
     """The hashes of a call of the model with this fingerprint."""
-    images = [(image.kind, _hash(image.data), image.num_frames) for image in prompt.images]
+    images = [
+        (image.kind, image.digest, image.num_frames, place)
+        for image, place in zip(prompt.images, prompt.image_places, strict=True)
+    ]
     said = (prompt.text, prompt.open_role, prompt.literal_spans, images)
     return Request(_hash_of(model), _hash_of(said), _hash_of(parameters))
 

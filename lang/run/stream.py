@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from lang.backends.base import Image, Prompt, Turn
+from lang.backends.shown import in_order
 from lang.errors import UnsupportedError
 from lang.logs.address import Address, Path, Step
 from lang.run.program import Program
@@ -17,10 +18,7 @@ from lang.run.trace import Trace
 from lang.sampling import derived_seed
 
 # What a fork's child begins with: the prompt so far, in characters of `text` and in turns.
-SAID = (
-    *("text", "messages", "role", "role_start", "literal", "said_default_system"),
-    *("images", "role_images"),
-)
+SAID = (*("text", "messages", "role", "role_start", "literal", "images", "said_default_system"),)
 
 
 class Slot:
@@ -65,10 +63,9 @@ class Stream:
         self.role_start = 0
         self.literal: list[tuple[int, int]] = []  # parts of the text that closed roles hold
         self.said_default_system = False
-        self.images: list[Image] = []
-        self.role_images: list[Image] = []
+        self.images: list[tuple[int, Image]] = []  # with their places in the text
         self.start_chars = 0  # the parent's part of the text
-        self.start_messages = 0
+        self.start_messages = self.start_images = 0
         self.error: BaseException | None = None
         self.trace = Trace([])
         self.variables: dict[str, Slot] = {}
@@ -150,7 +147,7 @@ class Stream:
             said = getattr(parent, name)
             setattr(self, name, said.copy() if isinstance(said, list) else said)
         self.start_chars = self._told = len(self.text)
-        self.start_messages = len(self.messages)
+        self.start_messages, self.start_images = len(self.messages), len(self.images)
         self.error = parent.failure
 
     def append_all_of(self, child: "Stream") -> None:
@@ -161,6 +158,8 @@ class Stream:
             for begin, end in child._literal_spans()
             if end > start
         ]
+        added = child.images[child.start_images :]
+        self.images += [(place + moved, image) for place, image in added]
         self.text += child.text[start:]
         self.messages += child.messages[child.start_messages :]
 
@@ -183,18 +182,20 @@ class Stream:
         if self.role != role or template is None:
             raise ValueError(f"the role {role!r} ends, but the open one is {self.role!r}")
         content = self.text[self.role_start :].lstrip()
+        start = len(self.text) - len(content)
+        shown = [(place, image) for place, image in self.images if place >= self.role_start]
+        places = tuple(max(0, place - start) for place, _ in shown)
         self.literal = self._literal_spans()
-        self.messages.append(Turn(role, content, tuple(self.role_images)))
+        self.messages.append(Turn(role, content, tuple(image for _, image in shown), places))
         self.text += template.suffix(role)
-        self.role, self.role_images = "", []
+        self.role = ""
 
     def add_image(self, image: Image) -> None:
         """Raises UnsupportedError if the back end's models take text only."""
         backend = self.program.backend
         if not backend.capabilities.images:
             raise UnsupportedError(image.kind, f"{type(backend).__name__} takes text only")
-        self.images.append(image)
-        self.role_images.append(image)
+        self.images.append((len(self.text), image))
 
     def grow(self, slot: Slot, text: str) -> None:
         """Append more of what the model writes into a variable."""
@@ -218,8 +219,15 @@ class Stream:
     def prompt(self) -> Prompt:
         """Everything so far, as a back end wants it."""
         open_text = self.text[self.role_start :] if self.role else ""
-        images, spans = tuple(self.images), tuple(self._literal_spans())
-        return Prompt(self.text, tuple(self.messages), self.role, open_text, images, spans)
+        return Prompt(
+            self.text,
+            tuple(self.messages),
+            self.role,
+            open_text,
+            tuple(image for _, image in self.images),
+            tuple(self._literal_spans()),
+            tuple(place for place, _ in self.images),
+        )
 
     def _literal_spans(self) -> list[tuple[int, int]]:
         """The parts of the text that roles hold, the open one among them."""
@@ -237,12 +245,16 @@ class Stream:
         for message in self.messages:
             content: Any = message.content
             if message.images:
-                content = [{"type": "text", "text": message.content}]
-                content += [_image_part(image.data) for image in message.images]
+                parts = in_order(message.content, message.images, message.image_places)
+                content = [_part(each) for each in parts]
             found.append({"role": message.role, "content": content})
         return found
 
 
-def _image_part(data: bytes) -> dict[str, Any]:
-    url = f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
-    return {"type": "image_url", "image_url": {"url": url}}
+def _part(part: str | Image) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    name = f"{part.kind}_url"
+    file = "image/jpeg" if part.kind == "image" else "video/mp4"
+    url = f"data:{file};base64,{base64.b64encode(part.data).decode()}"
+    return {"type": name, name: {"url": url}}

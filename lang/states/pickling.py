@@ -11,7 +11,7 @@ from lang.run.program import Program
 from lang.run.stream import SAID, Slot, Stream
 from lang.work.worker import Worker
 
-_FIELDS = (*SAID, "start_chars", "start_messages", "trace", "_told")
+_FIELDS = (*SAID, "start_chars", "start_messages", "start_images", "trace", "_told")
 
 
 def taken(stream: Stream) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lang.asking.gens import Gen, sampling_of
 from lang.asking.selects import Select
 from lang.backends.runtime import params_of
 from lang.errors import UnsupportedError
-from lang.ir import Constant, Expr, ExprList, Part, RoleBegin, RoleEnd
+from lang.ir import Constant, Expr, ExprList, Media, Part, RoleBegin, RoleEnd
 from lang.logs.address import Step
 from lang.refs.unread import trace_error
 from lang.run.program import Program
@@ -100,7 +100,7 @@ class RecordedState(Forking):
             case Select():
                 self._select(part)
             case _:
-                what = type(part).__name__.lower()
+                what = part.image.kind if isinstance(part, Media) else type(part).__name__.lower()
                 raise UnsupportedError(what, "programs on a server have no such call: run this one")
 
     def _text(self, text: str) -> None:

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from srt.client.media import Media
 from srt.wire.messages import ChatMessage, ChatOptions, ToolSpec
 from srt.wire.sampling import SamplingParams
 
@@ -20,6 +21,7 @@ class ScoreArgs(TypedDict, total=False):
     rid: str | None
     tenant: str
     literal_spans: Sequence[tuple[int, int]]
+    media: "Sequence[Media | Sequence[Media]]"  # of several prompts, a list for each
 
 
 class ChatArgs(TypedDict, total=False):

@@ -10,6 +10,7 @@ from typing import Any, Unpack, cast
 
 from srt.client.arguments import GenerateArgs, ScoreArgs, StreamArgs, SubmitArgs, TokenizeArgs
 from srt.client.generation import Client, GenerateOutput, Generation, ScoreOutput
+from srt.client.message_parts import with_media, without_media
 from srt.client.programs import IDLE_S, ProgramSession
 from srt.client.request_fields import checked_request, checked_score, checked_tokenize
 from srt.client.ring_client import RingClient
@@ -59,8 +60,13 @@ class AsyncClient:
 
         The arguments are the fields of `srt.client.generation.Request`, with the arguments of
         `scoring_of` in place of `scoring`; `sampling`, `chat` and messages may be given as dicts.
+        `media` are paths, bytes, `data:` URLs, pictures of Pillow's, `srt.Picture`s and
+        `srt.Video`s; a message's content may be a list of parts that show some.
         """
-        generation: Generation = await self._transport.submit(checked_request(request))
+        shown = await with_media(request)
+        with shown.naming():
+            asked = checked_request(shown.request)
+            generation: Generation = await self._transport.submit(asked)
         return generation
 
     async def submit_samples(self, **request: Unpack[SubmitArgs]) -> list[Generation]:
@@ -69,7 +75,9 @@ class AsyncClient:
         Takes the arguments of `submit`. All are admitted or refused together. Aborting the
         request's rid ends all of them; aborting or closing one ends only that one.
         """
-        return list(await self._transport.submit_samples(checked_request(request)))
+        shown = await with_media(request)
+        with shown.naming():
+            return list(await self._transport.submit_samples(checked_request(shown.request)))
 
     async def generate(
         self, text: str | None = None, **request: Unpack[GenerateArgs]
@@ -79,10 +87,11 @@ class AsyncClient:
 
         Takes the arguments of `submit`. The first sample that fails ends the others.
         """
-        if not isinstance(
-            self._transport, RingClient
-        ):  # reading a stream costs more than reading an answer
-            outputs = await self._transport.complete(checked_request({"text": text, **request}))
+        # Over HTTP, reading a stream costs more than reading an answer.
+        if not isinstance(self._transport, RingClient):
+            shown = await with_media({"text": text, **request})
+            with shown.naming():
+                outputs = await self._transport.complete(checked_request(shown.request))
             return outputs[0] if len(outputs) == 1 else cast("GenerateOutput", outputs)
         generations = await self.submit_samples(text=text, **request)
         if len(generations) == 1:
@@ -109,7 +118,8 @@ class AsyncClient:
 
         The arguments are the fields of `srt.client.generation.TokenizeRequest`.
         """
-        checked = checked_tokenize({"text": text, **request})
+        messages = without_media(request.get("messages"))
+        checked = checked_tokenize({"text": text, **request, "messages": messages})
         ids: list[int] = await self._transport.tokenize(checked)
         return ids
 
@@ -124,8 +134,8 @@ class AsyncClient:
         The other arguments are the fields of `srt.client.generation.ScoreRequest`. One round trip,
         in which the prefix is computed once. Cancelling the call ends its work on the server.
         """
-        checked = checked_score({"text": text, "continuations": continuations, **request})
-        output: ScoreOutput = await self._transport.score(checked)
+        shown = await with_media({"text": text, "continuations": continuations, **request})
+        output: ScoreOutput = await self._transport.score(checked_score(shown.request))
         return output
 
     async def session(self, idle_s: float = IDLE_S, cache_salt: str = "") -> ProgramSession:

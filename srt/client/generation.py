@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from srt.client.media import MediaFile
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions, Finish, ToolSpec
@@ -26,6 +27,9 @@ class PromptRequest(Struct, frozen=True, kw_only=True):
     In the parts `literal_spans` of the text, [start, stop) in characters and in ascending order,
     control tokens are text: text that others wrote into a prompt cannot begin or end turns.
 
+    `media` are shown in their order where the prompt has the model's placeholders, or where the
+    `parts` of messages have their numbers.
+
     A program that asks on behalf of several others names each in `tenant`: the server serves
     tenants in turn. The HTTP server does this for its own callers.
     """
@@ -36,6 +40,7 @@ class PromptRequest(Struct, frozen=True, kw_only=True):
     rid: str | None = None
     tenant: str = ""
     literal_spans: Sequence[tuple[int, int]] = ()
+    media: Sequence[MediaFile] = ()
 
 
 class Request(PromptRequest, frozen=True, kw_only=True):
@@ -89,7 +94,8 @@ class GenerateOutput(Struct, frozen=True):
 
     `captures`, which the last snapshot has, are the parts of `text` that its constraint has names
     for; None if it has none, or if they could not be found in the time there is for that.
-    `routed_replica` serves the request, or did at the end.
+    `routed_replica` serves the request, or did at the end. `media_tokens` of the prompt stand for
+    pictures and videos.
 
     Times are in seconds, by the server's clock, and in the last snapshot only; those of what did
     not happen are None, and so are all from routes that have none. From the request's arrival,
@@ -119,6 +125,7 @@ class GenerateOutput(Struct, frozen=True):
     queued_s: float | None = None
     ttft_s: float | None = None
     decode_s: float | None = None
+    media_tokens: int = 0
 
 
 class ScoreRequest(PromptRequest, frozen=True, kw_only=True):
@@ -214,6 +221,11 @@ class Generation(Protocol):
 
     @property
     def prompt_tokens(self) -> int: ...
+
+    @property
+    def media_tokens(self) -> int:
+        """Tokens of the prompt that stand for media."""
+        ...
 
     @property
     def opens_reasoning(self) -> bool:

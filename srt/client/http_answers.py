@@ -49,6 +49,7 @@ def parse_native(payload: Any, last: list[GenerateOutput]) -> dict[int, Generate
         queued_s=meta.get("queued_s"),
         ttft_s=meta.get("ttft_s"),
         decode_s=meta.get("decode_s"),
+        media_tokens=meta.get("media_tokens", 0),
         **(_logprobs(meta) if "output_token_logprobs" in meta else {}),
     )
     return {index: output}
@@ -94,6 +95,7 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             output,
             prompt_tokens=usage.get("prompt_tokens", output.prompt_tokens),
             cached_tokens=details.get("cached_tokens", output.cached_tokens),
+            media_tokens=details.get("image_tokens", output.media_tokens),
         )
         for index, output in enumerate(last)
     }

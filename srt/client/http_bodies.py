@@ -4,12 +4,12 @@ Raises RequestError, naming the field, for what the routes have no field for.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Any
-
-import msgspec
 
 from srt.answers.tool_format import message_object, tool_object
 from srt.client.generation import Request, ScoreRequest, TokenizeRequest
+from srt.client.media import MediaFile, data_url
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import SamplingParams
@@ -18,7 +18,8 @@ from srt.wire.sampling import SamplingParams
 def generate_body(request: Request) -> dict[str, Any]:
     """The body for /generate, of a request that has no messages."""
     _check_chat_only(request)
-    body = _shared_body(request) | {
+    body = _shared_body(request) | _media_fields(request.media)
+    body |= {
         "text": request.text,
         "input_ids": None if request.input_ids is None else list(request.input_ids),
         "sampling_params": sampling_fields(request.sampling),
@@ -59,9 +60,9 @@ def tokenize_body(request: TokenizeRequest) -> dict[str, Any]:
 def score_body(request: ScoreRequest) -> dict[str, Any]:
     """For /score_choices."""
     check_tenant(request.tenant)
-    body = msgspec.structs.asdict(request)
-    del body["tenant"]
-    return body
+    body = {name: getattr(request, name) for name in request.__struct_fields__}
+    del body["tenant"], body["media"]
+    return body | _media_fields(request.media)
 
 
 def check_tenant(tenant: str) -> None:
@@ -80,6 +81,24 @@ def _shared_body(request: Request) -> dict[str, Any]:
     return body
 
 
+def _media_fields(media: Sequence[MediaFile]) -> dict[str, Any]:
+    """What a text shows: pictures and videos are lists of their own, in this order."""
+    kinds = [file.kind for file in media]
+    if kinds != sorted(kinds):
+        at = f"media[{kinds.index('video')}]"
+        raise RequestError(": over HTTP pictures come before videos in texts", at=at)
+    fields = {}
+    for kind in dict.fromkeys(kinds):
+        fields[f"{kind}_data"] = [_shown(file) for file in media if file.kind == kind]
+    return fields
+
+
+def _shown(file: MediaFile) -> Any:
+    options = {"detail": file.detail, "num_frames": file.num_frames}
+    is_plain = options == {"detail": "auto", "num_frames": 0}
+    return data_url(file) if is_plain else {"url": data_url(file), **options}
+
+
 def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
     """The fields under their own names; "" is no constraint over HTTP, so it is refused here."""
     for name in ("regex", "json_schema", "ebnf", "structural_tag"):
@@ -90,9 +109,9 @@ def sampling_fields(sampling: SamplingParams) -> dict[str, Any]:
 
 def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
     """The messages, and how the template writes them."""
-    messages: list[ChatMessage] = request.messages or []
+    media = request.media if isinstance(request, Request) else ()
     body: dict[str, Any] = {
-        "messages": [message_object(message, arguments_as_text=True) for message in messages]
+        "messages": [_message(message, media) for message in request.messages or []]
     }
     if request.tools:
         body["tools"] = [tool_object(tool) for tool in request.tools]
@@ -104,6 +123,27 @@ def _chat_fields(request: Request | TokenizeRequest) -> dict[str, Any]:
     elif not chat.add_generation_prompt:
         body["add_generation_prompt"] = False
     return body
+
+
+def _message(message: ChatMessage, media: Sequence[MediaFile]) -> dict[str, Any]:
+    made = message_object(message, arguments_as_text=True)
+    if not message.parts:
+        return made
+    return made | {"content": [_part(part, media) for part in message.parts]}
+
+
+def _part(part: str | int, media: Sequence[MediaFile]) -> dict[str, Any]:
+    """A text, or the medium of this number in the request."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not 0 <= part < len(media):
+        raise RequestError(f" has no number {part}, which a message names", at="media")
+    file = media[part]
+    if file.kind == "video":
+        shown = {"url": data_url(file), "num_frames": file.num_frames}
+        return {"type": "video_url", "video_url": shown}
+    shown = {"url": data_url(file), "detail": file.detail}
+    return {"type": "image_url", "image_url": shown}
 
 
 def template_args(text: str) -> dict[str, Any]:

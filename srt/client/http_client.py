@@ -6,7 +6,9 @@ chat route; with log-probabilities they are tokenized first and go to /generate,
 detail. This transport hears no ring events.
 """
 
+import asyncio
 import uuid
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 from urllib.request import getproxies
@@ -16,6 +18,7 @@ import msgspec
 
 from srt.client.generation import (
     GenerateOutput,
+    PromptRequest,
     Request,
     ScoreOutput,
     ScoreRequest,
@@ -35,7 +38,7 @@ from srt.client.http_connections import ONE, HttpConnections
 from srt.client.http_generation import HttpGeneration, HttpSamples
 from srt.client.http_programs import HttpPrograms
 from srt.tasks import all_of
-from srt.wire.errors import RingError
+from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import ChatOptions
 from srt.wire.ring_state import RingEvent
 
@@ -118,9 +121,9 @@ class HttpClient:
         if request.messages is not None or tokens is None:
             return await all_of(each.result() for each in await self.submit_samples(request))
         request.sampling.check_count()
-        body = generate_body(request) | {"stream": False}
+        body = await _body(lambda: generate_body(request) | {"stream": False}, request)
         read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
-        response = await self._call("POST", "/generate", read_s, json=body)
+        response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
 
     async def _admitted(self, request: Request) -> tuple[httpx.Response, Parse]:
@@ -128,11 +131,16 @@ class HttpClient:
         if request.messages is not None and request.scoring is not None:
             request = await self._as_tokens(request)
         if request.messages is not None:
-            return await self._open("/v1/chat/completions", chat_body(request)), parse_chat
-        return await self._open("/generate", generate_body(request)), parse_native
+            body = await _body(lambda: chat_body(request), request)
+            return await self._stream("/v1/chat/completions", **body), parse_chat
+        body = await _body(lambda: generate_body(request), request)
+        return await self._stream("/generate", **body), parse_native
 
     async def _as_tokens(self, request: Request) -> Request:
         """The same request, with the prompt that its messages make."""
+        if request.media:
+            reason = " and media exclude each other in chats over HTTP"
+            raise RequestError(reason, at="return_logprob")
         ids = await self.tokenize(
             TokenizeRequest(messages=request.messages, tools=request.tools, chat=request.chat)
         )
@@ -141,8 +149,11 @@ class HttpClient:
         )
 
     async def _open(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        return await self._stream(path, json=body)
+
+    async def _stream(self, path: str, **body: Any) -> httpx.Response:
         url = _url_of(self.url, path)
-        return await self._send(self._http.build_request("POST", url, json=body), stream=True)
+        return await self._send(self._http.build_request("POST", url, **body), stream=True)
 
     async def _send(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
         if self._http.is_closed:
@@ -172,8 +183,8 @@ class HttpClient:
         return ids
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
-        body = score_body(request)
-        answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, json=body)
+        body = await _body(lambda: score_body(request), request)
+        answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, **body)
         return parse_score(answer.json())
 
     async def abort(self, rid: str, tenant: str = "") -> None:
@@ -190,6 +201,14 @@ class HttpClient:
             raise RingError("the server's scheduler did not answer")
         stats: dict[str, Any] = states[0]
         return stats
+
+
+async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> dict[str, Any]:
+    """What httpx needs for a body. One with files is large: a thread makes it."""
+    if not request.media:
+        return {"json": make()}
+    content = await asyncio.to_thread(lambda: msgspec.json.encode(make()))
+    return {"content": content, "headers": {"content-type": "application/json"}}
 
 
 @lru_cache(maxsize=256)

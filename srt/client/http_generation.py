@@ -109,7 +109,7 @@ class HttpGeneration(Snapshots):
             self.wake()
         self.last = output
         self.text, self.finish = output.text, output.finish
-        self.prompt_tokens = output.prompt_tokens
+        self.prompt_tokens, self.media_tokens = output.prompt_tokens, output.media_tokens
 
     def known(self, delta: str) -> GenerateOutput:
         last = self.last

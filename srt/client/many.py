@@ -7,10 +7,13 @@ any other order returns to prefixes that have been evicted. Results are in the c
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from srt.client.generation import Client, GenerateOutput, Request
+from srt.client.media import Media, MediaFile, Picture, Video, opened
 from srt.tasks import all_of
 from srt.wire.errors import OVERLOADED, RESTARTING, RequestError
 
@@ -32,9 +35,13 @@ class Job(NamedTuple):
     make: Callable[[], Awaitable[Request]]
 
 
-async def generate_many(client: Client, requests: Sequence[Request]) -> list[list[GenerateOutput]]:
-    """The finished samples of each request; see `run_jobs`."""
-    return await run_jobs(client, [_job(request) for request in requests])
+async def generate_many(
+    client: Client, requests: Sequence[Request], media: Sequence[Sequence[Media]] = ()
+) -> list[list[GenerateOutput]]:
+    """The finished samples of each request; see `run_jobs`. `media` are what each of them shows,
+    or nothing at all; their files are read when it is their turn."""
+    shown: Sequence[Sequence[Media]] = media or [()] * len(requests)
+    return await run_jobs(client, [_job(*each) for each in zip(requests, shown, strict=True)])
 
 
 async def run_jobs(
@@ -76,19 +83,41 @@ def _order(jobs: Sequence[Job]) -> Sequence[int]:
 
 
 def key_of(
-    text: str | None, ids: Sequence[int] | None = None, messages: object = None
+    text: str | None,
+    ids: Sequence[int] | None = None,
+    messages: object = None,
+    media: Sequence[Media] = (),
 ) -> tuple[Any, ...]:
-    """The sorting key of a prompt, given in one of these forms."""
+    """The sorting key of a prompt, given in one of these forms. Those that show the same are side
+    by side: pictures are long, and mostly near the beginning."""
+    if media:
+        return 2, repr(_brief([media, text, ids, messages]))
     if text is not None:
         return 0, text
-    return (1, list(ids)) if ids is not None else (2, repr(messages))
+    return (1, list(ids)) if ids is not None else (2, repr(_brief(messages)))
 
 
-def _job(request: Request) -> Job:
+def _brief(value: Any) -> Any:
+    """The same with the ends of files in place of files: enough for an order."""
+    if isinstance(value, Mapping):
+        return {name: _brief(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_brief(each) for each in value]
+    if isinstance(value, Picture | Video | MediaFile):
+        return _brief(msgspec.structs.astuple(value))
+    is_url = isinstance(value, str) and value[:5] == "data:"
+    is_file = is_url or isinstance(value, bytes | bytearray)
+    return (len(value), value[-64:]) if is_file else value
+
+
+def _job(request: Request, media: Sequence[Media]) -> Job:
     async def make() -> Request:
-        return request
+        if not media:
+            return request
+        return msgspec.structs.replace(request, media=await opened(media))
 
-    key = key_of(request.text, request.input_ids, (request.tools, request.messages))
+    messages = (request.tools, request.messages)
+    key = key_of(request.text, request.input_ids, messages, media or request.media)
     return Job((request.cache_salt, *key), request.sampling.n, make)
 
 

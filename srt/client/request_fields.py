@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from srt.client.generation import Request, ScoreRequest, TokenizeRequest, scoring_of
+from srt.client.media import MediaFile
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolSpec
 from srt.wire.sampling import SamplingParams
@@ -57,6 +58,8 @@ def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _struct(path: str, kind: type[T], given: Any) -> T:
     """`given`, which `path` names, with every field of its type."""
+    if kind is MediaFile and isinstance(given, kind):
+        return given  # `media` has checked it, and it may be long
     if kind is ToolSpec and isinstance(given, Mapping) and given.get("type") == "function":
         given = given.get("function", given)  # OpenAI's JSON of a function
     fields = _set_fields(kind, given) if isinstance(given, kind) else given

@@ -14,6 +14,7 @@ from srt.client.generation import (
     TokenizeRequest,
     require_single,
 )
+from srt.client.media import frames_of
 from srt.client.ring_generation import RingGeneration, RingSamples
 from srt.client.ring_link import START_TIMEOUT_S, RingLink
 from srt.client.ring_programs import RingPrograms
@@ -73,16 +74,17 @@ class RingClient:
 
     async def submit_samples(self, request: Request) -> list[RingGeneration]:
         request.sampling.check_count()
+        media, blobs = await frames_of(request.media)
         rid, tenant = await self._free_rid(request)
         samples = RingSamples(rid, self._next_wire_id(), request, self._forget, self._captures)
         for part in samples.generations:
             self._check_unused(part.rid, tenant)
-        req = samples.message(self._link.epoch)
+        req = samples.message(self._link.epoch, media)
         self._by_rid.update(((tenant, part.rid), part) for part in samples.generations)
         self._by_rid[tenant, rid] = samples
         self._live.update((part.wire_id, part) for part in samples.generations)
         try:
-            admitted: Admitted = await self._link.ask(req, samples.wire_ids)
+            admitted: Admitted = await self._link.ask(req, samples.wire_ids, blobs)
         except BaseException:
             for part in samples.generations:
                 self._drop(part)
@@ -123,13 +125,14 @@ class RingClient:
         return ids
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
+        media, blobs = await frames_of(request.media)
         rid, tenant = await self._free_rid(request)
         score = RingScore(rid, self._next_wire_id(), len(request.continuations), tenant)
-        req = score.message(request, self._link.epoch)
+        req = score.message(request, self._link.epoch, media)
         self._by_rid[tenant, rid] = score
         self._live.update((part.wire_id, part) for part in score.parts)
         try:
-            return await score.result(await self._link.ask(req, score.wire_ids))
+            return await score.result(await self._link.ask(req, score.wire_ids, blobs))
         finally:
             self._free(score)
             left = [i for i in score.wire_ids if self._live.pop(i, None) is not None]

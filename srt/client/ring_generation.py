@@ -4,14 +4,17 @@ The client hands every Output to the sample that it is for.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Request
 from srt.client.ring_score import prompt_fields
 from srt.client.snapshots import Snapshots
 from srt.wire.constraint import Capture, Constraint, may_capture
 from srt.wire.errors import RequestError
+from srt.wire.media import MediaRef
 from srt.wire.messages import (
     NO_TIMES,
     Admitted,
@@ -58,11 +61,12 @@ class RingSamples:
         """What an abort must name."""
         return [generation.wire_id for generation in self.generations]
 
-    def message(self, epoch: int) -> GenerateReq:
-        """What is sent to the front. RequestError if the ids are not int32."""
+    def message(self, epoch: int, media: Sequence[MediaRef] = ()) -> GenerateReq:
+        """What is sent to the front, before the frames of its `media`. RequestError if the ids are
+        not int32."""
         request = self._request
         return GenerateReq(
-            **prompt_fields(request, self.wire_id, epoch),
+            **prompt_fields(request, self.wire_id, epoch, media),
             sampling=request.sampling,
             messages=request.messages,
             stream=request.stream,
@@ -82,7 +86,8 @@ class RingSamples:
         return await self._find(constraint, text, self.tenant)
 
     def admit(self, reply: Admitted) -> None:
-        """The front has taken all samples."""
+        """The front has taken all samples, and the files that they show."""
+        self._request = replace(self._request, media=())
         for generation in self.generations:
             generation.admit(reply)
         for index in reply.aborted:
@@ -132,6 +137,7 @@ class RingGeneration(Snapshots):
     def admit(self, reply: Admitted) -> None:
         """The front has taken the request."""
         self.prompt_tokens = reply.prompt_tokens
+        self.media_tokens = reply.media_tokens
         self._healed_tokens = reply.healed_tokens
         self.opens_reasoning = reply.opens_reasoning
         self.closes_reasoning = reply.closes_reasoning
@@ -190,6 +196,7 @@ class RingGeneration(Snapshots):
             queued_s=self._times.queued_s,
             ttft_s=self._times.ttft_s,
             decode_s=self._times.decode_s,
+            media_tokens=self.media_tokens,
         )
 
 

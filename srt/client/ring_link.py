@@ -141,15 +141,18 @@ class RingLink:
             code = RESTARTING if self._event.only_lacks_scheduler else UNAVAILABLE
             raise RingError(self._event.reason or "the server is starting", code)
 
-    async def ask(self, question: Question, given_up: Sequence[str] = ()) -> Any:
-        """The answer. RequestError if it is refused, RingError if there is none in time.
+    async def ask(
+        self, question: Question, given_up: Sequence[str] = (), blobs: Sequence[bytes] = ()
+    ) -> Any:
+        """The answer to a question with the frames `blobs` behind it. RequestError if it is
+        refused, RingError if there is none in time.
 
         If the caller stops waiting, the requests `given_up` are ended.
         """
         answer = asyncio.get_running_loop().create_future()
         self._answers[question.rid] = answer
         try:
-            if not send_now(self._front, question):
+            if not send_now(self._front, question, blobs=blobs):
                 raise RingError("the server does not take requests")
             return await within(_patience_s(question), answer)
         except (TimeoutError, asyncio.CancelledError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from srt.client.generation import ChoiceScore, PromptRequest, ScoreOutput, ScoreRequest
 from srt.wire.errors import CONFLICT, RequestError
+from srt.wire.media import MediaRef
 from srt.wire.messages import (
     Admitted,
     Continuation,
@@ -62,10 +63,12 @@ class RingScore:
         """What an abort must name."""
         return [part.wire_id for part in self.parts]
 
-    def message(self, request: ScoreRequest, epoch: int) -> ScoreReq:
-        """What is sent to the front."""
+    def message(
+        self, request: ScoreRequest, epoch: int, media: Sequence[MediaRef] = ()
+    ) -> ScoreReq:
+        """What is sent to the front, before the frames of its `media`."""
         return ScoreReq(
-            **prompt_fields(request, self.wire_id, epoch),
+            **prompt_fields(request, self.wire_id, epoch, media),
             continuations=[
                 Continuation(c)
                 if isinstance(c, str)
@@ -102,11 +105,13 @@ class RingScore:
         )
 
 
-def prompt_fields(request: PromptRequest, wire_id: str, epoch: int) -> dict[str, Any]:
+def prompt_fields(
+    request: PromptRequest, wire_id: str, epoch: int, media: Sequence[MediaRef] = ()
+) -> dict[str, Any]:
     """The fields of a PromptMessage. RequestError if the ids are not int32."""
     ids, spans = request.input_ids, list(request.literal_spans)
     shared = {name: getattr(request, name) for name in PromptRequest.__struct_fields__}
-    own = {"rid": wire_id, "epoch": epoch, "literal_spans": spans}
+    own = {"rid": wire_id, "epoch": epoch, "literal_spans": spans, "media": list(media)}
     return shared | own | {"input_ids": None if ids is None else packed(ids, "input_ids")}
 
 

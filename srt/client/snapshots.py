@@ -18,6 +18,7 @@ class Snapshots:
 
     opens_reasoning = False
     closes_reasoning = False
+    media_tokens = 0
 
     def __init__(self, rid: str) -> None:
         self.rid = rid

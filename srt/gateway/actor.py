@@ -15,6 +15,7 @@ from srt.gateway.callers.keys import KeyFiles
 from srt.gateway.context import Gateway, GatewayInfo
 from srt.gateway.http.places import PROBE_PLACES
 from srt.gateway.http.server import GatewayServer
+from srt.gateway.media.given import MediaRules
 from srt.ring.actor import Actor
 from srt.ring.listener import allow_connections
 
@@ -65,6 +66,7 @@ class GatewayActor(Actor):
             stream_interval=self.args.stream_interval,
             max_requests=self.args.max_queued_requests,
             cors_origins=self.args.cors_origins(),
+            media=MediaRules(limit=self.args.limit_media, domains=self.args.media_domains()),
             server_args=self.args.public(),
         )
 

@@ -17,9 +17,10 @@ import msgspec
 
 from srt.client.generation import GenerateOutput, Generation, Request
 from srt.gateway.callers.tenant import Name, tenant
-from srt.gateway.context import Gateway, Refusal, check_running
+from srt.gateway.context import Gateway, Refusal, check_running, media_rules
+from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
-from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
+from srt.wire.errors import CONFLICT, OVERLOADED, ErrorInfo, Names, RequestError
 
 MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
@@ -56,6 +57,11 @@ class Batch:
     def prompt_tokens(self) -> int:
         """The tokens of all prompts, each counted once."""
         return sum(g.prompt_tokens for g in self.generations[:: self.samples])
+
+    @property
+    def media_tokens(self) -> int:
+        """Those of the prompts' tokens that stand for pictures and videos."""
+        return sum(g.media_tokens for g in self.generations[:: self.samples])
 
     async def results(self) -> list[GenerateOutput]:
         """The final outputs, in order. The first failure fails all."""
@@ -171,19 +177,21 @@ async def submit_all(
     *,
     names: Callable[[int], Names],
     name: str | None = None,
+    media: Sequence[MediaList] = (),
 ) -> Batch:
     """Submit every request; if one is refused, abort the others and raise its error.
 
     All must want the same number of samples. `names` maps, for the request of an index, the
     ring's fields to the caller's. An abort of `name` ends all of them, and an abort of a
-    request's rid all its samples.
+    request's rid all its samples. `media`, which are loaded first, has a list for each request,
+    or none at all.
     """
     started = time.monotonic()
     check_running(gateway)
     _check_load(gateway, started)
     requests = [_named(request) for request in requests]
     with _announced(gateway, requests, name):
-        prompts = await _admitted(gateway, requests, names)
+        prompts = await _with_media(gateway, requests, names, media)
     gateway.was_ready = True
     generations = [sample for samples in prompts for sample in samples]
     batch = Batch(gateway, generations, started, len(prompts[0]))
@@ -239,6 +247,32 @@ def _announced(gateway: Gateway, requests: Sequence[Request], name: str | None) 
                 del gateway.live[mine]
         if is_new:
             del gateway.groups[group]
+
+
+async def _with_media(
+    gateway: Gateway,
+    requests: Sequence[Request],
+    names: Callable[[int], Names],
+    media: Sequence[MediaList],
+) -> list[Sequence[Generation]]:
+    """The samples of each request, which shows its `media`. Aborted while these are loaded, none
+    begins."""
+    if not any(each.given for each in media):
+        return await _admitted(gateway, requests, names)
+    domains, num_aborts = media_rules(gateway).domains, gateway.num_aborts
+    mine = {(tenant(), request.rid) for request in requests if request.rid is not None}
+    gateway.loading |= mine
+    try:
+        async with gateway.media.loaded(media, domains, tenant()) as files:
+            if gateway.num_aborts > num_aborts or not mine <= gateway.loading:
+                raise RequestError("the request was aborted", code=CONFLICT)
+            showing = [
+                msgspec.structs.replace(request, media=tuple(its_files))
+                for request, its_files in zip(requests, files, strict=True)
+            ]
+            return await _admitted(gateway, showing, lambda i: {**names(i), **media[i].names})
+    finally:
+        gateway.loading -= mine
 
 
 async def _admitted(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import litestar
+import msgspec
 from litestar.datastructures import State
 from msgspec import Struct, field
 
@@ -18,6 +19,8 @@ from srt.gateway.callers.keys import Keys
 from srt.gateway.callers.tenant import Name
 from srt.gateway.errors import MODEL_NOT_FOUND
 from srt.gateway.large_bodies import LargeBodies
+from srt.gateway.media.given import NO_MEDIA, MediaRules
+from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
 from srt.wire.errors import UNAVAILABLE, ErrorInfo, RequestError, RingError
@@ -35,7 +38,7 @@ class GatewayInfo(Struct, frozen=True):
     share the prefix cache. `reasoning` says that the model's answers begin with its
     reasoning, which chats keep apart. `stream_interval` is how many tokens an event of a stream
     stands for. `cors_origins` are the web origins that may call. `fingerprint` tells the
-    model's files from others.
+    model's files from others. `media` says what pictures and videos may be shown.
     """
 
     model_name: str
@@ -53,6 +56,7 @@ class GatewayInfo(Struct, frozen=True):
     model_names: tuple[str, ...] = ()
     response_store_bytes: int = 0
     fingerprint: str = ""
+    media: MediaRules = NO_MEDIA
     server_args: dict[str, Any] = {}
 
     @property
@@ -92,7 +96,8 @@ class Gateway(Struct, eq=False):
     started, `refusals` the last for load by tenant. `was_ready` says that the ring has been ready,
     as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
     counts how often everything was aborted, which no request that has begun before survives.
-    `programs` is the way to the part that runs programs.
+    `programs` is the way to the part that runs programs. `loading` are the requests whose pictures
+    are being loaded: an abort takes their names out.
     """
 
     client: Client
@@ -102,6 +107,7 @@ class Gateway(Struct, eq=False):
     keys: Keys
     live: dict[Name, Generation | Request | ScoreRequest] = {}
     groups: dict[Name, list[str]] = {}
+    loading: set[Name] = set()
     was_ready: bool = False
     is_paused: bool = False
     num_aborts: int = 0
@@ -110,7 +116,22 @@ class Gateway(Struct, eq=False):
     programs: Programs | None = None
     stored: StoredResponses = field(default_factory=lambda: StoredResponses(0))
     large_bodies: LargeBodies = field(default_factory=LargeBodies)
+    media: MediaLoader = field(default_factory=MediaLoader)
     created: int = field(default_factory=lambda: int(time.time()))
+
+
+def media_rules(gateway: Gateway) -> MediaRules:
+    """What pictures and videos the served model takes, and how many."""
+    ring = gateway.client.ring
+    if ring is None or ring.media_kinds is None:
+        return msgspec.structs.replace(gateway.info.media, kinds=None)
+    kinds, placeholders = frozenset(ring.media_kinds), ring.media_placeholders
+    return msgspec.structs.replace(gateway.info.media, kinds=kinds, placeholders=placeholders)
+
+
+def sees(gateway: Gateway) -> bool:
+    """Whether the served model is known to take pictures."""
+    return "image" in (media_rules(gateway).kinds or ())
 
 
 async def abort_all(gateway: Gateway) -> list[Name]:

@@ -38,6 +38,7 @@ _TYPES = {
     409: "conflict_error",
     429: "rate_limit_error",
 }
+MAX_REASON_CHARS = 400
 RETRY_AFTER = {"Retry-After": "1"}
 _AT_PATH = re.compile(r" - at (?:`key` in )?`(?:key in )?\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -98,6 +99,8 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
     match = _AT_PATH.search(text)
     path = match["path"].lstrip(".").removesuffix("[...]") if match else ""
     what = text[: match.start()] if match else text
+    if len(what) > MAX_REASON_CHARS:  # it may quote what a client wrote: a picture, for example
+        what = f"{what[:MAX_REASON_CHARS]} ..."
     unknown = _UNKNOWN_FIELD.match(what) or _MISSING_FIELD.match(what)
     if unknown:
         path = f"{path}.{unknown['name']}".lstrip(".")

@@ -21,9 +21,12 @@ GAUGES = {
     "expected_queue_wait_seconds": "Wait that a request which came now would have.",
     "num_used_tokens": "KV slots that running requests hold.",
     "num_grammar_queue_reqs": "Requests waiting for their constraint to be compiled.",
+    "num_media_queue_reqs": "Requests waiting for their images and videos to be decoded.",
+    "media_held_bytes": "Files and pixels of requests in flight that the tokenizer holds.",
     "max_total_tokens": "KV slots in the pool.",
     "token_usage": "Fraction of the KV slots in use.",
     "cache_hit_rate": "Cached prompt tokens per prompt token.",
+    "media_cache_bytes": "Bytes of embeddings of images and videos, kept or on their way.",
     "new_token_ratio": "Expected share of max_new_tokens that requests will use.",
 }
 COUNTERS = {
@@ -37,6 +40,9 @@ COUNTERS = {
     "num_resumed_reqs_total": "Requests taken over from a scheduler that was lost.",
     "recomputed_tokens_total": "Their tokens that were computed again.",
     "evicted_tokens_total": "Cached tokens given up to make room.",
+    "media_cache_hits_total": "Images and parts of videos that were needed and found encoded.",
+    "media_encoded_total": "Images and parts of videos that were encoded.",
+    "media_encode_seconds_total": "Time in which they were encoded, between forward passes.",
     "forward_steps_total": "Forward passes.",
     "forward_seconds_total": "Time in forward passes.",
     "exposed_seconds_total": "Time between forward passes in which there was work.",
@@ -47,6 +53,8 @@ COUNTERS = {
     "num_grammar_failed_total": "Compilations over the memory limit, or crashed.",
     "num_grammar_refused_total": "Requests refused because too many constraints waited.",
     "num_grammar_cancelled_total": "Requests that were gone before their constraint was compiled.",
+    "num_media_decoded_total": "Images and videos decoded by the tokenizer's children.",
+    "num_media_known_total": "Images and videos that were known and not decoded for a request.",
     "grammar_compilation_seconds_total": "Time in compilations that came to an end.",
 }
 # Of programs, by the names of the part's counts.
@@ -65,7 +73,9 @@ PROGRAM_COUNTERS = {
 CALL_STATES = ("ready", "skipped", "failed", "cancelled")
 # What the front counts for all replicas, which comes with the statistics of one of them.
 _OF_FRONT = {"num_tokenizing_reqs", "expected_queue_wait_seconds"} | {
-    name for name in GAUGES | COUNTERS if name.startswith(("num_grammar_", "grammar_"))
+    name
+    for name in GAUGES | COUNTERS
+    if name.startswith(("num_grammar_", "grammar_", "num_media_", "media_held_"))
 }
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100, 200, 400)
 _TOKEN_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08, 0.15, 0.3, 0.6, 2)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from srt.gateway.media.given import Frames
 from srt.gateway.wire.responses import (
     InputItem,
     InputPart,
@@ -26,15 +27,33 @@ MAX_RESPONSE_BYTES = 1024 * 1024
 ENTRY_BYTES = 1024  # about the memory that Python takes for one, besides its JSON
 
 
+class StoredItems(NamedTuple):
+    """The items of a conversation, and the files of its pictures in their order, as frames of the
+    ring: the items have no addresses of them."""
+
+    items: list[InputItem]
+    files: Sequence[Frames] = ()
+
+
+NO_ITEMS = StoredItems([])
+
+
 class _Stored(NamedTuple):
-    """JSON: a response, and the items of the conversation up to and including its output."""
+    """JSON: a response, and the items of the conversation up to and including its output; and the
+    files of its pictures."""
 
     response: bytes
     items: bytes
+    files: tuple[Frames, ...]
 
     @property
     def size(self) -> int:
-        return len(self.response) + len(self.items) + ENTRY_BYTES
+        return len(self.response) + len(self.items) + size_of(self.files) + ENTRY_BYTES
+
+
+def size_of(files: Sequence[Frames]) -> int:
+    """The bytes of the files of pictures."""
+    return sum(len(frame) for frames in files for frame in frames)
 
 
 class _Owned:
@@ -59,16 +78,26 @@ class StoredResponses:
         """Whether there is room for anything."""
         return self._max_bytes > 0
 
-    def keep(self, owner: str, response: ResponseObject, given: list[InputItem]) -> None:
-        """Keep the response that `owner` got for the items `given`."""
+    def takes(self, files: Sequence[Frames]) -> bool:
+        """Whether a response about pictures with these files can be kept."""
+        return self.is_on and size_of(files) <= self._max_bytes // 2
+
+    def keep(
+        self,
+        owner: str,
+        response: ResponseObject,
+        given: list[InputItem],
+        files: Sequence[Frames] = (),
+    ) -> None:
+        """Keep the response that `owner` got for the items `given`, whose pictures are `files`."""
         self._forget(owner, response.id)
         most = min(MAX_RESPONSE_BYTES, self._max_bytes)
         encoded = msgspec.json.encode(response)
         items = [*given, *map(_as_input, response.output)]
         if len(encoded) + sum(map(_num_chars, items)) > most:
             return
-        stored = _Stored(encoded, msgspec.json.encode(items))
-        if stored.size > most:
+        stored = _Stored(encoded, msgspec.json.encode(items), tuple(files))
+        if stored.size - size_of(files) > most or stored.size > self._max_bytes:
             return
         owned = self._owners.setdefault(owner, _Owned())
         owned.responses[response.id] = stored
@@ -81,7 +110,7 @@ class StoredResponses:
         """The JSON of a response. Raises RequestError (404) if there is none."""
         return self._found(owner, response_id).response
 
-    def items(self, owner: str, response_id: str) -> list[InputItem]:
+    def items(self, owner: str, response_id: str) -> StoredItems:
         """The conversation up to a response's end. Raises RequestError if there is none."""
         if not self.is_on:
             reason = " is not supported: this server stores no responses"
@@ -90,7 +119,7 @@ class StoredResponses:
             found = self._found(owner, response_id)
         except RequestError as error:
             raise RequestError(error.info.message, param="previous_response_id") from None
-        return msgspec.json.decode(found.items, type=list[InputItem])
+        return StoredItems(msgspec.json.decode(found.items, type=list[InputItem]), found.files)
 
     def delete(self, owner: str, response_id: str) -> None:
         """Forget a response. Raises RequestError (404) if there is none."""

@@ -19,9 +19,10 @@ from srt.client.arguments import BatchArgs, Fields, ScoreArgs
 from srt.client.face import AsyncClient
 from srt.client.generation import GenerateOutput, ScoreOutput
 from srt.client.many import generate_many
+from srt.client.media import Media
 from srt.client.request_fields import checked_request
 from srt.launch import PARENT_FD_VARIABLE
-from srt.wire.errors import ConfigError, RingError, SrtError, check_process
+from srt.wire.errors import ConfigError, RequestError, RingError, SrtError, check_process
 from srt.wire.sampling import SamplingParams
 
 T = TypeVar("T")
@@ -90,7 +91,8 @@ class Engine:
     ) -> GenerateOutput | list[GenerateOutput]:
         """Complete one prompt (a GenerateOutput) or several at once (a list, in order).
 
-        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`. With
+        `sampling` holds SamplingParams' fields; `request` the other arguments of `submit`. Of
+        several prompts, `media` has a list for each. With
         `n` above 1 there is a list of samples in place of each output, which has no type of its
         own. A batch may be of any size; the first failure ends all of it.
         """
@@ -213,10 +215,12 @@ class Engine:
     ) -> list[Any]:
         """For each prompt its output, or the list of its samples if n > 1."""
         texts = [prompts] if isinstance(prompts, str) else prompts
+        fields = {name: value for name, value in request.items() if name != "media"}
         requests = [
-            checked_request({"text": text, "sampling": sampling or {}, **request}) for text in texts
+            checked_request({"text": text, "sampling": sampling or {}, **fields}) for text in texts
         ]
-        results = await generate_many(self.client.transport, requests)
+        media = _media_of(prompts, request)
+        results = await generate_many(self.client.transport, requests, media)
         return [outputs[0] if len(outputs) == 1 else outputs for outputs in results]
 
     async def _acall(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -246,6 +250,16 @@ class Engine:
 
 async def _next(outputs: Any) -> GenerateOutput | None:
     return await anext(outputs, None)
+
+
+def _media_of(prompts: str | Sequence[str], request: BatchArgs) -> Sequence[Sequence[Media]]:
+    """What each prompt shows; nothing if none shows anything. Raises RequestError."""
+    given: Any = request.get("media") or ()
+    if not given or isinstance(prompts, str):
+        return [given] if given else ()
+    if not isinstance(given, list | tuple) or len(given) != len(prompts):
+        raise RequestError(f" must have a list for each of {len(prompts)} prompts", at="media")
+    return given
 
 
 def _command_line(args: dict[str, Any]) -> list[str]:

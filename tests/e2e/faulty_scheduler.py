@@ -1,5 +1,5 @@
-"""A scheduler process that comes to harm at steps that compute certain tokens, or at the constraint
-of a request that has one."""
+"""A scheduler process that comes to harm at steps that compute certain tokens, at the constraint of
+a request that has one, or at pictures of certain colours."""
 
 import ctypes
 import os
@@ -18,6 +18,7 @@ from scheduler_proc.executor.base import Executor
 from scheduler_proc.grammar.base import CompiledGrammar, Grammar
 from scheduler_proc.intake import GrammarIntake
 from srt.ring.actor import run_actor
+from srt.wire.media import MediaItem
 from srt.wire.messages import unpack_ids
 from srt.wire.ring_messages import TokenizedReq
 
@@ -43,8 +44,12 @@ FAULTS: dict[int, Callable[[], object]] = {
 }
 
 
+# By the red of a picture whose green and blue are 0.
+FAULTS_BY_RED = {201: CRASHES, 202: WAITS_FOR_EVER, 203: FAILS}
+
+
 class FaultyExecutor:
-    """Another executor, but for these tokens."""
+    """Another executor, but for these tokens and pictures."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -56,6 +61,13 @@ class FaultyExecutor:
         for token in FAULTS.keys() & set(batch.input_ids.tolist()):
             FAULTS[token]()
         return self._executor.run(batch)
+
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+        red, green, blue = pixels[0, 0, 0].tolist()
+        if green == blue == 0 and red in FAULTS_BY_RED:
+            FAULTS[FAULTS_BY_RED[red]]()
+        seeing: Any = self._executor
+        seeing.encode(item, pixels, part)
 
 
 class FaultyGrammar:

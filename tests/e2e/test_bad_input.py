@@ -141,7 +141,21 @@ BAD: dict[str, tuple[tuple[str, Any], int, str | None]] = {
     "image part": (
         chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]),
         400,
-        "messages[0].content[0].type",
+        "messages[0].content[0].image_url",
+    ),
+    "picture for a model that reads": (
+        chat(
+            messages=[
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+                    ],
+                }
+            ]
+        ),
+        400,
+        "messages[0].content[0].image_url.url",
     ),
     "chat over the context": (
         chat(max_tokens=None, max_completion_tokens=8192),

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 import lang as sgl
-from lang.backends.base import Image, Prompt
 from lang.backends.runtime import RuntimeEndpoint, _request, params_of
 from lang.chat_template import (
     ChatTemplate,
@@ -14,8 +13,7 @@ from lang.chat_template import (
     register_chat_template,
     register_chat_template_matching_function,
 )
-from lang.errors import UnsupportedError
-from lang.sampling import PLAIN, Sampling
+from lang.sampling import Sampling
 from srt.files.model_files import resolve_model
 from srt.files.vocab import load_vocab
 from srt.wire.errors import RequestError
@@ -30,7 +28,10 @@ from tokenizer_proc.chat_template import ChatTemplate as ServerTemplate
         ("smollm2", "smollm2"),
         ("/models/SmolLM2-135M-Instruct-Q4_K_M.gguf", "smollm2"),
         ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5"),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2-vl"),
+        ("Qwen/Qwen2-VL-2B", "qwen2-vl"),
         ("Qwen/Qwen3-8B", "chatml"),
+        ("Qwen/Qwen3-VL-4B-Instruct", "chatml"),
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-instruct"),
         ("gpt2", "default"),
     ],
@@ -62,12 +63,6 @@ def test_sampling_becomes_the_runtimes_or_is_refused() -> None:
         params_of(Sampling(logit_bias={"the": 2.0}))
     asked = _request(Sampling(return_logprob=True, top_logprobs_num=2))
     assert asked["top_logprobs"] == 2
-
-
-async def test_the_runtime_refuses_images() -> None:
-    endpoint = RuntimeEndpoint("http://localhost:1")
-    with pytest.raises(UnsupportedError, match="image"):
-        await endpoint.generate(Prompt("x", images=(Image(b""),)), PLAIN)
 
 
 TOOL_TURNS = {

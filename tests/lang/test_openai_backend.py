@@ -437,6 +437,10 @@ async def test_images_travel_as_urls() -> None:
     image, text = server.bodies[0]["messages"][0]["content"]
     assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
     assert text == {"type": "text", "text": "What is it?"}
+    turn = Turn("user", "What is it?", (Image(PNG), Image(PNG)), (5, 11))
+    await server.backend(is_chat=True).generate(Prompt("", (turn,), "assistant"), GREEDY)
+    parts = server.bodies[1]["messages"][0]["content"]
+    assert [part.get("text") for part in parts] == ["What ", None, "is it?", None]
     for bad, param in ((Image(b"?"), "image"), (Image(PNG, "video", 4), "video")):
         turn = Turn("user", "What is it?", (bad,))
         with pytest.raises(UnsupportedError) as caught:

@@ -263,7 +263,7 @@ def test_images_are_refused_or_carried(tmp_path: Path) -> None:
     state = run(body, backend)
     assert backend.prompts[0].images[0].data == b"png"
     assert backend.prompts[0].messages[0].images[0].data == b"png"
-    assert state.messages()[0]["content"][1]["type"] == "image_url"
+    assert state.messages()[0]["content"][0]["type"] == "image_url"
     with pytest.raises(OSError, match="missing"):
         sgl.image(tmp_path / "missing")
     video = run(lambda s: s.__iadd__(sgl.video(b"v", 4)))

@@ -32,7 +32,7 @@ def served(monkeypatch: pytest.MonkeyPatch, answer: Callable[[str], Any]) -> Ser
 )
 async def test_answers_of_another_form(monkeypatch: pytest.MonkeyPatch, content: Any) -> None:
     model = served(monkeypatch, lambda path: content)
-    for ask in (model.name, model.bos_id, lambda: model.texts([1])):
+    for ask in (model.name, model.bos_id, lambda: model.texts([1]), model.media_placeholders):
         with pytest.raises(RingError, match=r"http://server/.* does not answer as our server"):
             await ask()
 
@@ -48,3 +48,21 @@ async def test_what_our_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = served(monkeypatch, lambda path: answer)
     assert (await model.name(), await model.bos_id()) == ("m", None)
     assert await model.texts([7]) == {7: " b"}
+
+
+async def test_placeholders_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    told = {"image": "<image>"}
+
+    def answer(path: str) -> Any:
+        asked.append(path)
+        return {"model_path": "m", "media_placeholders": told}
+
+    model = served(monkeypatch, answer)
+    assert await model.media_placeholders() == await model.media_placeholders() == told
+    assert asked == ["/get_model_info"]
+
+
+async def test_servers_that_name_no_placeholders(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = served(monkeypatch, lambda path: {"model_path": "m"})
+    assert await model.media_placeholders() == {}

@@ -1,30 +1,144 @@
-"""What `srt.LLM` refuses before it asks a server."""
+"""What `srt.LLM` asks of its server, and what it refuses before."""
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 
-from srt.llm import SamplingParams, StructuredOutputsParams, _text_and_ids
+from srt.client.face import AsyncClient
+from srt.client.media import MediaFile, Video
+from srt.llm import LLM, SamplingParams, StructuredOutputsParams, _parts_of
+from srt.offline.multi_modal import in_order, media_of
 from srt.wire.errors import RequestError
+from srt.wire.messages import ChatMessage
+from tests.fakes import FakeClient
+from tests.srt.gateway.setup import fake_vocab
 
 
 def test_prompts_of_every_kind() -> None:
-    assert _text_and_ids("a") == _text_and_ids({"prompt": "a"}) == ("a", None)
-    assert _text_and_ids([1, 2]) == _text_and_ids({"prompt_token_ids": (1, 2)}) == (None, [1, 2])
-    assert _text_and_ids({"prompt": "a", "prompt_token_ids": [1]}) == ("a", [1])
+    text, ids = ("a", None, (), ()), (None, [1, 2], (), ())
+    assert _parts_of("a") == _parts_of({"prompt": "a", "multi_modal_data": None}) == text
+    assert _parts_of([1, 2]) == _parts_of({"prompt_token_ids": (1, 2)}) == ids
+    assert _parts_of({"prompt": "a", "prompt_token_ids": [1]})[:2] == ("a", [1])
+
+
+FRAME = np.zeros((2, 2, 3), np.uint8)
+FILM = np.zeros((3, 2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("data", "media"),
+    [
+        ({"image": b"a"}, [b"a"]),
+        ({"image": [b"a", "b"], "video": None}, [b"a", "b"]),
+        ({"video": b"a", "image": b"b"}, [Video(b"a"), b"b"]),
+        ({"video": [b"a", Video(b"b", 2)]}, [Video(b"a"), Video(b"b", 2)]),
+        ({"video": (b"a", {"fps": 2})}, [Video(b"a")]),
+        ({"video": []}, []),
+    ],
+)
+def test_what_vllm_shows(data: Any, media: list[Any]) -> None:
+    text, _, shown, names = _parts_of({"prompt": "a", "multi_modal_data": data})
+    assert (text, list(shown)) == ("a", media) and len(names) == len(media)
+
+
+def test_videos_of_pictures() -> None:
+    for given, count in (([FRAME, FRAME], 1), (FILM, 1), ([FILM, FILM], 2)):
+        media, names = media_of({"video": given})
+        assert len(media) == len(names) == count
+        assert all(isinstance(each, Video) for each in media)
+
+
+def test_files_follow_their_placeholders() -> None:
+    placeholders = {"image": "<image>", "video": "<video>"}
+    cat, dog, film = (
+        MediaFile(kind, (name,))
+        for kind, name in (("image", b"cat"), ("image", b"dog"), ("video", b"film"))
+    )
+    files = [cat, dog, film]
+    text = "<image> <video> <image>"
+    assert in_order(text, files, placeholders) == [cat, film, dog]
+    assert in_order(text, [film, cat, dog], placeholders) == [cat, film, dog]
+    for other in (None, "<video>", text + "<video>"):
+        assert in_order(other, files, placeholders) == files
+    assert in_order(text, files, {}) == in_order(text, files, {"image": "<image>"}) == files
+    assert in_order(text, files, dict.fromkeys(placeholders, "<image>")) == files
+
+
+class FakeEngine:
+    """Runs what it is given on a loop of its own, against `transport`."""
+
+    def __init__(self, transport: FakeClient) -> None:
+        self.client = AsyncClient.__new__(AsyncClient)  # without a connection
+        self.client._transport = transport
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
+    """What an LLM asks; its vocabulary is not read."""
+    made = FakeClient()
+    monkeypatch.setattr("srt.llm.Engine", lambda *_, **__: FakeEngine(made))
+    monkeypatch.setattr("srt.llm.resolve_model", lambda _: None)
+    monkeypatch.setattr("srt.llm.load_vocab", lambda _: fake_vocab())
+    return made
+
+
+def test_prompts_that_show_something(fake: FakeClient) -> None:
+    prompts: list[Any] = [
+        "plain text",
+        {"prompt": "<image> a", "multi_modal_data": {"image": b"cat"}},
+        {"prompt_token_ids": [5, 6], "multi_modal_data": {"image": [b"dog", b"cat"]}},
+        {"prompt": "<image> b", "multi_modal_data": {"image": b"cat"}},
+    ]
+    outputs = LLM().generate(prompts, use_tqdm=False)
+    assert [each.prompt for each in outputs] == ["plain text", "<image> a", None, "<image> b"]
+    assert [each.prompt_token_ids for each in outputs] == [[1, 5, 4], [], [5, 6], []]
+    asked = {each.text or tuple(each.input_ids or ()): each for each in fake.requests}
+    shown = {
+        name: [file.frames for file in each.media] for name, each in asked.items() if each.media
+    }
+    assert shown == {
+        "<image> a": [(b"cat",)],
+        "<image> b": [(b"cat",)],
+        (5, 6): [(b"dog",), (b"cat",)],
+    }
+
+
+def test_chats_that_show_something(fake: FakeClient) -> None:
+    message = {"role": "user", "content": [{"type": "image", "image": b"cat"}, "What is it?"]}
+    texts = {"role": "user", "content": [{"type": "text", "text": "Hello"}]}
+    (first, second) = LLM().chat([[message], [texts]], use_tqdm=False)
+    assert (first.prompt_token_ids, second.prompt_token_ids) == ([], [5])
+    (shows,) = (each for each in fake.requests if each.media)
+    assert shows.messages == [ChatMessage("user", "", parts=[0, "What is it?"])]
+    assert [file.frames for file in shows.media] == [(b"cat",)]
+
+
+def test_a_wrong_picture_has_its_name(fake: FakeClient) -> None:
+    prompt = {"prompt": "a", "multi_modal_data": {"image": [b"a", 3]}}
+    with pytest.raises(RequestError) as caught:
+        LLM().generate(prompt, use_tqdm=False)
+    assert caught.value.info.param == "multi_modal_data.image[1]"
 
 
 @pytest.mark.parametrize(
     ("prompt", "param"),
     [
-        ({"prompt": "a", "multi_modal_data": {"image": 1}}, "multi_modal_data"),
+        ({"prompt": "a", "multi_modal_data": {"audio": b"a"}}, "multi_modal_data"),
+        ({"prompt": "a", "multi_modal_data": [b"a"]}, "multi_modal_data"),
+        ({"prompt": "a", "mm_processor_kwargs": {}}, "mm_processor_kwargs"),
         ({}, "prompt"),
         ({"prompt": None}, "prompt"),
     ],
 )
 def test_prompts_that_say_more_or_nothing_are_refused(prompt: dict[str, Any], param: str) -> None:
     with pytest.raises(RequestError) as caught:
-        _text_and_ids(prompt)
+        _parts_of(prompt)
     assert caught.value.info.param == param
 
 

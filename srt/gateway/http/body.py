@@ -6,54 +6,79 @@ the pieces.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
 from litestar.exceptions import InternalServerException
 
 from srt.gateway.callers.tenant import tenant
-from srt.gateway.context import HttpRequest, gateway_of
-from srt.gateway.errors import REQUEST_TIMEOUT, ClientDisconnected, refuse_validation
-from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded
-from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies
+from srt.gateway.context import HttpRequest, gateway_of, media_rules
+from srt.gateway.errors import (
+    REQUEST_TIMEOUT,
+    TOO_LARGE,
+    ClientDisconnected,
+    refuse_validation,
+)
+from srt.gateway.http.json_pieces import MAX_ENTRIES, PIECE_BYTES, decoded, text_too_long
+from srt.gateway.large_bodies import LARGE_BYTES, LargeBodies, Room
 from srt.gateway.wire.fields import Kind, honoured_only
 from srt.wire.errors import RequestError
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_MEDIA_BODY_BYTES = 48 * 1024 * 1024  # of routes that take pictures, if the model sees
 BODY_TIMEOUT_S = 60.0
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def read_body(request: HttpRequest, struct: type[T], kind: Kind) -> T:
-    """The body of `request` as `struct`, without the fields that `kind` handles. Raises
+async def read_body(
+    request: HttpRequest,
+    struct: type[T],
+    kind: Kind,
+    media_texts: Callable[[T], Iterable[str]] | None = None,
+) -> T:
+    """The body of `request` as `struct`, without the fields that `kind` handles. The texts of a
+    body that are its `media_texts` may be as long as files; and the body, if the model sees. Raises
     RequestError naming the field that is wrong."""
     gateway = gateway_of(request)
     large, max_entries = gateway.large_bodies, max(MAX_ENTRIES, gateway.info.max_entries)
-    body = _Body(large)
-    try:
+    long_texts: list[str] | None = None if media_texts is None else []
+    sees = media_texts is not None and media_rules(gateway).kinds != frozenset()
+    with large.room(tenant()) as room:
+        body = _Body(room, MAX_MEDIA_BODY_BYTES if sees else MAX_BODY_BYTES)
         data = await body.read(request)
-        value = await _decoded(data, large, max_entries)
-    finally:
-        body.release()
+        is_large = len(data) > PIECE_BYTES
+        value = await _decoded(data, large, max_entries, long_texts)
+        del data
     value = honoured_only(value, kind)
-    if len(data) > PIECE_BYTES:
+    if is_large:
         await asyncio.sleep(0)
     try:
-        return msgspec.convert(value, struct, str_keys=True)
+        converted = msgspec.convert(value, struct, str_keys=True)
     except msgspec.ValidationError as exc:
         raise refuse_validation(exc) from exc
+    if long_texts and media_texts is not None:
+        _check_texts(long_texts, media_texts(converted))
+    return converted
+
+
+def _check_texts(long_texts: list[str], media_texts: Iterable[str]) -> None:
+    """Raise RequestError (413) for a long text that is not a file. Texts are not copied when they
+    are converted, so each is known by itself."""
+    files = {id(text) for text in media_texts}
+    if any(id(text) not in files for text in long_texts):
+        raise text_too_long()
 
 
 class _Body:
-    """The bytes of one body, and the room that they take among large bodies."""
+    """The bytes of one body, at most `max_bytes`, and the room that they take."""
 
-    def __init__(self, large: LargeBodies) -> None:
-        self._large = large
-        self._tenant = tenant()
-        self._taken = 0
+    def __init__(self, room: Room, max_bytes: int) -> None:
+        self._room = room
+        self._max_bytes = max_bytes
 
-    async def read(self, request: HttpRequest) -> bytes:
+    async def read(self, request: HttpRequest) -> bytearray:
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 return await self._pieces(request)
@@ -64,25 +89,30 @@ class _Body:
             # The framework's exception for a client that left while it was sending.
             raise ClientDisconnected from None
 
-    async def _pieces(self, request: HttpRequest) -> bytes:
-        data = bytearray()
+    async def _pieces(self, request: HttpRequest) -> bytearray:
+        data, taken = bytearray(), 0
+        length = request.headers.get("content-length", "")[:16]
+        self._check_size(int(length) if length.isdecimal() else 0)
         async for piece in request.stream():
             data += piece
-            more = len(data) - self._taken
-            if len(data) > LARGE_BYTES and more > 0:
-                self._large.take(more, self._tenant)
-                self._taken += more
-        return bytes(data)
+            self._check_size(len(data))
+            if len(data) > LARGE_BYTES:
+                self._room.take(len(data) - taken)
+                taken = len(data)
+        return data
 
-    def release(self) -> None:
-        self._large.give_back(self._taken, self._tenant)
+    def _check_size(self, size: int) -> None:
+        if size > self._max_bytes:
+            raise RequestError(f"the body has more than {self._max_bytes} bytes", code=TOO_LARGE)
 
 
-async def _decoded(data: bytes, large: LargeBodies, max_entries: int) -> Any:
+async def _decoded(
+    data: bytearray, large: LargeBodies, max_entries: int, long_texts: list[str] | None
+) -> Any:
     """The value of the JSON `data`; other work gets a turn after each piece of it."""
     if len(data) <= PIECE_BYTES:
         return next(decoded(data))
-    for value in decoded(data, max_entries):
+    for value in decoded(data, max_entries, long_texts):
         async with large.turn:
             await asyncio.sleep(0)
         latest = value

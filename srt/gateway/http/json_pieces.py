@@ -21,11 +21,14 @@ from srt.wire.errors import RequestError
 PIECE_BYTES = 4 * 1024
 SLICE_BYTES = 16 * 1024  # of a long text
 MAX_TEXT_BYTES = 2 * 1024 * 1024
+MAX_FILE_TEXT_BYTES = 28 * 1024 * 1024  # of a file in base64
 MAX_GAP_BYTES = 64 * 1024  # between two commas, without texts
 _MAX_SEARCH = 4 * MAX_GAP_BYTES  # for a comma, without long texts
 MAX_DEPTH = 64
 MAX_ENTRIES = 2**17  # of one list
 MAX_NUMBER_CHARS = 64
+
+Data = bytes | bytearray
 
 _CONTINUED = secrets.token_hex(16)  # the key of a container that continues from the piece before
 _MARK = secrets.token_hex(16)  # ends the containers that are open where a piece ends
@@ -56,13 +59,18 @@ class _Limit(NamedTuple):
 _VALUES = _Limit(2**20, "values")
 _TEXTS = _Limit(2**17, "texts")
 _KEYS = _Limit(2**16, "keys")
-_CONTAINERS = _Limit(2**14, "lists and objects")
+_CONTAINERS = _Limit(2**15, "lists and objects")
 _EXPONENTS = _Limit(2**14, "numbers with exponents")
 LIMITS = (_VALUES, _TEXTS, _KEYS, _CONTAINERS, _EXPONENTS)
 
 
-def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
+def decoded(
+    data: Data, max_entries: int = MAX_ENTRIES, long_texts: list[str] | None = None
+) -> Iterator[Any]:
     """Yields None after each piece of `data`, and its value at the end.
+
+    With `long_texts`, texts may be as long as files: those above MAX_TEXT_BYTES are added to it,
+    and the caller has to see that they are files.
 
     Raises RequestError if it is not valid JSON, has more of something than LIMITS allow, a text
     or number that is too long or a list of more than `max_entries`, or is nested too deeply.
@@ -72,7 +80,7 @@ def decoded(data: bytes, max_entries: int = MAX_ENTRIES) -> Iterator[Any]:
         return
     counts = dict.fromkeys(LIMITS, 0)
     document = _Document(max_entries)
-    for piece in _pieces(data):
+    for piece in _pieces(data, long_texts):
         if piece is not None:
             _count(counts, piece.structure)
             document.add(piece)
@@ -89,12 +97,12 @@ class _Piece(NamedTuple):
     texts: dict[str, str]
 
 
-def _pieces(data: bytes) -> Iterator[_Piece | None]:
+def _pieces(data: Data, long_texts: list[str] | None) -> Iterator[_Piece | None]:
     """The pieces; None after work that gave no piece but may have taken long."""
     at, size = 0, PIECE_BYTES
     head, outside, texts = b"", list[bytes](), dict[str, str]()  # of the piece, before `at`
     while at < len(data) or head:
-        parts = _without_escapes(data[at : at + size]).split(b'"')
+        parts = _without_escapes(bytes(data[at : at + size])).split(b'"')
         is_last = at + size >= len(data)
         found = parts[::2] if is_last else _up_to_comma(parts, has_head=bool(head))
         if found is not None:
@@ -106,7 +114,10 @@ def _pieces(data: bytes) -> Iterator[_Piece | None]:
         elif len(parts) % 2 == 0:
             text_at = at + sum(len(part) + 1 for part in parts[:-1])
             name = f"{_LONG_TEXT}{len(texts)}"
-            texts[name], end = yield from _long_text(data, text_at)
+            most = MAX_TEXT_BYTES if long_texts is None else MAX_FILE_TEXT_BYTES
+            texts[name], end = yield from _long_text(data, text_at, most)
+            if long_texts is not None and end - text_at > MAX_TEXT_BYTES:
+                long_texts.append(texts[name])
             head += data[at:text_at] + name.encode() + b'"'
             outside += parts[::2]
             at, size = end, PIECE_BYTES
@@ -117,13 +128,13 @@ def _pieces(data: bytes) -> Iterator[_Piece | None]:
             yield None
 
 
-def _long_text(data: bytes, start: int) -> Generator[None, None, tuple[str, int]]:
+def _long_text(data: Data, start: int, most: int) -> Generator[None, None, tuple[str, int]]:
     """The text whose first character is at `start`, and the place after its closing quote."""
     slices, at = [], start
     while data[at : at + 1] != b'"':
         end = _end_of_chars(data, at)
-        if end - start > MAX_TEXT_BYTES:
-            raise _too_large(f"a text of more than {MAX_TEXT_BYTES} bytes")
+        if end - start > most:
+            raise text_too_long(most)
         if end == at:
             raise _invalid("a text does not end, or has an invalid character")
         slices.append(_value(b'"' + data[at:end] + b'"', is_piece=True))
@@ -132,7 +143,12 @@ def _long_text(data: bytes, start: int) -> Generator[None, None, tuple[str, int]
     return "".join(slices), at + 1
 
 
-def _end_of_chars(data: bytes, at: int) -> int:
+def text_too_long(most: int = MAX_TEXT_BYTES) -> RequestError:
+    """The error of a text of more than `most` bytes."""
+    return _too_large(f"a text of more than {most} bytes")
+
+
+def _end_of_chars(data: Data, at: int) -> int:
     match = _CHARS.match(data, at, at + SLICE_BYTES)
     return match.end() if match else at
 
@@ -271,7 +287,7 @@ def _last_of(container: Any) -> Any:
     return next(reversed(values), None)
 
 
-def _value(data: bytes, is_piece: bool = False) -> Any:
+def _value(data: Data, is_piece: bool = False) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:

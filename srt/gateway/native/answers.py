@@ -24,7 +24,8 @@ class NativeAnswers:
     """Writes the answers to `requests`, which have `samples` answers each, prompt after prompt.
 
     `prompt_ids` are the ids of each prompt, if the answers are to have them; `texts` the vocabulary
-    from which log-probabilities get the texts of their tokens, if they are to have any.
+    from which log-probabilities get the texts of their tokens, if they are to have any. Of each
+    answer's prompt, `media_tokens` stand for pictures and videos.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class NativeAnswers:
         samples: int,
         prompt_ids: Sequence[list[int]],
         texts: Vocab | None,
+        media_tokens: Sequence[int] = (),
     ) -> None:
         self._samples = samples
+        self._media_tokens = media_tokens
         self._prompt_ids = prompt_ids
         self._logprobs: list[_Logprobs | None] = []
         for request in requests:
@@ -66,6 +69,7 @@ class NativeAnswers:
             forward_passes=output.forward_passes,
             healed_tokens=output.healed_tokens,
             routed_replica=output.routed_replica,
+            media_tokens=(self._media_tokens[index] if self._media_tokens else 0) or UNSET,
             captures=captures_in(output, output.text),
             queued_s=_if_known(output.queued_s),
             ttft_s=_if_known(output.ttft_s),

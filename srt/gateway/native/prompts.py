@@ -5,6 +5,8 @@ from typing import Any, NamedTuple, TypeVar
 from srt.client.generation import Request, scoring_of
 from srt.gateway.batch import check_size
 from srt.gateway.context import GatewayInfo
+from srt.gateway.media.given import NO_MEDIA, MediaList, MediaRules
+from srt.gateway.native.shown import media_of
 from srt.gateway.wire.native import NativeRequest, NativeSampling
 from srt.wire.errors import Names, RequestError
 from srt.wire.sampling import SamplingParams, Scoring
@@ -22,13 +24,14 @@ class Prompts(NamedTuple):
     """The requests of a body: one for each prompt, all with the same number of samples.
 
     `is_list`: the prompts came as a list. `intervals` are tokens between two events of a stream,
-    per prompt; None is the server's choice.
+    per prompt; None is the server's choice. `media` are what each prompt shows.
     """
 
     requests: list[Request]
     is_list: bool
     samples: int
     intervals: list[int | None]
+    media: list[MediaList]
 
     @property
     def answers_list(self) -> bool:
@@ -36,9 +39,9 @@ class Prompts(NamedTuple):
         return self.is_list or self.samples > 1
 
 
-def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
-    """The prompts of a body, at most `info.max_requests` with their samples. Raises
-    RequestError naming the field that is wrong."""
+def prompts_of(body: NativeRequest, info: GatewayInfo, rules: MediaRules = NO_MEDIA) -> Prompts:
+    """The prompts of a body, at most `info.max_requests` with their samples; `rules` say what they
+    may show. Raises RequestError naming the field that is wrong."""
     if (body.text is None) == (body.input_ids is None):
         raise RequestError("exactly one of text and input_ids must be given", param="text")
     name = "text" if body.text is not None else "input_ids"
@@ -76,7 +79,8 @@ def prompts_of(body: NativeRequest, info: GatewayInfo) -> Prompts:
         for i, value in enumerate(values)
     ]
     intervals = [sampling.stream_interval for sampling in samplings]
-    return Prompts(requests, is_list, samples, intervals)
+    media = media_of(body, values, is_list, rules)
+    return Prompts(requests, is_list, samples, intervals, media)
 
 
 def _check_spans(body: NativeRequest) -> None:

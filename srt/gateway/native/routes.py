@@ -4,20 +4,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-import msgspec
 from litestar import HttpMethod, route
 from litestar.types import ASGIApp
+from msgspec.structs import replace
 
 from srt.client.generation import Request, TokenizeRequest
 from srt.gateway.batch import Batch, submit_all
-from srt.gateway.context import Gateway, HttpRequest, gateway_of
-from srt.gateway.http.body import read_body
+from srt.gateway.context import Gateway, HttpRequest, gateway_of, media_rules
+from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
 from srt.gateway.native.answers import NativeAnswers
 from srt.gateway.native.prompts import Prompts, names_of, prompts_of
+from srt.gateway.native.shown import media_texts
 from srt.gateway.wire.native import REQUEST_KIND, NativeRequest, NativeResponse
 from srt.wire.errors import RequestError
 
@@ -28,6 +29,7 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
     "/generate",
     http_method=[HttpMethod.POST, HttpMethod.PUT],
     status_code=200,
+    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(
         NativeRequest,
         REQUEST_KIND,
@@ -37,9 +39,10 @@ PROMPT_TOKENS_HEADER = "srt-prompt-tokens"
 )
 async def generate(request: HttpRequest) -> ASGIApp:
     """Complete one prompt or several."""
-    body = await read_body(request, NativeRequest, REQUEST_KIND)
+    body = await read_body(request, NativeRequest, REQUEST_KIND, media_texts)
     gateway = gateway_of(request)
-    prompts = prompts_of(body, gateway.info)
+    prompts = prompts_of(body, gateway.info, media_rules(gateway))
+    body = replace(body, image_data=None, video_data=None)  # they may be large
     admission = _admit(gateway, body, prompts)
     if body.stream:
         batch, answers = await while_connected(request.receive, admission)
@@ -70,9 +73,10 @@ async def _admit(
             except RequestError as exc:
                 raise exc.renamed(names(index)) from exc
     name = body.rid if prompts.is_list and isinstance(body.rid, str) else None
-    batch = await submit_all(gateway, prompts.requests, names=names, name=name)
+    batch = await submit_all(gateway, prompts.requests, names=names, name=name, media=prompts.media)
     texts = gateway.vocab if body.return_text_in_logprobs else None
-    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts)
+    shown = [generation.media_tokens for generation in batch.generations]
+    return batch, NativeAnswers(prompts.requests, prompts.samples, prompt_ids, texts, shown)
 
 
 async def _prompt_ids(gateway: Gateway, request: Request) -> list[int]:
@@ -89,7 +93,7 @@ async def _payloads(
         async for index, output in snapshots:
             response = answers.response(index, output, batch.latency_s)
             if prompts.answers_list:
-                response = msgspec.structs.replace(response, index=index)
+                response = replace(response, index=index)
             yield response
 
 

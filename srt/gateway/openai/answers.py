@@ -139,7 +139,9 @@ def usage_of(batch: Batch, outputs: dict[int, GenerateOutput]) -> Usage:
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(sum(cached.values())),
+        prompt_tokens_details=PromptTokensDetails(
+            sum(cached.values()), batch.media_tokens or UNSET
+        ),
     )
 
 

@@ -4,7 +4,7 @@ The one place where response formats, tools and reasoning meet.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from srt.gateway.constraint.fields import (
     json_text,
     openai_constraint,
 )
+from srt.gateway.media.given import MediaList
 from srt.gateway.openai.chat_messages import chat_messages
 from srt.gateway.openai.tool_plan import tool_plan
 from srt.gateway.wire.native import shared_fields
@@ -61,20 +62,29 @@ class AnswerReading(Struct, frozen=True, kw_only=True):
 
 class Chat(NamedTuple):
     """A chat to submit. For errors, `names` are the body's fields by the ring's, and `places` the
-    body's fields by their places in the structural tag that was made of them."""
+    body's fields by their places in the structural tag that was made of them. `media` are the
+    pictures and videos that it shows."""
 
     request: Request
     reading: AnswerReading
     names: dict[str | None, str]
     places: dict[str, str]
+    media: MediaList
 
 
-def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
+def chat_of(
+    body: ChatRequest,
+    reasoning: bool,
+    vocab: Vocab,
+    media: MediaList,
+    media_roles: Collection[str] = ("user",),
+) -> Chat:
     """Check the body and make a chat of it for the model of `vocab`. `reasoning`: the model's
-    answers begin with reasoning."""
+    answers begin with reasoning. Messages of `media_roles` may show pictures and videos, which are
+    added to `media`."""
     form = model_format(vocab.chat_template, vocab.tool_template)
     tags = reasoning_tags(vocab.chat_template)
-    messages = chat_messages(body.messages)
+    messages = chat_messages(body.messages, media, media_roles)
     plan, shown = tool_plan(body.tools, body.tool_choice, body.parallel_tool_calls)
     _check_raw(body, plan, reasoning)
     if body.top_logprobs and not body.logprobs:
@@ -110,7 +120,7 @@ def chat_of(body: ChatRequest, reasoning: bool, vocab: Vocab) -> Chat:
         opened=given is not None and after == tags.end,
     )
     names |= {given.kind: given.path} if given else {}
-    return Chat(request, reading, names, _places(body, plan, own, form))
+    return Chat(request, reading, names, _places(body, plan, own, form), media)
 
 
 def _end_of_reasoning(tags: Tags, plan: ToolPlan | None) -> str:

@@ -1,23 +1,32 @@
 """Turns the messages of a chat request into those of the ring. Refusals name the message."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 from msgspec import UnsetType
 
-from srt.gateway.wire.openai import ContentPart, Message
+from srt.gateway.media.given import NO_MEDIA, NOUNS, GivenMedia, MediaList
+from srt.gateway.wire.openai import ChatRequest, ContentPart, Message
 from srt.gateway.wire.responses import InputPart
 from srt.gateway.wire.tools import ToolCallJson
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall
 
+_MEDIA_PARTS = {"image_url": "image", "video_url": "video"}  # their kinds by the parts' types
+_MAX_SHOWN_CHARS = 64  # of what a client wrote, in errors
 
-def chat_messages(messages: list[Message]) -> list[ChatMessage]:
-    """The chat as plain text; "developer" is the newer word for "system".
+
+def chat_messages(
+    messages: list[Message], media: MediaList | None = None, media_roles: Collection[str] = ()
+) -> list[ChatMessage]:
+    """The chat as the ring has it; "developer" is the newer word for "system". Pictures and videos
+    are added to `media`; those of `media_roles` may show them.
 
     The result of a tool must follow the message that called it.
     """
+    media = MediaList(NO_MEDIA) if media is None else media
     if not messages:
         raise RequestError(" must not be empty", at="messages")
     called: dict[str, str] = {}  # the function by the call's id
@@ -27,13 +36,32 @@ def chat_messages(messages: list[Message]) -> list[ChatMessage]:
         _check_roles(message, where)
         calls = [_call(call, f"{where}.tool_calls[{j}]") for j, call in enumerate(_calls(message))]
         called |= {call.id: call.name for call in calls}
-        converted.append(_converted(message, calls, called, where))
+        shown = list(_media(message, where))
+        if shown and message.role not in media_roles:
+            reason = f": messages of role {message.role!r} show no {NOUNS[shown[0].kind]} here"
+            raise RequestError(reason, at=shown[0].path)
+        numbers = [media.add(each) for each in shown]
+        converted.append(_converted(message, calls, called, where, numbers))
     return converted
 
 
+def chat_media_texts(body: ChatRequest) -> Iterator[str]:
+    """The texts of a body that may be as long as files."""
+    for message in body.messages:
+        for part in _listed(message):
+            for media in (part.image_url, part.video_url):
+                if not isinstance(media, UnsetType):
+                    yield media.url
+
+
 def _converted(
-    message: Message, calls: list[ToolCall], called: dict[str, str], where: str
+    message: Message,
+    calls: list[ToolCall],
+    called: dict[str, str],
+    where: str,
+    numbers: list[int],
 ) -> ChatMessage:
+    """A message whose pictures and videos have these `numbers` in the request."""
     name = message.name
     if message.role == "tool":
         if message.tool_call_id not in called:
@@ -43,7 +71,8 @@ def _converted(
         name = name or called[message.tool_call_id]
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
-        content=_text(message.content, where),
+        content="" if numbers else _text(message.content, where),
+        parts=_parts(_listed(message), where, numbers) if numbers else [],
         tool_calls=calls,
         tool_call_id=message.tool_call_id,
         name=name,
@@ -92,15 +121,54 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
     return parts_text(content, f"{where}.content", ("text",))
 
 
+def _listed(message: Message) -> list[ContentPart]:
+    """The parts of a message that has any."""
+    return message.content if isinstance(message.content, list) else []
+
+
+def _media(message: Message, where: str) -> Iterator[GivenMedia]:
+    """The pictures and videos of a message, in their order."""
+    for i, part in enumerate(_listed(message)):
+        if part.type in _MEDIA_PARTS:
+            kind, path = _MEDIA_PARTS[part.type], f"{where}.content[{i}].{part.type}"
+            image, video = part.image_url, part.video_url
+            if kind == "image" and not isinstance(image, UnsetType):
+                yield GivenMedia(kind, image.url, f"{path}.url", image.detail)
+            elif kind == "video" and not isinstance(video, UnsetType):
+                yield GivenMedia(kind, video.url, f"{path}.url", num_frames=video.num_frames)
+            else:
+                raise RequestError(f"missing field {path!r}", param=path)
+
+
+def _parts(parts: list[ContentPart], where: str, numbers: list[int]) -> list[str | int]:
+    """The texts and, in the place of each picture and video, its number. Texts between two of
+    these are one."""
+    found: list[str | int] = []
+    rest = iter(numbers)
+    for shows, group in groupby(enumerate(parts), lambda each: each[1].type in _MEDIA_PARTS):
+        members = list(group)
+        if shows:
+            found += [next(rest) for _ in members]
+        else:
+            texts, first = [part for _, part in members], members[0][0]
+            found.append(parts_text(texts, f"{where}.content", ("text",), first))
+    return [part for part in found if part != ""]
+
+
 def parts_text(
-    parts: Sequence[ContentPart | InputPart], where: str, text_types: Collection[str]
+    parts: Sequence[ContentPart | InputPart],
+    where: str,
+    text_types: Collection[str],
+    first: int = 0,
 ) -> str:
-    """The text of parts, which must be of `text_types` and have one; `where` is their field."""
+    """The text of parts, which must be of `text_types` and have one; `where` is their field, and
+    `first` the index of the first in it."""
     text = ""
-    for i, part in enumerate(parts):
+    for i, part in enumerate(parts, first):
         if part.type not in text_types:
             param = f"{where}[{i}].type"
-            raise RequestError(f" {part.type!r} is not supported: text only", at=param)
+            shown = part.type[:_MAX_SHOWN_CHARS]
+            raise RequestError(f" {shown!r} is not supported here", at=param)
         if isinstance(part.text, UnsetType):
             param = f"{where}[{i}].text"
             raise RequestError(f"missing field {param!r}", param=param)

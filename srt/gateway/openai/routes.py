@@ -6,19 +6,22 @@ from typing import Any
 
 from litestar import get, post
 from litestar.types import ASGIApp
+from msgspec.structs import replace
 
 from srt.client.generation import Request, TokenizeRequest
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.constraint.fields import openai_constraint
-from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of
-from srt.gateway.http.body import read_body
+from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules, sees
+from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream
+from srt.gateway.media.given import MediaList
 from srt.gateway.openai.answers import Envelope, Face, check_details, chunks, whole
 from srt.gateway.openai.chat import OPTION_NAMES, chat_of, placed
 from srt.gateway.openai.chat_answers import ChatFace
+from srt.gateway.openai.chat_messages import chat_media_texts
 from srt.gateway.openai.completions import CompletionFace, completion_requests
 from srt.gateway.wire.fields import CHAT, COMPLETION
 from srt.gateway.wire.openai import (
@@ -81,22 +84,26 @@ async def completions(request: HttpRequest) -> ASGIApp:
 @post(
     "/v1/chat/completions",
     status_code=200,
+    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(
         ChatRequest, CHAT, OpenAIResponse[ChatChoice], events=OpenAIResponse[ChatChunkChoice]
     ),
 )
 async def chat_completions(request: HttpRequest) -> ASGIApp:
     """Answer a chat."""
-    body = await read_body(request, ChatRequest, CHAT)
+    body = await read_body(request, ChatRequest, CHAT, chat_media_texts)
     gateway = gateway_of(request)
-    chat = chat_of(body, gateway.info.reasoning, gateway.vocab)
+    media = MediaList(media_rules(gateway))
+    chat = chat_of(body, gateway.info.reasoning, gateway.vocab, media)
+    body = replace(body, messages=[])  # they may have large files
 
     def face(batch: Batch, prompt_ids: Sequence[list[int]]) -> Face:
         opened = chat.reading.begins_inside(batch.generations[0])
         return ChatFace(body, chat, gateway.vocab, opened, prompt_ids[0] if prompt_ids else None)
 
     try:
-        return await _answer(request, body, [chat.request], face, _CHAT_NAMES | chat.names)
+        names = _CHAT_NAMES | chat.names
+        return await _answer(request, body, [chat.request], face, names, [media])
     except RequestError as error:
         raise placed(error, chat.places) from error
 
@@ -107,6 +114,7 @@ async def _answer(
     prompts: list[Request],
     face_of: FaceOf,
     names: Names,
+    media: Sequence[MediaList] = (),
 ) -> ASGIApp:
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
@@ -121,9 +129,11 @@ async def _answer(
 
     async def admitted() -> tuple[Batch, Face]:
         name = body.rid if len(prompts) > 1 else None
-        batch = await submit_all(gateway, prompts, names=names_at, name=name)
+        batch = await submit_all(gateway, prompts, names=names_at, name=name, media=media)
         try:
-            prompt_ids = await _prompt_ids(gateway, prompts) if body.return_token_ids else []
+            # What the ids of pictures are, only the ring knows.
+            has_ids = body.return_token_ids and not any(each.given for each in media)
+            prompt_ids = await _prompt_ids(gateway, prompts) if has_ids else []
             return batch, face_of(batch, prompt_ids)
         except BaseException:
             await batch.aclose()
@@ -164,6 +174,7 @@ def _card(gateway: Gateway, name: str) -> ModelCard:
         created=gateway.created,
         root=info.model_path,
         max_model_len=info.context_len,
+        has_image_understanding=sees(gateway),
     )
 
 

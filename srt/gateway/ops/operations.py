@@ -7,7 +7,7 @@ from litestar import HttpMethod, get, post, route
 from litestar.types import ASGIApp
 
 from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
-from srt.gateway.context import Gateway, HttpRequest, abort_all, gateway_of
+from srt.gateway.context import Gateway, HttpRequest, abort_all, gateway_of, sees
 from srt.gateway.http.auth import ADMIN
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
@@ -63,6 +63,7 @@ async def abort_request(request: HttpRequest) -> ASGIApp:
         aborted = await abort_all(gateway)
     else:
         aborted = _meant(gateway, body)
+        gateway.loading.difference_update(aborted)
         for owner, rid in aborted:
             await gateway.client.abort(rid, owner)
     return json_reply(Aborted(aborted=[rid for _, rid in aborted]))
@@ -88,7 +89,7 @@ def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
 async def model_info(request: HttpRequest) -> ASGIApp:
     """What is served."""
     gateway = gateway_of(request)
-    info = gateway.info
+    info, ring = gateway.info, gateway.client.ring
     return json_reply(
         ModelInfo(
             model_path=info.model_path,
@@ -98,6 +99,8 @@ async def model_info(request: HttpRequest) -> ASGIApp:
             max_total_tokens=_pool_tokens(gateway),
             bos_token_id=gateway.vocab.bos_id,
             fingerprint=info.fingerprint,
+            has_image_understanding=sees(gateway),
+            media_placeholders={} if ring is None else ring.media_placeholders,
         )
     )
 

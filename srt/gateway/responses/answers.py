@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from srt.client.generation import GenerateOutput, Generation
 from srt.files.vocab import Vocab
@@ -61,6 +62,7 @@ class ResponseWriter:
         self._reader = ChatReader(reading, opened)
         self._reads_reasoning, self._tags = reading.reasoning, reading.tags
         self._opened = opened
+        self._media_tokens = generation.media_tokens
         self._items: list[OutputItem] = []
         self._is_open = False
         self._sequence = 0
@@ -227,7 +229,9 @@ class ResponseWriter:
     def _usage(self, output: GenerateOutput) -> ResponseUsage:
         return ResponseUsage(
             input_tokens=output.prompt_tokens,
-            input_tokens_details=InputTokensDetails(output.cached_tokens),
+            input_tokens_details=InputTokensDetails(
+                output.cached_tokens, self._media_tokens or UNSET
+            ),
             output_tokens=output.completion_tokens,
             output_tokens_details=OutputTokensDetails(self._reasoning_tokens(output)),
             total_tokens=output.prompt_tokens + output.completion_tokens,

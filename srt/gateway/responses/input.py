@@ -1,16 +1,22 @@
 """Turns the input of /v1/responses into the messages of a chat. Refusals name the item."""
 
-import msgspec
+from collections.abc import Iterator, Sequence
 
+import msgspec
+from msgspec import UnsetType
+from msgspec.structs import replace
+
+from srt.gateway.media.given import Frames
 from srt.gateway.openai.chat_messages import parts_text
 from srt.gateway.wire.fields import MAX_OBJECTS
-from srt.gateway.wire.openai import ContentPart, Message
-from srt.gateway.wire.responses import InputItem, InputPart
+from srt.gateway.wire.openai import ContentPart, ImageUrl, Message
+from srt.gateway.wire.responses import InputItem, InputPart, ResponsesRequest
 from srt.gateway.wire.tools import FunctionCall, ToolCallJson
 from srt.wire.errors import RequestError
 
 _ROLES = ("system", "developer", "user", "assistant")
 _TEXT_PARTS = ("input_text", "output_text", "reasoning_text", "text")
+_PICTURE = "input_image"
 _FIELDS = {  # for each type of item: the fields that it must have, and may have
     "message": (("role", "content"), ()),
     "function_call": (("call_id", "name"), ("arguments",)),
@@ -30,15 +36,22 @@ def input_items(given: str | list[InputItem]) -> list[InputItem]:
 
 
 def input_messages(
-    items: list[InputItem], instructions: str | None, num_earlier: int, is_text: bool
-) -> tuple[list[Message], dict[str | None, str]]:
+    items: list[InputItem],
+    instructions: str | None,
+    num_earlier: int,
+    is_text: bool,
+    files: Sequence[Frames] = (),
+) -> tuple[list[Message], dict[str | None, str], dict[str, Frames]]:
     """The messages, and by the name of each, and of each call, the field that it came from: the
-    first `num_earlier` from a stored response, then one for the text or those of the list.
+    first `num_earlier` from a stored response, then one for the text or those of the list. And,
+    by their names, the pictures of the stored response, whose `files` are given in their order.
 
     Calls become part of the assistant's message before them, and reasoning of the one after it.
     """
     messages: list[Message] = []
     places: dict[str | None, str] = {}
+    kept: dict[str, Frames] = {}
+    rest = iter(files)
     if instructions:
         messages.append(Message(role="system", content=instructions))
         places["messages[0]"] = "instructions"
@@ -62,11 +75,19 @@ def input_messages(
             messages.append(message)
             at = f"messages[{len(messages) - 1}]"
             places |= {at: where, f"{at}.tool_call_id": f"{where}.call_id"}
+            is_earlier = index < num_earlier
+            content = where if is_earlier else f"{where}.{_content_field(item)}"
+            places[f"{at}.content"] = content
+            for i in _picture_places(message):
+                name = f"{at}.content[{i}].image_url.url"
+                places[name] = where if is_earlier else f"{content}[{i}].image_url"
+                if is_earlier:
+                    kept[name] = next(rest)
         last = messages[-1].tool_calls or []
         if item.type == "function_call":
             at = f"messages[{len(messages) - 1}].tool_calls[{len(last) - 1}]"
             places |= {at: where, f"{at}.function": where}
-    return messages, places
+    return messages, places, kept
 
 
 def _check(item: InputItem, where: str) -> None:
@@ -85,15 +106,71 @@ def _check(item: InputItem, where: str) -> None:
 
 def _message(item: InputItem, where: str, reasoning: str) -> Message:
     if item.type == "function_call_output":
-        output = _text(item.output or "", f"{where}.output")
+        output = _parts(item.output or "", f"{where}.output")
         return Message(role="tool", tool_call_id=item.call_id, content=output)
     if item.type == "function_call":
         call = ToolCallJson(id=item.call_id, function=FunctionCall(item.name, item.arguments))
         return Message(role="assistant", tool_calls=[call], reasoning_content=reasoning)
-    text = _text(item.content or "", f"{where}.content")
     if item.role == "assistant":
+        text = _text(item.content or "", f"{where}.content")
         return Message(role="assistant", content=text, reasoning_content=reasoning)
-    return Message(role=item.role, content=[ContentPart("text", text)])  # type: ignore[arg-type]
+    parts = _parts(item.content or "", f"{where}.content")
+    return Message(role=item.role, content=parts)  # type: ignore[arg-type]
+
+
+def _parts(content: str | list[InputPart], where: str) -> list[ContentPart]:
+    """The texts and pictures of a message or of a tool's result."""
+    if isinstance(content, str):
+        return [ContentPart("text", content)]
+    parts = []
+    for i, part in enumerate(content):
+        if part.type == _PICTURE:
+            parts.append(_picture(part, f"{where}[{i}]"))
+        else:
+            parts.append(ContentPart("text", parts_text([part], where, _TEXT_PARTS, i)))
+    return parts
+
+
+def _picture(part: InputPart, where: str) -> ContentPart:
+    if not isinstance(part.file_id, UnsetType):
+        raise RequestError(" is not supported: send image_url", at=f"{where}.file_id")
+    if isinstance(part.image_url, UnsetType):
+        param = f"{where}.image_url"
+        raise RequestError(f"missing field {param!r}", param=param)
+    return ContentPart("image_url", image_url=ImageUrl(part.image_url, part.detail))
+
+
+def _picture_places(message: Message) -> Iterator[int]:
+    """Which of a message's parts are pictures."""
+    parts = message.content if isinstance(message.content, list) else []
+    return (i for i, part in enumerate(parts) if part.type == "image_url")
+
+
+def _content_field(item: InputItem) -> str:
+    return "output" if item.type == "function_call_output" else "content"
+
+
+def without_files(items: list[InputItem]) -> list[InputItem]:
+    """`items`, whose pictures have no addresses any more: these may be large."""
+    return [
+        replace(item, content=_stripped(item.content), output=_stripped(item.output))
+        for item in items
+    ]
+
+
+def _stripped(content: str | list[InputPart] | None) -> str | list[InputPart] | None:
+    if not isinstance(content, list):
+        return content
+    return [replace(part, image_url="") if part.type == _PICTURE else part for part in content]
+
+
+def media_texts(body: ResponsesRequest) -> Iterator[str]:
+    """The texts of a body that may be as long as files."""
+    for item in body.input if isinstance(body.input, list) else []:
+        for content in (item.content, item.output):
+            for part in content if isinstance(content, list) else []:
+                if not isinstance(part.image_url, UnsetType):
+                    yield part.image_url
 
 
 def _joined(message: Message, calls: Message) -> Message:

@@ -10,8 +10,8 @@ from litestar import delete, get, post
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp
 from msgspec import UNSET
+from msgspec.structs import replace
 
-from srt.files.vocab import Vocab
 from srt.gateway.batch import Batch, submit_all
 from srt.gateway.callers.tenant import tenant
 from srt.gateway.constraint.wire import (
@@ -20,15 +20,17 @@ from srt.gateway.constraint.wire import (
     NamedSchema,
     ResponseFormat,
 )
-from srt.gateway.context import HttpRequest, check_model, gateway_of
-from srt.gateway.http.body import read_body
+from srt.gateway.context import Gateway, HttpRequest, check_model, gateway_of, media_rules
+from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
 from srt.gateway.http.sse import EventStream, named_events
+from srt.gateway.media.given import Frames, MediaList
 from srt.gateway.openai.chat import Chat, chat_of, placed
 from srt.gateway.responses.answers import ResponseWriter, response_events
-from srt.gateway.responses.input import input_items, input_messages
+from srt.gateway.responses.input import input_items, input_messages, media_texts, without_files
+from srt.gateway.stored_responses import NO_ITEMS, StoredItems
 from srt.gateway.wire.fields import RESPONSES
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import ChatRequest
@@ -59,29 +61,35 @@ _NAMES: Names = {
 @post(
     "/v1/responses",
     status_code=200,
+    request_max_body_size=MAX_MEDIA_BODY_BYTES,
     opt=documented(ResponsesRequest, RESPONSES, ResponseObject, events=ResponseEvent),
 )
 async def responses(request: HttpRequest) -> ASGIApp:
     """Answer a text or a list of items with a list of items."""
-    body = await read_body(request, ResponsesRequest, RESPONSES)
+    body = await read_body(request, ResponsesRequest, RESPONSES, media_texts)
     gateway = gateway_of(request)
     check_model(body.model, gateway.info)
     owner, stored = tenant(), gateway.stored
     before = body.previous_response_id
-    earlier = [] if before is None else stored.items(owner, before)
-    items = [*earlier, *input_items(body.input)]
-    chat = _chat(body, items, len(earlier), gateway.info.reasoning, gateway.vocab)
-    is_stored = body.store and stored.is_on
+    earlier = NO_ITEMS if before is None else stored.items(owner, before)
+    items = [*earlier.items, *input_items(body.input)]
+    chat = _chat(body, items, earlier, gateway)
+    items, body = without_files(items), replace(body, input="")
+    frames: list[Frames] = []
 
     def keep(writer: ResponseWriter) -> None:
         if writer.stored is not None:
-            stored.keep(owner, writer.stored, items)
+            stored.keep(owner, writer.stored, items, frames)
 
     async def admitted() -> tuple[Batch, ResponseWriter]:
         try:
-            batch = await submit_all(gateway, [chat.request], names=lambda _: chat.names)
+            batch = await submit_all(
+                gateway, [chat.request], names=lambda _: chat.names, media=[chat.media]
+            )
         except RequestError as error:
             raise placed(error, chat.places).renamed(_names(body)) from error
+        frames.extend(file.frames for file in chat.media.files)
+        is_stored = body.store and stored.takes(frames)
         model = body.model or gateway.info.model_name
         (generation,) = batch.generations
         vocab = gateway.vocab
@@ -124,14 +132,17 @@ def _name(request: HttpRequest) -> str:
 def _chat(
     body: ResponsesRequest,
     items: list[InputItem],
-    num_earlier: int,
-    reasoning: bool,
-    vocab: Vocab,
+    earlier: StoredItems,
+    gateway: Gateway,
 ) -> Chat:
-    """The body as a chat of `items`, the first of which may come from a stored response.
-    RequestErrors name the body's own fields."""
+    """The body as a chat of `items`, the first of which are those of a stored response.
+    RequestErrors, and the pictures, name the body's own fields."""
     is_text = isinstance(body.input, str)
-    messages, places = input_messages(items, body.instructions, num_earlier, is_text)
+    messages, places, kept = input_messages(
+        items, body.instructions, len(earlier.items), is_text, earlier.files
+    )
+    is_kept = body.store and gateway.stored.is_on
+    media = MediaList(media_rules(gateway), keeps=is_kept, known=kept)
     asked = ChatRequest(
         messages=messages,
         max_completion_tokens=body.max_output_tokens,
@@ -147,10 +158,13 @@ def _chat(
         parallel_tool_calls=body.parallel_tool_calls,
         **shared_fields(body),
     )
+    names = _names(body) | places
     try:
-        return chat_of(asked, reasoning, vocab)
+        chat = chat_of(asked, gateway.info.reasoning, gateway.vocab, media, ("user", "tool"))
     except RequestError as error:
-        raise error.renamed(_names(body) | places) from error
+        raise error.renamed(names) from error
+    media.rename(names)
+    return chat
 
 
 def _names(body: ResponsesRequest) -> dict[str | None, str]:

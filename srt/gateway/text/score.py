@@ -10,15 +10,25 @@ from typing import Any
 
 from litestar import post
 from litestar.types import ASGIApp
+from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest
 from srt.gateway.batch import submit_all
 from srt.gateway.callers.tenant import tenant
-from srt.gateway.context import Gateway, HttpRequest, check_model, check_running, gateway_of
-from srt.gateway.http.body import read_body
+from srt.gateway.context import (
+    Gateway,
+    HttpRequest,
+    check_model,
+    check_running,
+    gateway_of,
+    media_rules,
+)
+from srt.gateway.http.body import MAX_MEDIA_BODY_BYTES, read_body
 from srt.gateway.http.disconnect import while_connected
 from srt.gateway.http.openapi import documented
 from srt.gateway.http.reply import json_reply
+from srt.gateway.media.given import MediaList
+from srt.gateway.native.shown import media_of, media_texts
 from srt.gateway.wire.native import shared_fields
 from srt.gateway.wire.openai import PromptTokensDetails, Usage
 from srt.gateway.wire.score import (
@@ -40,18 +50,25 @@ MAX_JOINED_IDS = 2**21
 _NEXT_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
-@post("/score_choices", status_code=200, opt=documented(ScoreBody, SCORE_KIND, ScoreResponse))
+@post(
+    "/score_choices",
+    status_code=200,
+    request_max_body_size=MAX_MEDIA_BODY_BYTES,
+    opt=documented(ScoreBody, SCORE_KIND, ScoreResponse),
+)
 async def score_choices(request: HttpRequest) -> ASGIApp:
     """Log-probabilities of several continuations of one prefix, which is computed once."""
     started = time.monotonic()
-    body = await read_body(request, ScoreBody, SCORE_KIND)
+    body = await read_body(request, ScoreBody, SCORE_KIND, media_texts)
     gateway = gateway_of(request)
-    output = await while_connected(request.receive, _score(gateway, body))
+    (media,) = media_of(body, [body.text], False, media_rules(gateway))
+    body = replace(body, image_data=None, video_data=None)  # they may be large
+    output = await while_connected(request.receive, _score(gateway, body, media))
     gateway.metrics.track(started).on_result()
     return json_reply(score_response(output, time.monotonic() - started))
 
 
-async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
+async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOutput:
     """The client's answer; meanwhile /abort_request can find the score by its rid."""
     check_running(gateway)
     count, limit = len(body.continuations), gateway.info.max_requests
@@ -68,8 +85,12 @@ async def _score(gateway: Gateway, body: ScoreBody) -> ScoreOutput:
     )
     mine = (tenant(), rid)
     gateway.live.setdefault(mine, score)
+    domains = media_rules(gateway).domains
     try:
-        return await gateway.client.score(score)
+        async with gateway.media.loaded([media], domains, tenant()) as (files,):
+            return await gateway.client.score(replace(score, media=tuple(files)))
+    except RequestError as error:
+        raise error.renamed(media.names) from error
     finally:
         if gateway.live.get(mine) is score:
             del gateway.live[mine]

@@ -56,7 +56,8 @@ class FieldRow(NamedTuple):
 MAX_OBJECTS = 4096  # in a list: to check more would hold up all other requests
 
 _NOT_SUPPORTED = "not supported by this server"
-_MEDIA = "text only"
+_NO_AUDIO = "texts, pictures and videos only"
+_TEXT_ANSWERS = "answers are texts"
 _OLD_TOOLS = "use tools and tool_choice"
 
 _ROUTING: dict[str, FieldClass] = {
@@ -85,10 +86,7 @@ NATIVE = Kind(
         "no_logs": Ignored("request contents are never logged"),
         "custom_labels": Ignored("labels are for metrics only"),
         "input_embeds": OnlyNeutral(([],), "send text or input_ids"),
-        "image_data": OnlyNeutral(("", []), _MEDIA),
-        "video_data": OnlyNeutral(("", []), _MEDIA),
-        "audio_data": OnlyNeutral(("", []), _MEDIA),
-        "modalities": OnlyNeutral(([], ["text"]), _MEDIA),
+        "audio_data": OnlyNeutral(("", []), _NO_AUDIO),
         "return_entropy": OnlyNeutral((False,), _NOT_SUPPORTED),
         "session_id": OnlyNeutral(("",), "sessions are not supported"),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
@@ -147,10 +145,13 @@ _MESSAGE = Kind(
     {
         "refusal": OnlyNeutral(("",), _NOT_SUPPORTED),
         "annotations": OnlyNeutral(([],), _NOT_SUPPORTED),
-        "audio": OnlyNeutral((), _MEDIA),
+        "audio": OnlyNeutral((), _NO_AUDIO),
         "function_call": OnlyNeutral((), "use tool_calls"),
     },
-    {"tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS})},
+    {
+        "content": Kind({}, {"image_url": NO_EXTRAS, "video_url": NO_EXTRAS}),
+        "tool_calls": Kind({"index": Ignored("the order says it")}, {"function": NO_EXTRAS}),
+    },
 )
 
 CHAT = Kind(
@@ -160,8 +161,8 @@ CHAT = Kind(
         "functions": OnlyNeutral(([],), _OLD_TOOLS),
         "function_call": OnlyNeutral(("none", "auto"), _OLD_TOOLS),
         "echo": OnlyNeutral((False,), _NOT_SUPPORTED),
-        "modalities": OnlyNeutral((["text"],), _MEDIA),
-        "audio": OnlyNeutral((), _MEDIA),
+        "modalities": OnlyNeutral((["text"],), _TEXT_ANSWERS),
+        "audio": OnlyNeutral((), _TEXT_ANSWERS),
         "prediction": OnlyNeutral((), _NOT_SUPPORTED),
         "moderation": OnlyNeutral((), _NOT_SUPPORTED),
         "web_search_options": OnlyNeutral((), _NOT_SUPPORTED),
@@ -191,7 +192,7 @@ RESPONSES = Kind(
         "access_programs": OnlyNeutral((), _NOT_SUPPORTED),
         "background": OnlyNeutral((False,), _NOT_SUPPORTED),
         "background_options": OnlyNeutral(({},), _NOT_SUPPORTED),
-        "image": OnlyNeutral(({},), _MEDIA),
+        "image": OnlyNeutral(({},), _TEXT_ANSWERS),
         "conversation": OnlyNeutral((), _NOT_STORED),
         "prompt": OnlyNeutral((), _NOT_STORED),
         "context_management": OnlyNeutral(([],), _NOT_SUPPORTED),
@@ -218,7 +219,8 @@ RESPONSES = Kind(
                 "phase": Ignored("a hint for other models"),
                 "summary": OnlyNeutral(([],), _NOT_SUPPORTED),
                 "encrypted_content": OnlyNeutral((), _NOT_SUPPORTED),
-            }
+            },
+            {"content": NO_EXTRAS, "output": NO_EXTRAS},
         ),
         "tools": NO_EXTRAS,
         "tool_choice": NO_EXTRAS,

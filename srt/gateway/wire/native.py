@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from srt.gateway.constraint.fields import native_constraint, sampling_of
 from srt.gateway.constraint.wire import SamplingFields
 from srt.gateway.wire.fields import NATIVE, Kind
+from srt.gateway.wire.media import Modality, Shown
 from srt.wire.constraint import Capture
 from srt.wire.errors import RequestError
 from srt.wire.sampling import Int, SamplingParams
@@ -27,6 +28,7 @@ RoutedReplica = Annotated[
     Count | None, Meta(description="The replica that is to serve it; otherwise the router chooses.")
 ]
 LogprobEntry = tuple[float | None, int, str | None]
+ShownData = Shown | list[Shown | list[Shown | None] | None] | None
 Interval = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
@@ -119,6 +121,13 @@ class NativeRequest(Struct, forbid_unknown_fields=True, kw_only=True, frozen=Tru
     ] = field(default_factory=list)
     timeout_ms: TimeoutMs = 0
     routed_replica: RoutedReplica = None
+    image_data: Annotated[
+        ShownData, Meta(description="Pictures, one for each placeholder; lists for each prompt.")
+    ] = None
+    video_data: Annotated[ShownData, Meta(description="Videos, in the same way.")] = None
+    modalities: Annotated[
+        list[Modality], Meta(description="Changes nothing: the two fields above say what is shown.")
+    ] = field(default_factory=list)
 
 
 class FinishReason(Struct, frozen=True, kw_only=True):
@@ -139,7 +148,8 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     `forward_passes` is how often the model was asked for one. The first output ids take the
     place of the prompt's last `healed_tokens`. `normalized_prompt_logprob` is the mean of the
     prompt's log-probabilities. `captures` are at the end of an answer whose constraint has names
-    for parts of it. `routed_replica` serves the request.
+    for parts of it. `routed_replica` serves the request. `media_tokens` of the prompt
+    stand for pictures and videos, if it has any.
 
     At the end there are also times, in seconds: from its arrival, with its prompt read and its
     constraint ready, the request waited `queued_s` for its admission and `ttft_s` for its first
@@ -156,6 +166,7 @@ class MetaInfo(Struct, frozen=True, kw_only=True):
     forward_passes: int = 0
     healed_tokens: int = 0
     routed_replica: int = 0
+    media_tokens: int | UnsetType = UNSET
     input_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     output_token_logprobs: list[LogprobEntry] | UnsetType = UNSET
     input_top_logprobs: list[list[LogprobEntry] | None] | UnsetType = UNSET

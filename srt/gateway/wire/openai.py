@@ -6,6 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from srt.gateway.constraint.fields import Given, sampling_of
 from srt.gateway.constraint.wire import OpenAISamplingFields
+from srt.gateway.wire.media import Detail, FrameCount
 from srt.gateway.wire.native import Count, OwnRid, RoutedReplica, Salt, TimeoutMs, TokenId
 from srt.gateway.wire.tools import ToolCallDelta, ToolCallJson, ToolChoiceIn, ToolIn
 from srt.wire.constraint import Capture
@@ -84,11 +85,30 @@ class CompletionRequest(OpenAIRequest, kw_only=True, frozen=True):
     ] = None
 
 
+class ImageUrl(Struct, frozen=True):
+    """A picture: a `data:` URL with base64, or an http(s) URL of a host that the server fetches
+    from."""
+
+    url: str
+    detail: Detail = "auto"
+
+
+class VideoUrl(Struct, frozen=True):
+    """A video, as vLLM and SGLang name it; `num_frames` of it are shown, 0 is the model's
+    default."""
+
+    url: str
+    num_frames: FrameCount = 0
+
+
 class ContentPart(Struct, frozen=True):
-    """A part of a message; only type "text" is taken, the others are refused by name."""
+    """A part of a message, of type "text", "image_url" or "video_url"; the others are refused by
+    name."""
 
     type: str
     text: str | UnsetType = UNSET
+    image_url: ImageUrl | UnsetType = UNSET
+    video_url: VideoUrl | UnsetType = UNSET
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -100,7 +120,7 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     ]
     content: Annotated[
         str | list[ContentPart] | None,
-        Meta(description="A text or text parts; may be null beside tool_calls."),
+        Meta(description="A text or parts; may be null beside tool_calls."),
     ] = None
     tool_calls: Annotated[
         list[ToolCallJson] | None, Meta(description="assistant: the calls that it made.")
@@ -208,9 +228,11 @@ PromptLogprobs = list[dict[int, RankedLogprob] | None]
 
 
 class PromptTokensDetails(Struct, frozen=True):
-    """Prompt tokens that came from the prefix cache."""
+    """Prompt tokens that came from the prefix cache, and those that stand for pictures and videos,
+    if there are any."""
 
     cached_tokens: int
+    image_tokens: int | UnsetType = UNSET
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -303,6 +325,7 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     owned_by: str = "srt"
     root: str
     max_model_len: int
+    has_image_understanding: bool = False
 
 
 class ModelList(Struct, frozen=True, kw_only=True):

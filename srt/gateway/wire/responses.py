@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from srt.gateway.wire.media import Detail
 from srt.gateway.wire.native import Count, RequestBody, RoutedReplica, TimeoutMs
 from srt.gateway.wire.openai import Verbosity
 from srt.wire.sampling import Int
@@ -11,11 +12,15 @@ from srt.wire.sampling import Int
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
 
 
-class InputPart(Struct, frozen=True):
-    """A part of a message or of a tool's result; only texts are taken."""
+class InputPart(Struct, frozen=True, omit_defaults=True):
+    """A part of a message or of a tool's result: a text, or in the messages of users and tools'
+    results a picture, with its `image_url`; nothing is found by a `file_id`."""
 
     type: str
     text: str | UnsetType = UNSET
+    image_url: str | UnsetType = UNSET
+    detail: Detail = "auto"
+    file_id: str | UnsetType = UNSET
 
 
 class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
@@ -27,7 +32,7 @@ class InputItem(Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
     ] = "message"
     role: Annotated[str, Meta(description="message: system, developer, user, assistant.")] = ""
     content: Annotated[
-        str | list[InputPart] | None, Meta(description="message, reasoning: a text or text parts.")
+        str | list[InputPart] | None, Meta(description="message, reasoning: a text or parts.")
     ] = None
     call_id: Annotated[str, Meta(description="The call id, in both items of a call.")] = ""
     name: Annotated[str, Meta(description="function_call: the function.")] = ""
@@ -176,9 +181,11 @@ OutputItem = MessageItem | ReasoningItem | CallItem
 
 
 class InputTokensDetails(Struct, frozen=True):
-    """Prompt tokens that came from the prefix cache."""
+    """Prompt tokens that came from the prefix cache, and those that stand for pictures, if there
+    are any."""
 
     cached_tokens: int
+    image_tokens: int | UnsetType = UNSET
 
 
 class OutputTokensDetails(Struct, frozen=True):

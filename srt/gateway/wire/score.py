@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 
 from srt.client.generation import ScoreOutput
 from srt.gateway.wire.fields import NO_EXTRAS, Ignored, Kind
-from srt.gateway.wire.native import Count, RequestBody, TokenId
+from srt.gateway.wire.native import Count, RequestBody, ShownData, TokenId
 from srt.gateway.wire.openai import Usage
 
 SCORE_KIND: Kind = NO_EXTRAS
@@ -27,6 +27,10 @@ class ScoreBody(RequestBody, kw_only=True, frozen=True):
         list[tuple[Count, Count]],
         Meta(description="Parts of `text`, [start, stop], in which control tokens are text."),
     ] = field(default_factory=list)
+    image_data: Annotated[
+        ShownData, Meta(description="Pictures, one for each placeholder of the prefix.")
+    ] = None
+    video_data: Annotated[ShownData, Meta(description="Videos, in the same way.")] = None
 
 
 class ScoredChoice(Struct, frozen=True, kw_only=True):

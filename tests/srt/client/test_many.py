@@ -2,7 +2,9 @@
 when the server says."""
 
 import asyncio
+import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from srt.client import many
 from srt.client.generation import Request
 from srt.client.many import Job, generate_many, key_of, patiently, run_jobs
+from srt.client.media import Media, MediaFile, Picture, Video
 from srt.wire.errors import BAD_REQUEST, OVERLOADED, RequestError
 from tests.fakes import FakeClient
 from tests.scheduler_proc.driver import Driver
@@ -134,3 +137,30 @@ async def test_what_is_no_prompt_is_refused_by_name() -> None:
     jobs = [Job((1, ids), 1, make) for ids in ([1, "a"], [1, 2])]
     with pytest.raises(RequestError, match="input_ids"):
         await run_jobs(FakeClient(), jobs)
+
+
+async def test_requests_that_show_the_same_follow_each_other() -> None:
+    client = FakeClient()
+    pictures: list[Media] = [Path(__file__), b"a" * 200, b"b" * 200]
+    asked = [(f"question {i}", picture) for i in range(3) for picture in pictures]
+    requests = [Request(text=text) for text, _ in asked]
+    await generate_many(client, requests, [[picture] for _, picture in asked])
+    shown = [request.media[0].frames for request in client.requests]
+    assert len(client.requests) == 9 and len({*shown}) == 3
+    assert [frames for frames, _ in itertools.groupby(shown)] == [*dict.fromkeys(shown)]
+    again = [*client.requests]
+    client.requests.clear()
+    random.Random(0).shuffle(again)
+    await generate_many(client, again)
+    files = [request.media for request in client.requests]
+    assert len([*itertools.groupby(files)]) == 3
+
+
+def test_keys_have_no_files_in_them() -> None:
+    data = bytes(10**6)
+    message = {"role": "user", "content": [{"type": "image", "image": data}]}
+    assert len(repr(key_of(None, messages=[message]))) < 1000
+    assert len(repr(key_of("a", media=[data, Video([data]), MediaFile("image", (data,))]))) < 2000
+    url = "data:image/png;base64," + "A" * 10**6
+    assert len(repr(key_of("a", media=[Picture(url)]))) < 1000
+    assert key_of("a", media=[data]) != key_of("a", media=[data + b"1"]) != key_of("b", media=[url])

@@ -38,7 +38,11 @@ VOCAB = fake_vocab()
 
 def _app(client: FakeClient, info: dict[str, Any]) -> Litestar:
     vocab = fake_vocab(client.pieces, info.pop("template", ""))
-    return create_app(client, msgspec.structs.replace(INFO, **info), vocab)
+    loader = info.pop("loader", None)
+    app = create_app(client, msgspec.structs.replace(INFO, **info), vocab)
+    if loader is not None:
+        app.state.gateway.media = loader
+    return app
 
 
 @asynccontextmanager

@@ -2,15 +2,12 @@
 
 import pytest
 
-from srt.gateway import large_bodies
 from srt.gateway.large_bodies import LargeBodies
 from srt.wire.errors import OVERLOADED, RequestError
 
 
-def test_nobody_keeps_out_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_bodies, "MAX_HELD_BYTES", 100)
-    monkeypatch.setattr(large_bodies, "MAX_TENANT_BYTES", 60)
-    large = LargeBodies()
+def test_nobody_keeps_out_all_others() -> None:
+    large = LargeBodies(100, 60)
     large.take(50, "a")
     for tenant, size in (("a", 11), ("b", 51)):
         with pytest.raises(RequestError) as caught:

@@ -384,7 +384,7 @@ CHAT_ERRORS = [
     ({"messages": [{"role": "king", "content": "a"}]}, "messages[0].role"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-        "messages[0].content[0].type",
+        "messages[0].content[0].image_url.url",
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "text", "txt": "hi"}]}]},

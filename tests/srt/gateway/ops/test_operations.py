@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from srt.args import parse_args
 from srt.client.generation import Request
+from srt.command_line import parse_args
 from srt.files.model_files import DEFAULT_MODEL, resolve_model
 from tests.fakes import READY, FakeClient
 from tests.srt.gateway.setup import VOCAB, error_of, in_process

@@ -225,7 +225,7 @@ ERRORS = [
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-        "input[0].content[0].type",
+        "input[0].content[0].image_url",
     ),
     (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},

@@ -1,0 +1,196 @@
+"""Fetches pictures and videos over http(s), from hosts that the server's owner has allowed.
+
+A host that is allowed today may point into the server's own network tomorrow. So the addresses of
+its name are looked up once, those that are not public are left out, and the connection is made to
+one of the rest: no second look-up can give another. Redirects are not followed, and no proxy of the
+environment is used.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import h11
+import httpx
+
+from srt.gateway.large_bodies import Room
+from srt.gateway.media.urls import MAX_FILE_BYTES, PORTS, WebAddress, is_public
+from srt.wire.errors import OVERLOADED, RequestError
+
+FETCH_TIMEOUT_S = 10.0  # for all of it, the look-up included
+MAX_FETCHES = 16  # at once
+MAX_TENANT_FETCHES = 8  # of one tenant; the others of its request wait
+MAX_WAITING = 256
+MAX_ADDRESSES = 3  # of a host that are tried
+MAX_HEAD_BYTES = 32 * 1024
+_READ_BYTES = 64 * 1024
+
+_RESOLVERS = ThreadPoolExecutor(16, "resolver")
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+# The IP addresses of a host and port.
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+# Connects to an IP address and port, with TLS for a host's name if there is one.
+Connect = Callable[[str, int, str | None], Awaitable[Connection]]
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """What the system's resolver says."""
+    loop = asyncio.get_running_loop()
+    # Threads of their own: a resolver that hangs keeps none that others wait for.
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await loop.run_in_executor(_RESOLVERS, look_up)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class Connector:
+    """Opens connections. The certificates of authorities are loaded once."""
+
+    def __init__(self) -> None:
+        self._context: ssl.SSLContext | None = None
+
+    async def __call__(self, address: str, port: int, tls_host: str | None) -> Connection:
+        if tls_host is None:
+            return await asyncio.open_connection(address, port)
+        if self._context is None:  # reading them takes long
+            self._context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+        context = self._context
+        return await asyncio.open_connection(address, port, ssl=context, server_hostname=tls_host)
+
+
+class Fetcher:
+    """Fetches for all requests. Tests replace the resolver, the connections and the rule for
+    addresses."""
+
+    def __init__(
+        self,
+        resolve: Resolve = resolve,
+        connect: Connect | None = None,
+        is_public: Callable[[str], bool] = is_public,
+        timeout_s: float = FETCH_TIMEOUT_S,
+    ) -> None:
+        self._resolve, self._connect = resolve, connect or Connector()
+        self._is_public = is_public
+        self._timeout_s = timeout_s
+        self._running: Counter[str] = Counter()  # by tenant
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    async def fetch(self, address: WebAddress, tenant: str, room: Room) -> bytes:
+        """The file; `room` is taken for its bytes. Raises RequestError for the field ""."""
+        try:
+            async with asyncio.timeout(self._timeout_s), self._turn(tenant):
+                return await self._file(address, room)
+        except TimeoutError:
+            reason = f": could not be fetched within {self._timeout_s:g} s"
+        except (OSError, UnicodeError, h11.ProtocolError):  # UnicodeError: of a host's name
+            reason = ": could not be fetched from its host"
+        raise RequestError(reason, at="", retryable=True) from None
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str) -> AsyncIterator[None]:
+        while not self._may_run(tenant):
+            if len(self._waiting) >= MAX_WAITING:
+                reason = ": too many files are fetched at once"
+                raise RequestError(reason, at="", code=OVERLOADED, retryable=True)
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.add(turn)
+            try:
+                await turn
+            finally:
+                self._waiting.discard(turn)
+        self._running[tenant] += 1
+        try:
+            yield
+        finally:
+            self._running[tenant] -= 1
+            if not self._running[tenant]:
+                del self._running[tenant]
+            for turn in self._waiting:
+                if not turn.done():
+                    turn.set_result(None)
+
+    def _may_run(self, tenant: str) -> bool:
+        has_room = self._running.total() < MAX_FETCHES
+        return has_room and self._running[tenant] < MAX_TENANT_FETCHES
+
+    async def _file(self, address: WebAddress, room: Room) -> bytes:
+        reader, writer = await self._connection(address)
+        try:
+            return await _body(reader, writer, address, room)
+        finally:
+            writer.transport.abort()  # nothing is to be sent any more
+
+    async def _connection(self, address: WebAddress) -> Connection:
+        """A connection to one of the host's public addresses."""
+        found = await self._resolve(address.host, address.port)
+        public = [each for each in found if self._is_public(each)]
+        if not public:
+            reason = ": its host has no public address" if found else ": its host is not known"
+            raise RequestError(reason, at="")
+        tls_host = address.host if address.scheme == "https" else None
+        *others, last = public[:MAX_ADDRESSES]
+        for each in others:
+            with suppress(OSError):
+                return await self._connect(each, address.port, tls_host)
+        return await self._connect(last, address.port, tls_host)
+
+
+async def _body(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: WebAddress, room: Room
+) -> bytes:
+    """Ask for the file, and read the answer's body."""
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+    writer.write(http.send(_request(address)) or b"")
+    writer.write(http.send(h11.EndOfMessage()) or b"")
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            http.receive_data(await reader.read(_READ_BYTES))
+        elif isinstance(event, h11.Response):
+            _check_head(event)
+        elif isinstance(event, h11.Data):
+            size += len(event.data)
+            if size > MAX_FILE_BYTES:
+                raise _too_long()
+            room.take(len(event.data))
+            pieces.append(bytes(event.data))
+        elif isinstance(event, h11.EndOfMessage):
+            return b"".join(pieces)
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("the connection ended")
+
+
+def _request(address: WebAddress) -> h11.Request:
+    port = "" if address.port == PORTS[address.scheme] else f":{address.port}"
+    headers = [
+        ("Host", f"{address.host}{port}"),
+        ("Accept", "image/*, video/*, */*"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", "srt"),
+        ("Connection", "close"),
+    ]
+    return h11.Request(method="GET", target=address.target, headers=headers)
+
+
+def _check_head(response: h11.Response) -> None:
+    """Raise RequestError unless the file follows, as it is."""
+    if 300 <= response.status_code < 400:
+        raise RequestError(": its host answers with a redirect, which is not followed", at="")
+    if response.status_code != 200:
+        raise RequestError(f": its host answers with status {response.status_code}", at="")
+    headers = {bytes(name): bytes(value) for name, value in response.headers}
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise RequestError(": its host sends it compressed, which was not asked for", at="")
+    if int(headers.get(b"content-length", b"0")) > MAX_FILE_BYTES:
+        raise _too_long()
+
+
+def _too_long() -> RequestError:
+    return RequestError(f" has more than {MAX_FILE_BYTES} bytes", at="")
