@@ -60,6 +60,18 @@ BODIES: dict[str, HostileBody] = {
     "5,000,000 messages": HostileBody(
         "/v1/chat/completions", _repeated('{"messages":[', "{}", 5_000_000, "]}")
     ),
+    "10,000 pictures": HostileBody(
+        "/v1/chat/completions",
+        _repeated(
+            '{"messages":[{"role":"user","content":[',
+            '{"type":"image_url","image_url":{"url":"data:;base64,AAAA"}}',
+            10_000,
+            "]}]}",
+        ),
+    ),
+    "15 MiB of a picture": HostileBody(
+        "/generate", lambda: b'{"text":"a","image_data":"' + b"A" * (15 * 2**20) + b'"}'
+    ),
     "16,000 messages": HostileBody(
         "/v1/chat/completions",
         _repeated('{"messages":[', '{"role":"user","content":"a, b","name":"c"}', 16_000, "]}"),

@@ -17,7 +17,7 @@ import msgspec
 from litestar.handlers import HTTPRouteHandler
 
 from bench.workloads import WORKLOADS
-from srt.args import _parser
+from srt.command_line import _parser
 from srt.gateway.constraint.wire import StructuredOutputs
 from srt.gateway.docs import routes as docs
 from srt.gateway.errors import _STATUS

@@ -23,8 +23,9 @@ from bench.lang_graph.__main__ import parse_args as parse_lang_graph_args
 from bench.programs.__main__ import parse_args as parse_programs_args
 from bench.routing.__main__ import parse_args as parse_routing_args
 from bench.serving import parse_args as parse_bench_args
-from srt.args import _LATER, _parser, parse_args
+from bench.vision import parse_args as parse_vision_args
 from srt.chat import parse_args as parse_chat_args
+from srt.command_line import _LATER, _parser, parse_args
 from tests.docs.blocks import TAGS, Block, blocks_of, commands_of, missing_lines
 from tests.docs.tables import ROOT, documents
 from tests.e2e.server import Server
@@ -37,6 +38,7 @@ OTHER_PARSERS: dict[str, Callable[[list[str]], object]] = {
     "bench.programs": parse_programs_args,
     "bench.routing": parse_routing_args,
     "bench.serving": parse_bench_args,
+    "bench.vision": parse_vision_args,
     "srt.chat": parse_chat_args,
 }
 URL, RING = "http://127.0.0.1:30000", "ipc:///tmp/my-ring"
