@@ -80,7 +80,8 @@ def executor_of(model: Decoder, device: torch.device, slots: int, **options: Any
     if device.type == "cuda":
         torch.cuda.empty_cache()
     files = ModelFiles("random", "hf", Path("random"))
-    chosen = ExecutorOptions(max_total_tokens=slots, device=str(device), **options)
+    options |= {"max_total_tokens": slots, "device": str(device), "sees": False}  # no files are there
+    chosen = ExecutorOptions(**options)
     with mock.patch.object(torch_executor, "load_model", lambda *_, **__: model):
         executor = make_executor("torch", files, chosen)
     assert isinstance(executor, TorchExecutor)
