@@ -80,7 +80,8 @@ def executor_of(model: Decoder, device: torch.device, slots: int, **options: Any
     if device.type == "cuda":
         torch.cuda.empty_cache()
     files = ModelFiles("random", "hf", Path("random"))
-    options |= {"max_total_tokens": slots, "device": str(device), "sees": False}  # no files are there
+    # Of a model without files there is no tower to be found.
+    options |= {"max_total_tokens": slots, "device": str(device), "sees": False}
     chosen = ExecutorOptions(**options)
     with mock.patch.object(torch_executor, "load_model", lambda *_, **__: model):
         executor = make_executor("torch", files, chosen)
