@@ -176,7 +176,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mpt": ({"d_model": 48, "n_layers": 2, "n_heads": 6}, "computes with its attention mask"),
     "bert": ({}, "mask is neither causal nor a sliding window"),
     "llama": ({"is_causal": False}, "mask is neither causal nor a sliding window"),
-    "gptj": ({**FAMILIES["gpt2"], "rotary_dim": 4}, "it has no attention but its own"),
     "falcon": ({}, "it has no attention but its own"),
     "lfm2": ({"layer_types": ["conv", "conv", "full_attention"]}, "by other ways than attention"),
     "qwen3_next": (
