@@ -10,7 +10,7 @@ The model has SmolVLM-256M's shape and random weights, made in a temporary direc
 * `chat`: the time to the first token of the turns of chats about one picture, from the second turn
   on, against chats of text of the same length.
 * `crowd`: the latencies between tokens of streams of text while 32 pictures of 12 MP arrive, and
-  while none does.
+  while none does; the times to the first tokens about these pictures. They go on after the streams.
 """
 
 import argparse
@@ -243,6 +243,7 @@ async def _later_turns(
 
 def crowd(args: argparse.Namespace) -> Report:
     """Latencies of text while large pictures arrive, and while none does."""
+    ttft_ms: list[list[float]] = []
 
     async def work(client: AsyncClient) -> dict[str, list[list[float]]]:
         found: dict[str, list[list[float]]] = {"alone": [], "with pictures": []}
@@ -251,8 +252,7 @@ def crowd(args: argparse.Namespace) -> Report:
             found["alone"].append(await _latencies(client, args.seconds))
             showing = asyncio.create_task(_show(client, files))
             found["with pictures"].append(await _latencies(client, args.seconds))
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+            ttft_ms.append(await showing)
         return found
 
     found = _on_server(args, work)
@@ -265,7 +265,14 @@ def crowd(args: argparse.Namespace) -> Report:
         low, high = min(worst[name]), max(worst[name])
         middle = statistics.median(worst[name])
         print(f"| {name} | {half:.1f} | {middle:.1f} | {low:.1f} to {high:.1f} |")
-    return {**found}
+    half = statistics.median(statistics.median(times) for times in ttft_ms)
+    last = statistics.median(max(times) for times in ttft_ms)
+    answered = sum(map(len, ttft_ms))
+    print(
+        f"\nTTFT about a picture, {answered} of {args.repeat * args.large} answered: "
+        f"p50 {half / 1000:.1f} s, the last {last / 1000:.1f} s"
+    )
+    return {**found, "TTFT": ttft_ms}
 
 
 def _seeds(args: argparse.Namespace, turn: int) -> range:
@@ -281,10 +288,12 @@ async def _latencies(client: AsyncClient, seconds: float) -> list[float]:
     return found
 
 
-async def _show(client: AsyncClient, files: Sequence[bytes]) -> None:
-    """Send all at once, and wait for an answer to each."""
+async def _show(client: AsyncClient, files: Sequence[bytes]) -> list[float]:
+    """Send all at once, and wait for the answers: the milliseconds to their first tokens. A busy
+    machine may refuse some."""
     asks = [_answer(client, [message("What is this?", [file])], 1) for file in files]
-    await asyncio.gather(*asks)
+    answers = await asyncio.gather(*asks, return_exceptions=True)
+    return [answer[1] for answer in answers if not isinstance(answer, BaseException)]
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from detokenizer_proc.request import Column, Jump, Request
 from srt.files.vocab import Vocab
 from srt.patterns.classes import load_tables
-from srt.wire.messages import Output, unpack_ids
+from srt.wire.messages import Output, id_list
 from srt.wire.ring_messages import Credit, Progress, TextStopped, TokenBatch
 from srt.wire.ring_state import replica_of
 
@@ -160,7 +160,7 @@ class Detokenizer:
 
 
 def _columns(batch: TokenBatch) -> Iterator[Column]:
-    ids = unpack_ids(batch.ids).tolist()
+    ids = id_list(batch.ids)
     jumps = {column: Jump(drop, skip) for column, drop, skip in batch.jumps}
     start = 0
     for i, (handle, count) in enumerate(zip(batch.handles, batch.counts, strict=True)):

@@ -293,7 +293,7 @@ class SchedulerActor(Actor):
             if plan is not None and not succeeded:
                 await self._take_back(plan, running)
                 running = None
-            self._encodes.advance()
+            await self._encodes.advance(running is not None)
             if plan is None and finished is None and running is None:
                 await self._sleep()
 

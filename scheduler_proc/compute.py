@@ -3,7 +3,7 @@
 The scheduler's actor owns one. A step is queued while the previous one runs, and gets that one's
 tokens here; or a function of the actor's makes it here from what the previous one has sampled. The
 loop learns of a step's end after the next one has started: waking the loop takes time, and then
-both threads want the interpreter. Between two steps a part of a picture or video may be encoded.
+both threads want the interpreter. Between two steps some of a picture or video may be encoded.
 
 If the executor is asynchronous, the step is launched while the previous one runs on the device,
 and gets its tokens there. Another thread then waits for the ends (`ResultThread`).
@@ -42,11 +42,12 @@ class Launched(NamedTuple):
 
 
 class Encoding(NamedTuple):
-    """A part of an item that is queued or encoded in the compute thread, for these requests."""
+    """A part of an item, or a slice of one, that is queued or encoded in the compute thread, for
+    these requests. The result is whether the part is done."""
 
     item: MediaItem
     names: list[Name]
-    result: "Future[None]"
+    result: "Future[bool]"
     ended: "asyncio.Future[None]"
 
 
@@ -74,6 +75,7 @@ class ComputeThread:
         self._results = ResultThread(clock, _pass_on_end)
         self._flight: InFlight | None = None  # the step that was launched last
         self._has_encoded = False  # since then
+        self._begun: bytes | None = None  # the item of a part that is not done
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._news: list[_News] = []  # not passed on to the loop yet
         self.thread = threading.Thread(target=self._work, name="compute", daemon=True)
@@ -141,10 +143,13 @@ class ComputeThread:
             return None
         return Launched(step, result, ended)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int, names: list[Name]) -> Encoding:
-        """Queue a part of an item, which these requests need, behind the steps that are queued."""
-        result: Future[None] = Future()
-        ended = self._submit(result, lambda ended: self._encode(item, pixels, part, names))
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float, names: list[Name]
+    ) -> Encoding:
+        """Queue a part of an item, which these requests need, behind the steps that are queued; or
+        about `seconds` of it, if the executor does not compute beside the host."""
+        result: Future[bool] = Future()
+        ended = self._submit(result, lambda ended: self._encode(item, pixels, part, seconds, names))
         return Encoding(item, names, result, ended)
 
     def drop_media(self, digests: list[bytes]) -> None:
@@ -181,6 +186,8 @@ class ComputeThread:
             self._job = None
             if self._jobs.empty():
                 self._tell()
+        if self._begun is not None:
+            self._drop_media([self._begun])
         self._results.close()
 
     def _begin_made(
@@ -268,7 +275,9 @@ class ComputeThread:
                 flight.error = error
         return flight
 
-    def _encode(self, item: MediaItem, pixels: np.ndarray, part: int, names: list[Name]) -> None:
+    def _encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float, names: list[Name]
+    ) -> bool:
         executor = seeing(self.executor)
         assert executor is not None
         self._tell()  # of the step before
@@ -280,14 +289,17 @@ class ComputeThread:
         step = None if running is None else running.step
         note = nullcontext() if self.blame is None else self.blame.encoding(names, step)
         began_s = time.perf_counter()
+        self._begun = item.digest
         self.is_encoding = self._has_encoded = True
         try:
             with note:
-                executor.encode(item, pixels, part)
+                is_done = executor.encode(item, pixels, part, seconds)
+            self._begun = None if is_done else self._begun
+            return is_done
         finally:
             self.is_encoding = False
-            seconds = time.perf_counter() - began_s
-            self._clock.encoded(seconds, is_between=asynchronous(self.executor) is None)
+            took_s = time.perf_counter() - began_s
+            self._clock.encoded(took_s, is_between=asynchronous(self.executor) is None)
 
     def _drop_media(self, digests: list[bytes]) -> None:
         executor = seeing(self.executor)

@@ -1,10 +1,12 @@
 """Pixels on their way to the model: the actor's part of what `EncoderCache` decides.
 
 The front sends an item's pixels when it is asked for them. They are kept until the item is encoded,
-in the compute thread, part by part. `advance` queues one part at most, and none while one is
-queued: the loop calls it once between two steps that it queues, so no step waits for more than one.
+in the compute thread, part by part, and on a CPU a part slice by slice. `advance` queues one slice
+at most, and none while one is queued: the loop calls it once between two steps that it queues, so
+no step waits for more than one. How long that may be, the core says.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -27,7 +29,7 @@ _REASON = "the model failed on an image or video of this request"
 
 class Encodes:
     """Of one core. `want` asks the front for the pixels of items; `news` is called when there are
-    some, or an item's part is encoded or has failed."""
+    some, or some of an item is encoded or has failed."""
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class Encodes:
         self._want, self._news = want, news
         self._pixels: dict[bytes, np.ndarray] = {}  # by digest
         self._dropped: list[bytes] = []  # the steps that have been settled may need them
+        self._settling: asyncio.Task[None] | None = None
 
     def prepared(self) -> None:
         """The core has planned a step, or nothing."""
@@ -52,17 +55,23 @@ class Encodes:
             self._dropped.append(digest)
             self._pixels.pop(digest, None)
 
-    def advance(self) -> None:
-        """The step that had run at the last `prepared` is settled: queue what comes next."""
+    async def advance(self, is_step_next: bool) -> None:
+        """The step that had run at the last `prepared` is settled: queue what comes next. If a step
+        is queued behind a slice, wait for that slice: then another one goes before the step after.
+        """
         if self._dropped:
             self._compute.drop_media(self._dropped)
             self._dropped = []
+        is_slice = asynchronous(self._compute.executor) is None
+        if is_step_next and is_slice and self._settling is not None:
+            await asyncio.wait([self._settling])
         part = self._core.next_media()
         if part is not None:
-            item, number = part
+            item, number, seconds = part
             names = self._core.media_users(item.digest)
-            encoding = self._compute.encode(item, self._pixels[item.digest], number, names)
-            self._tasks.start(self._settle(encoding))
+            pixels = self._pixels[item.digest]
+            encoding = self._compute.encode(item, pixels, number, seconds, names)
+            self._settling = self._tasks.start(self._settle(encoding))
 
     def came(self, message: MediaSent, frames: Sequence[bytes]) -> None:
         """The front's answer for an item, which may be late. The caller holds the core's lock."""
@@ -79,14 +88,15 @@ class Encodes:
         self._news()
 
     async def _settle(self, encoding: Encoding) -> None:
-        """Wait for a part. An error ends those who need the item; if that means that the device is
+        """Wait for a slice. An error ends those who need the item; if that means that the device is
         lost, it ends this process, and they, and who had a step there, are suspects."""
         await encoding.ended
+        self._settling = None
         digest = encoding.item.digest
         with self._lock:
             error = encoding.result.exception()
             if error is None:
-                self._core.media_encoded(digest)
+                self._core.media_encoded(digest, encoding.result.result())
             else:
                 self._failed(encoding, error)
             if error is not None or self._core.media.has(digest):

@@ -16,7 +16,7 @@ from scheduler_proc.limits import NO_LIMITS, Limits, NoTokenLeft
 from scheduler_proc.plan import Plan
 from scheduler_proc.req import Req
 from scheduler_proc.state import SchedulerState
-from scheduler_proc.step_target import StepCosts, tokens_beside
+from scheduler_proc.step_target import MAX_SLICE_S, StepCosts, slice_beside, tokens_beside
 from srt.wire.errors import BAD_REQUEST
 
 ADMISSION_RETRY_STEPS = 8  # look again at a queue that memory has stopped
@@ -37,6 +37,8 @@ class StepPlanner:
         )
         self._is_trials_turn = True
         self._admission_refused_at: int | None = None  # the forward step at which memory was short
+        self._num_decodes = 0  # of the last plan
+        self._slice_s = 0.0  # that have been taken before the next step
         self._places_in_memory = 0  # reqs that ran then; 0 once all waiting reqs were admitted
 
     @property
@@ -46,8 +48,27 @@ class StepPlanner:
             return self._state.config.max_running_requests
         return max(self._places_in_memory, len(self._state.running))
 
+    def take_slice(self) -> float:
+        """The seconds of encoding that there is time for before the next step, which has that much
+        less for prompts."""
+        config, costs = self._state.config, self.costs
+        if config.media is None or not config.media.in_slices:
+            return math.inf
+        if self._num_decodes == 0 or costs is None:
+            return MAX_SLICE_S
+        cut = [req.held for req in self._state.running.values() if _is_cut(req)]
+        others = sum(held.prefill_len - held.kv_len for held in cut)
+        self._slice_s = slice_beside(costs, self._num_decodes, others, config.step_target_s)
+        return self._slice_s
+
     def plan(self) -> Plan | None:
         """A step, or None if nothing can run now."""
+        self._num_decodes = 0
+        plan = self._plan()
+        self._slice_s = 0.0
+        return plan
+
+    def _plan(self) -> Plan | None:
         state = self._state
         plan = Plan(state.table, state.memory.sampling)
         suspect = state.trials.next
@@ -97,11 +118,11 @@ class StepPlanner:
     def _plan_trial(self, plan: Plan, suspect: Req) -> bool:
         """Plan the suspect's next tokens; none while others of it are being computed, or if it has
         to wait for memory, which others hold. Whether there are any."""
-        budget = whole = self._state.config.chunked_prefill_size
+        budget = self._state.config.chunked_prefill_size
         num_decodes = sum(not _is_cut(req) for req in self._others())
         if num_decodes > 0 and self.costs is not None:  # which wait for this step
-            target_s = self._state.config.step_target_s
-            budget = tokens_beside(self.costs, num_decodes, whole, target_s)
+            budget = self._tokens_beside(self.costs, num_decodes)
+        self._num_decodes = num_decodes
         if suspect.residency is None:
             if self._may_admit():
                 self._admit(plan, budget, [suspect])
@@ -119,8 +140,14 @@ class StepPlanner:
         budget = whole = self._state.config.chunked_prefill_size
         num_decodes = plan.num_tokens + len(plan.deferred)
         if num_decodes > 0 and self.costs is not None:
-            budget = tokens_beside(self.costs, num_decodes, whole, self._state.config.step_target_s)
+            budget = self._tokens_beside(self.costs, num_decodes)
+        self._num_decodes = num_decodes
         return min(budget, max(whole - num_decodes, whole // 8, 1))
+
+    def _tokens_beside(self, costs: StepCosts, num_decodes: int) -> int:
+        """Prompt tokens beside so many decodes, after what is encoded before them."""
+        whole, target_s = self._state.config.chunked_prefill_size, self._state.config.step_target_s
+        return tokens_beside(costs, num_decodes, whole, target_s, self._slice_s)
 
     def _plan_prefills(self, plan: Plan, budget: int, running: Iterable[Req]) -> int:
         """The next chunks of those that are partly prefilled; returns the tokens planned."""

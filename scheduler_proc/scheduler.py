@@ -98,6 +98,7 @@ class Scheduler:
             return
         if (refusal := self._refusal_of_media(req)) is not None:
             self._outputs.end(req, Finish("abort", error=ErrorInfo(BAD_REQUEST, refusal)))
+            self.trials.forget(req.key)
             return
         self._state.add(req)
         reported = wire.reported
@@ -171,18 +172,20 @@ class Scheduler:
         """The pixels of an item are there; False if they are not needed any more."""
         return self._state.media.came(digest, num_parts)
 
-    def next_media(self) -> tuple[MediaItem, int] | None:
-        """The part of an item that is to be encoded now, beside the steps; one at a time."""
-        return self._state.media.next_part()
+    def next_media(self) -> tuple[MediaItem, int, float] | None:
+        """The part of an item that is to be encoded now, before the step that is planned next, and
+        how many seconds of it; one at a time."""
+        part = self._state.media.next_part()
+        return None if part is None else (*part, self._planner.take_slice())
 
     def media_users(self, digest: bytes) -> list[Name]:
         """The requests that need an item."""
         handles = self._state.media.users_of(digest)
         return [req.key for req in self._state.by_key.values() if req.handle in handles]
 
-    def media_encoded(self, digest: bytes) -> None:
-        """The part that `next_media` has given is encoded."""
-        if self._state.media.encoded(digest):
+    def media_encoded(self, digest: bytes, is_done: bool = True) -> None:
+        """The part that `next_media` has given is encoded, or if it is not done, some of it."""
+        if self._state.media.encoded(digest, is_done):
             self._state.memory_changed = True  # a req may be admitted now
 
     def media_failed(self, digest: bytes, error: ErrorInfo) -> None:

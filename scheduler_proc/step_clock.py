@@ -37,8 +37,8 @@ class StepClock:
         self._ended = now
 
     def encoded(self, seconds: float, *, is_between: bool) -> None:
-        """A part of an item took so long. If it was between two steps, the executor did not wait
-        meanwhile, nor was it at the next step."""
+        """A part of an item, or a slice, took so long. If it was between two steps, the executor
+        did not wait meanwhile, nor was it at the next step."""
         self.encode_s += seconds
         ended = self._ended
         if is_between and ended is not None:

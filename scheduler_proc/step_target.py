@@ -1,5 +1,5 @@
-"""How many prompt tokens a step may compute while others decode: as many as fit into its target
-time, estimated from recent steps.
+"""What may be done beside the requests that decode: as many prompt tokens in a step, and as much of
+a picture before it, as fit into its target time, estimated from recent steps.
 
 The actor owns a `CostMeter` and hands its figures to the core as data, from which the core derives
 each step's budget: the core has no clock, and its traces replay.
@@ -15,6 +15,8 @@ from scheduler_proc.step_cost import FIRST_STEP, MAX_SURPRISE, MEMORY_S, StepCos
 # batch that begins takes more steps, each of which reads the weights for the few that decode.
 AUTO_STEPS = 3.6
 MIN_SHARE = 128  # a prefill gets at least 1/128 of the whole budget, however slow steps are
+MIN_SLICE_S = 0.002  # of encoding, however slow steps are
+MAX_SLICE_S = 0.05  # where nobody decodes: a new request waits for that
 NEWS = 0.05  # by how much a figure has to change to be handed on
 
 
@@ -30,11 +32,26 @@ class StepCosts(NamedTuple):
         return self.base_s + rows * self.row_s
 
 
-def tokens_beside(costs: StepCosts, decodes: int, whole: int, target_s: float) -> int:
-    """The prompt tokens for a step of `target_s` with these decodes; at most the `whole` budget.
-    A target of 0 stands for AUTO_STEPS times what it takes without them."""
+def _left_s(costs: StepCosts, decodes: int, target_s: float) -> float:
+    """What these decodes leave of a target. 0 stands for AUTO_STEPS times what they take."""
     decode_s = costs.decode_s(decodes)
-    left_s = (target_s or AUTO_STEPS * decode_s) - decode_s
+    return (target_s or AUTO_STEPS * decode_s) - decode_s
+
+
+def slice_beside(costs: StepCosts, decodes: int, others: int, target_s: float) -> float:
+    """The seconds of encoding before a step of these decodes, for which so many other tokens wait:
+    what they leave of `target_s`, but half of what the decodes alone leave at least."""
+    left_s = _left_s(costs, decodes, target_s)
+    return max(MIN_SLICE_S, left_s / 2, left_s - others * costs.token_s)
+
+
+def tokens_beside(
+    costs: StepCosts, decodes: int, whole: int, target_s: float, slice_s: float = 0.0
+) -> int:
+    """The prompt tokens for a step of `target_s` with these decodes, and `slice_s` of encoding
+    before it; at most the `whole` budget. A target of 0 stands for AUTO_STEPS times what it takes
+    without them."""
+    left_s = max(0.0, _left_s(costs, decodes, target_s) - slice_s)
     if left_s >= whole * costs.token_s:
         return whole
     return max(1, whole // MIN_SHARE, int(left_s / costs.token_s))

@@ -100,15 +100,15 @@ class RecordedScheduler(Scheduler):
         self._record("media-came", [digest, num_parts])
         return super().media_came(digest, num_parts)
 
-    def next_media(self) -> tuple[MediaItem, int] | None:
+    def next_media(self) -> tuple[MediaItem, int, float] | None:
         part = super().next_media()
         if part is not None:
-            self._record("media-next", [part[0].digest, part[1]])
+            self._record("media-next", [part[0].digest, *part[1:]])
         return part
 
-    def media_encoded(self, digest: bytes) -> None:
-        self._record("media-encoded", digest)
-        super().media_encoded(digest)
+    def media_encoded(self, digest: bytes, is_done: bool = True) -> None:
+        self._record("media-encoded", [digest, is_done])
+        super().media_encoded(digest, is_done)
 
     def media_failed(self, digest: bytes, error: ErrorInfo) -> None:
         self._record("media-failed", digest)
@@ -243,9 +243,9 @@ class _Replay:
                 core.media_came(*data)
             case "media-next":
                 part = core.next_media()
-                assert part is not None and [part[0].digest, part[1]] == data, "another part"
+                assert part is not None and [part[0].digest, *part[1:]] == data, "another part"
             case "media-encoded":
-                core.media_encoded(data)
+                core.media_encoded(*data)
             case "media-failed":
                 core.media_failed(data, ErrorInfo(INTERNAL, "recorded failure"))
             case "ahead":

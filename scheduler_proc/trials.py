@@ -67,5 +67,10 @@ class Trials:
     def remove(self, req: Req) -> None:
         """A req has passed or ended."""
         if self._present.pop(req.handle, None) is not None:
-            self.suspects -= {req.key}
-            self.cleared = [*self.cleared, req.key][-MAX_CLEARED:]
+            self.forget(req.key)
+
+    def forget(self, name: Name) -> None:
+        """A request has passed or ended, or was refused when it came."""
+        if name in self.suspects:
+            self.suspects -= {name}
+            self.cleared = [*self.cleared, name][-MAX_CLEARED:]

@@ -248,11 +248,8 @@ class LLM:
     async def _read(self, prompt: Prompt) -> "_Read":
         text, ids, media, names = _parts_of(prompt)
         if media:
-            ring = self.engine.client.ring
-            placeholders = {} if ring is None else ring.media_placeholders
-            files = multi_modal.in_order(text, await opened(media, names), placeholders)
             prompted = {"text": text} if ids is None else {"input_ids": ids}
-            return _Read(text, ids or [], {**prompted, "media": files})
+            return _Read(text, ids or [], {**prompted, "media": await opened(media, names)})
         if ids is None:
             ids = await self.engine.client.tokenize(text)
         return _Read(text, ids, {"input_ids": ids})

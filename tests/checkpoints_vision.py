@@ -36,6 +36,7 @@ _TURNS = ("<|end|>", "<|user|>", "<|assistant|>", "<|system|>")
 _NORM = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
 _PINPOINTS = [[56, 112], [112, 56], [112, 112]]
 _TILES = [f"<row_{row}_col_{column}>" for row in (1, 2, 3) for column in (1, 2, 3)]
+_SAMPLING = {"fps": 1, "max_frames": 8, "video_size": {"longest_edge": 112}}
 _TEMPLATE = """{%- for message in messages %}{{ '<|' + message.role + '|>' }}
 {%- if message.content is string %}{{ message.content }}{% else %}
 {%- for part in message.content %}
@@ -60,36 +61,18 @@ def _config(name: str, **values: Any) -> Any:
     return getattr(transformers, name)(**values)
 
 
-def _llava(ids: dict[str, int]) -> Any:
-    return _config(
-        "LlavaConfig",
-        text_config=_config("LlamaConfig", **TEXT),
-        vision_config=_config("CLIPVisionConfig", **TOWER),
-        image_token_index=ids["<image>"],
-        image_seq_length=16,
-    )
+def _llava(name: str, text: str, tower: str, **more: Any) -> Callable[[dict[str, int]], Any]:
+    def make(ids: dict[str, int]) -> Any:
+        kinds = [kind for kind in ("image", "video") if f"<{kind}>" in ids]
+        return _config(
+            f"{name}Config",
+            text_config=_config(f"{text}Config", **TEXT),
+            vision_config=_config(f"{tower}VisionConfig", **TOWER),
+            **{f"{kind}_token_index": ids[f"<{kind}>"] for kind in kinds},
+            **more,
+        )
 
-
-def _llava_next(ids: dict[str, int]) -> Any:
-    return _config(
-        "LlavaNextConfig",
-        text_config=_config("MistralConfig", **TEXT),
-        vision_config=_config("CLIPVisionConfig", **TOWER),
-        image_token_index=ids["<image>"],
-        image_grid_pinpoints=_PINPOINTS,
-        image_seq_length=16,
-    )
-
-
-def _onevision(ids: dict[str, int]) -> Any:
-    return _config(
-        "LlavaOnevisionConfig",
-        text_config=_config("Qwen2Config", **TEXT),
-        vision_config=_config("SiglipVisionConfig", **TOWER),
-        image_token_index=ids["<image>"],
-        video_token_index=ids["<video>"],
-        image_grid_pinpoints=_PINPOINTS,
-    )
+    return make
 
 
 def _idefics3(name: str) -> Callable[[dict[str, int]], Any]:
@@ -167,7 +150,7 @@ def _squares(name: str, **values: Any) -> dict[str, Any]:
     return {"image_processor_type": name, **_NORM, **values}
 
 
-def _of_idefics3(name: str) -> Family:
+def _of_idefics3(name: str, video: str = "", **settings: Any) -> Family:
     return Family(
         f"{name}ForConditionalGeneration",
         _idefics3(name),
@@ -175,50 +158,59 @@ def _of_idefics3(name: str) -> Family:
             f"{name}ImageProcessor",
             size={"longest_edge": 112},
             max_image_size={"longest_edge": 56},
+            **settings,
         ),
         _IDEFICS3_TOKENS,
         "<image>",
+        video,
         processor={"image_seq_len": 4},
     )
 
 
+_CLIP = {
+    "patch_size": 14,
+    "vision_feature_select_strategy": "default",
+    "num_additional_image_tokens": 1,
+}
+_CROPPED = {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}}
+
+
+def _of_llava(name: str, text: str, processor: str, **grid: Any) -> Family:
+    return Family(
+        f"{name}ForConditionalGeneration",
+        _llava(name, text, "CLIP", image_seq_length=16, **grid),
+        _squares(f"{processor}ImageProcessor", **_CROPPED, **grid),
+        ("<image>",),
+        "<image>",
+        processor=_CLIP,
+    )
+
+
+def _of_qwen(
+    name: str, sections: list[int], tower: dict[str, Any], least: int, patch: int
+) -> Family:
+    return Family(
+        f"{name}ForConditionalGeneration",
+        _qwen(name, sections, tower),
+        _squares(
+            "Qwen2VLImageProcessor",
+            size={"shortest_edge": least**2, "longest_edge": (2 * patch) ** 2 * 36},
+            patch_size=patch,
+            merge_size=2,
+            temporal_patch_size=2,
+        ),
+        _QWEN_TOKENS,
+        _QWEN_IMAGE,
+        _QWEN_VIDEO,
+    )
+
+
 FAMILIES: dict[str, Family] = {
-    "llava": Family(
-        "LlavaForConditionalGeneration",
-        _llava,
-        _squares(
-            "CLIPImageProcessor",
-            size={"shortest_edge": 56},
-            crop_size={"height": 56, "width": 56},
-        ),
-        ("<image>",),
-        "<image>",
-        processor={
-            "patch_size": 14,
-            "vision_feature_select_strategy": "default",
-            "num_additional_image_tokens": 1,
-        },
-    ),
-    "llava_next": Family(
-        "LlavaNextForConditionalGeneration",
-        _llava_next,
-        _squares(
-            "LlavaNextImageProcessor",
-            size={"shortest_edge": 56},
-            crop_size={"height": 56, "width": 56},
-            image_grid_pinpoints=_PINPOINTS,
-        ),
-        ("<image>",),
-        "<image>",
-        processor={
-            "patch_size": 14,
-            "vision_feature_select_strategy": "default",
-            "num_additional_image_tokens": 1,
-        },
-    ),
+    "llava": _of_llava("Llava", "Llama", "CLIP"),
+    "llava_next": _of_llava("LlavaNext", "Mistral", "LlavaNext", image_grid_pinpoints=_PINPOINTS),
     "llava_onevision": Family(
         "LlavaOnevisionForConditionalGeneration",
-        _onevision,
+        _llava("LlavaOnevision", "Qwen2", "Siglip", image_grid_pinpoints=_PINPOINTS),
         _squares(
             "LlavaOnevisionImageProcessor",
             size={"height": 56, "width": 56},
@@ -230,7 +222,7 @@ FAMILIES: dict[str, Family] = {
         processor={"num_image_tokens": 16, "vision_feature_select_strategy": "full"},
     ),
     "idefics3": _of_idefics3("Idefics3"),
-    "smolvlm": _of_idefics3("SmolVLM"),
+    "smolvlm": _of_idefics3("SmolVLM", "<video>", video_sampling=_SAMPLING),
     "gemma3": Family(
         "Gemma3ForConditionalGeneration",
         _gemma3,
@@ -239,34 +231,8 @@ FAMILIES: dict[str, Family] = {
         "<start_of_image>",
         processor={"image_seq_length": 4},
     ),
-    "qwen2_5_vl": Family(
-        "Qwen2_5_VLForConditionalGeneration",
-        _qwen("Qwen2_5_VL", [2, 3, 3], _QWEN2_5_TOWER),
-        _squares(
-            "Qwen2VLImageProcessor",
-            size={"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 36},
-            patch_size=14,
-            merge_size=2,
-            temporal_patch_size=2,
-        ),
-        _QWEN_TOKENS,
-        _QWEN_IMAGE,
-        _QWEN_VIDEO,
-    ),
-    "qwen3_vl": Family(
-        "Qwen3VLForConditionalGeneration",
-        _qwen("Qwen3VL", [4, 2, 2], _QWEN3_TOWER),
-        _squares(
-            "Qwen2VLImageProcessor",
-            size={"shortest_edge": 64 * 64, "longest_edge": 32 * 32 * 36},
-            patch_size=16,
-            merge_size=2,
-            temporal_patch_size=2,
-        ),
-        _QWEN_TOKENS,
-        _QWEN_IMAGE,
-        _QWEN_VIDEO,
-    ),
+    "qwen2_5_vl": _of_qwen("Qwen2_5_VL", [2, 3, 3], _QWEN2_5_TOWER, 56, 14),
+    "qwen3_vl": _of_qwen("Qwen3VL", [4, 2, 2], _QWEN3_TOWER, 64, 16),
 }
 
 

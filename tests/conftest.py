@@ -60,10 +60,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server on the embedded model that checks the scheduler's books after every step. Tests
-    must leave it idle; at the end every slot must be free or in the tree."""
-    args = ("--check-invariants", "--max-queue-wait", "600")  # refuses nothing on a slow machine
-    with running_server(tmp_path_factory.mktemp("server"), *args) as server:
+    """A server on the embedded model that checks the scheduler's books after every step, and has
+    memory for as many requests as may run. Tests must leave it idle; at the end every slot must be
+    free or in the tree."""
+    args = ("--check-invariants", "--max-total-tokens", "32768")
+    patient = ("--max-queue-wait", "600")  # refuses nothing on a slow machine
+    with running_server(tmp_path_factory.mktemp("server"), *args, *patient) as server:
         yield server
         server.wait_idle()
 

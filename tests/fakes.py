@@ -128,6 +128,7 @@ class FakeClient:
         self.hold.set()
         self.error: Exception | None = None
         self.refusals: dict[int, Exception] = {}
+        self.refuse: Callable[[Any], Exception] | None = None  # each request, and score, with this
         self.requests: list[Request] = []
         self.generations: list[FakeGeneration] = []
         self.scores: list[ScoreRequest] = []
@@ -159,6 +160,8 @@ class FakeClient:
         self.requests.append(request)
         if index in self.refusals:
             raise self.refusals[index]
+        if self.refuse is not None:
+            raise self.refuse(request)
         request.sampling.check(vocab_size=1000)
         rid, count = request.rid or f"r{index}", request.sampling.n
         rids = [rid] if count == 1 else [sample_rid(rid, i) for i in range(count)]
@@ -182,6 +185,8 @@ class FakeClient:
         """The i-th continuation has tokens i and i+1, with -0.5 and -i; the first is at 2."""
         self.scores.append(request)
         self.changed.set()
+        if self.refuse is not None:
+            raise self.refuse(request)
         try:
             await self.hold.wait()
         except asyncio.CancelledError:

@@ -6,7 +6,7 @@ Each rule is also tried on a line that breaks it, so that a rule that finds noth
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -60,7 +60,7 @@ ROOMS: dict[str, dict[str, str]] = {
         "wire": "constraint errors",
         "stored_responses": "media wire",
         "context": "callers errors large_bodies media metrics stored_responses",
-        "batch": "callers media context",
+        "batch": "callers large_bodies media context",
         "http": "callers errors large_bodies wire context",
         "openai": "constraint media wire context batch http",
         "ops": "callers errors wire context http",
@@ -326,13 +326,23 @@ def test_files_and_functions_stay_small() -> None:
     assert long_functions(ast.parse("def f():\n" + "    g()\n" * MAX_FUNCTION_LINES)) == ["f"]
 
 
-def test_processes_around_the_model_do_not_load_it() -> None:
-    """The client, the tokenizer, the detokenizer and the gateway start without torch."""
-    code = (
-        "import sys, srt.client.face, srt.gateway.actor\n"
-        "import tokenizer_proc.actor, detokenizer_proc.actor\n"
-        "print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    )
+LIGHT = (
+    *("srt.launch", "srt.client.face", "srt.offline.engine", "srt.programs.actor"),
+    *("srt.gateway.actor", "detokenizer_proc.actor"),
+)
+READERS = ("tokenizer_proc.actor", "scheduler_proc.actor", "scheduler_proc.grammar.worker.actor")
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (LIGHT, {"torch", "transformers", "httpx", "PIL", "numpy"}),
+        (READERS, {"torch", "transformers", "httpx"}),
+    ],
+)
+def test_processes_load_only_what_they_need(modules: Sequence[str], absent: set[str]) -> None:
+    """Each process of a server takes as long to start as its libraries to load."""
+    code = f"import sys, {', '.join(modules)}; print(sorted({absent} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import zmq
 
-from srt.files.model_files import resolve_model
+from srt.files.model_files import ModelFiles, resolve_model
 from srt.files.tokenizer import load_tokenizer
 from srt.files.vocab import load_vocab
 from srt.ring.actor import Actor
@@ -47,8 +47,10 @@ from srt.wire.ring_messages import (
 from srt.wire.ring_state import RingEvent, replica_of
 from tokenizer_proc.chat_template import load_template
 from tokenizer_proc.dispatch import Dispatch
+from tokenizer_proc.forker import Forker
 from tokenizer_proc.front import Answer, Front, Word
 from tokenizer_proc.grammars import GrammarFinder
+from tokenizer_proc.media.base import MediaProcessor
 from tokenizer_proc.media.load import load_processor
 from tokenizer_proc.media.showing import controls_of
 from tokenizer_proc.media.store import key_of
@@ -79,11 +81,36 @@ class TokenizerActor(Actor):
 
     async def start(self) -> None:
         files = resolve_model(self.args.model)
-        vocab = load_vocab(files)
         processor = load_processor(files)
         self._find = GrammarFinder(self.ring)
         self._heard_ready: set[int] = set()
-        limit_s = self.args.grammar_compile_timeout
+        self._front = self._make_front(files, processor)
+        gc.collect()
+        gc.freeze()  # so that a child's collector does not copy inherited pages
+        self._start_children(processor)
+        replicas = range(self.args.dp)
+        self._schedulers = [self.connect(zmq.PUSH, self.ring.scheduler(i)) for i in replicas]
+        self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
+        self._credits = self.bind(zmq.PULL, self.ring.credits)
+        self._compiled = self.bind(zmq.PULL, self.ring.compiled)
+        self._clients = self.bind(zmq.ROUTER, self.ring.front)
+        self.receive(self._credits, FrontNews, self._on_news)
+        self.receive(self._compiled, CompilerMessage, self._on_compiler)
+        self.receive_from_clients(self._clients, FrontMessage, self._on_client)
+        self.background(self._expire())
+
+    def _make_front(self, files: ModelFiles, processor: MediaProcessor | None) -> Front:
+        """The front of a model, and what the ring is to know of this."""
+        vocab = load_vocab(files)
+        placeholders: dict[str, str] = {}
+        if processor is not None and self.args.limit_media:
+            placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
+        self.info = {
+            "context_len": vocab.context_len,
+            "vocab_size": vocab.vocab_size,
+            "media_kinds": [*placeholders],
+            "media_placeholders": placeholders,
+        }
         dispatch = Dispatch(
             self.epoch,
             self.incarnations,
@@ -93,7 +120,8 @@ class TokenizerActor(Actor):
             max_queue_wait_s=self.args.max_queue_wait,
             random_seed=self.args.random_seed,
         )
-        self._front = Front(
+        limit_s = self.args.grammar_compile_timeout
+        return Front(
             load_tokenizer(files, controls_of(processor)),
             load_template(vocab),
             vocab,
@@ -107,44 +135,31 @@ class TokenizerActor(Actor):
             limit_media=self.args.limit_media,
             media_bytes=self.args.media_queue_mb * 2**20,
         )
-        placeholders: dict[str, str] = {}
-        if processor is not None and self.args.limit_media:
-            placeholders = {kind: processor.placeholder(kind) for kind in sorted(processor.kinds)}
-        self.info = {
-            "context_len": vocab.context_len,
-            "vocab_size": vocab.vocab_size,
-            "media_kinds": [*placeholders],
-            "media_placeholders": placeholders,
-        }
-        gc.collect()
-        gc.freeze()  # so that a child's collector does not copy inherited pages
+
+    def _start_children(self, processor: MediaProcessor | None) -> None:
+        """Fork those that read texts and decode media, and give them work."""
+        self._forker = Forker()
+        self._readers = [Reader(self._forker, self._front.read) for _ in range(NUM_READERS)]
+        decoders = range(NUM_DECODERS)
+        self._decoders = [MediaWorker(self._forker, processor) for _ in decoders if processor]
+        self._forker.start()  # while nothing is held
+        self.background(self._forker.watch())
         self._has_text = asyncio.Event()
-        self._readers = [Reader(self._front.read) for _ in range(NUM_READERS)]
         for reader in self._readers:
             self.background(self._read_texts(reader))
         self._has_files, self._has_media = asyncio.Event(), asyncio.Event()
-        self._decoders = [MediaWorker(processor) for _ in range(NUM_DECODERS) if processor]
-        if processor:
+        if self._decoders:
             self._hasher = ThreadPoolExecutor(1, "hash")
             self.background(self._hash_media())
         for decoder in self._decoders:
             self.background(self._decode_media(decoder))
-        replicas = range(self.args.dp)
-        self._schedulers = [self.connect(zmq.PUSH, self.ring.scheduler(i)) for i in replicas]
-        self._compiler = self.connect(zmq.PUSH, self.ring.compiler)
-        self._credits = self.bind(zmq.PULL, self.ring.credits)
-        self._compiled = self.bind(zmq.PULL, self.ring.compiled)
-        self._clients = self.bind(zmq.ROUTER, self.ring.front)
-        self.receive(self._credits, FrontNews, self._on_news)
-        self.receive(self._compiled, CompilerMessage, self._on_compiler)
-        self.receive_from_clients(self._clients, FrontMessage, self._on_client)
-        self.background(self._expire())
 
     async def stop(self) -> None:
         for reader in self._readers:
             reader.close()
         for decoder in self._decoders:
             decoder.close()
+        await self._forker.close()
 
     def _placing(self) -> Placing:
         if self.args.dp == 1:

@@ -12,13 +12,14 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Literal, NoReturn
 
 import numpy as np
 
 from srt.ring.forked import detach, limit_memory
 from srt.ring.socket import Blob
+from tokenizer_proc.forker import Forker, Life
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,6 @@ MEMORY_BYTES = 2 * 2**30
 _HEAD, _LENGTH = struct.Struct("<Id"), struct.Struct("<Q")
 _MAX_READ = 2**20
 MAX_ANSWER_BYTES, _MAX_FRAMES = 2**30, 2**16
-_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 Work = Callable[[list[memoryview]], Sequence[Blob]]  # frames to frames; called in the child
 
@@ -42,13 +42,19 @@ class ChildDied(Exception):
 
 
 class Child:
-    """Does `work` in a child that is forked when there is none. `what` it is, for the log; it is
-    `niceness` nicer than its parent."""
+    """Does `work` in a child that `forker` forks when there is none. `what` it is, for the log; it
+    is `niceness` nicer than this process."""
 
-    def __init__(self, work: Work, what: str, niceness: int = 0) -> None:
-        self._work, self._what, self._niceness = work, what, niceness
-        self._socket: socket.socket | None = None
-        self.pid = 0
+    def __init__(self, forker: Forker, work: Work, what: str, niceness: int = 0) -> None:
+        self._forker, self._what = forker, what
+        self._kind = forker.add(partial(_live, work, niceness))
+        self._life: Life | None = None
+
+    @property
+    def pid(self) -> int:
+        """The child's; 0 if there is none."""
+        life = self._life
+        return life.started.result() if life is not None else 0
 
     async def ask(self, frames: Sequence[Blob], cpu_s: float, wall_s: float) -> list[memoryview]:
         """What `work` makes of the frames, in this CPU time and time by the clock. Large frames are
@@ -57,19 +63,16 @@ class Child:
         Raises ChildDied.
         """
         try:
-            self._make_ready()
-        except OSError as error:
-            log.warning("no %s could be started: %s", self._what, error)
-            raise ChildDied("none") from None
-        try:
             async with asyncio.timeout(wall_s):
-                return await self._exchange(frames, cpu_s)
+                life = await self._ready()
+                return await _exchange(life.socket, frames, cpu_s)
         except TimeoutError:
             self.close()
             log.warning("a %s did not answer in %.0f s", self._what, wall_s)
             raise ChildDied("starved") from None
         except (OSError, EOFError) as error:
-            status = self.close()
+            self.close()
+            status = await life.ended
             log.warning("a %s ended with status %d: %s", self._what, status, type(error).__name__)
             ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             raise ChildDied("time" if ended_by == signal.SIGPROF else "crash") from None
@@ -77,49 +80,53 @@ class Child:
             self.close()
             raise
 
-    def close(self) -> int:
-        """Kill the child, if there is one; returns its wait status."""
-        connection, self._socket = self._socket, None
-        if connection is None:
-            return 0
-        connection.close()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        return os.waitpid(self.pid, 0)[1]
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        life, self._life = self._life, None
+        if life is not None:
+            life.socket.close()
+            self._forker.kill(life)
 
-    async def _exchange(self, frames: Sequence[Blob], cpu_s: float) -> list[memoryview]:
-        loop = asyncio.get_running_loop()
-        assert self._socket is not None
-        for frame in _framed(frames, cpu_s):
-            data = memoryview(frame)
-            for start in range(0, len(data), _MAX_READ):
-                await loop.sock_sendall(self._socket, data[start : start + _MAX_READ])
-                await asyncio.sleep(0)  # it does not wait while there is room
-        count, _ = _HEAD.unpack(await _received(self._socket, _HEAD.size))
-        lengths = await _received(self._socket, _LENGTH.size * min(count, _MAX_FRAMES))
-        sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
-        if count > _MAX_FRAMES or sum(sizes) > MAX_ANSWER_BYTES:
-            raise EOFError  # it is not itself any more
-        return [await _received(self._socket, size) for size in sizes]
-
-    def _make_ready(self) -> None:
-        """Make sure that a child lives: it may have been killed while it waited."""
-        if self._socket is not None and os.waitid(os.P_PID, self.pid, _HAS_ENDED) is not None:
+    async def _ready(self) -> Life:
+        """A child that lives: it may have been killed while it waited. Raises ChildDied."""
+        if self._life is not None and not _waits(self._life):
             self.close()
-        if self._socket is None:
-            self._fork()
+        if self._life is None:
+            try:
+                self._life = await self._forker.fork(self._kind)
+            except OSError as error:
+                log.warning("no %s could be started: %s", self._what, error)
+                raise ChildDied("none") from None
+        return self._life
 
-    def _fork(self) -> None:
-        ours, theirs = socket.socketpair()
-        with ExitStack() as undo, theirs:
-            undo.callback(ours.close)
-            parent = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                _live(self._work, theirs, parent, self._niceness)
-            undo.pop_all()
-        ours.setblocking(False)
-        self.pid, self._socket = pid, ours
+
+def _waits(life: Life) -> bool:
+    """Whether a child has neither ended nor said anything."""
+    try:
+        life.socket.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+async def _exchange(
+    connection: socket.socket, frames: Sequence[Blob], cpu_s: float
+) -> list[memoryview]:
+    """Give a child these frames; its answer. Raises OSError, and EOFError."""
+    loop = asyncio.get_running_loop()
+    for frame in _framed(frames, cpu_s):
+        data = memoryview(frame)
+        for start in range(0, len(data), _MAX_READ):
+            await loop.sock_sendall(connection, data[start : start + _MAX_READ])
+            await asyncio.sleep(0)  # it does not wait while there is room
+    count, _ = _HEAD.unpack(await _received(connection, _HEAD.size))
+    lengths = await _received(connection, _LENGTH.size * min(count, _MAX_FRAMES))
+    sizes = [size for (size,) in _LENGTH.iter_unpack(lengths)]
+    if count > _MAX_FRAMES or sum(sizes) > MAX_ANSWER_BYTES:
+        raise EOFError  # it is not itself any more
+    return [await _received(connection, size) for size in sizes]
 
 
 def _framed(frames: Sequence[Blob], cpu_s: float) -> list[Blob]:
@@ -148,7 +155,7 @@ def _buffer(size: int) -> memoryview:
 # ---- in the child ------------------------------------------------------------------------------
 
 
-def _live(work: Work, connection: socket.socket, parent: int, niceness: int) -> NoReturn:
+def _live(work: Work, niceness: int, connection: socket.socket, parent: int) -> NoReturn:
     """The child's whole life. No exception may leave it and reach its parent's code."""
     try:
         # What a library writes when it panics helps nobody.

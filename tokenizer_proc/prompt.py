@@ -104,7 +104,7 @@ class PromptReader:
             prompt = Prompt(self._ids(req, shown), given[0])
         if len(prompt.ids) == 0:
             raise RequestError(" must hold at least one token", at=prompt.param)
-        return prompt._replace(media=self.spans(prompt.ids, shown))
+        return prompt._replace(media=self.spans(prompt.ids, shown, prompt.param))
 
     def _ids(self, req: GenerateReq, shown: Shown) -> np.ndarray:
         if req.text is not None:
@@ -114,14 +114,15 @@ class PromptReader:
 
     def given_ids(self, data: bytes, shown: Shown) -> np.ndarray:
         """The ids (int32 [n]) of the field `input_ids`, with all that stands for media."""
-        ids = self.checked_ids(data, "input_ids")
+        param = "input_ids"
+        ids = self.checked_ids(data, param)
         if self._showing is None:
             return ids
-        return self._showing.expanded_ids(ids, shown, self._tokenizer.encode_inside)
+        return self._showing.expanded_ids(ids, shown, self._tokenizer.encode_inside, param)
 
-    def spans(self, ids: np.ndarray, shown: Shown) -> list[MediaSpan]:
-        """The spans of the media in `ids` (int32 [n])."""
-        return [] if self._showing is None else self._showing.spans(ids, shown)
+    def spans(self, ids: np.ndarray, shown: Shown, param: str) -> list[MediaSpan]:
+        """The spans of the media in `ids` (int32 [n]), which the field `param` holds."""
+        return [] if self._showing is None else self._showing.spans(ids, shown, param)
 
     def tokenize(self, req: TokenizeReq) -> Prompt:
         """A text or a chat, of any number of tokens. Raises RequestError naming the field."""
@@ -147,7 +148,7 @@ class PromptReader:
         self.check_chars(len(text), "messages")
         if isinstance(req, GenerateReq):
             self._check_fits(text, "messages")
-            rendered = self._expanded(rendered, shown)
+            rendered = self._expanded(rendered, shown, "messages")
         # The template writes all that belongs at the start, BOS included.
         if chat.mark:
             ids = self._tokenizer.encode_marked(rendered, chat.mark, add_special_tokens=False)
@@ -176,8 +177,8 @@ class PromptReader:
         """The control tokens that are text where users write them."""
         return self._tokenizer.control if shown.refs else self._control
 
-    def _expanded(self, text: str, shown: Shown) -> str:
-        return text if self._showing is None else self._showing.expanded(text, shown)
+    def _expanded(self, text: str, shown: Shown, param: str) -> str:
+        return text if self._showing is None else self._showing.expanded(text, shown, param)
 
     def _render(self, chat: Chat, options: ChatOptions, shown: Shown) -> str:
         """The text of a chat, marks included."""
@@ -219,7 +220,7 @@ class PromptReader:
         if shown is not None:
             if shown.num_tokens > self._limit:
                 raise far_too_long(self._limit, param)
-            text = self._expanded(text, shown)
+            text = self._expanded(text, shown, param)
         if mark:
             return self._tokenizer.encode_marked(text, mark, add_special_tokens)
         return self._tokenizer.encode(text, add_special_tokens)

@@ -13,6 +13,7 @@ from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.messages import GenerateReq, TokenizeReq, encode
 from tokenizer_proc.children import Child, ChildDied
+from tokenizer_proc.forker import Forker
 from tokenizer_proc.reading import Reading, Unreadable
 from tokenizer_proc.turns import Piece, TextReq
 
@@ -31,13 +32,13 @@ Read = Callable[[TextReq, Sequence[Sequence[MediaItem]]], Reading]
 class Reader:
     """Reads one piece at a time with `read`."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, forker: Forker, read: Read) -> None:
         def work(frames: list[memoryview]) -> list[bytes]:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each text is one piece of work
             req, items = frames
             return [_encode(read(_decode_req(req), _decode_items(items)))]
 
-        self._child = Child(work, "reader of texts")
+        self._child = Child(forker, work, "reader of texts")
 
     @property
     def pid(self) -> int:
@@ -56,9 +57,9 @@ class Reader:
             self._child.close()
             return _failed(piece, error.how if isinstance(error, ChildDied) else "crash")
 
-    def close(self) -> int:
-        """Kill the child, if there is one; returns its wait status."""
-        return self._child.close()
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        self._child.close()
 
 
 def _failed(piece: Piece, how: str) -> Reading:

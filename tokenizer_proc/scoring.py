@@ -102,14 +102,15 @@ class ScoreReader:
         naming the field."""
         prefix = self._prefix(req, shown)
         sequences: list[np.ndarray] = []
+        media: list[list[MediaSpan]] = []
         left = self._max_tokens
         for i, continuation in enumerate(req.continuations):
             where = f"continuations[{i}]"
             sequences.append(self._sequence(req, prefix, continuation, where, shown))
+            media.append(self._reader.spans(sequences[-1], shown, where))
             left -= len(sequences[-1])
             if left < 0:
                 raise _too_much(f"{self._max_tokens} tokens")
-        media = [self._reader.spans(sequence, shown) for sequence in sequences]
         return ScorePrompts(sequences, common_length([prefix, *sequences]), len(prefix), media)
 
     def _prefix(self, req: ScoreReq, shown: Shown) -> np.ndarray:

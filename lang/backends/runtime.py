@@ -114,14 +114,17 @@ class RuntimeEndpoint(BackendDefaults):
         return {"input_ids": [bos_id]}
 
     async def _placeholders(self, prompt: Prompt) -> Mapping[str, str]:
-        """What stands for images in the model's texts. RingError if a ring that is to see some
-        cannot be reached."""
-        if not self.url.startswith("ipc:"):
-            return await self._model.media_placeholders()
-        ring = (await self.client()).ring
-        if ring is None and prompt.images:
-            raise RingError("the server cannot be reached")
-        return {} if ring is None else ring.media_placeholders
+        """What stands for images in the model's texts. RingError if there are some to be shown and
+        the server does not say."""
+        told: Mapping[str, str] | None
+        if self.url.startswith("ipc:"):
+            ring = (await self.client()).ring
+            told = ring.media_placeholders if ring and ring.media_kinds is not None else None
+        else:
+            told = await self._model.media_placeholders()
+        if told is None and prompt.images:
+            raise RingError("the server has not said yet whether its model sees")
+        return told or {}
 
     async def _texts(self, output: GenerateOutput, sampling: Sampling) -> Mapping[int, str]:
         """The texts of the tokens with log-probabilities, once all of them are there."""

@@ -25,7 +25,7 @@ class _Info(msgspec.Struct):
     model_path: str
     bos_token_id: int | None = None
     fingerprint: str = ""
-    media_placeholders: dict[str, str] = {}
+    media_placeholders: dict[str, str] | None = {}
 
 
 class _Tokens(msgspec.Struct):
@@ -70,8 +70,9 @@ class ServedModel:
             return (await self._read_vocab()).bos_id
         return (await self._ask(_Info, "GET", "/get_model_info")).bos_token_id
 
-    async def media_placeholders(self) -> Mapping[str, str]:
-        """What stands for an "image" or a "video" in its texts; asked for once, over HTTP only."""
+    async def media_placeholders(self) -> Mapping[str, str] | None:
+        """What stands for an "image" or a "video" in its texts; None: the server does not know it
+        yet. Asked for over HTTP only, until it is known."""
         async with self._reading:
             if self._placeholders is None:
                 info = await self._ask(_Info, "GET", "/get_model_info")

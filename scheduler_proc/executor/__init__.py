@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler_proc.executor.base import Executor
+from scheduler_proc.models.vision.seeing import seeing_config
 from srt.args import DEFAULT_MEM_FRACTION
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
@@ -110,7 +111,7 @@ def _make_native(files: ModelFiles, options: ExecutorOptions) -> Executor:
 def _vision(files: ModelFiles) -> "VisionModel | None":
     """What encodes media for the native executor; None if the model sees none. Raises ConfigError
     if the kernels cannot compute what its decoder does with them."""
-    if files.kind != "hf":
+    if seeing_config(files) is None:
         return None
     import torch
 

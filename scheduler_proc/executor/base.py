@@ -1,5 +1,6 @@
 """The interface between the scheduler core and what computes its steps."""
 
+import math
 from typing import Protocol, cast
 
 import numpy as np
@@ -50,16 +51,22 @@ class MediaExecutor(Executor, Protocol):
         Called from any thread."""
         ...
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
+    ) -> bool:
         """Encode one part of an item's `pixels` (uint8, of its shape). The parts come in order;
         after the last one, batches may name its digest until `drop_media`.
+
+        Returns whether the part is done. If not, as after about `seconds` where that is possible,
+        the same call goes on with it; steps may be run in between, and another part begins only
+        when this one is done or its item has been dropped.
 
         Raises if the part cannot be encoded; the item then begins anew, if it does.
         """
         ...
 
     def drop_media(self, digest: bytes) -> None:
-        """Forget an item, encoded or not, if it is there."""
+        """Forget an item, encoded or not, or in the middle of a part, if it is there."""
         ...
 
 

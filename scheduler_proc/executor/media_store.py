@@ -6,11 +6,13 @@ forgets nothing by itself: the scheduler core bounds it (see MediaExecutor).
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from scheduler_proc.batch import Embeds
+from scheduler_proc.executor.slices import Slices
 from srt.wire.media import MediaItem
 
 Part = TypeVar("Part")
@@ -19,7 +21,8 @@ Rows = TypeVar("Rows", bound=Any)  # a float array of two dimensions, numpy's or
 
 class MediaStore(Generic[Part, Rows]):
     """Items by digest. `num_parts` says of how many parts an item is made, `encode` makes one of
-    its pixels, and `join` makes all of them embeddings, [item.length, hidden]."""
+    its pixels, and `join` makes all of them embeddings, [item.length, hidden]. With `slices`, a
+    part may be encoded in several calls."""
 
     def __init__(
         self,
@@ -27,11 +30,13 @@ class MediaStore(Generic[Part, Rows]):
         num_parts: Callable[[MediaItem], int],
         encode: Callable[[MediaItem, np.ndarray, int], Part],
         join: Callable[[MediaItem, Sequence[Part]], Rows],
+        slices: Slices | None = None,
     ) -> None:
         self.hidden = hidden
         self.num_parts = num_parts
         self._encode = encode
         self._join = join
+        self._slices = slices
         self._begun: dict[bytes, list[Part]] = {}
         self._ready: dict[bytes, Rows] = {}
 
@@ -39,14 +44,23 @@ class MediaStore(Generic[Part, Rows]):
         """How many items are encoded."""
         return len(self._ready)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
+    ) -> bool:
         """See MediaExecutor.encode. Raises ValueError for pixels that are not the item's, a part
         that is not its next one, and embeddings that are not finite numbers: in a batch, these
         would be its other requests' neighbours."""
+        work = partial(self._encode_part, item, pixels, part)
+        if self._slices is not None:
+            return self._slices.run((item.digest, part), work, seconds)
+        work()
+        return True
+
+    def _encode_part(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
         if pixels.dtype != np.uint8 or pixels.shape != item.shape:
             raise ValueError(f"pixels {pixels.dtype}{pixels.shape}, not uint8{item.shape}")
         if part == 0:
-            self.drop(item.digest)
+            self._forget(item.digest)
         parts = self._begun.pop(item.digest, [])
         if part != len(parts):
             raise ValueError(f"part {part} of an item of which {len(parts)} are encoded")
@@ -58,6 +72,12 @@ class MediaStore(Generic[Part, Rows]):
 
     def drop(self, digest: bytes) -> None:
         """Forget an item, encoded or not, if it is there."""
+        slices = self._slices
+        if slices is not None and slices.paused is not None and slices.paused[0] == digest:
+            slices.drop()
+        self._forget(digest)
+
+    def _forget(self, digest: bytes) -> None:
         self._begun.pop(digest, None)
         self._ready.pop(digest, None)
 

@@ -1,10 +1,11 @@
 """Runs plans with the native CPU kernels: a whole step in one call that releases the GIL.
 
 Made once by the scheduler process and called from its one model thread, which is one of the
-engine's own threads while a step runs. Does not import torch when the model is a GGUF file. What
-the model sees is encoded by torch, between two steps and with as many threads: the engine's sleep.
+engine's own threads while a step runs. Imports no torch, except for a model that sees: its tower
+runs on torch, between two steps and with as many threads: the engine's sleep.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from ctypes import byref, c_double, c_float
@@ -152,15 +153,17 @@ class NativeExecutor:
         """See MediaExecutor; None if the model sees nothing."""
         if self._media is None:
             return None
-        return MediaFacts(4 * self._media.hidden, sees_both_ways=False, has_grid_positions=False)
+        return MediaFacts(4 * self._media.hidden, False, False, in_slices=True)
 
     def num_parts(self, item: MediaItem) -> int:
         """See MediaExecutor."""
         return self._store.num_parts(item)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
+    ) -> bool:
         """See MediaExecutor."""
-        self._store.encode(item, pixels, part)
+        return self._store.encode(item, pixels, part, seconds)
 
     def drop_media(self, digest: bytes) -> None:
         """See MediaExecutor."""
@@ -283,18 +286,14 @@ def _media_store(vision: "VisionModel", hidden: int, threads: int) -> MediaStore
     """Of a model on the CPU. What it computes runs on as many threads of torch's."""
     import torch
 
+    from scheduler_proc.executor.torch_slices import torch_slices
+
     torch.set_num_threads(threads)
 
-    def encode(item: MediaItem, pixels: np.ndarray, part: int) -> torch.Tensor:
-        with torch.inference_mode():
-            return vision.encode(item, pixels, part)
-
     def join(item: MediaItem, parts: Sequence[torch.Tensor]) -> np.ndarray:
-        with torch.inference_mode():
-            rows = vision.join(item, parts).float()
-        return np.ascontiguousarray(rows.numpy())
+        return np.ascontiguousarray(vision.join(item, parts).float().numpy())
 
-    return MediaStore(hidden, vision.num_parts, encode, join)
+    return MediaStore(hidden, vision.num_parts, vision.encode, join, torch_slices())
 
 
 def _available_cores() -> int:

@@ -6,6 +6,7 @@ one that is launched, the samples of the step before.
 """
 
 import logging
+import math
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from scheduler_proc.executor.device_batch import DeviceBatch, SendingBatch
 from scheduler_proc.executor.device_memory import CudaMemory, DeviceMemory
 from scheduler_proc.executor.media_store import MediaStore
 from scheduler_proc.executor.start import NO_OPTIONS, Bounds, measured_tokens
+from scheduler_proc.executor.torch_slices import torch_slices
 from scheduler_proc.logprobs import DetailRows, token_logprobs
 from scheduler_proc.models.decoder import Shown, TokenLayout
 from scheduler_proc.models.torch_models import load_model
@@ -126,16 +128,19 @@ class TorchExecutor:
         if vision is None or self._media is None:
             return None
         width = self.model.dtype.itemsize * self._media.hidden
-        return MediaFacts(width, vision.sees_both_ways, vision.has_grid_positions)
+        both_ways, has_grid = vision.sees_both_ways, vision.has_grid_positions
+        return MediaFacts(width, both_ways, has_grid, in_slices=not self.runs_ahead)
 
     def num_parts(self, item: MediaItem) -> int:
         """See MediaExecutor."""
         return self._store.num_parts(item)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(
+        self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = math.inf
+    ) -> bool:
         """See MediaExecutor."""
         with torch.inference_mode():
-            self._store.encode(item, pixels, part)
+            return self._store.encode(item, pixels, part, seconds)
 
     def drop_media(self, digest: bytes) -> None:
         """See MediaExecutor."""
@@ -148,7 +153,8 @@ class TorchExecutor:
         return self._media
 
     def _new_store(self, vision: VisionModel) -> MediaStore[torch.Tensor, torch.Tensor]:
-        return MediaStore(vision.width, vision.num_parts, vision.encode, vision.join)
+        slices = None if self.runs_ahead else torch_slices()
+        return MediaStore(vision.width, vision.num_parts, vision.encode, vision.join, slices)
 
     @property
     def pool_bytes(self) -> int:

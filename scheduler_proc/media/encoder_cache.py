@@ -47,16 +47,18 @@ class EncoderCache:
         self._embedding_bytes = embedding_bytes
         self._entries: dict[bytes, _Entry] = {}  # by digest, the least recently pinned first
         self._pinned: dict[int, set[bytes]] = {}  # by handle
+        self._counted: dict[int, set[bytes]] = {}  # by handle: what it needed, found or not
         self._wanted: list[bytes] = []  # not asked for yet
         self._dropped: list[bytes] = []  # the executor has to forget them
         self._came: dict[bytes, None] = {}  # that are to be encoded, the oldest first
         self._is_shortest_next = False
         self._encoding: bytes | None = None
+        self._begun: bytes | None = None  # a part of this item is encoded in part
         self._pixel_bytes = 0  # of items that are asked for and not encoded yet
         self.version = 0  # grows when a req that lacks something may get it
         self.num_bytes = 0
         self.num_encoded = 0  # items, since the start
-        self.num_hits = 0  # items that a req needed and that were there, or on their way
+        self.num_hits = 0  # items that a req needed first when they were there, or on their way
 
     # ---- for reqs ------------------------------------------------------------------------------
 
@@ -79,7 +81,10 @@ class EncoderCache:
             if pinned:
                 self.version += 1
             return False
-        self.num_hits += len(wanted) - len(missing)
+        if wanted:
+            counted = self._counted.setdefault(handle, set())
+            self.num_hits += sum(d in self._entries for d in wanted.keys() - counted)
+            counted.update(wanted)
         for item in missing:
             self._entries[item.digest] = _Entry(item, self._size(item))
             self.num_bytes += self._size(item)
@@ -94,6 +99,7 @@ class EncoderCache:
 
     def release(self, handle: int) -> None:
         """A req needs nothing any more, if it did. What was to be encoded for it alone is not."""
+        self._counted.pop(handle, None)
         digests = self._unpin(handle)
         self._forget_begun(digests)
         if digests:
@@ -157,10 +163,14 @@ class EncoderCache:
 
     def next_part(self) -> tuple[MediaItem, int] | None:
         """What is to be encoded now, if anything; the next call gives nothing before `encoded` has
-        been called for it. In turn the item that came first and the one of which the least is left:
-        a picture passes a long video, which takes twice as long at most."""
+        been called for it. A part that has been begun goes on. Others begin in turn of the item
+        that came first and of the one of which the least is left: a picture passes a long video,
+        which takes twice as long at most."""
         if self._encoding is not None:
             return None
+        if self._begun is not None:
+            self._encoding = self._begun
+            return self._entries[self._begun].item, self._entries[self._begun].done
         entries = [self._entries[digest] for digest in self._came if self._entries[digest].users]
         if not entries:
             return None
@@ -169,12 +179,13 @@ class EncoderCache:
         self._encoding = entry.item.digest
         return entry.item, entry.done
 
-    def encoded(self, digest: bytes) -> bool:
-        """The part that `next_part` has named is encoded; whether all of the item is."""
+    def encoded(self, digest: bytes, is_done: bool = True) -> bool:
+        """The part that `next_part` has named is encoded, or if it is not done, some of it; whether
+        all of the item is."""
         assert self._encoding == digest
-        self._encoding = None
+        self._encoding, self._begun = None, None if is_done else digest
         entry = self._entries[digest]
-        entry.done += 1
+        entry.done += is_done
         if entry.is_ready:
             self.num_encoded += 1
             self._pixel_bytes -= entry.pixel_bytes
@@ -187,7 +198,7 @@ class EncoderCache:
     def failed(self, digest: bytes) -> list[int]:
         """The item cannot be had; returns the handles of the reqs that need it."""
         if self._encoding == digest:
-            self._encoding = None  # only its own part can be what has failed
+            self._encoding = self._begun = None  # only its own part can be what has failed
         entry = self._entries.get(digest)
         if entry is None:
             return []
@@ -227,6 +238,7 @@ class EncoderCache:
         pins = {(handle, d) for handle, digests in self._pinned.items() for d in digests}
         users = {(handle, d) for d, entry in self._entries.items() for handle in entry.users}
         assert pins == users, "pins and users differ"
+        assert self._begun is None or self._begun in self._came, "nobody needs what was begun"
         for digest in self._came:
             entry = self._entries[digest]
             assert entry.done < entry.num_parts, "a part is encoded that is not there"
@@ -262,6 +274,7 @@ class EncoderCache:
 
     def _forget(self, digest: bytes) -> None:
         entry = self._entries.pop(digest)
+        self._begun = None if self._begun == digest else self._begun
         self.version += 1
         if entry.is_asked and not entry.is_ready:
             self._pixel_bytes -= entry.pixel_bytes

@@ -9,3 +9,4 @@ class MediaFacts(NamedTuple):
     embedding_bytes: int  # that one token's embedding takes in the executor
     sees_both_ways: bool  # the tokens of an item see each other: they are planned in one step
     has_grid_positions: bool  # rotary positions have three parts
+    in_slices: bool = False  # a part may be encoded a slice at a time

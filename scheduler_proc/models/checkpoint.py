@@ -2,12 +2,12 @@
 
 Read by the loaders, from several threads at once. A reader hands out plain torch tensors on the
 CPU, or the file's own bytes; only the two readers know file formats and llama.cpp's names. torch
-is imported when a tensor is asked for: the native executor does without it on a GGUF file.
+is imported when one is asked for: the native executor, which wants bytes, does without it.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from scheduler_proc.models.config import DecoderConfig
 from scheduler_proc.models.gguf_config import config_from_gguf
 from scheduler_proc.models.gguf_names import ROPE_BEYOND, ROPE_DIVISORS, hf_name
 from scheduler_proc.models.json_config import config_from_json
-from srt.files.gguf import BLOCK_TYPES, GGUFFile
+from scheduler_proc.models.safetensors_file import SafetensorsFile, Stored
+from srt.files.gguf import BLOCK_TYPES, GGUFFile, GGUFTensor
 from srt.files.model_files import ModelFiles
 from srt.wire.errors import ConfigError
 
@@ -32,8 +33,9 @@ _BLOCKS_PER_ROW = 256
 
 # ggml's ids of the types that are plain numbers.
 F32, F16, BF16 = 0, 1, 30
-# Rows of two matrices that are compared at a time.
+# Of two matrices that are compared at a time.
 _COMPARED_ROWS = 4096
+_COMPARED_BYTES = 2**24
 _SAFETENSORS_TYPES = {"F32": F32, "F16": F16, "BF16": BF16}
 
 
@@ -116,13 +118,12 @@ class GGUFCheckpoint:
         return self._tensors[name].shape
 
     def raw(self, name: str) -> RawTensor:
-        tensor = self._tensors[name]
-        return RawTensor(tensor.ggml_type, tensor.shape, tensor.data)
+        return _raw(self._tensors[name])
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
         import torch
 
-        tensor = self._tensors[name]
+        tensor = self.raw(name)
         row_bytes = len(tensor.data) // tensor.shape[0]
         data = tensor.data[start * row_bytes : stop * row_bytes]
         values = dequantise(data, tensor.ggml_type)
@@ -133,7 +134,11 @@ class GGUFCheckpoint:
 
     def rope_divisors(self) -> np.ndarray | None:
         tensor = self._rope_divisors
-        return None if tensor is None else dequantise(tensor.data, tensor.ggml_type)
+        return None if tensor is None else dequantise(_raw(tensor).data, tensor.ggml_type)
+
+
+def _raw(tensor: GGUFTensor) -> RawTensor:
+    return RawTensor(tensor.ggml_type, tensor.shape, np.frombuffer(tensor.data, np.uint8))
 
 
 def dequantise(data: np.ndarray, ggml_type: int) -> np.ndarray:
@@ -155,17 +160,15 @@ class SafetensorsCheckpoint:
     interleaved_rope = False
 
     def __init__(self, path: Path) -> None:
-        from safetensors import safe_open
-
         self.path = path
         self.config = config_from_json(path / "config.json")
-        self._files = {}
+        self._files: dict[str, SafetensorsFile] = {}
         stored: dict[str, str] = {}  # by the names that models of text alone have
-        for file in safetensors_files(path):
-            handle = _open_safetensors(safe_open, path / file)
-            named = {_text_name(name): name for name in handle.keys()}  # noqa: SIM118
+        for name in safetensors_files(path):
+            file = SafetensorsFile(path / name)
+            named = {_text_name(own): own for own in file.tensors}
             stored |= {name: own for name, own in named.items() if name}
-            self._files.update(dict.fromkeys((n for n in named if n), handle))
+            self._files.update(dict.fromkeys((n for n in named if n), file))
         self._stored = stored
         if self.config.tie_embeddings and self._has_own_head():
             self.config = replace(self.config, tie_embeddings=False)
@@ -176,14 +179,17 @@ class SafetensorsCheckpoint:
         untied them may have left the configuration as it was."""
         if not {EMBED, HEAD} <= self._files.keys():
             return False
-        if self.shape(EMBED) != self.shape(HEAD):
+        head, embed = self._header(HEAD), self._header(EMBED)
+        if head.shape != embed.shape:
             return True
-        for start in range(0, self.shape(HEAD)[0], _COMPARED_ROWS):
-            head, embed = (
+        if head.dtype == embed.dtype:
+            return not _have_same_bytes(self._data(HEAD), self._data(EMBED))
+        for start in range(0, head.shape[0], _COMPARED_ROWS):
+            rows = [
                 self.read_rows(name, start, start + _COMPARED_ROWS).float()
                 for name in (HEAD, EMBED)
-            )
-            if not head.equal(embed):
+            ]
+            if not rows[0].equal(rows[1]):
                 return True
         return False
 
@@ -191,24 +197,25 @@ class SafetensorsCheckpoint:
         return self._files
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._files[name].get_slice(self._stored[name]).get_shape())
+        return self._header(name).shape
 
     def raw(self, name: str) -> RawTensor:
-        import torch
-
-        tensor = self._files[name].get_tensor(self._stored[name]).contiguous()
-        kind = self._files[name].get_slice(self._stored[name]).get_dtype()
+        kind = self._header(name).dtype
         if kind not in _SAFETENSORS_TYPES:
             raise ConfigError(f"{self.path}: tensor {name} is of type {kind}")
-        data = tensor.view(-1).view(torch.uint8).numpy()
-        return RawTensor(_SAFETENSORS_TYPES[kind], tuple(tensor.shape), data)
+        return RawTensor(_SAFETENSORS_TYPES[kind], self.shape(name), self._data(name))
 
     def read_rows(self, name: str, start: int, stop: int) -> "torch.Tensor":
-        rows: torch.Tensor = self._files[name].get_slice(self._stored[name])[start:stop]
-        return rows
+        return self._files[name].rows(self._stored[name], start, stop)
 
     def read_scalar(self, name: str) -> float:
-        return float(self._files[name].get_tensor(self._stored[name]))
+        return float(self._files[name].tensor(self._stored[name]))
+
+    def _header(self, name: str) -> Stored:
+        return self._files[name].tensors[self._stored[name]]
+
+    def _data(self, name: str) -> np.ndarray:
+        return self._files[name].data(self._stored[name])
 
     def rope_divisors(self) -> np.ndarray | None:
         return None
@@ -257,12 +264,6 @@ def safetensors_files(path: Path) -> list[str]:
     return sorted(names)
 
 
-def _open_safetensors(safe_open: Any, path: Path) -> Any:
-    from safetensors import SafetensorError
-
-    if not path.is_file():
-        raise ConfigError(f"{path} is missing")
-    try:
-        return safe_open(path, framework="pt")
-    except SafetensorError as error:
-        raise ConfigError(f"{path}: not a readable safetensors file ({error})") from error
+def _have_same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    parts = (slice(i, i + _COMPARED_BYTES) for i in range(0, len(a), _COMPARED_BYTES))
+    return all(np.array_equal(a[part], b[part]) for part in parts)

@@ -27,8 +27,8 @@ class PromptRequest(Struct, frozen=True, kw_only=True):
     In the parts `literal_spans` of the text, [start, stop) in characters and in ascending order,
     control tokens are text: text that others wrote into a prompt cannot begin or end turns.
 
-    `media` are shown in their order where the prompt has the model's placeholders, or where the
-    `parts` of messages have their numbers.
+    `media` of a kind are shown in their order where the prompt has the model's placeholders of
+    it, or where the `parts` of messages have their numbers.
 
     A program that asks on behalf of several others names each in `tenant`: the server serves
     tenants in turn. The HTTP server does this for its own callers.

@@ -113,8 +113,29 @@ def parse_chat(payload: Any, last: list[GenerateOutput]) -> dict[int, GenerateOu
             completion_tokens=len(ids),
             finish=finish_of(word and {"type": word, "matched": choice.get("matched_stop")}),
             captures=_captures(choice),
+            **_chat_logprobs(choice.get("logprobs"), output),
         )
     return outputs
+
+
+def _chat_logprobs(new: Any, output: GenerateOutput) -> dict[str, Any]:
+    """The log-probabilities of an output with those of a chunk, whose tokens are `token_id:5`."""
+    if new is None:
+        return {}
+    entries = new["content"] or []
+    made: dict[str, Any] = {
+        "output_logprobs": [*(output.output_logprobs or []), *(each["logprob"] for each in entries)]
+    }
+    rows = [
+        [
+            (top["logprob"], int(top["token"].removeprefix("token_id:")))
+            for top in each["top_logprobs"]
+        ]
+        for each in entries
+    ]
+    if any(rows):
+        made["output_top_logprobs"] = [*(output.output_top_logprobs or []), *rows]
+    return made
 
 
 def parse_whole(response: httpx.Response) -> list[GenerateOutput]:
@@ -171,9 +192,12 @@ def error_from(detail: Any, status: int, retry_after: str = "") -> RequestError:
     if code in (UNAVAILABLE, RESTARTING):
         return RingError(message, code)
     retryable = bool(detail.get("retryable", status in (429, 503)))
+    param = detail.get("param")
+    at = param if isinstance(param, str) and message.startswith(param) else None
     return RequestError(
-        message,
-        param=detail.get("param"),
+        message.removeprefix(at or ""),
+        param=param,
+        at=at,
         code=code,
         retryable=retryable,
         retry_after_s=float(retry_after) if retry_after.isdecimal() else 0.0,

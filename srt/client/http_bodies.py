@@ -4,13 +4,14 @@ Raises RequestError, naming the field, for what the routes have no field for.
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from srt.answers.tool_format import message_object, tool_object
-from srt.client.generation import Request, ScoreRequest, TokenizeRequest
+from srt.client.generation import PromptRequest, Request, ScoreRequest, TokenizeRequest
 from srt.client.media import MediaFile, data_url
-from srt.wire.errors import RequestError
+from srt.wire.errors import Names, RequestError
 from srt.wire.messages import ChatMessage, ChatOptions
 from srt.wire.sampling import SamplingParams
 
@@ -43,6 +44,11 @@ def chat_body(request: Request) -> dict[str, Any]:
     body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
     body["separate_reasoning"] = body["parse_tool_calls"] = False
     body["return_token_ids"] = True
+    if (scoring := request.scoring) is not None:
+        if scoring.start >= 0 or scoring.ids:
+            at = "logprob_token_ids" if scoring.ids else "logprob_start_len"
+            raise RequestError(" and media exclude each other in chats over HTTP", at=at)
+        body |= {"logprobs": True, "top_logprobs": scoring.top, "return_tokens_as_token_ids": True}
     return body | _chat_fields(request)
 
 
@@ -65,6 +71,23 @@ def score_body(request: ScoreRequest) -> dict[str, Any]:
     return body | _media_fields(request.media)
 
 
+def media_names(request: PromptRequest) -> Names:
+    """What the ring calls the media of a request, by the names of the bodies' fields."""
+    names: dict[str | None, str] = {"image_data": "media", "video_data": "media"}
+    counts = Counter[str]()
+    for i, file in enumerate(request.media):
+        field = f"{file.kind}_data[{counts[file.kind]}]"
+        names |= dict.fromkeys((field, f"{field}.url"), f"media[{i}]")
+        counts[file.kind] += 1
+    messages = (request.messages or ()) if isinstance(request, Request) else ()
+    for i, message in enumerate(messages):
+        for j, part in enumerate(message.parts):
+            if isinstance(part, int) and 0 <= part < len(request.media):
+                field = f"messages[{i}].content[{j}].{request.media[part].kind}_url"
+                names |= dict.fromkeys((field, f"{field}.url"), f"media[{part}]")
+    return names
+
+
 def check_tenant(tenant: str) -> None:
     """Raise RequestError for a tenant that a program names: its API key decides."""
     if tenant:
@@ -82,14 +105,10 @@ def _shared_body(request: Request) -> dict[str, Any]:
 
 
 def _media_fields(media: Sequence[MediaFile]) -> dict[str, Any]:
-    """What a text shows: pictures and videos are lists of their own, in this order."""
-    kinds = [file.kind for file in media]
-    if kinds != sorted(kinds):
-        at = f"media[{kinds.index('video')}]"
-        raise RequestError(": over HTTP pictures come before videos in texts", at=at)
-    fields = {}
-    for kind in dict.fromkeys(kinds):
-        fields[f"{kind}_data"] = [_shown(file) for file in media if file.kind == kind]
+    """What a text shows: pictures and videos are lists of their own."""
+    fields = dict[str, list[Any]]()
+    for file in media:
+        fields.setdefault(f"{file.kind}_data", []).append(_shown(file))
     return fields
 
 

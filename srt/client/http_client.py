@@ -3,12 +3,14 @@
 Submitted requests stream: the response's head is how the server says "admitted". `complete` is for
 callers who need only the result, and takes a third of the client's CPU time. Chats go through the
 chat route; with log-probabilities they are tokenized first and go to /generate, which has all their
-detail. This transport hears no ring events.
+detail, unless they show something: only the server makes tokens of that. This transport hears no
+ring events.
 """
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 from urllib.request import getproxies
@@ -33,7 +35,14 @@ from srt.client.http_answers import (
     parse_score,
     parse_whole,
 )
-from srt.client.http_bodies import chat_body, check_tenant, generate_body, score_body, tokenize_body
+from srt.client.http_bodies import (
+    chat_body,
+    check_tenant,
+    generate_body,
+    media_names,
+    score_body,
+    tokenize_body,
+)
 from srt.client.http_connections import ONE, HttpConnections
 from srt.client.http_generation import HttpGeneration, HttpSamples
 from srt.client.http_programs import HttpPrograms
@@ -123,24 +132,24 @@ class HttpClient:
         request.sampling.check_count()
         body = await _body(lambda: generate_body(request) | {"stream": False}, request)
         read_s = SILENCE_TIMEOUT_S + TOKEN_TIMEOUT_S * tokens
-        response = await self._call("POST", "/generate", read_s, **body)
+        with _naming(request):
+            response = await self._call("POST", "/generate", read_s, **body)
         return parse_whole(response)
 
     async def _admitted(self, request: Request) -> tuple[httpx.Response, Parse]:
         """The stream of a request, and how to read it."""
-        if request.messages is not None and request.scoring is not None:
+        if request.messages is not None and request.scoring is not None and not request.media:
             request = await self._as_tokens(request)
         if request.messages is not None:
             body = await _body(lambda: chat_body(request), request)
-            return await self._stream("/v1/chat/completions", **body), parse_chat
+            with _naming(request):
+                return await self._stream("/v1/chat/completions", **body), parse_chat
         body = await _body(lambda: generate_body(request), request)
-        return await self._stream("/generate", **body), parse_native
+        with _naming(request):
+            return await self._stream("/generate", **body), parse_native
 
     async def _as_tokens(self, request: Request) -> Request:
         """The same request, with the prompt that its messages make."""
-        if request.media:
-            reason = " and media exclude each other in chats over HTTP"
-            raise RequestError(reason, at="return_logprob")
         ids = await self.tokenize(
             TokenizeRequest(messages=request.messages, tools=request.tools, chat=request.chat)
         )
@@ -184,7 +193,8 @@ class HttpClient:
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         body = await _body(lambda: score_body(request), request)
-        answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, **body)
+        with _naming(request):
+            answer = await self._call("POST", "/score_choices", SILENCE_TIMEOUT_S, **body)
         return parse_score(answer.json())
 
     async def abort(self, rid: str, tenant: str = "") -> None:
@@ -209,6 +219,17 @@ async def _body(make: Callable[[], dict[str, Any]], request: PromptRequest) -> d
         return {"json": make()}
     content = await asyncio.to_thread(lambda: msgspec.json.encode(make()))
     return {"content": content, "headers": {"content-type": "application/json"}}
+
+
+@contextmanager
+def _naming(request: PromptRequest) -> Iterator[None]:
+    """Errors of the block that name media in the body's words have the ring's."""
+    try:
+        yield
+    except RequestError as error:
+        if not request.media or error.info.param is None:
+            raise
+        raise error.renamed(media_names(request)) from error
 
 
 @lru_cache(maxsize=256)

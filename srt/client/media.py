@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from srt.wire.errors import RequestError
-from srt.wire.media import MediaRef
+from srt.wire.media import BASE64_BLANKS, MAX_FRAMES, MediaRef
+from srt.wire.media import MAX_FILE_BYTES as MAX_FILE_BYTES
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
 
 KINDS = ("image", "video")
 DETAILS = ("auto", "low", "high")
-MAX_FILE_BYTES = 20_000_000
-MAX_FRAMES = 1024  # of a video that is given as pictures, and those that a request may ask for
 _SLICE_BYTES = 3 * 2**17
 _AT_ONCE_BYTES = 2**16  # what is shorter is hashed without a thread
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
@@ -119,7 +117,7 @@ def _opened(given: Any, at: str) -> MediaFile:
         picture = given if isinstance(given, Picture) else Picture(given)
         return _checked(MediaFile("image", (_file(picture.source, at),), picture.detail), at)
     source = given.source
-    if isinstance(source, list | tuple) or (isinstance(source, np.ndarray) and source.ndim == 4):
+    if isinstance(source, list | tuple) or (_is_array(source) and source.ndim == 4):
         frames = tuple(_file(frame, f"{at}.source[{i}]") for i, frame in enumerate(source))
     else:
         frames = (_file(source, at),)
@@ -162,14 +160,21 @@ def _file(given: Any, at: str) -> bytes:
         return _read(Path(given), at)
     pillow = sys.modules.get("PIL.Image")
     is_picture = pillow is not None and isinstance(given, pillow.Image)
-    if isinstance(given, np.ndarray) and given.dtype != np.uint8:
+    is_array = _is_array(given)
+    if is_array and given.dtype != "uint8":
         raise RequestError(f" must be an array of uint8, not {given.dtype}", at=at)
-    if is_picture or isinstance(given, np.ndarray):
+    if is_picture or is_array:
         data = _png(given, is_picture, at)
         _check_size(len(data), at)
         return data
     wanted = "a path, bytes, a data: URL or a picture of Pillow's"
     raise RequestError(f" must be {wanted}, not {type(given).__name__}", at=at)
+
+
+def _is_array(given: Any) -> bool:
+    """Whether it is an array of numpy's, which only programs that have such arrays load."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(given, numpy.ndarray)
 
 
 def _read(path: Path, at: str) -> bytes:
@@ -188,6 +193,7 @@ def _decoded(url: str, at: str) -> bytes:
     head, comma, text = url.partition(",")
     if not comma or not head.lower().endswith(";base64"):
         raise RequestError(" must have base64 in its data: URL", at=at)
+    text = text.translate(BASE64_BLANKS)
     _check_size(len(text) * 3 // 4 - 2 if text else 0, at)
     try:
         data = base64.b64decode(text, validate=True)

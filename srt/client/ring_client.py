@@ -30,7 +30,7 @@ from srt.wire.messages import (
     Output,
     Tokenized,
     TokenizeReq,
-    unpack_ids,
+    id_list,
 )
 from srt.wire.ring_state import RingEvent
 
@@ -121,8 +121,7 @@ class RingClient:
             tenant=request.tenant,
         )
         answer: Tokenized = await self._link.ask(req, [rid])
-        ids: list[int] = unpack_ids(answer.ids).tolist()
-        return ids
+        return id_list(answer.ids)
 
     async def score(self, request: ScoreRequest) -> ScoreOutput:
         media, blobs = await frames_of(request.media)

@@ -5,7 +5,7 @@ The client hands every Output to the sample that it is for.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,16 +22,16 @@ from srt.wire.messages import (
     GenerateReq,
     LogprobDetail,
     Output,
+    float_list,
     id_list,
     sample_rid,
-    unpack_floats,
-    unpack_ids,
 )
 
 Forget = Callable[["RingGeneration"], None]
 # By constraint, text and tenant; None where there are no captures, or they cannot be found.
 FindCaptures = Callable[[Constraint, str, str], Awaitable[list[Capture] | None]]
 _ABORTED = Finish("abort")
+_T = TypeVar("_T")
 
 
 class RingSamples:
@@ -151,7 +151,7 @@ class RingGeneration(Snapshots):
         self._forward_passes = output.forward_passes
         self._times = output.times
         if self._logprobs is not None:
-            _take(self._logprobs, output.dropped, unpack_floats(output.logprobs).tolist())
+            _take(self._logprobs, output.dropped, float_list(output.logprobs))
         count = len(output.ids) // 4
         if self._tops is not None:
             _take(self._tops, output.dropped, _top_rows(output.detail, count))
@@ -222,8 +222,8 @@ class _PromptLogprobs:
     def take(self, output: Output) -> None:
         if self.chosen is None or not output.prompt_logprob_ids:
             return
-        ids = unpack_ids(output.prompt_logprob_ids).tolist()
-        values = unpack_floats(output.prompt_logprobs).tolist()
+        ids = id_list(output.prompt_logprob_ids)
+        values = float_list(output.prompt_logprobs)
         known = [value == value for value in values]  # NaN is not
         pairs = zip(values, ids, known, strict=True)
         self.chosen += [(value if has_value else None, i) for value, i, has_value in pairs]
@@ -239,18 +239,21 @@ def _top_rows(detail: LogprobDetail | None, count: int) -> list[list[tuple[float
     """For each of `count` positions, (logprob, id) of the most likely tokens."""
     if detail is None or not detail.top_ids:
         return [[] for _ in range(count)]
-    ids = unpack_ids(detail.top_ids).reshape(count, -1).tolist()
-    values = unpack_floats(detail.top_values).reshape(count, -1).tolist()
-    rows = zip(values, ids, strict=True)
-    return [list(zip(row_values, row_ids, strict=True)) for row_values, row_ids in rows]
+    pairs = zip(float_list(detail.top_values), id_list(detail.top_ids), strict=True)
+    return _rows(list(pairs), count)
 
 
 def _id_rows(detail: LogprobDetail | None, count: int) -> list[list[float]]:
     """For each of `count` positions, the log-probabilities of the named tokens."""
     if detail is None or not detail.id_values:
         return [[] for _ in range(count)]
-    rows: list[list[float]] = unpack_floats(detail.id_values).reshape(count, -1).tolist()
-    return rows
+    return _rows(float_list(detail.id_values), count)
+
+
+def _rows(values: list[_T], count: int) -> list[list[_T]]:
+    """`count` rows of the same length."""
+    width = len(values) // count
+    return [values[start : start + width] for start in range(0, len(values), width)]
 
 
 def _take(rows: list[Any], dropped: int, new: list[Any]) -> None:

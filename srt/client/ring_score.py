@@ -16,10 +16,10 @@ from srt.wire.messages import (
     Continuation,
     Output,
     ScoreReq,
+    float_list,
+    id_list,
     pack_ids,
     score_rid,
-    unpack_floats,
-    unpack_ids,
 )
 
 
@@ -124,8 +124,8 @@ def packed(ids: Sequence[int], param: str) -> bytes:
 
 
 def _choice(output: Output) -> ChoiceScore:
-    logprobs = unpack_floats(output.prompt_logprobs).tolist()
+    logprobs = float_list(output.prompt_logprobs)
     return ChoiceScore(
-        token_ids=unpack_ids(output.prompt_logprob_ids).tolist(),
+        token_ids=id_list(output.prompt_logprob_ids),
         logprobs=[None if value != value else value for value in logprobs],
     )

@@ -19,8 +19,12 @@ from srt.files.gguf_tokens import SPM_SPACE
 _LOOKS_SPECIAL = re.compile(r"<([|｜]).*\1>", re.DOTALL)
 
 
+NO_TOKEN = -1
+
+
 class Found(NamedTuple):
-    """A control token `id` at `text[start:stop]`, with the blanks that it swallows."""
+    """A control token `id` at `text[start:stop]`, with the blanks that it swallows; NO_TOKEN if the
+    text there is no token of the model's."""
 
     id: int
     start: int
@@ -29,7 +33,8 @@ class Found(NamedTuple):
 
 class ControlTokens:
     """The control tokens of `encoder`, which treats all of them as special from then on. The
-    `others`, texts or ids, are control tokens too."""
+    `others`, texts or ids, are control tokens too; texts that are no tokens are found and marked
+    like them."""
 
     def __init__(self, encoder: tokenizers.Tokenizer, others: Collection[str | int] = ()) -> None:
         added = encoder.get_added_tokens_decoder()
@@ -44,6 +49,8 @@ class ControlTokens:
         tokens = [_special(added[i]) for i in self._ids.values()]
         encoder.add_special_tokens(tokens)
         self.ids = frozenset(self._ids.values())
+        words = [text for text in others if isinstance(text, str) and text not in self._ids]
+        self._ids |= dict.fromkeys(words, NO_TOKEN)
         # Where normalized text is searched for these tokens, other spellings are found too.
         is_normalizing = any(token.normalized for token in tokens)
         self._normalizer = encoder.normalizer if is_normalizing else None
@@ -59,7 +66,7 @@ class ControlTokens:
         if self._normalizer is not None:
             self._finder.normalizer = self._normalizer
             self._may_hold = re.compile("")
-        self._finder.add_special_tokens(tokens)
+        self._finder.add_special_tokens([*tokens, *map(AddedToken, words)])
 
     def find(self, text: str) -> list[Found]:
         """Where the model's tokenizer sees control tokens in `text`, from left to right."""

@@ -11,8 +11,6 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from srt.files.model_files import require_file
 from srt.wire.errors import ConfigError
 
@@ -67,7 +65,7 @@ class GGUFTensor(NamedTuple):
     name: str
     shape: tuple[int, ...]
     ggml_type: int
-    data: np.ndarray  # [nbytes] uint8, memory-mapped
+    data: memoryview  # memory-mapped; an array of it would load numpy in every process
 
 
 class GGUFFile:
@@ -99,7 +97,7 @@ class GGUFFile:
         if not isinstance(align, int) or align < 1:
             raise ValueError(f"general.alignment is {align!r}")
         base = (self._pos + align - 1) // align * align
-        buffer = np.frombuffer(self._map, dtype=np.uint8)
+        buffer = memoryview(self._map)
         tensors = {}
         for name, shape, ggml_type, offset in headers:
             size = _num_bytes(name, shape, ggml_type)

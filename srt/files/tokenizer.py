@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 from tokenizers import pre_tokenizers
 
-from srt.files.control_tokens import ControlTokens
+from srt.files.control_tokens import NO_TOKEN, ControlTokens
 from srt.files.gguf import GGUFFile
 from srt.files.gguf_encoder import begins_words_with_space, gguf_encoder, spm_words
 from srt.files.gguf_tokens import GGUFTokens
@@ -70,6 +70,8 @@ class Tokenizer:
         ids: list[int] = []
         done = 0
         for found in self.control.find(text):
+            if found.id == NO_TOKEN:
+                continue
             ids += self._plain(text[done : found.start].replace(mark, ""), done)
             ids.append(found.id)
             done = found.stop

@@ -28,17 +28,29 @@ def create_app(
 ) -> Litestar:
     """The gateway's application for the model of `vocab`. `client` must be open, and is not closed
     here; `programs` is its way to the part that runs programs."""
+    return app_of(gateway_over(client, info, vocab, programs))
+
+
+def gateway_over(
+    client: Client, info: GatewayInfo, vocab: Vocab, programs: Programs | None = None
+) -> Gateway:
+    """What the routes work with; the arguments are those of `create_app`."""
     keys = Keys(info.api_keys, info.admin_keys, info.share_cache_between_keys)
     gateway = Gateway(Tenants(client), info, vocab, GatewayMetrics(), keys)
     gateway.programs = programs
     gateway.stored = StoredResponses(info.response_store_bytes)
+    return gateway
+
+
+def app_of(gateway: Gateway) -> Litestar:
+    """The routes over the gateway that they find as the application's `state.gateway`."""
     return Litestar(
         route_handlers=[*HANDLERS, *docs.ROUTES],
         state=State({"gateway": gateway}),
         before_request=require_key,
         exception_handlers=EXCEPTION_HANDLERS,
         request_max_body_size=MAX_BODY_BYTES,
-        cors_config=_cors(info.cors_origins),
+        cors_config=_cors(gateway.info.cors_origins),
         openapi_config=None,
         logging_config=None,
     )

@@ -10,24 +10,27 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from itertools import chain
 
 import msgspec
 
 from srt.client.generation import GenerateOutput, Generation, Request
+from srt.client.media import MediaFile
 from srt.gateway.callers.tenant import Name, tenant
-from srt.gateway.context import Gateway, Refusal, check_running, media_rules
+from srt.gateway.context import Gateway, Refusal, abortable, check_running, media_rules
+from srt.gateway.large_bodies import Room
 from srt.gateway.media.given import MediaList
 from srt.tasks import all_of
-from srt.wire.errors import CONFLICT, OVERLOADED, ErrorInfo, Names, RequestError
+from srt.wire.errors import OVERLOADED, ErrorInfo, Names, RequestError
 
 MAX_REFUSAL_S = 0.25  # for this long, the ring's last refusal for load still counts
 MAX_REFUSALS = 1024  # callers whose refusals are remembered
 
 
 class Batch:
-    """Admitted requests, in the order of their prompts: `samples` for each prompt."""
+    """Admitted requests, in the order of their prompts: `samples` for each prompt. What is `held`
+    for them is given back when they are closed."""
 
     def __init__(
         self, gateway: Gateway, generations: list[Generation], started: float, samples: int = 1
@@ -35,6 +38,7 @@ class Batch:
         self.generations = generations
         self.started = started
         self.samples = samples
+        self.held = ExitStack()
         self._gateway = gateway
         self._timers = [gateway.metrics.track(started) for _ in generations]
         self._tenant = tenant()
@@ -91,6 +95,7 @@ class Batch:
 
     async def aclose(self) -> None:
         """Abort what has not finished. Idempotent."""
+        self.held.close()
         while self._names:
             del self._gateway.groups[self._names.pop()]
         async with AsyncExitStack() as stack:
@@ -190,11 +195,15 @@ async def submit_all(
     check_running(gateway)
     _check_load(gateway, started)
     requests = [_named(request) for request in requests]
-    with _announced(gateway, requests, name):
-        prompts = await _with_media(gateway, requests, names, media)
-    gateway.was_ready = True
-    generations = [sample for samples in prompts for sample in samples]
-    batch = Batch(gateway, generations, started, len(prompts[0]))
+    with ExitStack() as held:
+        room = held.enter_context(gateway.media.room(tenant()))
+        with _announced(gateway, requests, name):
+            prompts = await _with_media(gateway, requests, names, media, room)
+        gateway.was_ready = True
+        generations = [sample for samples in prompts for sample in samples]
+        batch = Batch(gateway, generations, started, len(prompts[0]))
+        if any(each.keeps for each in media):
+            batch.held = held.pop_all()
     for request, samples in zip(requests, prompts, strict=True):
         if request.rid is not None and len(samples) > 1:
             batch.name(request.rid, samples)
@@ -254,25 +263,29 @@ async def _with_media(
     requests: Sequence[Request],
     names: Callable[[int], Names],
     media: Sequence[MediaList],
+    room: Room,
 ) -> list[Sequence[Generation]]:
     """The samples of each request, which shows its `media`. Aborted while these are loaded, none
     begins."""
     if not any(each.given for each in media):
         return await _admitted(gateway, requests, names)
-    domains, num_aborts = media_rules(gateway).domains, gateway.num_aborts
-    mine = {(tenant(), request.rid) for request in requests if request.rid is not None}
-    gateway.loading |= mine
-    try:
-        async with gateway.media.loaded(media, domains, tenant()) as files:
-            if gateway.num_aborts > num_aborts or not mine <= gateway.loading:
-                raise RequestError("the request was aborted", code=CONFLICT)
-            showing = [
-                msgspec.structs.replace(request, media=tuple(its_files))
-                for request, its_files in zip(requests, files, strict=True)
-            ]
-            return await _admitted(gateway, showing, lambda i: {**names(i), **media[i].names})
-    finally:
-        gateway.loading -= mine
+    rids = [request.rid for request in requests if request.rid is not None]
+    files = await load_media(gateway, media, rids, room)
+    showing = [
+        msgspec.structs.replace(request, media=tuple(its_files))
+        for request, its_files in zip(requests, files, strict=True)
+    ]
+    del files
+    return await _admitted(gateway, showing, lambda i: {**names(i), **media[i].names})
+
+
+async def load_media(
+    gateway: Gateway, media: Sequence[MediaList], rids: Sequence[str], room: Room
+) -> list[list[MediaFile]]:
+    """The files of each list, in their `room`. An abort of one of the caller's `rids` ends it."""
+    async with abortable(gateway, {(tenant(), rid) for rid in rids}):
+        domains = media_rules(gateway).domains
+        return await gateway.media.load(media, domains, tenant(), room)
 
 
 async def _admitted(

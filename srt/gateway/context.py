@@ -3,8 +3,10 @@
 `create_app` puts one `Gateway` into the application's state; handlers fetch it with `gateway_of`.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence, Set
+from contextlib import asynccontextmanager
 from typing import Any
 
 import litestar
@@ -23,7 +25,7 @@ from srt.gateway.media.given import NO_MEDIA, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.metrics import GatewayMetrics
 from srt.gateway.stored_responses import StoredResponses
-from srt.wire.errors import UNAVAILABLE, ErrorInfo, RequestError, RingError
+from srt.wire.errors import CONFLICT, UNAVAILABLE, ErrorInfo, RequestError, RingError, quoted
 
 HttpRequest = litestar.Request[Any, Any, State]
 
@@ -87,6 +89,20 @@ class Refusal(Struct, frozen=True):
     until: float
 
 
+class Loading(Struct, eq=False):
+    """A request whose pictures are being loaded, and the names by which an abort finds it."""
+
+    names: Set[Name]
+    scope: asyncio.Timeout
+    is_aborted: bool = False
+
+    def abort(self) -> None:
+        """End the loading."""
+        if not self.is_aborted:
+            self.is_aborted = True
+            self.scope.reschedule(0)
+
+
 class Gateway(Struct, eq=False):
     """The state of one gateway process.
 
@@ -97,7 +113,7 @@ class Gateway(Struct, eq=False):
     as far as somebody asked; while it `is_paused`, requests to generate are refused. `num_aborts`
     counts how often everything was aborted, which no request that has begun before survives.
     `programs` is the way to the part that runs programs. `loading` are the requests whose pictures
-    are being loaded: an abort takes their names out.
+    are being loaded.
     """
 
     client: Client
@@ -107,7 +123,7 @@ class Gateway(Struct, eq=False):
     keys: Keys
     live: dict[Name, Generation | Request | ScoreRequest] = {}
     groups: dict[Name, list[str]] = {}
-    loading: set[Name] = set()
+    loading: list[Loading] = []
     was_ready: bool = False
     is_paused: bool = False
     num_aborts: int = 0
@@ -125,8 +141,7 @@ def media_rules(gateway: Gateway) -> MediaRules:
     ring = gateway.client.ring
     if ring is None or ring.media_kinds is None:
         return msgspec.structs.replace(gateway.info.media, kinds=None)
-    kinds, placeholders = frozenset(ring.media_kinds), ring.media_placeholders
-    return msgspec.structs.replace(gateway.info.media, kinds=kinds, placeholders=placeholders)
+    return msgspec.structs.replace(gateway.info.media, kinds=frozenset(ring.media_kinds))
 
 
 def sees(gateway: Gateway) -> bool:
@@ -134,13 +149,47 @@ def sees(gateway: Gateway) -> bool:
     return "image" in (media_rules(gateway).kinds or ())
 
 
+def names_of(gateway: Gateway) -> dict[Name, None]:
+    """The names of all that can be aborted."""
+    loading = (name for each in gateway.loading for name in each.names)
+    return dict.fromkeys([*gateway.live, *loading])
+
+
+@asynccontextmanager
+async def abortable(gateway: Gateway, names: Set[Name]) -> AsyncIterator[None]:
+    """A block that loads what a request of these names shows, before the ring knows of it. An abort
+    of one of them, or of everything, ends the block with a RequestError."""
+    loading = Loading(names, asyncio.timeout(None))
+    gateway.loading.append(loading)
+    try:
+        async with loading.scope:
+            yield
+    except TimeoutError:
+        if not loading.is_aborted:
+            raise
+    finally:
+        gateway.loading.remove(loading)
+    if loading.is_aborted:
+        raise RequestError("the request was aborted", code=CONFLICT)
+
+
+async def abort(gateway: Gateway, names: Sequence[Name]) -> None:
+    """Abort the requests of these names."""
+    for each in gateway.loading:
+        if not each.names.isdisjoint(names):
+            each.abort()
+    for owner, rid in names:
+        await gateway.client.abort(rid, owner)
+
+
 async def abort_all(gateway: Gateway) -> list[Name]:
     """Abort everything that came through this gateway; returns what had a name."""
     gateway.num_aborts += 1
-    live = list(gateway.live)
-    for owner, rid in live:
-        await gateway.client.abort(rid, owner)
-    return live
+    for each in gateway.loading:
+        each.abort()
+    names = [*names_of(gateway)]
+    await abort(gateway, names)
+    return names
 
 
 def gateway_of(request: HttpRequest) -> Gateway:
@@ -168,5 +217,5 @@ def check_model(model: str | None, info: GatewayInfo) -> None:
     """Raise RequestError (404) if a request is for another model than the one that is served."""
     names = (None, info.model_name, info.model_path, *info.model_names)
     if model not in names and "*" not in info.model_names:
-        message = f" {model!r} is not served here; this server has {info.model_name!r}"
+        message = f" {quoted(model or '')} is not served here; this server has {info.model_name!r}"
         raise RequestError(message, at="model", code=MODEL_NOT_FOUND)

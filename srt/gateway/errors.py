@@ -17,7 +17,15 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from msgspec import UNSET, Struct, UnsetType
 
-from srt.wire.errors import BAD_REQUEST, HTTP_STATUS, INTERNAL, NOT_FOUND, ErrorInfo, RequestError
+from srt.wire.errors import (
+    BAD_REQUEST,
+    HTTP_STATUS,
+    INTERNAL,
+    MAX_QUOTED_CHARS,
+    NOT_FOUND,
+    ErrorInfo,
+    RequestError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +47,12 @@ _TYPES = {
     429: "rate_limit_error",
 }
 MAX_REASON_CHARS = 400
+# What msgspec says of a value or name that a client wrote, with its beginning.
+_QUOTING = re.compile(
+    r"^(Invalid (?:enum )?value|Object contains unknown field) (['`])"
+    rf"(.{{{MAX_QUOTED_CHARS}}}).+\2$",
+    re.DOTALL,
+)
 RETRY_AFTER = {"Retry-After": "1"}
 _AT_PATH = re.compile(r" - at (?:`key` in )?`(?:key in )?\$(?P<path>[^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(?P<name>[^`]*)`")
@@ -99,7 +113,8 @@ def refuse_validation(exc: msgspec.ValidationError) -> RequestError:
     match = _AT_PATH.search(text)
     path = match["path"].lstrip(".").removesuffix("[...]") if match else ""
     what = text[: match.start()] if match else text
-    if len(what) > MAX_REASON_CHARS:  # it may quote what a client wrote: a picture, for example
+    what = _QUOTING.sub(r"\1 \2\3 ...\2", what)
+    if len(what) > MAX_REASON_CHARS:  # of our own checks, which may quote too
         what = f"{what[:MAX_REASON_CHARS]} ..."
     unknown = _UNKNOWN_FIELD.match(what) or _MISSING_FIELD.match(what)
     if unknown:

@@ -20,7 +20,7 @@ from srt.gateway.wire.responses import (
     ReasoningItem,
     ResponseObject,
 )
-from srt.wire.errors import NOT_FOUND, RequestError
+from srt.wire.errors import NOT_FOUND, RequestError, quoted
 
 # Larger ones are not kept: reading one of many small parts holds the loop for 14 ms.
 MAX_RESPONSE_BYTES = 1024 * 1024
@@ -129,7 +129,7 @@ class StoredResponses:
     def _found(self, owner: str, response_id: str) -> _Stored:
         owned = self._owners.get(owner)
         if owned is None or response_id not in owned.responses:
-            raise RequestError(f"there is no stored response {response_id!r}", code=NOT_FOUND)
+            raise RequestError(f"there is no stored response {quoted(response_id)}", code=NOT_FOUND)
         owned.responses.move_to_end(response_id)
         return owned.responses[response_id]
 

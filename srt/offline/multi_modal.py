@@ -1,7 +1,6 @@
 """What a prompt of vLLM's shape shows: its `multi_modal_data`."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,22 +27,6 @@ def media_of(data: Any) -> tuple[list[Any], list[str]]:
         media += [_video(each) if kind == "video" else each for each in several]
         names += [f"{FIELD}.{kind}[{i}]" for i in range(len(several))]
     return media, names
-
-
-def in_order(
-    text: str | None, files: Sequence[MediaFile], placeholders: Mapping[str, str]
-) -> list[MediaFile]:
-    """The files in the order of their `placeholders`, by kind, in the text. A dict does not say
-    which picture comes before which video."""
-    texts = {text: kind for kind, text in placeholders.items()}
-    if text is None or len(texts) < 2 or len({file.kind for file in files}) < 2:
-        return [*files]
-    pattern = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
-    kinds = [texts[found] for found in re.findall(pattern, text)]
-    if sorted(kinds) != sorted(file.kind for file in files):
-        return [*files]  # the server says what is wrong
-    of_kind = {kind: iter([file for file in files if file.kind == kind]) for kind in KINDS}
-    return [next(of_kind[kind]) for kind in kinds]
 
 
 def _several(given: Any) -> list[Any]:

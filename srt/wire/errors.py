@@ -42,6 +42,15 @@ HTTP_STATUS = {
 }
 
 
+MAX_QUOTED_CHARS = 80
+
+
+def quoted(text: str) -> str:
+    """What a client wrote, in quotes, as errors repeat it: its beginning if it is long."""
+    is_long = len(text) > MAX_QUOTED_CHARS
+    return f"{text[:MAX_QUOTED_CHARS]!r}{' ...' if is_long else ''}"
+
+
 # An API's own field for each path (or beginning of a path) of the ring or of another API.
 Names = Mapping[str | None, str]
 _ENDS = re.compile(r"(?=[.\[])|\Z")  # of the parts of a path

@@ -7,6 +7,8 @@ is a row of items; an item is encoded by itself, and its embeddings stand at one
 from msgspec import Struct
 
 MAX_FILE_BYTES = 20_000_000  # of a picture or video, or all frames of one
+MAX_FRAMES = 768  # of a video that are looked at, or that it is given as
+BASE64_BLANKS = {ord(blank): None for blank in " \t\n\f\r"}  # for str.translate
 
 
 class MediaRef(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -32,7 +34,7 @@ class MediaItem(Struct, frozen=True, array_like=True, omit_defaults=True):
     digest have the same embeddings. `size` is the height and width of the picture that it was made
     of. `grid` counts its embeddings in time, rows and columns, for models whose positions follow
     them, and two neighbours in time are `time_step` positions apart. `time` is when a video shows
-    it, in seconds, for models that are told in words.
+    it, and `duration` the whole video's, in seconds, for models that are told in words.
     """
 
     digest: bytes
@@ -43,6 +45,7 @@ class MediaItem(Struct, frozen=True, array_like=True, omit_defaults=True):
     grid: tuple[int, int, int] = (0, 0, 0)
     time_step: float = 0.0
     time: float = 0.0
+    duration: float = 0.0
 
 
 class MediaSpan(Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from srt.wire.chat import ToolSpec as ToolSpec
 from srt.wire.constraint import Capture, Constraint
 from srt.wire.errors import ErrorInfo
 from srt.wire.media import MediaRef
+from srt.wire.packing import float_list as float_list
 from srt.wire.packing import id_list as id_list
 from srt.wire.packing import pack_floats as pack_floats
 from srt.wire.packing import pack_ids as pack_ids
@@ -45,7 +46,7 @@ class PromptMessage(RingMessage, frozen=True):
 
     Control tokens are text in the parts `literal_spans` of `text`: [start, stop) in characters.
     `tenant` is for whom a client that serves several asks: the front gives each of them turns.
-    `media` are shown in their order where the prompt has the model's placeholders.
+    `media` of a kind are shown in their order where the prompt has the model's placeholders of it.
     """
 
     rid: str

@@ -87,9 +87,9 @@ class Reader:
 def detail(ids: list[int]) -> LogprobDetail:
     """Values that show which id they belong to."""
     return LogprobDetail(
-        pack_ids([[i, i + 1] for i in ids]),
-        pack_floats([[-i, -i - 1] for i in ids]),
-        pack_floats([[-i - 0.25, -i - 0.5, -i - 0.75] for i in ids]),
+        pack_ids([i + j for i in ids for j in range(2)]),
+        pack_floats([-i - j for i in ids for j in range(2)]),
+        pack_floats([-i - part for i in ids for part in (0.25, 0.5, 0.75)]),
     )
 
 

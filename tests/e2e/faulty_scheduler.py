@@ -62,12 +62,13 @@ class FaultyExecutor:
             FAULTS[token]()
         return self._executor.run(batch)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float) -> bool:
         red, green, blue = pixels[0, 0, 0].tolist()
         if green == blue == 0 and red in FAULTS_BY_RED:
             FAULTS[FAULTS_BY_RED[red]]()
         seeing: Any = self._executor
-        seeing.encode(item, pixels, part)
+        is_done: bool = seeing.encode(item, pixels, part, seconds)
+        return is_done
 
 
 class FaultyGrammar:

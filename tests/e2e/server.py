@@ -21,15 +21,17 @@ class Server:
     """A launched server. `url` is its HTTP address, `ring` its ipc:// one.
 
     It computes with one thread unless `args` say otherwise: the results are the same bits, and
-    threads of several servers that spin on the same cores take each other's time."""
+    threads of several servers that spin on the same cores take each other's time. Its pool has
+    room for one request of the whole context, not for four: each page of it takes time to get."""
 
     def __init__(self, tmp: Path, *args: str, launcher: str = "srt.launch") -> None:
         self.directory = tmp / "ring"
         self._log = tmp / "log"
         command = [sys.executable, "-m", launcher, "--ring-dir", str(self.directory)]
         command += ["--grammar-cache-dir", str(tmp / "grammars")]
-        if "--threads" not in args:
-            command += ["--threads", "1"]
+        for name, value in (("--threads", "1"), ("--max-total-tokens", "8192")):
+            if name not in args:
+                command += [name, value]
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [*command, "--port", "0", *args], stderr=log, start_new_session=True

@@ -92,6 +92,23 @@ async def test_both_ways_give_the_same(server: Server) -> None:
         )
         assert answers[0].output_ids == answers[1].output_ids
         assert answers[0].media_tokens == answers[1].media_tokens
+        scored = [
+            await each.generate(
+                messages=MESSAGES, sampling=GREEDY, return_logprob=True, top_logprobs=2
+            )
+            for each in clients
+        ]
+        assert scored[0].output_logprobs == pytest.approx(scored[1].output_logprobs, abs=1e-4)
+        rows = [[token for _, token in row] for row in scored[0].output_top_logprobs or []]
+        assert rows == [[i for _, i in row] for row in scored[1].output_top_logprobs or []] != []
+        text = TEXT.replace(SHOWN, SHOWN.replace("image", "video") + SHOWN * 2)
+        shown: list[list[Any]] = [[CAT, srt.Video(FILM, 2), DOG], [srt.Video(FILM, 2), CAT, DOG]]
+        mixed = [
+            await each.generate(text, media=media, sampling=GREEDY)
+            for each in clients
+            for media in shown
+        ]
+        assert [each.output_ids for each in mixed] == [mixed[0].output_ids] * 4
 
 
 def test_llm_and_programs_on_its_server(model: Path) -> None:

@@ -16,7 +16,7 @@ from tests.lang.programs import World, program, programs
 from tests.lang.test_faults import within
 from tests.lang.test_logs import asking, summary
 
-FEW = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def calls_of(backend: FakeBackend) -> list[str]:

@@ -23,6 +23,7 @@ from lang.submit.recorder import RecordedState, Recording
 from srt.client.media import MediaFile, frames_of
 from srt.wire.errors import RequestError, RingError
 from srt.wire.messages import Continuation, GenerateReq, ScoreReq, unpack_ids
+from srt.wire.ring_state import RingEvent
 from srt.wire.sampling import SamplingParams
 from tests.fakes import READY, FakeClient
 from tests.lang.fakes import FakeBackend
@@ -313,6 +314,22 @@ async def test_models_that_take_text_only_refuse_by_name() -> None:
                 await endpoint.generate(prompt, PLAIN)
             await endpoint.aclose()
         assert fake.requests == []
+
+
+@pytest.mark.parametrize("known", [None, replace(READY, media_kinds=None)])
+async def test_before_the_server_knows_its_model(known: RingEvent | None) -> None:
+    """It is asked again, and no image is refused for good."""
+    fake = SeeingClient()
+    seeing, fake.ring = fake.ring, known
+    prompt = Prompt("x", images=(Image(CAT),), image_places=(0,))
+    async with endpoint_at(fake) as endpoint:
+        await endpoint.generate(Prompt("y"), PLAIN)
+        with pytest.raises(RingError, match="has not said yet"):
+            await endpoint.generate(prompt, PLAIN)
+        fake.ring = seeing
+        await endpoint.generate(prompt, PLAIN)
+        await endpoint.aclose()
+    assert [request.text for request in fake.requests] == ["y", "<image>x"]
 
 
 @pytest.mark.parametrize("told", [PLACEHOLDERS, {}, None])

@@ -63,6 +63,20 @@ async def test_placeholders_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert asked == ["/get_model_info"]
 
 
+async def test_a_server_that_is_starting_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [None, b"", {"image": "<image>"}]
+
+    def answer(path: str) -> Any:
+        told = answers.pop(0)
+        return told if told == b"" else {"model_path": "m", "media_placeholders": told}
+
+    model = served(monkeypatch, answer)
+    assert await model.media_placeholders() is None
+    with pytest.raises(RingError):
+        await model.media_placeholders()
+    assert await model.media_placeholders() == {"image": "<image>"}
+
+
 async def test_servers_that_name_no_placeholders(monkeypatch: pytest.MonkeyPatch) -> None:
     model = served(monkeypatch, lambda path: {"model_path": "m"})
     assert await model.media_placeholders() == {}

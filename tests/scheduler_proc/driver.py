@@ -50,6 +50,7 @@ class Driver:
         self.wanted: list[bytes] = []  # digests of items whose pixels are on their way
         self.encode_fails: Callable[[], bool] = lambda: False  # or the pixels do not come
         self.delays: Callable[[], bool] = lambda: False  # whether pixels take another turn
+        self.pauses: Callable[[], bool] = lambda: False  # or a part does
         self.core = self._new_core(trace, 0)
         self.retokeniser = retokeniser
         fake = FakeExecutor(self.config.max_total_tokens, self.config.context_len)
@@ -222,9 +223,11 @@ class Driver:
         part = self.core.next_media()
         if part is None:
             return is_busy or bool(self.wanted)
-        item, number = part
+        item, number, _ = part
         if self.encode_fails():
             self.core.media_failed(item.digest, ErrorInfo(INTERNAL, "no picture"))
+        elif self.pauses():
+            self.core.media_encoded(item.digest, is_done=False)
         else:
             self.executor.encode(item, pixels_of(item), number)
             self.core.media_encoded(item.digest)

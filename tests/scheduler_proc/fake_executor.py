@@ -178,12 +178,13 @@ class FakeExecutor:
     def num_parts(self, item: MediaItem) -> int:
         return item.shape[0]
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = 0.0) -> bool:
         assert pixels.shape == item.shape and (pixels == ITEMS[item.digest]).all()
         done = self.encoded.get(item.digest, 0) if part > 0 else 0
         assert part == done, "parts come in their order"
         self.encoded[item.digest] = done + 1
         self.parts_encoded += 1
+        return True
 
     def drop_media(self, digest: bytes) -> None:
         self.encoded.pop(digest, None)

@@ -258,6 +258,7 @@ def drive(
     if showing:
         driver.encode_fails = lambda: traffic.rng.random() < 0.04
         driver.delays = lambda: traffic.rng.random() < 0.5
+        driver.pauses = lambda: traffic.rng.random() < 0.3
     if poison:
         driver.executor.poison = poison
         driver.unclear = traffic.end_each

@@ -1,5 +1,6 @@
 """How long a step may last while others decode."""
 
+import math
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 from scheduler_proc.batch import ForwardBatch, StepResult
-from scheduler_proc.step_target import AUTO_STEPS, MIN_SHARE, CostMeter, StepCosts, tokens_beside
+from scheduler_proc.media.facts import MediaFacts
+from scheduler_proc.step_target import (
+    AUTO_STEPS,
+    MAX_SLICE_S,
+    MIN_SHARE,
+    MIN_SLICE_S,
+    CostMeter,
+    StepCosts,
+    slice_beside,
+    tokens_beside,
+)
 from scheduler_proc.trace import replay
 from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
@@ -31,6 +42,56 @@ def test_never_more_than_the_whole_budget_nor_less_than_its_smallest_part() -> N
     assert tokens_beside(COSTS, 6, 512, 0.001) == 512 // MIN_SHARE
     assert tokens_beside(COSTS, 6, 8, 0.001) == 1
     assert tokens_beside(StepCosts(0.01, 0.001, 0.0), 6, 512, 0.0) == 512
+
+
+@pytest.mark.parametrize(("others", "slice_s"), [(0, 0.050), (10, 0.030), (25, 0.025)])
+def test_what_is_encoded_and_the_step_after_it_fit_into_the_target(
+    others: int, slice_s: float
+) -> None:
+    assert slice_beside(COSTS, 6, others, 0.060) == pytest.approx(slice_s)
+    assert tokens_beside(COSTS, 6, 512, 0.061, 0.010) == 20
+
+
+def test_a_slice_is_never_nothing_nor_are_the_tokens_after_it() -> None:
+    assert tokens_beside(COSTS, 6, 512, 0.061, 1.0) == 512 // MIN_SHARE
+    assert slice_beside(COSTS, 6, 0, 0.001) == MIN_SLICE_S
+    assert slice_beside(COSTS, 6, 0, 0.0) == pytest.approx(2.6 * 0.010)
+
+
+def test_slices_and_prompts_share_what_the_decodes_leave() -> None:
+    facts = MediaFacts(1, False, False, in_slices=True)
+    driver = Driver(
+        max_total_tokens=4000, chunked_prefill_size=100, step_target_s=0.061, media=facts
+    )
+    planner, left_s = driver.core._planner, 0.061 - COSTS.decode_s(1)
+
+    def planned() -> int:
+        """Tokens of the prompt."""
+        before = driver.core.running
+        lengths = [req.held.kv_len for req in before.values()][1:] or [0]
+        driver.step()
+        return list(before.values())[1].held.kv_len - lengths[0]
+
+    assert planner.take_slice() == MAX_SLICE_S
+    driver.core.measure(COSTS)
+    driver.add("stream", [1, 2, 3], 60)
+    for _ in range(3):
+        driver.step()
+    assert planner.take_slice() == pytest.approx(left_s)
+    driver.add("prompt", range(300), 1)
+    assert planned() == 1
+    assert planner.take_slice() == pytest.approx(left_s / 2)
+    assert planned() == int(left_s / 2 / COSTS.token_s)
+    assert planned() == int(left_s / COSTS.token_s)  # no slice was taken
+
+
+def test_what_encodes_whole_parts_takes_no_time_from_prompts() -> None:
+    driver = Driver(max_total_tokens=400, media=MediaFacts(1, False, False))
+    driver.core.measure(COSTS)
+    driver.add("stream", [1, 2, 3], 60)
+    for _ in range(3):
+        driver.step()
+    assert driver.core._planner.take_slice() == math.inf
 
 
 def test_costs_are_learned_from_steps_of_both_kinds() -> None:

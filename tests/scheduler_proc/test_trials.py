@@ -14,6 +14,7 @@ from srt.wire.sampling import SamplingParams
 from tests.scheduler_proc.driver import Driver
 from tests.scheduler_proc.fake_executor import FakeExecutor, reference_output
 from tests.scheduler_proc.fake_grammar import EOS, FakeGrammar
+from tests.scheduler_proc.media.pictures import numbers_of
 
 POLICIES = ("lpm", "dfs-weight", "fcfs", "random")
 
@@ -121,6 +122,16 @@ def test_one_that_ends_before_its_trial_is_forgotten(lag: int) -> None:
     watched.check()
     assert watched.driver.core.trials.suspects == frozenset()
     assert watched.driver.finishes["b"].type == "abort"
+
+
+def test_one_that_is_refused_when_it_comes_is_forgotten() -> None:
+    watched = Watched(["picture", "b"], max_total_tokens=400)
+    watched.driver.add("picture", [1, *numbers_of(3)], 1)
+    watched.driver.run()
+    finish = watched.driver.finishes["picture"]
+    assert finish.error is not None and "sees no images" in finish.error.reason
+    trials = watched.driver.core.trials
+    assert (trials.suspects, trials.cleared) == (frozenset([name("b")]), [name("picture")])
 
 
 def test_a_new_epoch_forgets_them() -> None:

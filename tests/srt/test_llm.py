@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from srt.client.face import AsyncClient
-from srt.client.media import MediaFile, Video
+from srt.client.media import Video
 from srt.llm import LLM, SamplingParams, StructuredOutputsParams, _parts_of
-from srt.offline.multi_modal import in_order, media_of
+from srt.offline.multi_modal import media_of
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage
 from tests.fakes import FakeClient
@@ -49,22 +49,6 @@ def test_videos_of_pictures() -> None:
         media, names = media_of({"video": given})
         assert len(media) == len(names) == count
         assert all(isinstance(each, Video) for each in media)
-
-
-def test_files_follow_their_placeholders() -> None:
-    placeholders = {"image": "<image>", "video": "<video>"}
-    cat, dog, film = (
-        MediaFile(kind, (name,))
-        for kind, name in (("image", b"cat"), ("image", b"dog"), ("video", b"film"))
-    )
-    files = [cat, dog, film]
-    text = "<image> <video> <image>"
-    assert in_order(text, files, placeholders) == [cat, film, dog]
-    assert in_order(text, [film, cat, dog], placeholders) == [cat, film, dog]
-    for other in (None, "<video>", text + "<video>"):
-        assert in_order(other, files, placeholders) == files
-    assert in_order(text, files, {}) == in_order(text, files, {"image": "<image>"}) == files
-    assert in_order(text, files, dict.fromkeys(placeholders, "<image>")) == files
 
 
 class FakeEngine:

@@ -1,6 +1,5 @@
 """Children that read texts: whatever a template or a tokenizer does, only its own piece fails."""
 
-import asyncio
 import dataclasses
 import os
 import signal
@@ -20,8 +19,10 @@ from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.messages import ChatMessage, GenerateReq, TokenizeReq
 from srt.wire.sampling import SamplingParams
+from tests.tokenizer_proc.forking import fail_once, kill
 from tests.tokenizer_proc.test_front import VOCAB, byte_tokenizer
 from tokenizer_proc.chat_template import ChatTemplate, load_template
+from tokenizer_proc.forker import Forker
 from tokenizer_proc.prompt import PromptReader
 from tokenizer_proc.readers import Read, Reader
 from tokenizer_proc.reading import Reading, ReadPrompt, TextReader, Unreadable
@@ -47,10 +48,10 @@ def chat() -> Piece:
     return Piece(b"c", req, 2, ["r"])
 
 
-def reader_of(template: str) -> Reader:
+def reader_of(forker: Forker, template: str) -> Reader:
     prompts = PromptReader(byte_tokenizer(), ChatTemplate(template), 258, 100_000)
     scores = ScoreReader(prompts, 100_000, 1000, 8)
-    return Reader(TextReader(byte_tokenizer(), prompts, scores).read)
+    return Reader(forker, TextReader(byte_tokenizer(), prompts, scores).read)
 
 
 async def read(reader: Reader, *pieces: Piece) -> list[Reading]:
@@ -65,9 +66,9 @@ def error_of(reading: Reading) -> ErrorInfo:
     return reading.error
 
 
-async def test_a_text_and_a_chat() -> None:
+async def test_a_text_and_a_chat(forker: Forker) -> None:
     pieces = (text(), chat(), text(content="x" * 300_000))
-    first, second, long = await read(reader_of("{{ messages[0].content }}"), *pieces)
+    first, second, long = await read(reader_of(forker, "{{ messages[0].content }}"), *pieces)
     assert first == ReadPrompt(b"".join(bytes([c, 0, 0, 0]) for c in b"hello"), "text")
     assert isinstance(second, ReadPrompt) and second.param == "messages"
     assert isinstance(long, ReadPrompt) and len(long.ids) == 4 * 300_000
@@ -94,11 +95,11 @@ def test_no_child_reads_off_tables_of_characters() -> None:
         "{% set nine = messages | length + 8 %}{{ nine ** (nine ** nine) }}",
     ],
 )
-async def test_a_template_that_does_not_end(template: str) -> None:
+async def test_a_template_that_does_not_end(forker: Forker, template: str) -> None:
     """Its chats are refused; texts are read as before."""
     started = time.process_time()
     pieces = (text(), chat(), text("again"))
-    first, never, again = await read(reader_of(template), *pieces)
+    first, never, again = await read(reader_of(forker, template), *pieces)
     error = error_of(never)
     assert error.param == "messages" and "template" in error.message
     assert error.code in (BAD_REQUEST, INTERNAL)
@@ -106,16 +107,16 @@ async def test_a_template_that_does_not_end(template: str) -> None:
     assert time.process_time() - started < 2  # this process does not render it
 
 
-async def test_the_deadline_is_told() -> None:
-    (never,) = await read(reader_of(LOOPS), chat())
+async def test_the_deadline_is_told(forker: Forker) -> None:
+    (never,) = await read(reader_of(forker, LOOPS), chat())
     assert error_of(never).message == "the chat template took too long"
 
 
 @pytest.mark.parametrize(
     "template", ["{{ '%*d' % (ONE * 10 ** 9, 1) }}", "{{ 'x' * ONE * 10 ** 10 }}"]
 )
-async def test_a_template_that_writes_too_much(template: str) -> None:
-    huge, after = await read(reader_of(template.replace("ONE", ONE)), chat(), text())
+async def test_a_template_that_writes_too_much(forker: Forker, template: str) -> None:
+    huge, after = await read(reader_of(forker, template.replace("ONE", ONE)), chat(), text())
     assert error_of(huge).param == "messages"
     assert isinstance(after, ReadPrompt)
 
@@ -133,8 +134,8 @@ def aborts(req: TextReq, items: Sequence[Sequence[MediaItem]]) -> Reading:
 
 
 @pytest.mark.parametrize("work", [panics, aborts])
-async def test_what_ends_a_child_ends_one_piece(work: Read) -> None:
-    first, second = await read(Reader(work), text(), text())
+async def test_what_ends_a_child_ends_one_piece(forker: Forker, work: Read) -> None:
+    first, second = await read(Reader(forker, work), text(), text())
     assert error_of(first).code == error_of(second).code == INTERNAL
 
 
@@ -151,49 +152,44 @@ def test_a_panic_of_the_library_is_an_error_of_its_request() -> None:
     assert failed.code == INTERNAL and "tokenizer failed at this text" in failed.message
 
 
-async def test_a_child_that_was_killed_while_it_waited_is_replaced() -> None:
-    reader = reader_of("")
+async def test_a_child_that_was_killed_while_it_waited_is_replaced(forker: Forker) -> None:
+    reader = reader_of(forker, "")
     first = await reader.read(text())
-    os.kill(reader.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, reader.pid, os.WEXITED | os.WNOWAIT)
+    kill(reader.pid)
     assert await read(reader, text()) == [first]
 
 
-async def test_ctrl_c_ends_no_child() -> None:
+async def test_ctrl_c_ends_no_child(forker: Forker) -> None:
     """It goes to the whole process group; the launcher lets requests in flight end."""
-    reader = reader_of("x")
+    reader = reader_of(forker, "x")
     await reader.read(text())
     child = reader.pid
     os.kill(child, signal.SIGINT)
-    assert isinstance((await read(reader, text()))[0], ReadPrompt)
+    assert isinstance(await reader.read(text()), ReadPrompt)
     assert reader.pid == child
+    reader.close()
 
 
-async def test_a_machine_without_a_process_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fork() -> int:
-        raise BlockingIOError
-
-    reader = reader_of("")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fork", fork)
-        error = error_of(await reader.read(text()))
+async def test_a_machine_without_a_process_left(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_once(monkeypatch)
+    none, reading = await read(reader_of(forker, ""), text(), text())
+    error = error_of(none)
     assert (error.code, error.retryable) == (UNAVAILABLE, True)
-    (reading,) = await read(reader, text())
     assert isinstance(reading, ReadPrompt)
 
 
-async def test_a_child_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_stands_still_is_given_up(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tokenizer_proc.readers, "WALL_S", -1.0)
     monkeypatch.setattr(tokenizer_proc.readers, "CPU_S", 0.25)
-    reader = reader_of("")
-    reading = None
-    asking = asyncio.ensure_future(reader.read(text()))
-    await asyncio.sleep(0)
+    reader = reader_of(forker, "")
+    await reader.read(text())
     os.kill(reader.pid, signal.SIGSTOP)
-    reading = await asking
-    if isinstance(reading, Unreadable):  # it may have answered before it was stopped
-        assert reading.error.retryable and reader.close() == 0
-    reader.close()
+    error = error_of(await reader.read(text()))
+    assert error.retryable and reader.pid == 0
 
 
 def test_a_template_that_cannot_be_compiled_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

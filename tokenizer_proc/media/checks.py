@@ -4,9 +4,8 @@ from collections.abc import Collection, Sequence
 
 from srt.ring.socket import Blob
 from srt.wire.errors import RequestError
-from srt.wire.media import MAX_FILE_BYTES, MediaRef
+from srt.wire.media import MAX_FILE_BYTES, MAX_FRAMES, MediaRef
 from tokenizer_proc.media.store import Held
-from tokenizer_proc.media.video import MAX_FRAMES
 
 KINDS, DETAILS = ("image", "video"), ("auto", "low", "high")
 

@@ -39,6 +39,7 @@ def make_item(
     grid: tuple[int, int, int] = (0, 0, 0),
     time_step: float = 0.0,
     time: float = 0.0,
+    duration: float = 0.0,
 ) -> Processed:
     """An item of `pixels`, uint8 [tiles, height, width, 3]. `size_counts` says that what is encoded
     depends on the picture's `size` too."""
@@ -48,5 +49,5 @@ def make_item(
     facts = msgspec.json.encode([family, kind, shape, length, counted, grid, time_step])
     digest = hashlib.sha256(facts)
     digest.update(np.ascontiguousarray(pixels).data)
-    item = MediaItem(digest.digest(), kind, length, shape, size, grid, time_step, time)
+    item = MediaItem(digest.digest(), kind, length, shape, size, grid, time_step, time, duration)
     return Processed(item, pixels)

@@ -11,6 +11,7 @@ from tokenizer_proc.media.families.llava import Llava
 from tokenizer_proc.media.families.llava_next import LlavaNext
 from tokenizer_proc.media.families.llava_onevision import LlavaOnevision
 from tokenizer_proc.media.families.qwen_vl import Qwen3VL, Qwen25VL
+from tokenizer_proc.media.families.smolvlm import SmolVLM
 from tokenizer_proc.media.settings import Checkpoint
 
 FAMILIES: dict[str, Callable[[Checkpoint], MediaProcessor]] = {
@@ -18,7 +19,7 @@ FAMILIES: dict[str, Callable[[Checkpoint], MediaProcessor]] = {
     "LlavaNextForConditionalGeneration": LlavaNext,
     "LlavaOnevisionForConditionalGeneration": LlavaOnevision,
     "Idefics3ForConditionalGeneration": Idefics3,
-    "SmolVLMForConditionalGeneration": Idefics3,
+    "SmolVLMForConditionalGeneration": SmolVLM,
     "Gemma3ForConditionalGeneration": Gemma3,
     "Qwen2_5_VLForConditionalGeneration": Qwen25VL,
     "Qwen3VLForConditionalGeneration": Qwen3VL,

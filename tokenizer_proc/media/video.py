@@ -18,7 +18,6 @@ from tokenizer_proc.media.pictures import MAX_PIXELS, check_size, open_picture
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
-MAX_FRAMES = 768  # that are looked at
 MAX_FILE_FRAMES = 500_000
 MAX_DURATION_S = 2 * 3600.0
 PICTURES_FPS = 24.0  # of frames that come as pictures; what transformers takes then

@@ -5,6 +5,7 @@ there is. See `tokenizer_proc.children`.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from srt.ring.socket import Blob
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem, MediaRef
 from tokenizer_proc.children import Child, ChildDied
+from tokenizer_proc.forker import Forker
 from tokenizer_proc.media.base import MediaError, MediaProcessor
 from tokenizer_proc.media.desk import Made
 
@@ -44,8 +46,9 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 class MediaWorker:
     """Has files processed by `processor`, one at a time."""
 
-    def __init__(self, processor: MediaProcessor) -> None:
-        self._child = Child(lambda frames: _work(processor, frames), "decoder of media", NICENESS)
+    def __init__(self, forker: Forker, processor: MediaProcessor) -> None:
+        work = partial(_work, processor)
+        self._child = Child(forker, work, "decoder of media", NICENESS)
 
     @property
     def pid(self) -> int:
@@ -68,9 +71,9 @@ class MediaWorker:
             self.close()
             return _CRASHED
 
-    def close(self) -> int:
-        """Kill the child, if there is one; returns its wait status."""
-        return self._child.close()
+    def close(self) -> None:
+        """Kill the child, if there is one."""
+        self._child.close()
 
 
 def _is_whole(pair: tuple[MediaItem, Blob]) -> bool:

@@ -4,16 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from scheduler_proc.models.vision.base import VisionModel
 from scheduler_proc.models.vision.llava import Llava, LlavaNext, LlavaOnevision
 from scheduler_proc.models.vision.pixels import Normalise
 from scheduler_proc.models.vision.qwen import QwenVL
+from scheduler_proc.models.vision.seeing import seeing_config
 from scheduler_proc.models.vision.squares import Gemma3, Idefics3
 from srt.files.model_files import ModelFiles
-from srt.files.text_config import sees
 from srt.wire.errors import ConfigError
 
 # By model_type.
@@ -32,16 +31,10 @@ _FAMILIES: dict[str, type[Llava | Idefics3 | Gemma3 | QwenVL]] = {
 def vision_family(files: ModelFiles) -> "type[Llava | Idefics3 | Gemma3 | QwenVL] | None":
     """What encodes for the model at `files`; None if it sees nothing. Raises ConfigError for a
     family that is not known."""
-    if files.kind != "hf":
+    config = seeing_config(files)
+    if config is None:
         return None
-    path = files.path / "config.json"
-    try:
-        config = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if not sees(config):
-        return None
-    kind = str(config.get("model_type"))
+    path, kind = files.path / "config.json", str(config.get("model_type"))
     if kind not in _FAMILIES:
         known = ", ".join(_FAMILIES)
         raise ConfigError(f"{path}: models that see of type {kind!r} are not known ({known} are)")

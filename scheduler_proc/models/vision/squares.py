@@ -25,7 +25,7 @@ class Idefics3(_Square):
     def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> torch.Tensor:
         """Its embeddings, [length, hidden]."""
         found: torch.Tensor = self._model.get_image_features(
-            self._normalise(pixels)[None]
+            self._normalise(pixels, item.kind)[None]
         ).pooler_output[0]
         return found
 

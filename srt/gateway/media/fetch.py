@@ -11,12 +11,10 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import h11
-import httpx
 
 from srt.gateway.large_bodies import Room
 from srt.gateway.media.urls import MAX_FILE_BYTES, PORTS, WebAddress, is_public
@@ -24,11 +22,11 @@ from srt.wire.errors import OVERLOADED, RequestError
 
 FETCH_TIMEOUT_S = 10.0  # for all of it, the look-up included
 MAX_FETCHES = 16  # at once
-MAX_TENANT_FETCHES = 8  # of one tenant; the others of its request wait
 MAX_WAITING = 256
+MAX_TENANT_WAITING = 128
 MAX_ADDRESSES = 3  # of a host that are tried
 MAX_HEAD_BYTES = 32 * 1024
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 16 * 1024  # between turns of others
 
 _RESOLVERS = ThreadPoolExecutor(16, "resolver")
 
@@ -39,12 +37,25 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 Connect = Callable[[str, int, str | None], Awaitable[Connection]]
 
 
-async def resolve(host: str, port: int) -> list[str]:
-    """What the system's resolver says."""
-    loop = asyncio.get_running_loop()
-    # Threads of their own: a resolver that hangs keeps none that others wait for.
-    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await loop.run_in_executor(_RESOLVERS, look_up)
+class Resolver:
+    """What the system's resolver says. It has threads of its own, and one for each host at most: a
+    host whose look-ups hang keeps none that others wait for."""
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, int], Future[list[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        key = host, port
+        found = self._running.get(key)
+        if found is None:
+            found = self._running[key] = _RESOLVERS.submit(_look_up, host, port)
+            found.add_done_callback(lambda _: self._running.pop(key))  # maybe in its thread
+        # Whoever stops waiting ends it for nobody else.
+        return await asyncio.shield(asyncio.wrap_future(found))
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -58,9 +69,15 @@ class Connector:
         if tls_host is None:
             return await asyncio.open_connection(address, port)
         if self._context is None:  # reading them takes long
-            self._context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+            self._context = await asyncio.to_thread(_tls_context)
         context = self._context
         return await asyncio.open_connection(address, port, ssl=context, server_hostname=tls_host)
+
+
+def _tls_context() -> ssl.SSLContext:
+    import httpx  # takes a tenth of a second; few gateways fetch anything
+
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class Fetcher:
@@ -69,16 +86,16 @@ class Fetcher:
 
     def __init__(
         self,
-        resolve: Resolve = resolve,
+        resolve: Resolve | None = None,
         connect: Connect | None = None,
         is_public: Callable[[str], bool] = is_public,
         timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        self._resolve, self._connect = resolve, connect or Connector()
+        self._resolve, self._connect = resolve or Resolver(), connect or Connector()
         self._is_public = is_public
         self._timeout_s = timeout_s
         self._running: Counter[str] = Counter()  # by tenant
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], str] = {}  # in the order that they came
 
     async def fetch(self, address: WebAddress, tenant: str, room: Room) -> bytes:
         """The file; `room` is taken for its bytes. Raises RequestError for the field ""."""
@@ -93,30 +110,46 @@ class Fetcher:
 
     @asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
-        while not self._may_run(tenant):
-            if len(self._waiting) >= MAX_WAITING:
-                reason = ": too many files are fetched at once"
-                raise RequestError(reason, at="", code=OVERLOADED, retryable=True)
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.add(turn)
-            try:
-                await turn
-            finally:
-                self._waiting.discard(turn)
-        self._running[tenant] += 1
+        if self._may_run(tenant):
+            self._running[tenant] += 1
+        else:
+            await self._wait(tenant)
         try:
             yield
         finally:
-            self._running[tenant] -= 1
-            if not self._running[tenant]:
-                del self._running[tenant]
-            for turn in self._waiting:
-                if not turn.done():
-                    turn.set_result(None)
+            self._leave(tenant)
 
     def _may_run(self, tenant: str) -> bool:
-        has_room = self._running.total() < MAX_FETCHES
-        return has_room and self._running[tenant] < MAX_TENANT_FETCHES
+        """Whether a tenant has less than what is left to others: one alone gets half of all, and
+        several together leave something to the next."""
+        return self._running[tenant] < MAX_FETCHES - self._running.total()
+
+    async def _wait(self, tenant: str) -> None:
+        """Wait for a place of the tenant's, which is taken then."""
+        own = sum(name == tenant for name in self._waiting.values())
+        if own >= MAX_TENANT_WAITING or len(self._waiting) >= MAX_WAITING:
+            reason = ": too many files are fetched at once"
+            raise RequestError(reason, at="", code=OVERLOADED, retryable=True)
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = tenant
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._waiting.pop(turn, None) is None and not turn.cancelled():
+                self._leave(tenant)
+            raise
+
+    def _leave(self, tenant: str) -> None:
+        """Give back a place; those who may have it get it, tenants with the fewest first."""
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+        while able := [turn for turn, name in self._waiting.items() if self._may_run(name)]:
+            turn = min(able, key=lambda turn: self._running[self._waiting[turn]])
+            name = self._waiting.pop(turn)
+            if not turn.done():  # its task may have been cancelled just now
+                self._running[name] += 1
+                turn.set_result(None)
 
     async def _file(self, address: WebAddress, room: Room) -> bytes:
         reader, writer = await self._connection(address)
@@ -147,22 +180,21 @@ async def _body(
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     writer.write(http.send(_request(address)) or b"")
     writer.write(http.send(h11.EndOfMessage()) or b"")
-    pieces: list[bytes] = []
-    size = 0
+    data = bytearray()
     while True:
         event = http.next_event()
         if event is h11.NEED_DATA:
             http.receive_data(await reader.read(_READ_BYTES))
+            await asyncio.sleep(0)  # what is there already is read without a pause
         elif isinstance(event, h11.Response):
             _check_head(event)
         elif isinstance(event, h11.Data):
-            size += len(event.data)
-            if size > MAX_FILE_BYTES:
+            if len(data) + len(event.data) > MAX_FILE_BYTES:
                 raise _too_long()
             room.take(len(event.data))
-            pieces.append(bytes(event.data))
+            data += event.data
         elif isinstance(event, h11.EndOfMessage):
-            return b"".join(pieces)
+            return bytes(data)
         elif not isinstance(event, h11.InformationalResponse):
             raise h11.RemoteProtocolError("the connection ended")
 

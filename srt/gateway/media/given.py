@@ -2,9 +2,7 @@
 before any is looked at."""
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -15,20 +13,17 @@ from srt.gateway.media.urls import base64_start, is_web, web_address
 from srt.wire.errors import Names, RequestError, RingError, renamed
 
 Frames = tuple[bytes, ...]  # the bytes of a file, or of the pictures of a video
-MAX_PLACES = 1024  # of a placeholder that are looked at
 _ROOT = re.compile(r"[.\[]")  # ends the first name of a path
 NOUNS = {"image": "pictures", "video": "videos"}
 
 
 class MediaRules(Struct, frozen=True):
     """What may be shown: the `kinds` that the model takes, of "image" and "video" (None: it is not
-    known yet), at most `limit` of them in one request, fetched from `domains` only. In a text,
-    `placeholders` stand for them, by their kinds."""
+    known yet), at most `limit` of them in one request, fetched from `domains` only."""
 
     kinds: frozenset[str] | None = frozenset()
     limit: int = 32
     domains: tuple[str, ...] = ()
-    placeholders: dict[str, str] = {}
 
 
 NO_MEDIA = MediaRules()
@@ -60,7 +55,8 @@ class MediaList:
     ) -> None:
         self.given: list[GivenMedia] = []
         self.files: list[MediaFile] = []
-        self._rules, self._bare, self._keeps, self._known = rules, bare, keeps, known
+        self.keeps = keeps
+        self._rules, self._bare, self._known = rules, bare, known
 
     def add(self, media: GivenMedia) -> int:
         """Its number in the request. Raises RequestError, naming its field, if it may not be
@@ -89,26 +85,10 @@ class MediaList:
         except RequestError as error:
             raise error.renamed({"": path}) from None
 
-    def sort(self, text: str, literal_spans: Sequence[tuple[int, int]]) -> None:
-        """Put pictures and videos into the order of their placeholders in a text; if these are not
-        as many, or cannot be told apart, the ring will say so. In `literal_spans` are none."""
-        by_kind = {kind: [m for m in self.given if m.kind == kind] for kind in NOUNS}
-        names = self._rules.placeholders
-        if not all(by_kind.values()) or any(
-            names[a] in names[b] for a in names for b in names if a != b
-        ):
-            return
-        places = [(at, kind) for kind, name in names.items() for at in _places(text, name)]
-        literal = sorted(literal_spans)
-        order = [kind for at, kind in sorted(places) if not _is_in(literal, at)]
-        if all(order.count(kind) == len(given) for kind, given in by_kind.items()):
-            rest = {kind: iter(given) for kind, given in by_kind.items()}
-            self.given = [next(rest[kind]) for kind in order]
-
     def on_loaded(self, files: list[MediaFile]) -> None:
         """They have been loaded, in their order."""
         self.given = [media._replace(source=()) for media in self.given]
-        if self._keeps:
+        if self.keeps:
             self.files = files
 
     def rename(self, names: Names) -> None:
@@ -126,19 +106,3 @@ class MediaList:
         if self.given:
             fields["media"] = _ROOT.split(self.given[0].path)[0]
         return fields
-
-
-def _places(text: str, name: str) -> Iterator[int]:
-    """Where the first few of a placeholder are."""
-    at = -1
-    for _ in range(MAX_PLACES):
-        at = text.find(name, at + 1)
-        if at < 0:
-            return
-        yield at
-
-
-def _is_in(spans: Sequence[tuple[int, int]], at: int) -> bool:
-    """Whether a place is in one of these spans, which are in ascending order."""
-    before = bisect_right(spans, at, key=itemgetter(0))
-    return before > 0 and at < spans[before - 1][1]

@@ -1,9 +1,8 @@
 """Turns the pictures and videos of requests into files: base64 is decoded, and URLs are fetched."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import chain, pairwise
 
 from srt.client.media import MediaFile
 from srt.gateway.large_bodies import LargeBodies, Room
@@ -12,11 +11,12 @@ from srt.gateway.media.given import Frames, GivenMedia, MediaList
 from srt.gateway.media.urls import MAX_FILE_BYTES, base64_start, decoded, is_web, web_address
 from srt.tasks import all_of
 from srt.wire.errors import RequestError
+from srt.wire.media import MAX_FRAMES
 
-# Of all requests whose files the ring does not have yet: their texts and what these become.
+# Of all requests: the texts of their files until all are loaded, and what these become until the
+# ring has it.
 MAX_HELD_BYTES = 256 * 1024 * 1024
 MAX_TENANT_BYTES = 128 * 1024 * 1024
-MAX_FRAMES = 1024  # of a video that is given as pictures
 
 
 class MediaLoader:
@@ -26,24 +26,29 @@ class MediaLoader:
         self._fetcher = fetcher or Fetcher()
         self._held = LargeBodies(MAX_HELD_BYTES, MAX_TENANT_BYTES, "pictures and videos")
 
-    @asynccontextmanager
-    async def loaded(
-        self, lists: Sequence[MediaList], domains: tuple[str, ...], tenant: str
-    ) -> AsyncIterator[list[list[MediaFile]]]:
-        """The files of each list, which there is room for until the end of the block. A source that
-        several name is loaded once. Raises RequestError naming the body's field."""
-        sources = {_key(media): media for each in lists for media in each.given}
-        with self._held.room(tenant) as room:
-            work = (self._frames(media, domains, tenant, room) for media in sources.values())
-            frames = dict(zip(sources, await all_of(work), strict=True))
-            del sources, work
-            files = [
-                [MediaFile(m.kind, frames[_key(m)], m.detail, m.num_frames) for m in each.given]
-                for each in lists
-            ]
-            for each, its_files in zip(lists, files, strict=True):
-                each.on_loaded(its_files)
-            yield files
+    def room(self, tenant: str) -> Room:
+        """The room for what a request of `tenant` shows, in a `with` block, which lasts for as long
+        as the files are in this process."""
+        return self._held.room(tenant)
+
+    async def load(
+        self, lists: Sequence[MediaList], domains: tuple[str, ...], tenant: str, room: Room
+    ) -> list[list[MediaFile]]:
+        """The files of each list, which take their `room`. A source that several name is loaded
+        once. Raises RequestError naming the body's field."""
+        sources: dict[tuple[str, int | str], GivenMedia] = {}
+        for media in chain.from_iterable(each.given for each in lists):
+            sources.setdefault(_key(media), media)
+        work = (self._frames(media, domains, tenant, room) for media in sources.values())
+        frames = dict(zip(sources, await all_of(work), strict=True))
+        files = [
+            [MediaFile(m.kind, frames[_key(m)], m.detail, m.num_frames) for m in each.given]
+            for each in lists
+        ]
+        for each, its_files in zip(lists, files, strict=True):
+            each.on_loaded(its_files)
+        room.give_back(sum(len(m.source) for m in sources.values() if _is_base64(m.source)))
+        return files
 
     async def _frames(
         self, media: GivenMedia, domains: tuple[str, ...], tenant: str, room: Room
@@ -68,9 +73,7 @@ class MediaLoader:
             if len(ends) > MAX_FRAMES:
                 raise RequestError(f" has more than {MAX_FRAMES} pictures", at="")
         ends.append(len(url))
-        frames = [await self._file(url, start + 1, end, room) for start, end in pairwise(ends)]
-        room.give_back(len(url))
-        return tuple(frames)
+        return tuple([await self._file(url, start + 1, end, room) for start, end in pairwise(ends)])
 
     async def _file(self, url: str, start: int, end: int, room: Room) -> bytes:
         pieces = []
@@ -86,6 +89,11 @@ class MediaLoader:
         return file
 
 
-def _key(media: GivenMedia) -> tuple[str, int]:
-    """The same for those that are one file. Whether two texts are equal takes long to say."""
-    return media.kind, id(media.source)
+def _is_base64(source: str | Frames) -> bool:
+    return isinstance(source, str) and not is_web(source)
+
+
+def _key(media: GivenMedia) -> tuple[str, int | str]:
+    """The same for those that are one file. Whether two long texts are equal takes long to say."""
+    source = media.source
+    return media.kind, source if isinstance(source, str) and is_web(source) else id(source)

@@ -11,10 +11,12 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import NamedTuple
 
 from srt.wire.errors import RequestError
+from srt.wire.media import BASE64_BLANKS
 from srt.wire.media import MAX_FILE_BYTES as MAX_FILE_BYTES
 
-# Of base64 with its data: in front; a video of pictures has commas between these.
-MAX_TEXT_CHARS = (MAX_FILE_BYTES + 2) // 3 * 4 + 2048
+# Of base64 in lines of 76, as mail has it, with its data: in front; a video of pictures has commas
+# between these.
+MAX_TEXT_CHARS = (MAX_FILE_BYTES + 2) // 3 * 4 * 78 // 76 + 2048
 SLICE_CHARS = 64 * 1024  # decoded at once; a multiple of 4
 MAX_URL_CHARS = 8192
 PORTS = {"http": 80, "https": 443}
@@ -81,22 +83,33 @@ def base64_start(url: str, *, bare: bool) -> int:
 
 
 def decoded(text: str, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of the base64 in a part of `text`, slice by slice. Raises RequestError for the
-    field ""."""
+    """The bytes of the base64 in a part of `text`, slice by slice, without its blanks. Raises
+    RequestError for the field ""."""
+    rest = ""
     for at in range(start, end, SLICE_CHARS):
-        piece = text[at : min(at + SLICE_CHARS, end)]
-        # What is not strict in binascii's strict mode: too much padding.
-        is_last = at + SLICE_CHARS >= end
-        if len(piece) % 4 or piece.endswith("===" if is_last else "="):
-            raise _not_base64()
-        try:
-            yield binascii.a2b_base64(piece, strict_mode=True)
-        except ValueError:  # binascii.Error, and characters beyond ASCII
-            raise _not_base64() from None
+        piece = rest + text[at : min(at + SLICE_CHARS, end)].translate(BASE64_BLANKS)
+        # What is padded is the end: only blanks may follow, so it stays in the rest.
+        size = len(piece) - 1 if piece.endswith("=") else len(piece)
+        piece, rest = piece[: size // 4 * 4], piece[size // 4 * 4 :]
+        if piece.endswith("="):
+            raise _not_base64(start)
+        yield _decoded(piece, start)
+    # What is not strict in binascii's strict mode: too much padding.
+    if len(rest) % 4 or rest.endswith("==="):
+        raise _not_base64(start)
+    yield _decoded(rest, start)
 
 
-def _not_base64() -> RequestError:
-    return RequestError(" is not valid base64", at="")
+def _decoded(piece: str, start: int) -> bytes:
+    try:
+        return binascii.a2b_base64(piece, strict_mode=True)
+    except ValueError:  # binascii.Error, and characters beyond ASCII
+        raise _not_base64(start) from None
+
+
+def _not_base64(start: int) -> RequestError:
+    other = "" if start else ", nor a data: or http(s) URL"  # it may be a path
+    return RequestError(f" is not valid base64{other}", at="")
 
 
 def is_public(address: str) -> bool:

@@ -17,6 +17,7 @@ _SAMPLING_FIELDS = frozenset(NativeSampling.__struct_fields__)
 _BODY_NAMES: Names = {  # by the ring's, where they differ
     "top_logprobs": "top_logprobs_num",
     "logprob_token_ids": "token_ids_logprob",
+    "media": "image_data",
 }
 
 
@@ -79,7 +80,7 @@ def prompts_of(body: NativeRequest, info: GatewayInfo, rules: MediaRules = NO_ME
         for i, value in enumerate(values)
     ]
     intervals = [sampling.stream_interval for sampling in samplings]
-    media = media_of(body, values, is_list, rules)
+    media = media_of(body, len(values), is_list, rules)
     return Prompts(requests, is_list, samples, intervals, media)
 
 

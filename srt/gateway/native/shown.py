@@ -14,12 +14,9 @@ ShownBody = NativeRequest | ScoreBody
 _FIELDS = {"image": "image_data", "video": "video_data"}  # by the kind
 
 
-def media_of(
-    body: ShownBody, prompts: Sequence[Any], is_list: bool, rules: MediaRules
-) -> list[MediaList]:
-    """A list for each of the prompts, texts or ids, in the order of a text's placeholders; without
-    a text pictures come first. Raises RequestError naming the field that is wrong."""
-    count = len(prompts)
+def media_of(body: ShownBody, count: int, is_list: bool, rules: MediaRules) -> list[MediaList]:
+    """A list for each of `count` prompts; `is_list` says that they came as a list. Raises
+    RequestError naming the field that is wrong."""
     lists = [MediaList(rules, bare=True) for _ in range(count)]
     for kind, name in _FIELDS.items():
         given = getattr(body, name)
@@ -32,9 +29,6 @@ def media_of(
         for media, (path, shown) in zip(lists, of_prompts, strict=True):
             for at, each in _items(shown, path):
                 media.add(_given(kind, each, at))
-    for media, prompt in zip(lists, prompts, strict=True):
-        if isinstance(prompt, str):
-            media.sort(prompt, body.literal_spans)
     return lists
 
 

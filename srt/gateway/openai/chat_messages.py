@@ -11,11 +11,10 @@ from srt.gateway.media.given import NO_MEDIA, NOUNS, GivenMedia, MediaList
 from srt.gateway.wire.openai import ChatRequest, ContentPart, Message
 from srt.gateway.wire.responses import InputPart
 from srt.gateway.wire.tools import ToolCallJson
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, quoted
 from srt.wire.messages import ChatMessage, ToolCall
 
 _MEDIA_PARTS = {"image_url": "image", "video_url": "video"}  # their kinds by the parts' types
-_MAX_SHOWN_CHARS = 64  # of what a client wrote, in errors
 
 
 def chat_messages(
@@ -66,7 +65,7 @@ def _converted(
     if message.role == "tool":
         if message.tool_call_id not in called:
             param = f"{where}.tool_call_id"
-            reason = f" {message.tool_call_id!r} is no call of an earlier message"
+            reason = f" {quoted(message.tool_call_id)} is no call of an earlier message"
             raise RequestError(reason, at=param)
         name = name or called[message.tool_call_id]
     return ChatMessage(
@@ -167,8 +166,7 @@ def parts_text(
     for i, part in enumerate(parts, first):
         if part.type not in text_types:
             param = f"{where}[{i}].type"
-            shown = part.type[:_MAX_SHOWN_CHARS]
-            raise RequestError(f" {shown!r} is not supported here", at=param)
+            raise RequestError(f" {quoted(part.type)} is not supported here", at=param)
         if isinstance(part.text, UnsetType):
             param = f"{where}[{i}].text"
             raise RequestError(f"missing field {param!r}", param=param)

@@ -41,6 +41,7 @@ from srt.wire.errors import Names, RequestError
 _COMPLETION_NAMES: dict[str | None, str] = {
     "text": "prompt",
     "input_ids": "prompt",
+    "media": "prompt",
     "max_new_tokens": "max_tokens",
     "min_new_tokens": "min_tokens",
     "top_logprobs": "logprobs",
@@ -48,6 +49,7 @@ _COMPLETION_NAMES: dict[str | None, str] = {
 _CHAT_NAMES: dict[str | None, str] = {
     "text": "messages",
     "input_ids": "messages",
+    "media": "messages",
     "min_new_tokens": "min_tokens",
     **OPTION_NAMES,
 }
@@ -122,7 +124,7 @@ async def _answer(
 
     def names_at(index: int) -> Names:
         prompt = f"prompt[{index}]"
-        own = {"text": prompt, "input_ids": prompt, None: prompt}
+        own = {"text": prompt, "input_ids": prompt, "media": prompt, None: prompt}
         return {**names, **own} if len(prompts) > 1 else names
 
     model = body.model or gateway.info.model_name

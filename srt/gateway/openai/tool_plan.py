@@ -6,7 +6,7 @@ import msgspec
 
 from srt.answers.tool_constraint import OfferedTool, ToolPlan
 from srt.gateway.wire.tools import FunctionIn, NamedToolChoice, ToolChoiceIn, ToolIn
-from srt.wire.errors import RequestError
+from srt.wire.errors import RequestError, quoted
 from srt.wire.messages import ToolSpec
 
 MAX_TOOLS = 128
@@ -26,7 +26,7 @@ def tool_plan(
         chosen = [tool for tool in offered if tool.spec.name == choice.function.name]
         if not chosen:
             param = "tool_choice.function.name"
-            raise RequestError(f" {choice.function.name!r} is not in tools", at=param)
+            raise RequestError(f" {quoted(choice.function.name)} is not in tools", at=param)
         plan = ToolPlan(tools=chosen, choice="named", parallel=parallel)
         return plan, [tool.spec for tool in offered]
     if not offered:
@@ -48,7 +48,7 @@ def _offered(tools: list[ToolIn]) -> list[OfferedTool]:
         where = f"tools[{index}].function"
         spec = _spec(tool.function, where)
         if spec.name in offered:
-            raise RequestError(f" {spec.name!r} is given twice", at=f"{where}.name")
+            raise RequestError(f" {quoted(spec.name)} is given twice", at=f"{where}.name")
         size += len(spec.description) + len(spec.parameters)
         offered[spec.name] = OfferedTool(spec, tool.function.strict)
     if size > MAX_TOOL_CHARS:

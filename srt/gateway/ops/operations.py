@@ -7,7 +7,15 @@ from litestar import HttpMethod, get, post, route
 from litestar.types import ASGIApp
 
 from srt.gateway.callers.tenant import Name, check_admin, is_admin, tenant
-from srt.gateway.context import Gateway, HttpRequest, abort_all, gateway_of, sees
+from srt.gateway.context import (
+    Gateway,
+    HttpRequest,
+    abort,
+    abort_all,
+    gateway_of,
+    names_of,
+    sees,
+)
 from srt.gateway.http.auth import ADMIN
 from srt.gateway.http.body import read_body
 from srt.gateway.http.openapi import documented
@@ -63,9 +71,7 @@ async def abort_request(request: HttpRequest) -> ASGIApp:
         aborted = await abort_all(gateway)
     else:
         aborted = _meant(gateway, body)
-        gateway.loading.difference_update(aborted)
-        for owner, rid in aborted:
-            await gateway.client.abort(rid, owner)
+        await abort(gateway, aborted)
     return json_reply(Aborted(aborted=[rid for _, rid in aborted]))
 
 
@@ -73,16 +79,16 @@ def _meant(gateway: Gateway, body: AbortRequest) -> list[Name]:
     """The live requests that `body` names and the caller may abort."""
     if not body.rid:
         raise RequestError(" or abort_all must be given", at="rid")
-    owners = dict.fromkeys(owner for owner, _ in gateway.live) if is_admin() else [tenant()]
+    names = names_of(gateway)
+    owners = dict.fromkeys(owner for owner, _ in names) if is_admin() else [tenant()]
     if body.prefix:
-        live = (name for name in gateway.live if name[1].startswith(body.rid))
-        return [name for name in live if name[0] in owners]
+        return [name for name in names if name[0] in owners and name[1].startswith(body.rid)]
     named = [
         (owner, rid)
         for owner in owners
         for rid in (body.rid, *gateway.groups.get((owner, body.rid), []))
     ]
-    return [name for name in dict.fromkeys(named) if name in gateway.live]
+    return [name for name in dict.fromkeys(named) if name in names]
 
 
 @get(["/get_model_info", "/model_info"], opt=documented(answer=ModelInfo))
@@ -90,6 +96,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
     """What is served."""
     gateway = gateway_of(request)
     info, ring = gateway.info, gateway.client.ring
+    is_known = ring is not None and ring.media_kinds is not None
     return json_reply(
         ModelInfo(
             model_path=info.model_path,
@@ -100,7 +107,7 @@ async def model_info(request: HttpRequest) -> ASGIApp:
             bos_token_id=gateway.vocab.bos_id,
             fingerprint=info.fingerprint,
             has_image_understanding=sees(gateway),
-            media_placeholders={} if ring is None else ring.media_placeholders,
+            media_placeholders=ring.media_placeholders if ring and is_known else None,
         )
     )
 

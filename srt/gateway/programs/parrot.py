@@ -39,7 +39,7 @@ from srt.gateway.wire.parrot import (
     ParrotVars,
 )
 from srt.gateway.wire.programs import PLAIN_KIND
-from srt.wire.errors import FORBIDDEN, RequestError
+from srt.wire.errors import FORBIDDEN, RequestError, quoted
 from srt.wire.programs import Call, Input, Output, Perf, Program, Segment, Text
 from srt.wire.sampling import SamplingParams
 
@@ -204,7 +204,7 @@ def program_of(body: ParrotCall) -> Program:
     used = {each.var for each in segments if isinstance(each, Input | Output)}
     for each in body.parameters:
         if each.name not in used and each.var_id not in used and each.value is None:
-            raise RequestError(f": the template has no {each.name!r}", at="parameters")
+            raise RequestError(f": the template has no {quoted(each.name)}", at="parameters")
     if body.remove_pure_fill:
         last = max((i for i, each in enumerate(segments) if isinstance(each, Output)), default=-1)
         segments = segments[: last + 1]
@@ -219,7 +219,7 @@ def _segments(body: ParrotCall, parameters: dict[str, ParrotParameter]) -> Itera
             yield Text(body.template[end : found.start()])
         end, name = found.end(), found[1]
         if name not in parameters:
-            raise RequestError(f": there is no parameter {name!r}", at="template")
+            raise RequestError(f": there is no parameter {quoted(name)}", at="template")
         each = parameters[name]
         if each.is_output:
             yield Output(name, _sampling(each.sampling_config or ParrotSampling()))

@@ -49,6 +49,7 @@ from srt.wire.errors import Names, RequestError
 _NAMES: Names = {
     "text": "input",
     "messages": "input",
+    "media": "input",
     "max_new_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
     "reasoning_effort": "reasoning.effort",
@@ -88,8 +89,12 @@ async def responses(request: HttpRequest) -> ASGIApp:
             )
         except RequestError as error:
             raise placed(error, chat.places).renamed(_names(body)) from error
-        frames.extend(file.frames for file in chat.media.files)
-        is_stored = body.store and stored.takes(frames)
+        files = [file.frames for file in chat.media.files]
+        is_stored = body.store and stored.takes(files)
+        frames.extend(files if is_stored else ())
+        chat.media.files.clear()
+        if not is_stored:
+            batch.held.close()
         model = body.model or gateway.info.model_name
         (generation,) = batch.generations
         vocab = gateway.vocab

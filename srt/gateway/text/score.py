@@ -13,7 +13,7 @@ from litestar.types import ASGIApp
 from msgspec.structs import replace
 
 from srt.client.generation import GenerateOutput, Request, ScoreOutput, ScoreRequest
-from srt.gateway.batch import submit_all
+from srt.gateway.batch import load_media, submit_all
 from srt.gateway.callers.tenant import tenant
 from srt.gateway.context import (
     Gateway,
@@ -61,7 +61,7 @@ async def score_choices(request: HttpRequest) -> ASGIApp:
     started = time.monotonic()
     body = await read_body(request, ScoreBody, SCORE_KIND, media_texts)
     gateway = gateway_of(request)
-    (media,) = media_of(body, [body.text], False, media_rules(gateway))
+    (media,) = media_of(body, 1, False, media_rules(gateway))
     body = replace(body, image_data=None, video_data=None)  # they may be large
     output = await while_connected(request.receive, _score(gateway, body, media))
     gateway.metrics.track(started).on_result()
@@ -85,12 +85,12 @@ async def _score(gateway: Gateway, body: ScoreBody, media: MediaList) -> ScoreOu
     )
     mine = (tenant(), rid)
     gateway.live.setdefault(mine, score)
-    domains = media_rules(gateway).domains
     try:
-        async with gateway.media.loaded([media], domains, tenant()) as (files,):
+        with gateway.media.room(tenant()) as room:
+            (files,) = await load_media(gateway, [media], [rid], room)
             return await gateway.client.score(replace(score, media=tuple(files)))
     except RequestError as error:
-        raise error.renamed(media.names) from error
+        raise error.renamed({"media": "image_data", **media.names}) from error
     finally:
         if gateway.live.get(mine) is score:
             del gateway.live[mine]

@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from srt.wire.media import MAX_FRAMES
+
 Detail = Literal["auto", "low", "high"]
-FrameCount = Annotated[int, Meta(ge=0, le=1024)]
+FrameCount = Annotated[int, Meta(ge=0, le=MAX_FRAMES)]
 Modality = Literal["text", "image", "multi-images", "video"]
 
 

@@ -49,7 +49,7 @@ class Flushed(Struct, frozen=True, kw_only=True):
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
     """The answer of /get_model_info. `media_placeholders` are what stands for an "image" or a
-    "video" in a text."""
+    "video" in a text; null while the server does not know it yet."""
 
     model_path: str
     tokenizer_path: str
@@ -60,7 +60,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     is_generation: bool = True
     has_image_understanding: bool = False
-    media_placeholders: dict[str, str] = {}
+    media_placeholders: dict[str, str] | None = {}
     preferred_sampling_params: dict[str, Any] | None = None
 
 

@@ -1,6 +1,8 @@
 """The native executor against the torch one and transformers, on small random checkpoints."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +77,25 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelFiles, np.ndar
     """A checkpoint, and what torch computes of `random_ids(150)`."""
     files = save_directory(random_llama(**SIZES), tmp_path_factory.mktemp("small"))
     return files, logprobs_of(TorchExecutor(files, max_total_tokens=POOL), random_ids(150))
+
+
+def test_torch_is_not_imported(small: tuple[ModelFiles, np.ndarray]) -> None:
+    """Loading it would be most of the time that a start takes."""
+    load_or_skip()
+    code = f"""
+import sys
+from scheduler_proc.executor import ExecutorOptions, make_executor
+from scheduler_proc.warm_up import warm_up
+from scheduler_proc.construction import core_config
+from srt.args import ServerArgs
+from srt.files.model_files import resolve_model
+
+for model in ({str(small[0].path)!r}, "smollm2"):
+    executor = make_executor("native", resolve_model(model), ExecutorOptions(max_total_tokens=64))
+    warm_up(executor, core_config(ServerArgs(model=model), executor))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # ---- values -------------------------------------------------------------------------------------

@@ -251,7 +251,7 @@ def test_bad_steps_are_refused_and_harm_nothing(executor: NativeExecutor) -> Non
 def test_facts(executor: NativeExecutor, files: ModelFiles) -> None:
     assert seeing(executor) is executor
     assert executor.media_facts is not None
-    assert executor.media_facts == (4 * 96, False, False)
+    assert executor.media_facts == (4 * 96, False, False, True)
     blind = load(files)
     assert seeing(blind) is None
     with pytest.raises(ValueError, match="sees no media"):

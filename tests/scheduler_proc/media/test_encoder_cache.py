@@ -65,6 +65,41 @@ def test_a_part_that_ends_for_nobody() -> None:
     assert cache.take_dropped() == [b"a"] and cache.num_bytes == 0
 
 
+def test_a_part_that_is_begun_goes_on_before_others() -> None:
+    cache = cache_of({"v": 2, "a": 1})
+    for _ in range(4):
+        part = cache.next_part()
+        assert part is not None and (part[0].digest, part[1]) == (b"v", 0)
+        assert not cache.encoded(b"v", is_done=False)
+        cache.check()
+    assert encoded(cache) == "vva"
+
+
+def test_what_is_begun_for_nobody_is_forgotten() -> None:
+    """Between two slices or while one is encoded; if it is needed again, it begins anew."""
+    for ends_first in (False, True):
+        cache = cache_of({"a": 1, "b": 1})
+        assert cache.next_part() is not None
+        if ends_first:
+            assert not cache.encoded(b"a", is_done=False)
+        cache.release(0)
+        if not ends_first:
+            assert not cache.encoded(b"a", is_done=False)
+        cache.check()
+        assert cache.take_dropped() == [b"a"] and encoded(cache) == "b"
+        assert not cache.need(2, [item("a")])
+        assert cache.take_wanted() == [b"a"] and cache.came(b"a", 1)
+        assert encoded(cache) == "a" and cache.has(b"a")
+
+
+def test_what_is_begun_fails() -> None:
+    cache = cache_of({"a": 2, "b": 1})
+    assert cache.next_part() is not None and not cache.encoded(b"a", is_done=False)
+    assert cache.next_part() is not None and cache.failed(b"a") == [0]
+    cache.check()
+    assert encoded(cache) == "b"
+
+
 def test_needing_less_lets_go_of_the_rest() -> None:
     cache = EncoderCache(10, 1)
     both = [item("a"), item("b")]
@@ -87,6 +122,20 @@ def test_no_room_pins_nothing() -> None:
     assert not cache.need(1, [item("b", 1), item("c", 1)])
     assert cache.take_dropped() == [b"a"] and cache.take_wanted() == [b"b", b"c"]
     cache.check()
+
+
+def test_a_req_counts_what_it_finds_once() -> None:
+    """Whatever else it needs by then; its own items are not found."""
+    cache = EncoderCache(3, 1)
+    _have(cache, 0, [item("a"), item("b")])
+    assert cache.num_hits == 0
+    assert cache.need(1, [item("a")])
+    assert cache.need(1, [item("a"), item("b")]) and cache.num_hits == 2
+    assert not cache.need(1, [item("a"), item("c", 2)])  # no room: it has nothing pinned
+    assert cache.need(1, [item("b")]) and cache.need(0, [item("b")])
+    assert cache.num_hits == 2
+    cache.release(1)
+    assert cache.need(1, [item("b")]) and cache.num_hits == 3
 
 
 def _have(cache: EncoderCache, handle: int, items: Sequence[MediaItem]) -> None:

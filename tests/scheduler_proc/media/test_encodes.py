@@ -16,7 +16,8 @@ from scheduler_proc.blame import Blame
 from scheduler_proc.invariants import check_invariants
 from scheduler_proc.media.facts import MediaFacts
 from scheduler_proc.step_clock import StepClock
-from srt.ring.blame_file import left_by
+from scheduler_proc.step_target import MAX_SLICE_S, StepCosts
+from srt.ring.blame_file import Record, left_by
 from srt.wire.errors import INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaItem
 from srt.wire.ring_messages import MediaSent
@@ -28,30 +29,53 @@ from tests.scheduler_proc.test_actor_steps import LoopOnly
 from tests.waiting import SOON_S
 from tokenizer_proc.verdict import Verdict, verdict_on
 
-FACTS = MediaFacts(1, sees_both_ways=False, has_grid_positions=False)
+COSTS = StepCosts(1.0, 0.0, 1e-9)  # of STEP, whatever is in it
+FACTS = MediaFacts(1, sees_both_ways=False, has_grid_positions=False, in_slices=True)
 TEXT = [500, 501, 502]
-STEP, PART = 1.0, 0.7  # simulated times
+STEP, PART, SLICE = 1.0, 0.7, 0.2  # simulated times
 
 
 class Timed(FakeExecutor):
     """Takes STEP for a step and PART for a part of an item, in time of its own. `at_encode` is
-    called first; it may raise or wait."""
+    called first; it may raise or wait. If it `slices`, it does so as a CPU would."""
 
     def __init__(self, max_total_tokens: int, context_len: int) -> None:
         super().__init__(max_total_tokens, context_len)
         self.now = 0.0
         self.began: list[float] = []  # each step
         self.at_encode: Callable[[MediaItem], None] = lambda item: None
+        self.slices = False
+        self.paused: tuple[bytes, int] | None = None
+        self.left = 0.0  # of the part that is
+        self.num_dropped = 0  # in the middle of a part
 
     def run(self, batch: ForwardBatch) -> StepResult:
         self.began.append(self.now)
         self.now += STEP
         return super().run(batch)
 
-    def encode(self, item: MediaItem, pixels: np.ndarray, part: int) -> None:
+    def encode(self, item: MediaItem, pixels: np.ndarray, part: int, seconds: float = 0.0) -> bool:
+        if self.paused != (item.digest, part):
+            self._drop_paused()
+            self.left = PART
+        self.paused = None
         self.at_encode(item)
-        super().encode(item, pixels, part)
-        self.now += PART
+        took = min(seconds, self.left) if self.slices else PART
+        self.now += took
+        self.left -= took
+        if self.slices and self.left > 1e-9:
+            self.paused = item.digest, part
+            return False
+        return super().encode(item, pixels, part)
+
+    def drop_media(self, digest: bytes) -> None:
+        if self.paused is not None and self.paused[0] == digest:
+            self._drop_paused()
+        super().drop_media(digest)
+
+    def _drop_paused(self) -> None:
+        self.num_dropped += self.paused is not None
+        self.paused = None
 
 
 class WithFront(LoopOnly):
@@ -83,9 +107,13 @@ def make(executor: FakeExecutor | None = None, **config: Any) -> Driver:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-async def test_nobody_waits_for_more_than_one_part(overlap: bool) -> None:
-    """While pictures come that are encoded again each time, a text gets its tokens."""
-    driver = make(media_cache_bytes=18)
+@pytest.mark.parametrize("slices", [False, True])
+async def test_nobody_waits_for_more_than_one_part(overlap: bool, slices: bool) -> None:
+    """Nor for more than a slice, if there are any. While pictures come that are encoded again each
+    time, a text gets its tokens."""
+    driver = make(media_cache_bytes=18, step_target_s=STEP + SLICE)
+    driver.core.measure(COSTS)
+    driver.executor.slices = slices
     driver.add("text", TEXT, 150)
     actor = WithFront(driver, overlap)
     serving = asyncio.ensure_future(actor.serve())
@@ -104,10 +132,31 @@ async def test_nobody_waits_for_more_than_one_part(overlap: bool) -> None:
         assert driver.outputs[rid] == reference_output(prompt, 2)
     executor = driver.executor
     gaps = np.diff(executor.began[:150])  # the text is in each of these
-    assert gaps.max() == pytest.approx(STEP + PART) and gaps.min() == pytest.approx(STEP)
-    assert executor.parts_encoded > 5
+    most = SLICE if slices else PART
+    assert gaps.max() == pytest.approx(STEP + most) and gaps.min() == pytest.approx(STEP)
+    assert executor.parts_encoded > 5 and executor.num_dropped == 0
     assert not actor._encodes._pixels
     check_invariants(driver.core)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+async def test_each_step_has_a_slice_before_it(overlap: bool) -> None:
+    """As long as there is something to encode, also where steps are queued in advance."""
+    driver = make(step_target_s=STEP + SLICE)
+    driver.core.measure(COSTS)
+    driver.executor.slices = True
+    driver.add("text", TEXT, 300)
+    actor = WithFront(driver, overlap)
+    serving = asyncio.ensure_future(actor.serve())
+    while driver.executor.steps < 5:
+        await asyncio.sleep(0)
+    with actor._core_lock:
+        driver.add("picture", [1, *numbers_of(3)], 2)
+    await serving
+    late = np.diff(driver.executor.began) - STEP
+    (between,) = np.nonzero(late > 1e-6)
+    assert between.tolist() == [*range(between[0], between[0] + 8)]
+    assert late[between] == pytest.approx([SLICE, SLICE, SLICE, PART - 3 * SLICE] * 2)
 
 
 async def test_beside_a_device_that_runs_ahead() -> None:
@@ -232,6 +281,122 @@ async def test_an_abort_lets_go_of_pixels() -> None:
     assert driver.core.media.num_bytes == 0
     serving.cancel()
     actor._compute.close()
+
+
+class Slicing:
+    """An actor whose pictures are encoded in slices of MAX_SLICE_S, since nobody decodes, and the
+    calls of `encode`. `at` is called in each, in the compute thread, with its number."""
+
+    def __init__(self, at: Callable[[int], None] = lambda number: None) -> None:
+        self.driver = make()
+        self.executor: Timed = self.driver.executor
+        self.executor.slices = True
+        self.executor.at_encode = self._called
+        self.actor = WithFront(self.driver, True)
+        self.encoded: list[int] = []  # whose slice it is
+        self.jobs: list[object | None] = []  # what a watch sees
+        self._at = at
+
+    def _called(self, item: MediaItem) -> None:
+        self.encoded.append(ITEMS[item.digest])
+        self.jobs.append(self.actor._compute.job)
+        self._at(len(self.encoded))
+
+
+NUM_SLICES = round(PART / MAX_SLICE_S)  # of a part
+
+
+async def test_each_slice_is_a_job_of_its_own_and_noted() -> None:
+    noted: list[Record] = []
+    slicing = Slicing(lambda number: noted.append(slicing.actor._blame._file.read()))
+    driver = slicing.driver
+    driver.core.suspect([(b"c", "a")])
+    driver.add("a", [1, *numbers_of(3)], 2)
+    driver.add("b", [2, *numbers_of(1)], 2)
+    await slicing.actor.serve()
+    assert slicing.encoded == [3] * (2 * NUM_SLICES) + [1] * NUM_SLICES
+    assert len({id(job) for job in slicing.jobs}) == len(slicing.jobs)
+    assert None not in slicing.jobs
+    assert all(record.running == [(b"c", "a")] and record.is_trial for record in noted[:28])
+    assert all(record.running == [(b"c", "b")] for record in noted[28:])
+    assert driver.outputs["a"] == reference_output([1, *numbers_of(3)], 2)
+
+
+async def test_a_text_passes_in_the_middle_of_a_part() -> None:
+    came = threading.Event()
+
+    def at(number: int) -> None:
+        if number == 3:
+            came.set()
+
+    slicing = Slicing(at)
+    driver, actor = slicing.driver, slicing.actor
+    driver.add("picture", [1, *numbers_of(1)], 2)
+    serving = asyncio.ensure_future(actor.serve())
+    async with asyncio.timeout(SOON_S):
+        while not came.is_set():
+            await asyncio.sleep(0)
+        with actor._core_lock:
+            driver.add("text", TEXT, 3)
+        actor._wake.set()
+        await serving
+    assert driver.outputs["text"] == reference_output(TEXT, 3)
+    assert slicing.encoded == [1] * NUM_SLICES and slicing.executor.began[0] < PART
+
+
+async def test_an_error_in_the_middle_of_a_part() -> None:
+    def fail(number: int) -> None:
+        if number == 3:
+            raise ValueError("made to fail")
+
+    slicing = Slicing(fail)
+    slicing.driver.add("a", [1, *numbers_of(3)], 2)
+    slicing.driver.add("b", [2, *numbers_of(4)], 2)
+    await slicing.actor.serve()
+    error = slicing.driver.finishes["a"].error
+    assert error is not None and error.code == INTERNAL
+    assert slicing.driver.outputs["b"] == reference_output([2, *numbers_of(4)], 2)
+    assert slicing.encoded == [3] * 3 + [4] * (3 * NUM_SLICES)
+
+
+async def test_nobody_needs_what_is_in_the_middle_of_a_part() -> None:
+    """It is dropped, and begins anew if it is needed again."""
+
+    def at(number: int) -> None:
+        if number in (3, 8):
+            begun.release()
+            assert may_go_on.acquire(timeout=SOON_S)
+
+    slicing, begun, may_go_on = Slicing(at), threading.Semaphore(0), threading.Semaphore(0)
+    driver, actor = slicing.driver, slicing.actor
+    driver.add("a", [1, *numbers_of(3)], 2)
+    serving = asyncio.ensure_future(actor.serve())
+    for gone, rid, prompt in (("a", "b", [2, *numbers_of(1)]), ("b", "c", [3, *numbers_of(3)])):
+        async with asyncio.timeout(SOON_S):
+            while not begun.acquire(blocking=False):
+                await asyncio.sleep(0.001)
+        with actor._core_lock:
+            driver.abort(gone)
+            driver.add(rid, prompt, 2)
+        actor._wake.set()
+        may_go_on.release()
+    await serving
+    assert slicing.encoded == [3] * 3 + [1] * 5 + [3] * (2 * NUM_SLICES)
+    assert slicing.executor.num_dropped == 2 and not actor._encodes._pixels
+    assert driver.outputs["c"] == reference_output([3, *numbers_of(3)], 2)
+
+
+async def test_closing_drops_what_is_in_the_middle_of_a_part() -> None:
+    slicing = Slicing()
+    driver, compute = slicing.driver, slicing.actor._compute
+    driver.add("a", [1, *numbers_of(3)], 2)
+    item = item_of(3)
+    encoding = compute.encode(item, pixels_of(item), 0, SLICE, [])
+    await encoding.ended
+    assert not encoding.result.result() and slicing.executor.paused == (item.digest, 0)
+    compute.close()
+    compute.thread.join(SOON_S)
+    assert slicing.executor.paused is None and slicing.executor.num_dropped == 1
 
 
 async def test_a_step_is_told_of_before_the_part_behind_it_ends() -> None:

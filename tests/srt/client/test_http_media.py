@@ -39,8 +39,10 @@ async def test_texts() -> None:
         Request(text="a <image> b", media=[IMAGE]),
         Request(text="a", media=[IMAGE, SHARP, VIDEO]),
         Request(input_ids=[1, 2], media=[FRAMES], sampling=SamplingParams(n=2)),
+        Request(text="a", media=[VIDEO, SHARP, FRAMES, IMAGE]),
     ]
-    async with served(fake, media=RULES) as server, HttpClient(server.url) as client:
+    rules = replace(RULES, limit=4)
+    async with served(fake, media=rules) as server, HttpClient(server.url) as client:
         for request in asked:
             for streams in (False, True):
                 if streams:
@@ -50,7 +52,8 @@ async def test_texts() -> None:
                 else:
                     outputs = await client.complete(request)
                 assert {each.media_tokens for each in outputs} == {7 * len(request.media)}
-    expected = [list(each.media) for each in asked for _ in range(2)]
+    # Pictures come first; of a kind the order stays, which is all that counts.
+    expected = [sorted(each.media, key=lambda m: m.kind) for each in asked for _ in range(2)]
     assert shown(fake.requests) == expected
 
 
@@ -72,6 +75,24 @@ async def test_chats_and_scores() -> None:
     assert shown(fake.scores) == [[SHARP, FRAMES]]
 
 
+@pytest.mark.parametrize("top", [0, 2])
+async def test_a_chats_logprobs(top: int) -> None:
+    """They are those that a text has."""
+    fake, scoring = SeeingClient(), Scoring(top=top)
+    async with served(fake, media=RULES) as server, HttpClient(server.url) as client:
+        for asked in (CHAT, replace(CHAT, sampling=SamplingParams(n=2))):
+            chats = await client.submit_samples(replace(asked, scoring=scoring))
+            text = Request(text="a", media=CHAT.media, sampling=asked.sampling, scoring=scoring)
+            texts = await client.submit_samples(text)
+            for chat, other in zip(chats, texts, strict=True):
+                mine, its = await chat.result(), await other.result()
+                assert mine.output_logprobs == its.output_logprobs == [-0.5] * 3
+                assert mine.output_top_logprobs == its.output_top_logprobs
+                assert (mine.output_top_logprobs is not None) == (top > 0)
+    assert [request.scoring for request in fake.requests] == [scoring] * 4
+    assert [request.messages is None for request in fake.requests] == [False, True] * 2
+
+
 async def test_through_the_public_client() -> None:
     fake = SeeingClient()
     message = {"role": "user", "content": ["What is ", {"type": "image", "image": CAT}]}
@@ -82,7 +103,7 @@ async def test_through_the_public_client() -> None:
         await client.score("a", ["b"], media=[srt.Picture(DOG, "high")])
         with pytest.raises(RequestError, match="at most 3 pictures and videos") as caught:
             await client.generate("a", media=[CAT] * 4)
-        assert caught.value.info.param == "image_data[3]"
+        assert caught.value.info.param == "media[3]"
     assert shown(fake.requests) == [[FRAMES], [IMAGE]]
     assert shown(fake.scores) == [[SHARP]]
 
@@ -90,8 +111,8 @@ async def test_through_the_public_client() -> None:
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        (Request(text="a", media=[IMAGE, VIDEO, IMAGE]), "media[1]"),
-        (replace(CHAT, scoring=Scoring()), "return_logprob"),
+        (replace(CHAT, scoring=Scoring(0)), "logprob_start_len"),
+        (replace(CHAT, scoring=Scoring(ids=[5])), "logprob_token_ids"),
         (replace(CHAT, media=[IMAGE]), "media"),
     ],
 )
@@ -102,6 +123,39 @@ async def test_what_the_routes_have_no_field_for(request_: Request, param: str) 
             await client.submit(request_)
     assert caught.value.info.param == param
     assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "place"),
+    [
+        (Request(text="a", media=[VIDEO, IMAGE, SHARP]), 1),
+        (Request(text="a", media=[VIDEO, IMAGE, SHARP]), 2),
+        (ScoreRequest(text="a", continuations=["b"], media=[VIDEO, IMAGE]), 1),
+        (CHAT, 0),
+        (CHAT, 2),
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+async def test_errors_have_the_rings_names(
+    request_: Request | ScoreRequest, place: int, streams: bool
+) -> None:
+    fake = SeeingClient()
+
+    def refuse(asked: Request | ScoreRequest) -> RequestError:
+        assert request_.media is not None
+        found = list(asked.media).index(request_.media[place])
+        return RequestError(": no picture", at=f"media[{found}]")
+
+    fake.refuse = refuse
+    async with served(fake, media=RULES) as server, HttpClient(server.url) as client:
+        with pytest.raises(RequestError) as caught:
+            if isinstance(request_, ScoreRequest):
+                await client.score(request_)
+            elif streams:
+                await client.submit(request_)
+            else:
+                await client.complete(replace(request_, sampling=SamplingParams(max_new_tokens=2)))
+    assert caught.value.info.message == f"media[{place}]: no picture"
 
 
 async def test_a_large_body_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,9 @@ def output(text: str = "", ids: tuple[int, ...] = (), **fields: Any) -> Output:
 
 def detail(rows: list[list[tuple[int, float]]], named: list[list[float]]) -> LogprobDetail:
     return LogprobDetail(
-        pack_ids([[i for i, _ in row] for row in rows]),
-        pack_floats([[value for _, value in row] for row in rows]),
-        pack_floats(named),
+        pack_ids([i for row in rows for i, _ in row]),
+        pack_floats([value for row in rows for _, value in row]),
+        pack_floats([value for row in named for value in row]),
     )
 
 

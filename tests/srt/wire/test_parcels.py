@@ -30,10 +30,9 @@ from srt.wire.sampling import Scoring
 
 
 def detail_of(first: int, count: int, top: int, named: int) -> LogprobDetail:
-    ids = [[first + i + j for j in range(top)] for i in range(count)]
-    return LogprobDetail(
-        pack_ids(ids), pack_floats(ids), pack_floats([[first + i] * named for i in range(count)])
-    )
+    ids = [first + i + j for i in range(count) for j in range(top)]
+    values = [first + i for i in range(count) for _ in range(named)]
+    return LogprobDetail(pack_ids(ids), pack_floats(ids), pack_floats(values))
 
 
 def output_of(prompt: int, count: int, top: int = 3, named: int = 2, **fields: Any) -> Output:

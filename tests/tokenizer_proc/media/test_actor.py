@@ -18,6 +18,7 @@ from srt.wire.errors import BAD_REQUEST, UNAVAILABLE
 from srt.wire.messages import AbortReq, Admitted, FrontReply, GenerateReq, Refused, decoder
 from srt.wire.ring_messages import Credit, MediaSent, MediaWanted, SchedulerMessage, TokenizedReq
 from tests.srt.gateway.holds import watched_loop
+from tests.tokenizer_proc.forking import kill
 from tests.tokenizer_proc.media.fake_processor import (
     SEEING,
     FakeProcessor,
@@ -172,3 +173,15 @@ async def test_the_loop_goes_on_while_large_files_come(
                 bench.ask(request(str(number)), file)
                 assert isinstance(await bench.answer(), Refused)  # 500 tokens do not fit
         assert 0 < holds.longest_s < 0.02, holds.what
+
+
+async def test_without_what_forks_children_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one would have what it holds by now."""
+    with pytest.raises(RuntimeError, match="forks the tokenizer's children"):
+        async with running(tmp_path, monkeypatch) as bench:
+            bench.ask(request("first"), SMALL)
+            await bench.answer()
+            kill(bench.actor._forker.pid)
+            await asyncio.wait_for(bench.actor._stopping.wait(), SOON_S)

@@ -188,9 +188,10 @@ def test_placeholders_in_literal_spans_are_text() -> None:
     [
         ({"text": "no placeholder"}, "media"),
         ({"text": "<image><image>"}, "media"),
-        ({"text": "<video>"}, "media[0]"),
-        ({"text": "<image>", "media": []}, "media"),
-        ({"text": None, "input_ids": pack_ids([65, IMAGE]), "media": []}, "media"),
+        ({"text": "<video>"}, "media"),
+        ({"text": "<image><video>"}, "text"),
+        ({"text": "<image>", "media": []}, "text"),
+        ({"text": None, "input_ids": pack_ids([65, IMAGE]), "media": []}, "input_ids"),
         ({"messages": [ChatMessage("user", "hi")]}, "messages"),
         ({"messages": [ChatMessage("user", "", parts=[0, 0])]}, "messages"),
         ({"messages": [ChatMessage("user", "", parts=[1])]}, "messages"),

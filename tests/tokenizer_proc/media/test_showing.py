@@ -12,7 +12,8 @@ from srt.wire.media import MediaSpan
 from srt.wire.messages import ChatMessage, GenerateReq, pack_ids
 from srt.wire.sampling import SamplingParams
 from tests.tokenizer_proc.media.checkpoints import make_tokenizer
-from tests.tokenizer_proc.media.fake_processor import image
+from tests.tokenizer_proc.media.fake_processor import image, video
+from tests.tokenizer_proc.media.films import film
 from tests.tokenizer_proc.media.gallery import gallery
 from tests.tokenizer_proc.media.test_families import CASES, ours, shown
 from tokenizer_proc.chat_template import ChatTemplate
@@ -67,6 +68,47 @@ def test_spans_of_each_kind_of_prompt(name: str, tmp_path: Path) -> None:
     assert bytes(_byte(i) for i in prompt.ids[: len(written)]) == written
     with pytest.raises(RequestError):
         reader.read(request(text=f"{special}a{place}{place}"), media)
+
+
+SEEING_VIDEOS = ("LLaVA-OneVision", "Qwen2.5-VL", "Qwen3-VL")
+# OneVision's own: all pictures of a message come before its videos.
+PICTURES_FIRST = (
+    "{% for m in messages %}{% for kind in ('image', 'video', 'text') %}"
+    "{% for c in m.content if c.type == kind %}"
+    "{{ {'image': 'IMAGE', 'video': 'VIDEO', 'text': c.text}[kind] }}"
+    "{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("name", SEEING_VIDEOS)
+def test_each_kind_is_in_its_own_order(name: str, tmp_path: Path) -> None:
+    """As in transformers, whose processors replace one kind's placeholders after the other's."""
+    processor = ours(CASES[name], tmp_path)
+    image_place, video_place = processor.placeholder("image"), processor.placeholder("video")
+    template = PICTURES_FIRST.replace("IMAGE", image_place).replace("VIDEO", video_place)
+    tokenizer = Tokenizer(make_tokenizer().backend_tokenizer, controls=controls_of(processor))
+    reader = PromptReader(tokenizer, ChatTemplate(template), 400, 9000, showing=Showing(processor))
+    shorter, longer = film(4), film(9)
+    files = [longer, PICTURES[0], shorter, PICTURES[1]]
+    refs = [video(1), image(), video(1), image()]
+    pairs = zip(refs, files, strict=True)
+    items = [[item for item, _ in processor.process(ref, [file])] for ref, file in pairs]
+    media = Shown(refs, items)
+    first, one, second, other = (
+        processor.expansion(ref.kind, each) for ref, each in zip(refs, items, strict=True)
+    )
+    text = f"a{image_place}b{video_place}{image_place}{video_place}"
+    expected = make_tokenizer()(f"a{one}b{first}{other}{second}")["input_ids"]
+    ordered = [item for at in (1, 0, 3, 2) for item in items[at]]
+    alone, whole = (pack_ids(ids) for ids in (make_tokenizer()(text)["input_ids"], expected))
+    for given in ({"text": text}, {"text": None, "input_ids": alone}, {"input_ids": whole}):
+        prompt = reader.read(request(**given), media)
+        assert prompt.ids.tolist() == expected
+        assert [span.item for span in prompt.media] == ordered
+    chat = [ChatMessage("user", "", parts=[0, 1, "c", 2, 3])]
+    prompt = reader.read(request(messages=chat), media)
+    assert prompt.ids.tolist() == make_tokenizer()(f"{one}{other}{first}{second}c")["input_ids"]
+    assert [span.item for span in prompt.media] == [i for at in (1, 3, 0, 2) for i in items[at]]
 
 
 def _byte(token_id: int) -> int:

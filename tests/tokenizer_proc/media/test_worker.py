@@ -15,8 +15,10 @@ from srt.ring.socket import Blob
 from srt.wire.errors import BAD_REQUEST, INTERNAL, UNAVAILABLE, ErrorInfo
 from srt.wire.media import MediaRef
 from tests.srt.gateway.holds import watched_loop
+from tests.tokenizer_proc.forking import fail_once, kill
 from tests.tokenizer_proc.media.fake_processor import FakeProcessor, image, picture, video
 from tokenizer_proc.children import Child, ChildDied
+from tokenizer_proc.forker import Forker
 from tokenizer_proc.media.desk import Made
 from tokenizer_proc.media.worker import MediaWorker, made_of
 
@@ -24,9 +26,9 @@ SMALL, LARGE = picture(16, 8, 1), picture(2000, 2000, 2)
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MediaWorker]:
+def worker(monkeypatch: pytest.MonkeyPatch, forker: Forker) -> Iterator[MediaWorker]:
     monkeypatch.setattr(tokenizer_proc.media.worker, "CPU_S", 1.0)
-    worker = MediaWorker(FakeProcessor())
+    worker = MediaWorker(forker, FakeProcessor())
     yield worker
     worker.close()
 
@@ -79,20 +81,15 @@ async def test_a_file_that_cannot_be_decoded(
 
 async def test_a_child_that_was_killed_while_it_waited(worker: MediaWorker) -> None:
     first = await made(worker, SMALL)
-    os.kill(worker.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    kill(worker.pid)
     assert await made(worker, SMALL) == first
 
 
 async def test_a_machine_without_a_process_left(
     worker: MediaWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fork() -> int:
-        raise BlockingIOError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fork", fork)
-        error = await error_of(worker, SMALL)
+    fail_once(monkeypatch)
+    error = await error_of(worker, SMALL)
     assert (error.code, error.retryable) == (UNAVAILABLE, True)
     await made(worker, SMALL)
 
@@ -101,12 +98,13 @@ def _lie(answer: list[bytes], frames: list[memoryview]) -> list[bytes]:
     return answer
 
 
-async def test_a_child_that_answers_nonsense() -> None:
+async def test_a_child_that_answers_nonsense(forker: Forker) -> None:
     """As one would that a file has taken over."""
     answers: list[list[bytes]] = [[b"\xff\xff"], [], [b"\x92\x90\xc0", b"frame"]]
-    for answer in answers:
-        worker = MediaWorker(FakeProcessor())
-        worker._child = Child(partial(_lie, answer), "liar")
+    workers = [MediaWorker(forker, FakeProcessor()) for _ in answers]
+    for worker, answer in zip(workers, answers, strict=True):
+        worker._child = Child(forker, partial(_lie, answer), "liar")
+    for worker in workers:
         error = await error_of(worker, SMALL)
         assert (error.code, error.retryable) == (UNAVAILABLE, True)
         worker.close()
@@ -122,7 +120,7 @@ async def test_the_loop_goes_on_while_large_files_come_and_go(worker: MediaWorke
     assert 0 < holds.longest_s < 0.02, holds.what
 
 
-async def test_how_a_child_died() -> None:
+async def test_how_a_child_died(forker: Forker) -> None:
     def crash(frames: list[memoryview]) -> list[Blob]:
         os.abort()
 
@@ -136,17 +134,17 @@ async def test_how_a_child_died() -> None:
 
     cases: list[tuple[Any, float, float, str]] = [
         (crash, 60.0, 60.0, "crash"),
-        (stop, 60.0, 0.1, "starved"),
+        (stop, 60.0, 0.5, "starved"),
         (spin, 0.1, 60.0, "time"),
     ]
-    for work, cpu_s, wall_s, how in cases:
-        child = Child(work, "child")
+    children = [Child(forker, work, "child") for work, *_ in cases]
+    for child, (_, cpu_s, wall_s, how) in zip(children, cases, strict=True):
         with pytest.raises(ChildDied) as died:
             await child.ask([b"x"], cpu_s, wall_s)
-        assert died.value.how == how and child.close() == 0
+        assert died.value.how == how and child.pid == 0
 
 
-async def test_a_child_that_announces_more_than_there_is_memory() -> None:
+async def test_a_child_that_announces_more_than_there_is_memory(forker: Forker) -> None:
     def boast(frames: list[memoryview]) -> list[Blob]:
         for fd in range(3, 256):
             with suppress(OSError):
@@ -154,14 +152,14 @@ async def test_a_child_that_announces_more_than_there_is_memory() -> None:
         signal.pause()
         return []
 
-    child = Child(boast, "child")
+    child = Child(forker, boast, "child")
     with pytest.raises(ChildDied) as died:
         await child.ask([b"x"], 60.0, 60.0)
     assert died.value.how == "crash"
 
 
-async def test_empty_and_many_frames() -> None:
-    child = Child(lambda frames: frames, "echo")
+async def test_empty_and_many_frames(forker: Forker) -> None:
+    child = Child(forker, lambda frames: frames, "echo")
     frames = [b"", *(bytes([i % 256]) * i for i in range(1000)), b""]
     assert [bytes(frame) for frame in await child.ask(frames, 10.0, 60.0)] == frames
     assert await child.ask([], 10.0, 60.0) == []

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from PIL import Image
 
 from srt.wire.errors import ConfigError
-from srt.wire.media import MediaItem, MediaRef
+from srt.wire.media import MAX_FRAMES, MediaItem, MediaRef
 from tokenizer_proc.media.base import MediaError, Processed
 from tokenizer_proc.media.pictures import open_picture
 from tokenizer_proc.media.settings import Checkpoint
-from tokenizer_proc.media.video import MAX_FRAMES, Video, open_video
+from tokenizer_proc.media.video import Video, open_video
 
 
 class Family(ABC):

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from PIL import Image
 
-from srt.wire.media import MediaItem
+from srt.wire.media import MAX_FRAMES, MediaItem
 from tokenizer_proc.media.base import Processed
 from tokenizer_proc.media.families.family import Family, Tokens
 from tokenizer_proc.media.families.frames import evenly_spaced, read_frames
 from tokenizer_proc.media.items import make_item, stacked
 from tokenizer_proc.media.resize import Size, check_proportions, resize
 from tokenizer_proc.media.settings import Checkpoint, Settings
-from tokenizer_proc.media.video import MAX_FRAMES, Video
+from tokenizer_proc.media.video import Video
 
 _MAX_RATIO = 200  # of the longer side to the shorter
 _FPS = 2.0  # what frames per second are looked at, where the checkpoint does not say

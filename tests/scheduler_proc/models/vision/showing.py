@@ -15,7 +15,8 @@ from tests.checkpoints_vision import FAMILIES, make_vision_checkpoint
 from tokenizer_proc.media.base import Processed
 from tokenizer_proc.media.load import load_processor
 
-VIDEO_FAMILIES = ("llava_onevision", "qwen2_5_vl", "qwen3_vl")
+VIDEO_FAMILIES = ("llava_onevision", "qwen2_5_vl", "qwen3_vl", "smolvlm")
+_OF_OTHERS = {"image_processor_type", "video_sampling"}  # settings
 _PROCESSORS = {
     "llava": ("clip", "CLIP"),
     "llava_next": ("llava_next", "LlavaNext"),
@@ -58,7 +59,7 @@ class Showing:
         processed = self.processor.process(MediaRef("image", b""), [_png(picture)])
         module, name = _PROCESSORS[self.family]
         module = f"transformers.models.{module}.image_processing_pil_{module}"
-        settings = {k: v for k, v in self.settings.items() if k != "image_processor_type"}
+        settings = {k: v for k, v in self.settings.items() if k not in _OF_OTHERS}
         theirs = getattr(importlib.import_module(module), f"{name}ImageProcessorPil")(**settings)
         inputs = theirs(picture, return_tensors="pt")
         names = _INPUTS - ({"image_sizes"} if self.family == "llava" else set())
@@ -72,6 +73,10 @@ class Showing:
         shown = ((torch.from_numpy(pixels) / 255 - mean) / std).permute(0, 3, 1, 2)
         if self.family == "llava_onevision":
             return Shown("video", processed, {"pixel_values_videos": shown[None]})
+        if self.family == "smolvlm":  # whose frames are pictures
+            mask = torch.ones(1, len(shown), *shown.shape[2:], dtype=torch.int64)
+            inputs = {"pixel_values": shown[None], "pixel_attention_mask": mask}
+            return Shown("video", processed, inputs)
         side = self.settings["patch_size"]
         grid = (len(shown) // 2, shown.shape[2] // side, shown.shape[3] // side)
         inputs = {
@@ -86,8 +91,9 @@ class Showing:
     def features(self, shown: Shown) -> torch.Tensor:
         """The embeddings that transformers' model makes of a medium, [n, width]."""
         inputs = {k: v for k, v in shown.inputs.items() if k != "second_per_grid_ts"}
+        kind = "image" if self.family == "smolvlm" else shown.kind
         with torch.inference_mode():
-            found = getattr(self.model.model, f"get_{shown.kind}_features")(**inputs)
+            found = getattr(self.model.model, f"get_{kind}_features")(**inputs)
         embeds = torch.cat([part.reshape(-1, part.shape[-1]) for part in found.pooler_output])
         deep = [features[0] for features in getattr(found, "deepstack_features", None) or ()]
         return torch.cat([embeds, *deep], dim=-1)

@@ -33,6 +33,7 @@ from tests.srt.gateway.media.setup import (
 from tests.srt.gateway.media.test_fetch import internet, says
 from tests.srt.gateway.setup import error_of, in_process, served, sse_payloads
 from tests.srt.gateway.test_holds import Pieces
+from tests.waiting import SOON_S
 
 ROUTE = "/v1/chat/completions"
 
@@ -211,7 +212,7 @@ async def test_fetched_pictures() -> None:
     async with internet(answer) as net:
         loader = MediaLoader(net.fetcher())
         assert (await post({"messages": [user(*shown)]}, client, loader=loader)).status_code == 200
-        net.names = [["127.0.0.1"]] * 2
+        net.names = [["127.0.0.1"]]
         error = error_of(await post({"messages": [user(*shown)]}, client, loader=loader))
     assert [file.frames for file in client.requests[0].media] == [(b"cat",)] * 2
     assert error["param"] == f"{USER}[0].image_url.url"
@@ -227,53 +228,95 @@ async def test_a_redirect_to_this_machine() -> None:
     assert response.status_code == 400 and "redirect" in error_of(response)["message"]
 
 
-async def test_a_client_that_leaves_ends_the_fetch() -> None:
-    began, ended = asyncio.Event(), asyncio.Event()
+class Hanging:
+    """A host whose look-up never ends. `began` and `ended` are set when one has."""
 
-    async def never(host: str, port: int) -> list[str]:
-        began.set()
+    def __init__(self) -> None:
+        self.began, self.ended, self.count = asyncio.Event(), asyncio.Event(), 0
+        self.loader = MediaLoader(Fetcher(self._resolve))
+
+    async def _resolve(self, host: str, port: int) -> list[str]:
+        self.count += 1
+        self.began.set()
         try:
             await asyncio.Event().wait()
         finally:
-            ended.set()
+            self.ended.set()
         raise AssertionError
 
-    body = {"messages": [user({"type": "image_url", "image_url": {"url": "http://pictures.test"}})]}
-    client = SeeingClient()
-    async with served(client, media=RULES, loader=MediaLoader(Fetcher(never))) as server:
-        async with httpx.AsyncClient() as http:
-            asked = asyncio.ensure_future(http.post(f"{server.url}{ROUTE}", json=body))
-            await began.wait()
+    async def running(self, count: int) -> None:
+        """Return once that many have begun."""
+        async with asyncio.timeout(SOON_S):
+            while self.count < count:
+                self.began.clear()
+                await self.began.wait()
+
+
+def asking(route: str, **fields: Any) -> tuple[str, dict[str, Any]]:
+    """The route, and a body that shows a picture from pictures.test."""
+    url = "http://pictures.test"
+    if route == ROUTE:
+        return route, {
+            "messages": [user({"type": "image_url", "image_url": {"url": url}})]
+        } | fields
+    return route, {"text": "a", "continuations": ["b"], "image_data": url} | fields
+
+
+SHOWING_ROUTES = [ROUTE, "/score_choices"]
+
+
+@pytest.mark.parametrize("route", SHOWING_ROUTES)
+async def test_a_client_that_leaves_ends_the_fetch(route: str) -> None:
+    hanging, client = Hanging(), SeeingClient()
+    async with served(client, media=RULES, loader=hanging.loader) as server:
+        async with httpx.AsyncClient(base_url=server.url) as http:
+            path, body = asking(route)
+            asked = asyncio.ensure_future(http.post(path, json=body))
+            await hanging.running(1)
             asked.cancel()
-        async with asyncio.timeout(5):
-            await ended.wait()
-    assert client.requests == []
+        async with asyncio.timeout(SOON_S):
+            await hanging.ended.wait()
+    assert not client.requests and not client.scores
 
 
-@pytest.mark.parametrize("body", [{"rid": "x"}, {"abort_all": True}])
-async def test_an_abort_while_pictures_are_loaded(body: dict[str, Any]) -> None:
-    """The request does not begin."""
-    began, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(host: str, port: int) -> list[str]:
-        began.set()
-        await go_on.wait()
-        return ["8.8.8.8"]
-
-    client = SeeingClient()
-    shown = {"type": "image_url", "image_url": {"url": "http://pictures.test"}}
-    answer = says(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ncat")
-    async with internet(answer) as net:
-        loader = MediaLoader(Fetcher(slow, net.connect))
-        async with in_process(client, media=RULES, loader=loader) as http:
-            asked = {"messages": [user(shown)], "rid": "x"}
-            request = asyncio.ensure_future(http.post(ROUTE, json=asked))
-            await began.wait()
-            assert (await http.post("/abort_request", json=body)).json() == {"aborted": ["x"]}
-            go_on.set()
+@pytest.mark.parametrize("route", SHOWING_ROUTES)
+@pytest.mark.parametrize("body", [{"rid": "x"}, {"rid": "x", "prefix": True}, {"abort_all": True}])
+async def test_an_abort_while_pictures_are_loaded(route: str, body: dict[str, Any]) -> None:
+    """It ends the loading, and the request does not begin."""
+    hanging, client = Hanging(), SeeingClient()
+    async with in_process(client, media=RULES, loader=hanging.loader) as http:
+        path, asked = asking(route, rid="x")
+        request = asyncio.ensure_future(http.post(path, json=asked))
+        await hanging.running(1)
+        assert (await http.post("/abort_request", json=body)).json() == {"aborted": ["x"]}
+        async with asyncio.timeout(SOON_S):
             response = await request
-            assert (response.status_code, client.requests) == (409, [])
-            assert (await http.post(ROUTE, json=asked)).status_code == 200
+        assert (response.status_code, hanging.ended.is_set()) == (409, True)
+    assert not client.requests and not client.scores
+
+
+async def test_aborts_of_requests_that_share_a_name_or_have_none() -> None:
+    hanging, client = Hanging(), SeeingClient()
+    async with in_process(client, media=RULES, loader=hanging.loader) as http:
+
+        async def ask(count: int, **fields: Any) -> asyncio.Task[httpx.Response]:
+            path, body = asking(ROUTE, **fields)
+            task = asyncio.ensure_future(http.post(path, json=body))
+            await hanging.running(count)
+            return task
+
+        unnamed = await ask(1)
+        first, second = await ask(2, rid="x"), await ask(3, rid="x")
+        first.cancel()  # what it leaves is not the end of the other
+        await asyncio.wait([first])
+        assert not second.done()
+        answer = await http.post("/abort_request", json={"rid": "x"})
+        assert answer.json() == {"aborted": ["x"]}
+        assert (await second).status_code == 409 and not unnamed.done()
+        answer = await http.post("/abort_request", json={"abort_all": True})
+        assert answer.json() == {"aborted": []}
+        assert (await unnamed).status_code == 409
+    assert client.requests == []
 
 
 async def test_ten_thousand_parts() -> None:

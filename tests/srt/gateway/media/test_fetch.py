@@ -2,17 +2,21 @@
 
 import asyncio
 import ssl
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from srt.gateway.large_bodies import LargeBodies
 from srt.gateway.media import fetch as fetch_module
-from srt.gateway.media.fetch import Connector, Fetcher, resolve
+from srt.gateway.media.fetch import Connector, Fetcher, Resolver
 from srt.gateway.media.urls import WebAddress, is_public
 from srt.wire.errors import OVERLOADED, RequestError
+from tests.waiting import SOON_S
 
 PUBLIC = "8.8.8.8"
 CAT = WebAddress("http", "pictures.test", 80, "/cat?size=1")
@@ -239,43 +243,143 @@ async def test_tls_is_for_the_name_of_the_host(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_the_system_resolver_finds_this_machine() -> None:
-    found = await resolve("localhost", 80)
+    found = await Resolver()("localhost", 80)
     assert found and not any(map(is_public, found))
     held = LargeBodies()
     with pytest.raises(RequestError, match="has no public address"), held.room("a") as room:
         await Fetcher().fetch(WebAddress("http", "localhost", 80, "/"), "a", room)
 
 
-async def test_how_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenant's fetches wait for each other, and no other tenant's for them; too many are
-    refused."""
-    monkeypatch.setattr(fetch_module, "MAX_TENANT_FETCHES", 2)
-    monkeypatch.setattr(fetch_module, "MAX_WAITING", 3)
-    hold, running, most = asyncio.Event(), 0, 0
+async def test_a_host_whose_look_ups_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread looks for all who want it, however many give up."""
+    hold, calls = threading.Event(), list[str]()
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await reader.readuntil(b"\r\n\r\n")
-        await hold.wait()
-        running -= 1
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ncat")
+    def look_up(host: str, port: int) -> list[str]:
+        calls.append(host)
+        hold.wait(SOON_S)
+        return [PUBLIC]
 
-    async with internet(answer) as net:
-        fetcher, held = net.fetcher(), LargeBodies()
-        with held.room("a") as room:
-            tasks = [asyncio.ensure_future(fetcher.fetch(CAT, "a", room)) for _ in range(5)]
-            while running < 2:
-                await asyncio.sleep(0.001)
-            with pytest.raises(RequestError) as caught:
-                await fetcher.fetch(CAT, "a", room)
-            assert caught.value.info.code == OVERLOADED
-            tasks.append(asyncio.ensure_future(fetcher.fetch(CAT, "b", room)))
-            tasks[4].cancel()
-            while running < 3:
-                await asyncio.sleep(0.001)
-            hold.set()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert results[:4] == [b"cat"] * 4 and results[5] == b"cat"
-        assert isinstance(results[4], asyncio.CancelledError) and most <= 3
+    monkeypatch.setattr(fetch_module, "_look_up", look_up)
+    resolver = Resolver()
+    waiting = [asyncio.ensure_future(resolver("a", 80)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for each in waiting[:10]:
+        each.cancel()
+    other = asyncio.ensure_future(resolver("b", 80))
+    await asyncio.sleep(0)
+    hold.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in results[:10]] == [True] * 10
+    assert results[10:] == [[PUBLIC]] * 10 and await other == [PUBLIC]
+    assert sorted(calls) == ["a", "b"]
+    assert await resolver("a", 80) == [PUBLIC] and len(calls) == 3
+
+
+async def test_small_chunks_leave_turns_to_others() -> None:
+    """A host that sends chunks of one byte costs them no more than a read."""
+    chunks = b"1\r\na\r\n" * 20_000
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader = asyncio.StreamReader(limit=2**20)
+    reader.feed_data(head + chunks + b"0\r\n\r\n")
+
+    class Writer:
+        transport = SimpleNamespace(abort=lambda: None)
+
+        def write(self, data: bytes) -> None:
+            pass
+
+    async def connect(address: str, port: int, tls_host: str | None) -> Any:
+        return reader, Writer()
+
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def look_up(host: str, port: int) -> list[str]:
+        return [PUBLIC]
+
+    other = asyncio.ensure_future(count())
+    with LargeBodies().room("a") as room:
+        assert await Fetcher(look_up, connect).fetch(CAT, "a", room) == b"a" * 20_000
+    other.cancel()
+    assert turns >= len(chunks) // fetch_module._READ_BYTES
+
+
+class Slow:
+    """A host that answers only when it is told to; `running` are those who wait, by tenant."""
+
+    def __init__(self) -> None:
+        self.running = Counter[str]()
+        self.go_on = asyncio.Event()
+        self.fetcher = Fetcher(self._look_up)
+        self._room = LargeBodies().room("a")
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        self.running[host] += 1
+        try:
+            await self.go_on.wait()
+        finally:
+            self.running[host] -= 1
+        return []
+
+    async def fetch(self, tenant: str, count: int = 1) -> list[asyncio.Task[bytes]]:
+        """So many fetches of a tenant, once they run or wait."""
+        address = WebAddress("http", tenant, 80, "/")
+        fetches = [self.fetcher.fetch(address, tenant, self._room) for _ in range(count)]
+        tasks = [asyncio.ensure_future(each) for each in fetches]
+        await turns()
+        return tasks
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_no_tenants_keep_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by their running fetches nor by those that wait."""
+    monkeypatch.setattr(fetch_module, "MAX_FETCHES", 8)
+    monkeypatch.setattr(fetch_module, "MAX_WAITING", 16)
+    monkeypatch.setattr(fetch_module, "MAX_TENANT_WAITING", 6)
+    slow = Slow()
+    tasks = await slow.fetch("a", 10)
+    assert slow.running == {"a": 4}
+    with pytest.raises(RequestError) as caught:
+        await (await slow.fetch("a"))[0]
+    assert caught.value.info.code == OVERLOADED
+    for tenant in ("b", "c"):
+        tasks += await slow.fetch(tenant, 3)
+    assert slow.running == {"a": 4, "b": 2, "c": 1}
+    (late,) = await slow.fetch("d")
+    assert slow.running["d"] == 1
+    tasks[0].cancel()
+    tasks[1].cancel()
+    await turns()
+    assert slow.running == {"a": 2, "b": 2, "c": 2, "d": 1}
+    slow.go_on.set()
+    for task in (*tasks[2:], late):
+        with pytest.raises(RequestError, match="host is not known"):
+            await task
+
+
+async def test_cancelled_fetches_keep_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they run, wait, or have just been given a place."""
+    monkeypatch.setattr(fetch_module, "MAX_FETCHES", 2)
+    slow = Slow()
+    running, first, second, third = await slow.fetch("a", 4)
+    second.cancel()
+    running.cancel()
+    await asyncio.sleep(0)  # the place is now the first one's, which does not know it yet
+    first.cancel()
+    await turns()
+    assert slow.running == {"a": 1} and not third.done()
+    third.cancel()
+    await asyncio.wait([running, first, second, third])
+    assert slow.running.total() == 0 and not slow.fetcher._waiting
+    await slow.fetch("b")
+    assert slow.running["b"] == 1
+    slow.go_on.set()

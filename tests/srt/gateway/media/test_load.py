@@ -11,6 +11,7 @@ from srt.gateway.media.given import GivenMedia, MediaList, MediaRules
 from srt.gateway.media.load import MediaLoader
 from srt.gateway.media.urls import SLICE_CHARS
 from srt.wire.errors import OVERLOADED, RequestError, RingError
+from srt.wire.media import MAX_FRAMES
 from tests.srt.gateway.media.setup import CAT, DOG, FILM, RULES, base64_of, data_url
 from tests.srt.gateway.media.test_fetch import internet, says
 
@@ -24,9 +25,12 @@ def listed(*given: GivenMedia, keeps: bool = False) -> MediaList:
     return media
 
 
-async def loaded(*lists: MediaList, loader: MediaLoader | None = None) -> list[list[MediaFile]]:
-    async with (loader or MediaLoader()).loaded(lists, SEES.domains, "a") as files:
-        return files
+async def loaded(
+    *lists: MediaList, loader: MediaLoader | None = None, tenant: str = "a"
+) -> list[list[MediaFile]]:
+    loader = loader or MediaLoader()
+    with loader.room(tenant) as room:
+        return await loader.load(lists, SEES.domains, tenant, room)
 
 
 async def test_files_in_their_order() -> None:
@@ -73,8 +77,8 @@ async def test_a_video_of_pictures() -> None:
     for bad in (url + ",", url.replace(",", ",,")):
         with pytest.raises(RequestError, match="v must have 1 to 20000000 bytes"):
             await loaded(listed(GivenMedia("video", bad, "v")))
-    many = data_url(*[b"a"] * (load.MAX_FRAMES + 1))
-    with pytest.raises(RequestError, match="v has more than 1024 pictures"):
+    many = data_url(*[b"a"] * (MAX_FRAMES + 1))
+    with pytest.raises(RequestError, match="v has more than 768 pictures"):
         await loaded(listed(GivenMedia("video", many, "v")))
 
 
@@ -82,7 +86,8 @@ async def test_what_several_name_is_loaded_once() -> None:
     answer = says(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ncat")
     url = "http://pictures.test/cat"
     async with internet(answer) as net:
-        lists = [listed(GivenMedia("image", url, "a"), keeps=True) for _ in range(5)]
+        urls = [url] * 4 + ["".join([*url])]  # equal, and another object
+        lists = [listed(GivenMedia("image", each, "a"), keeps=True) for each in urls]
         files = await loaded(*lists, loader=MediaLoader(net.fetcher()))
     assert len(net.connected) == 1 and len({id(each[0].frames[0]) for each in files}) == 1
     assert [each.files for each in lists] == files
@@ -92,13 +97,38 @@ async def test_room_is_held_until_the_block_ends(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(load, "MAX_TENANT_BYTES", 300)
     loader = MediaLoader()
     cat = GivenMedia("image", data_url(b"c" * 100), "a")
-    async with loader.loaded([listed(cat)], (), "a") as files:
+    with loader.room("a") as room:
+        files = await loader.load([listed(cat)], (), "a", room)
         assert len(files[0][0].frames[0]) == 100
         with pytest.raises(RequestError) as caught:
             await loaded(listed(cat), loader=loader)
         assert (caught.value.info.code, caught.value.info.retryable) == (OVERLOADED, True)
-        async with loader.loaded([listed(cat)], (), "another"):
-            pass
+        await loaded(listed(cat), loader=loader, tenant="another")
+    await loaded(listed(cat), loader=loader)
+
+
+async def test_texts_take_room_until_all_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are there as long, although some have become files."""
+    monkeypatch.setattr(load, "MAX_TENANT_BYTES", 1000)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(host: str, port: int) -> list[str]:
+        began.set()
+        await go_on.wait()
+        return []
+
+    loader = MediaLoader(Fetcher(slow))
+    large = GivenMedia("image", data_url(b"c" * 330), "a")  # and 462 characters
+    web = GivenMedia("image", "http://pictures.test/", "w")
+    request = asyncio.ensure_future(loaded(listed(large, web), loader=loader))
+    await began.wait()
+    cat = GivenMedia("image", data_url(b"c" * 100), "a")
+    with pytest.raises(RequestError) as caught:
+        await loaded(listed(cat), loader=loader)
+    assert caught.value.info.code == OVERLOADED
+    go_on.set()
+    with pytest.raises(RequestError, match="w: its host is not known"):
+        await request
     await loaded(listed(cat), loader=loader)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from srt.client.media import MediaFile
 from srt.wire.errors import CONTEXT_LENGTH, RequestError
@@ -101,7 +100,7 @@ async def test_samples_and_streams() -> None:
         ),
         ({**ONE, "image_data": {"url": "AAA"}}, "image_data.url", "is not valid base64"),
         ({**ONE, "image_data": "http://evil.test/"}, "image_data", "--media-domain"),
-        ({**ONE, "image_data": "/etc/passwd"}, "image_data", "is not valid base64"),
+        ({**ONE, "image_data": "/etc/passwd"}, "image_data", "nor a data: or http(s) URL"),
         ({**ONE, "image_data": ["AAAA"] * 4}, "image_data[3]", "--limit-media"),
         ({**ONE, "video_data": ["AAAA"] * 4}, "video_data[3]", "--limit-media"),
         ({**TWO, "image_data": ["AAAA"]}, "image_data", "one entry per prompt (2)"),
@@ -151,34 +150,38 @@ async def test_scores() -> None:
     assert error["message"] == "image_data: no picture"
 
 
+async def test_pictures_and_videos() -> None:
+    """The ring knows which placeholder is whose; its errors keep the body's names."""
+    client = SeeingClient()
+    body = {
+        "text": "<video> <image><image>",
+        "video_data": base64_of(FILM),
+        "image_data": [base64_of(CAT), base64_of(DOG)],
+    }
+    for number, param in enumerate(["image_data[0]", "image_data[1]", "video_data"]):
+        client.refusals[number] = RequestError(": no picture", at=f"media[{number}]")
+        assert error_of(await post(body, client))["param"] == param
+    assert shown(client) == [[CAT, DOG, FILM]] * 3
+
+
 @pytest.mark.parametrize(
-    ("text", "spans", "order"),
+    ("route", "body", "param"),
     [
-        ("a <video> b <image>c<image>", [], [FILM, CAT, DOG]),
-        ("<image><video><image>", [], [CAT, FILM, DOG]),
-        ("<image><video><image><video>", [[0, 7], [21, 28]], [CAT, DOG, FILM]),
-        ("<video><video><image><image>", [[0, 7]], [FILM, CAT, DOG]),
-        ("<video><image>", [], [CAT, DOG, FILM]),
+        ("/generate", {"text": "<image>"}, "image_data"),
+        ("/score_choices", {"text": "<image>", "continuations": ["a"]}, "image_data"),
+        ("/v1/completions", {"prompt": "<image>"}, "prompt"),
+        ("/v1/completions", {"prompt": ["<image>", "a"]}, "prompt[0]"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "messages"),
+        ("/v1/responses", {"input": "a"}, "input"),
     ],
 )
-async def test_the_order_is_that_of_the_placeholders(
-    text: str, spans: list[list[int]], order: list[bytes]
+async def test_placeholders_of_bodies_that_show_nothing(
+    route: str, body: dict[str, Any], param: str
 ) -> None:
-    """If there are as many; otherwise the ring refuses it."""
     client = SeeingClient()
-    assert client.ring is not None
-    placeholders = {"image": "<image>", "video": "<video>"}
-    client.ring = replace(client.ring, media_placeholders=placeholders)
-    body = {
-        "text": text,
-        "literal_spans": spans,
-        "image_data": [base64_of(CAT), base64_of(DOG)],
-        "video_data": base64_of(FILM),
-    }
-    client.refusals[0] = RequestError(": no picture", at="media[0]")
-    error = error_of(await post(body, client))
-    assert shown(client) == [order]
-    assert error["param"] == ("video_data" if order[0] == FILM else "image_data[0]")
+    client.refuse = lambda _: RequestError(": the prompt has 1 placeholders", at="media")
+    error = error_of(await post(body, client, route))
+    assert error["message"] == f"{param}: the prompt has 1 placeholders"
 
 
 async def test_another_number_of_placeholders() -> None:

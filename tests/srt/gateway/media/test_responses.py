@@ -1,11 +1,14 @@
 """Pictures in /v1/responses: inputs, tools' results, stored responses, errors."""
 
+import asyncio
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from srt.client.media import MediaFile
+from srt.gateway.media import load
 from srt.gateway.stored_responses import StoredResponses
 from srt.wire.errors import RequestError
 from srt.wire.messages import ChatMessage, ToolCall
@@ -180,6 +183,30 @@ async def test_pictures_that_do_not_fit_are_not_kept() -> None:
         assert answer["store"] is True
         body["previous_response_id"] = answer["id"]
         assert (await http.post(ROUTE, json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_pictures_that_are_kept_take_room_until_then(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are not kept only until the ring has them."""
+    monkeypatch.setattr(load, "MAX_TENANT_BYTES", 20_000)
+    client = SeeingClient()
+    client.hold.clear()
+    large = {"input": [user(image(data_url(b"a" * 6000)))], "stream": stream}
+    async with (
+        served(client, media=RULES, response_store_bytes=20_000) as server,
+        httpx.AsyncClient(base_url=server.url) as http,
+    ):
+        waiting = []
+        for count, body in enumerate([{**large, "store": False}, large], 1):
+            waiting.append(asyncio.ensure_future(http.post(ROUTE, json=body)))
+            await client.wait_submitted(count)
+        refused = await http.post(ROUTE, json=large)
+        assert refused.status_code == 429, refused.text
+        client.hold.set()
+        assert [(await each).status_code for each in waiting] == [200, 200]
+        assert (await http.post(ROUTE, json=large)).status_code == 200
 
 
 async def test_pictures_count_in_the_store() -> None:

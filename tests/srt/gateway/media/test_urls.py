@@ -121,6 +121,22 @@ def test_base64_in_slices(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert whole(text, bare=True) == data
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 48, 300])
+def test_base64_in_lines(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As mail has it, and with blanks anywhere, also around and after its padding."""
+    data = os.urandom(size)
+    text = base64.b64encode(data).decode()
+    for slice_chars in (4, 8, 12, 2**16):
+        monkeypatch.setattr(urls, "SLICE_CHARS", slice_chars)
+        for lines in (
+            base64.encodebytes(data).decode(),
+            "\r\n".join(["", *text, ""]),
+            f" {text}\f\t",
+        ):
+            assert whole(lines, bare=True) == data
+            assert whole(f"data:;base64,{lines}") == data
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -132,6 +148,10 @@ def test_base64_in_slices(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
         "AA-_",
         "AAA\n",
         "AA A",
+        "AAAA\vAAAA",
+        "AAAA\xa0AAAA",
+        "AA==\nAAAA",
+        "AA=\n",
         "ÄAAA",
         "=AAA",
         "AAAA=",

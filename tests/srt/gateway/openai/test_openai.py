@@ -464,3 +464,27 @@ def test_a_field_has_one_class_and_is_documented(struct: Any, kind: Kind) -> Non
     assert len(set(names)) == len(names)
     assert set(names) == set(struct.__struct_fields__) | set(kind.fields)
     assert all(row.note for row in rows)
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"model": LONG},
+        {LONG: 1},
+        {"messages": [{"role": LONG, "content": "hi"}]},
+        {"messages": [{"role": "user", "content": [{"type": LONG, "text": "hi"}]}]},
+        {"messages": [{"role": "tool", "content": "hi", "tool_call_id": LONG}]},
+        {"response_format": {"type": LONG}},
+        {"tool_choice": {"type": "function", "function": {"name": LONG}}},
+    ],
+)
+async def test_errors_quote_the_beginning_of_what_is_long(fields: dict[str, Any]) -> None:
+    tool = {"type": "function", "function": {"name": "clock"}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "tools": [tool]} | fields
+    async with in_process(FakeClient()) as http:
+        error = error_of(await http.post("/v1/chat/completions", json=body))
+    assert 60 <= error["message"].count("x") <= 85 and "x ..." in error["message"].replace("'", "")
+    assert len(error["param"] or "") < 120

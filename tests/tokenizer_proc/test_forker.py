@@ -1,0 +1,109 @@
+"""The process that forks children: they have none of what its parent holds, and it holds nobody
+up."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from srt.ring.socket import Blob
+from tests.tokenizer_proc.forking import kill
+from tokenizer_proc.children import Child, ChildDied
+from tokenizer_proc.forker import Forker
+
+HELD_BYTES = 200 * 2**20
+
+
+def _deed(frames: list[memoryview]) -> list[Blob]:
+    """How many pages of memory the child has, unless it is to crash."""
+    if bytes(frames[0]) == b"crash":
+        os.abort()
+    return [Path("/proc/self/statm").read_bytes().split()[0]]
+
+
+async def _ask(child: Child, frame: bytes = b"") -> int:
+    (answer,) = await child.ask([frame], 60.0, 60.0)
+    return int(bytes(answer)) * os.sysconf("SC_PAGESIZE")
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def _forbidden(*_: object) -> NoReturn:
+    raise AssertionError("the process that holds files forks or waits")
+
+
+async def test_children_that_are_forked_under_load(
+    forker: Forker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that replaces another has none of what is held by then; the process that holds it
+    neither forks it nor waits for the end of the other."""
+    child = Child(forker, _deed, "child")
+    before = await _ask(child)
+    held = np.ones(HELD_BYTES, np.uint8)
+    with monkeypatch.context() as patch:
+        for call in ("fork", "waitpid", "waitid"):
+            patch.setattr(os, call, _forbidden)
+        for _ in range(2):
+            first = child.pid
+            with pytest.raises(ChildDied) as died:
+                await _ask(child, b"crash")
+            assert died.value.how == "crash"
+            assert await _ask(child) < before + HELD_BYTES // 4
+            assert child.pid != first
+    assert held.all()
+    child.close()
+
+
+async def test_an_end_of_the_forker_is_seen(forker: Forker) -> None:
+    child, other = Child(forker, _deed, "child"), Child(forker, _deed, "other")
+    await _ask(child)
+    watching = asyncio.ensure_future(forker.watch())
+    kill(forker.pid)
+    with pytest.raises(RuntimeError, match="forks the tokenizer's children ended with status 9"):
+        await watching
+    for each in (child, other):
+        with pytest.raises(ChildDied) as died:
+            await _ask(each)
+        assert died.value.how == "none"
+
+
+async def test_a_child_that_nobody_waits_for_any_more(forker: Forker) -> None:
+    child, other = Child(forker, _deed, "child"), Child(forker, _deed, "other")
+    await _ask(other)
+    os.kill(forker.pid, signal.SIGSTOP)
+    asking = asyncio.ensure_future(_ask(child))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    os.kill(forker.pid, signal.SIGCONT)
+    other.close()
+    await _ask(other)
+    while len(_children(forker.pid)) > 1:
+        await asyncio.sleep(0.01)
+    assert _children(forker.pid) == [str(other.pid)]
+    other.close()
+
+
+async def test_its_end_is_that_of_its_parent(forker: Forker) -> None:
+    """Not SIGTERM, which a whole service may get while requests end; children end with it."""
+    child = Child(forker, _deed, "child")
+    await _ask(child)
+    os.kill(forker.pid, signal.SIGTERM)
+    child.close()
+    await _ask(child)
+    pidfds = [os.pidfd_open(pid) for pid in (forker.pid, child.pid)]
+    child.close()
+    await forker.close()
+    for pidfd in pidfds:
+        with pytest.raises(ProcessLookupError):
+            while True:
+                signal.pidfd_send_signal(pidfd, 0)
+                await asyncio.sleep(0.01)
+        os.close(pidfd)
